@@ -1,0 +1,58 @@
+# `make` alone lists the targets. PYTHON=python3.12 chooses the interpreter, ARGS=… is passed on.
+
+PYTHON ?= python3
+ARGS ?=
+GUANACO_ENGINE_PYTHON ?= $(CURDIR)/.venv-engine/bin/python
+export PYTHON GUANACO_ENGINE_PYTHON
+
+BIN := .venv/bin
+SOURCES := guanaco cli server migrations tests benchmarks scripts/document_settings.py scripts/new-migration hatch_build.py
+
+.DEFAULT_GOAL := help
+.PHONY: help setup engine both demo test check format bench-journey migration docs lock clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: both  ## the whole journey on this machine: submit, chat, rate, read (ARGS=--exit ends by itself)
+	@$(BIN)/guanaco demo $(ARGS)
+
+test: both  ## every test, with real vLLM and on both databases (ARGS='-k chat' chooses)
+	@scripts/setup-debian postgresql
+	@$(BIN)/python -m pytest -q $(ARGS)
+
+check: setup  ## format, lint, types, imports, unit tests; under 30 s
+	@$(BIN)/ruff format --quiet --check $(SOURCES) || { echo "\`make format\` puts this right."; exit 1; }
+	@$(BIN)/ruff check --quiet $(SOURCES)
+	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/python -m pytest -q tests/unit -m "not engine and not postgres"
+
+format:  ## put the code into its format
+	@$(BIN)/ruff check --quiet --fix $(SOURCES) || true
+	@$(BIN)/ruff format --quiet $(SOURCES)
+
+bench-journey: both  ## what the README's figures come from (ARGS=--runs=1)
+	@$(BIN)/python benchmarks/journey.py $(ARGS)
+
+setup:  ## .venv: the platform, the CLI and the tools, as locked
+	@scripts/setup-platform
+
+engine:  ## .venv-engine: vLLM, torch and tensorizer, as locked
+	@command -v nvidia-smi >/dev/null || scripts/setup-debian libnuma1
+	@scripts/setup-engine
+
+both:
+	@$(MAKE) --no-print-directory -j2 setup engine
+
+migration:  ## a new migration for what the tables have changed (ARGS='"what it does"')
+	@$(BIN)/python scripts/new-migration $(ARGS)
+
+docs: setup  ## write docs/settings.md anew
+	@$(BIN)/python scripts/document_settings.py
+
+lock:  ## resolve requirements/platform.txt anew
+	@scripts/lock
+
+clean:  ## remove the environments and caches
+	rm -rf .venv .venv-engine .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist

@@ -1,0 +1,139 @@
+"""Guanaco: submit chat models, read what people think of them.
+
+    with guanaco.Client() as client:
+        submission = client.submit("org/model")
+        client.wait(submission.id)
+        for feedback in client.feedback(submission.id):
+            print(feedback.thumbs_up, feedback.text)
+
+Names are loaded when they are first used, so that importing this takes milliseconds.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from guanaco.accounts import ApiKey, CreatedKey, Identity, Role
+    from guanaco.bots import BOTS
+    from guanaco.chat import (
+        Bot,
+        Conversation,
+        ConversationOpened,
+        Message,
+        Reply,
+        Sender,
+        Token,
+        Turn,
+    )
+    from guanaco.client import AsyncClient, Client
+    from guanaco.errors import Blame, GuanacoError
+    from guanaco.feedback import Feedback, FeedbackPage, FeedbackRecorded
+    from guanaco.formatters import load_formatter
+    from guanaco.leaderboard import Leaderboard, LeaderboardRow, SubmissionMetrics
+    from guanaco.profile import Profile
+    from guanaco.prompts import PRESETS, PromptFormatter
+    from guanaco.submissions import (
+        EventKind,
+        Failure,
+        GenerationParams,
+        Stage,
+        StageRun,
+        Status,
+        StressReport,
+        Submission,
+        SubmissionEvent,
+    )
+
+    __version__: str
+
+_ROOMS = {
+    "accounts": ("ApiKey", "CreatedKey", "Identity", "Role"),
+    "bots": ("BOTS",),
+    "chat": (
+        "Bot",
+        "Conversation",
+        "ConversationOpened",
+        "Message",
+        "Reply",
+        "Sender",
+        "Token",
+        "Turn",
+    ),
+    "client": ("AsyncClient", "Client"),
+    "errors": ("Blame", "GuanacoError"),
+    "feedback": ("Feedback", "FeedbackPage", "FeedbackRecorded"),
+    "formatters": ("load_formatter",),
+    "leaderboard": ("Leaderboard", "LeaderboardRow", "SubmissionMetrics"),
+    "profile": ("Profile",),
+    "prompts": ("PRESETS", "PromptFormatter"),
+    "submissions": (
+        "EventKind",
+        "Failure",
+        "GenerationParams",
+        "Stage",
+        "StageRun",
+        "Status",
+        "StressReport",
+        "Submission",
+        "SubmissionEvent",
+    ),
+}
+_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
+
+__all__ = [  # held to _ROOMS by a test
+    "BOTS",
+    "PRESETS",
+    "ApiKey",
+    "AsyncClient",
+    "Blame",
+    "Bot",
+    "Client",
+    "Conversation",
+    "ConversationOpened",
+    "CreatedKey",
+    "EventKind",
+    "Failure",
+    "Feedback",
+    "FeedbackPage",
+    "FeedbackRecorded",
+    "GenerationParams",
+    "GuanacoError",
+    "Identity",
+    "Leaderboard",
+    "LeaderboardRow",
+    "Message",
+    "Profile",
+    "PromptFormatter",
+    "Reply",
+    "Role",
+    "Sender",
+    "Stage",
+    "StageRun",
+    "Status",
+    "StressReport",
+    "Submission",
+    "SubmissionEvent",
+    "SubmissionMetrics",
+    "Token",
+    "Turn",
+    "__version__",
+    "load_formatter",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("guanaco")
+    if name not in _ROOM_OF:
+        raise AttributeError(f"module 'guanaco' has no attribute {name!r}")
+    value = getattr(import_module(f"guanaco.{_ROOM_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,52 @@
+"""Who may do what: roles and API keys."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Role(StrEnum):
+    """A key has one role. ``admin`` may do everything."""
+
+    DEVELOPER = "developer"
+    BACKEND = "backend"
+    ADMIN = "admin"
+
+
+class KeyRequest(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    role: Role
+    name: str = Field(
+        min_length=1,
+        max_length=64,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
+        description="The account the key belongs to; made if new.",
+    )
+
+
+class ApiKey(BaseModel):
+    """What can be read of a key after its creation; the secret is stored only as a hash."""
+
+    id: str
+    name: str
+    role: Role
+    created_at: datetime
+    last_used_at: datetime | None = None
+    revoked_at: datetime | None = None
+
+
+class CreatedKey(ApiKey):
+    """The one answer that carries the secret."""
+
+    key: str
+
+
+class Identity(BaseModel):
+    """Who a key speaks for."""
+
+    name: str
+    role: Role

@@ -1,0 +1,119 @@
+"""Bots, conversations and their turns."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+
+from pydantic import BaseModel, ConfigDict, Field
+
+MAX_MESSAGE_CHARS = 16_384
+
+
+class Bot(BaseModel):
+    """A character."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(min_length=1, max_length=64, pattern=r"^[^\x00-\x1f\x7f]+$")
+    memory: str = Field(default="", max_length=MAX_MESSAGE_CHARS, description="The persona; never cut.")
+    prompt: str = Field(default="", max_length=MAX_MESSAGE_CHARS, description="Scenario or example dialogue.")
+    first_message: str = Field(default="", max_length=MAX_MESSAGE_CHARS)
+
+
+class ConversationRequest(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    user_id: str = Field(min_length=1, max_length=128, description="The app's own id of the user.")
+    bot: Bot
+    user_name: str = Field(default="You", min_length=1, max_length=64, pattern=r"^[^\x00-\x1f\x7f]+$")
+    consent: bool = Field(default=False, description="True when the user agreed to talk to an experimental model.")
+
+
+class ConversationOpened(BaseModel):
+    conversation_id: str
+    submission_id: str
+
+
+class Sender(StrEnum):
+    USER = "user"
+    BOT = "bot"
+
+
+class Turn(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    sender: Sender
+    content: str = Field(max_length=MAX_MESSAGE_CHARS)
+
+
+class MessageRequest(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    content: str = Field(min_length=1, max_length=MAX_MESSAGE_CHARS)
+    stream: bool = False
+
+
+class RegenerateRequest(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    stream: bool = False
+
+
+class Usage(BaseModel):
+    prompt_tokens: int
+    completion_tokens: int
+
+
+class Timings(BaseModel):
+    """Milliseconds, as the gateway saw them."""
+
+    ttft_ms: float
+    total_ms: float
+
+
+class Reply(BaseModel):
+    """What the model said. A stream sends ``token`` events with ``{"text"}``, then this as ``done``, or ``error``."""
+
+    message_id: str | None = Field(description="None in a preview, which is not recorded.")
+    content: str
+    finish_reason: str
+    usage: Usage
+    timings: Timings
+    prompt: str | None = Field(default=None, description="The very prompt the model got; previews only.")
+
+
+class Token(BaseModel):
+    """A piece of a reply that is being streamed."""
+
+    text: str
+
+
+class PreviewRequest(BaseModel):
+    """A developer's try of her own submission; nothing is recorded."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    bot: Bot
+    turns: list[Turn] = Field(default=[], max_length=1_000)
+    user_name: str = Field(default="You", min_length=1, max_length=64, pattern=r"^[^\x00-\x1f\x7f]+$")
+    stream: bool = False
+
+
+class Message(BaseModel):
+    """A recorded turn. A reply that was regenerated stays, marked ``is_deleted``."""
+
+    id: str
+    sender: Sender
+    content: str
+    at: datetime
+    is_deleted: bool = False
+
+
+class Conversation(BaseModel):
+    conversation_id: str
+    submission_id: str
+    bot: Bot
+    user_name: str
+    created_at: datetime
+    messages: list[Message] = []

@@ -1,0 +1,227 @@
+"""The HTTP API as methods: ``Client``, and ``AsyncClient`` for asyncio.
+
+Their methods are the functions of ``guanaco.calls``, sent. Each raises a GuanacoError: the one that the
+server named, or ServerUnreachable.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
+
+from guanaco import calls
+from guanaco.feedback import Feedback
+from guanaco.profile import Profile
+from guanaco.submissions import Submission, SubmissionEvent
+from guanaco.transport import Address, AsyncTransport, SyncTransport
+from guanaco.wire import Call, StreamCall
+
+if TYPE_CHECKING:
+    import httpx
+
+P = ParamSpec("P")
+T = TypeVar("T")
+OnEvent = Callable[[SubmissionEvent], None]
+
+
+def _sent(call: Callable[P, Call[T]]) -> Callable[Concatenate[Client, P], T]:
+    @functools.wraps(call)
+    def method(self: Client, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.transport.run(call(*args, **kwargs))
+
+    return method
+
+
+def _streamed(
+    call: Callable[P, StreamCall[T]],
+) -> Callable[Concatenate[Client, P], Generator[T, None, None]]:
+    @functools.wraps(call)
+    def method(self: Client, *args: P.args, **kwargs: P.kwargs) -> Generator[T, None, None]:
+        return self.transport.stream(call(*args, **kwargs))
+
+    return method
+
+
+def _awaited(
+    call: Callable[P, Call[T]],
+) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
+    @functools.wraps(call)
+    def method(self: AsyncClient, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+        return self.transport.run(call(*args, **kwargs))
+
+    return method
+
+
+def _async_streamed(
+    call: Callable[P, StreamCall[T]],
+) -> Callable[Concatenate[AsyncClient, P], AsyncGenerator[T, None]]:
+    @functools.wraps(call)
+    def method(self: AsyncClient, *args: P.args, **kwargs: P.kwargs) -> AsyncGenerator[T, None]:
+        return self.transport.stream(call(*args, **kwargs))
+
+    return method
+
+
+class Client:
+    """A server as one key sees it. Without arguments it is the profile's (``guanaco login``)."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        key: str | None = None,
+        *,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        self.transport = SyncTransport(_address(url, key), transport)
+
+    me = _sent(calls.me)
+    create_key = _sent(calls.create_key)
+    keys = _sent(calls.keys)
+    revoke_key = _sent(calls.revoke_key)
+    submit = _sent(calls.submit)
+    submissions = _sent(calls.submissions)
+    submission = _sent(calls.submission)
+    events = _streamed(calls.events)
+    stress = _sent(calls.stress)
+    cancel = _sent(calls.cancel)
+    deactivate = _sent(calls.deactivate)
+    reactivate = _sent(calls.reactivate)
+    redeploy = _sent(calls.redeploy)
+    teardown = _sent(calls.teardown)
+    feedback_page = _sent(calls.feedback_page)
+    metrics = _sent(calls.metrics)
+    leaderboard = _sent(calls.leaderboard)
+    preview = _sent(calls.preview)
+    stream_preview = _streamed(calls.stream_preview)
+    open_conversation = _sent(calls.open_conversation)
+    conversation = _sent(calls.conversation)
+    send = _sent(calls.send)
+    stream_send = _streamed(calls.stream_send)
+    regenerate = _sent(calls.regenerate)
+    stream_regenerate = _streamed(calls.stream_regenerate)
+    rate = _sent(calls.rate)
+
+    def wait(self, submission_id: str, on_event: OnEvent | None = None) -> Submission:
+        """The submission once it is no longer in progress; ``on_event`` hears each event on the way."""
+        seen = 0
+        while True:
+            for event in self.events(submission_id, after=seen):
+                seen = event.seq
+                if on_event is not None:
+                    on_event(event)
+            submission = self.submission(submission_id)
+            if not submission.status.is_in_progress:
+                return submission
+
+    def feedback(self, submission_id: str) -> Generator[Feedback, None, None]:
+        """All feedback of a submission, newest first, page after page."""
+        cursor: str | None = None
+        while True:
+            page = self.feedback_page(submission_id, cursor=cursor)
+            yield from page.items
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+
+    def close(self) -> None:
+        self.transport.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class AsyncClient:
+    """``Client`` for asyncio: the same methods, to be awaited, or iterated with ``async for``."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        key: str | None = None,
+        *,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self.transport = AsyncTransport(_address(url, key), transport)
+
+    me = _awaited(calls.me)
+    create_key = _awaited(calls.create_key)
+    keys = _awaited(calls.keys)
+    revoke_key = _awaited(calls.revoke_key)
+    submit = _awaited(calls.submit)
+    submissions = _awaited(calls.submissions)
+    submission = _awaited(calls.submission)
+    events = _async_streamed(calls.events)
+    stress = _awaited(calls.stress)
+    cancel = _awaited(calls.cancel)
+    deactivate = _awaited(calls.deactivate)
+    reactivate = _awaited(calls.reactivate)
+    redeploy = _awaited(calls.redeploy)
+    teardown = _awaited(calls.teardown)
+    feedback_page = _awaited(calls.feedback_page)
+    metrics = _awaited(calls.metrics)
+    leaderboard = _awaited(calls.leaderboard)
+    preview = _awaited(calls.preview)
+    stream_preview = _async_streamed(calls.stream_preview)
+    open_conversation = _awaited(calls.open_conversation)
+    conversation = _awaited(calls.conversation)
+    send = _awaited(calls.send)
+    stream_send = _async_streamed(calls.stream_send)
+    regenerate = _awaited(calls.regenerate)
+    stream_regenerate = _async_streamed(calls.stream_regenerate)
+    rate = _awaited(calls.rate)
+
+    async def wait(self, submission_id: str, on_event: OnEvent | None = None) -> Submission:
+        """The submission once it is no longer in progress; ``on_event`` hears each event on the way."""
+        seen = 0
+        while True:
+            async for event in self.events(submission_id, after=seen):
+                seen = event.seq
+                if on_event is not None:
+                    on_event(event)
+            submission = await self.submission(submission_id)
+            if not submission.status.is_in_progress:
+                return submission
+
+    async def feedback(self, submission_id: str) -> AsyncGenerator[Feedback, None]:
+        """All feedback of a submission, newest first, page after page."""
+        cursor: str | None = None
+        while True:
+            page = await self.feedback_page(submission_id, cursor=cursor)
+            for item in page.items:
+                yield item
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+
+    async def close(self) -> None:
+        await self.transport.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+def _address(url: str | None, key: str | None) -> Address:
+    """What is not given comes from the profile, whose key goes to the profile's server only."""
+    if url is not None and key is not None:
+        profile = Profile(url, key)
+    else:
+        stored = Profile.load()
+        profile = Profile(url or stored.url, key).with_key_of(stored)
+    return Address(profile.url, profile.key)

@@ -1,0 +1,392 @@
+"""Every way Guanaco says no.
+
+GuanacoError
+├── InvalidInput                 a value is out of range, a field is missing or unknown
+│   ├── InvalidFormatter         a prompt template that may not be filled
+│   ├── ConsentRequired          the user has not agreed to talk to an experimental model
+│   ├── MessageTooLong           does not fit beside the persona into max_input_tokens
+│   └── PayloadTooLarge          the request's body is over the limit
+├── Unauthenticated              no key, or one that is wrong or revoked
+├── Forbidden                    a valid key whose role does not allow this
+├── NotFound
+│   ├── SubmissionNotFound
+│   ├── ConversationNotFound
+│   ├── KeyNotFound
+│   └── ReportNotFound           no stress report yet
+├── Conflict
+│   ├── IllegalTransition        the submission's status does not allow this
+│   ├── IdempotencyConflict      the same Idempotency-Key with another body
+│   ├── ConversationBusy         a reply is still being written
+│   ├── AlreadyRated
+│   ├── NothingToRegenerate
+│   └── AccountRoleConflict      the account exists with another role
+├── Unavailable                  trying again later can help
+│   ├── NoModelAvailable         no submission can take a conversation now
+│   ├── ModelUnavailable         this submission's model server does not answer
+│   ├── ModelTimedOut            it answered too late
+│   ├── ServerUnreachable        (client) no Guanaco at that URL
+│   └── DataDirInUse             another platform runs on the same data folder
+├── SubmissionFailure            a pipeline stage ended badly; says whom to blame
+│   ├── HubUnreachable           (chance) the Hugging Face Hub did not answer
+│   ├── RepoNotFound, RepoGated, RevisionNotFound                          (developer)
+│   ├── PickleWeights, MissingFile, CorruptWeights, CorruptConfig          (developer)
+│   ├── RemoteCode, UnsupportedArchitecture, ModelTooLarge                 (developer)
+│   ├── ContextTooLong           max_input_tokens + max_output_tokens over the model's positions
+│   ├── DiskFull, SerializerDied, EngineMissing                            (platform)
+│   ├── ModelServerDied          (developer) it could not start or kept dying
+│   ├── ModelServerTooSlow       (developer) not ready within the time allowed
+│   ├── StressCheckFailed        (developer) too slow or too many errors; the figures are in it
+│   └── StageFault               (platform) an unforeseen error; the log has its id
+├── InvalidSettings              the platform cannot start as configured
+└── InternalFault                an unforeseen error, logged under an id
+
+The JSON form is ``{"error": code, "detail": sentence, "hint": next step or null}``.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, ClassVar
+
+
+class Blame(StrEnum):
+    """Who can do something about a failed stage."""
+
+    DEVELOPER = "developer"
+    PLATFORM = "platform"
+    CHANCE = "chance"
+
+
+class GuanacoError(Exception):
+    """One sentence for a person (``str(error)``), a stable ``code`` for a program, a ``hint`` for the next step."""
+
+    code: ClassVar[str] = "guanaco_error"
+
+    def __init__(self, detail: str, *, hint: str | None = None) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.hint = hint
+
+    def to_wire(self) -> dict[str, Any]:
+        return {"error": self.code, "detail": self.detail, "hint": self.hint}
+
+    @staticmethod
+    def from_wire(body: dict[str, Any]) -> GuanacoError:
+        """The error that a server's JSON body stands for; an unknown code gives a plain GuanacoError."""
+        kind = error_classes().get(str(body.get("error")), GuanacoError)
+        error = kind.__new__(kind)
+        GuanacoError.__init__(error, str(body.get("detail", "")), hint=body.get("hint"))
+        return error
+
+
+def error_classes() -> dict[str, type[GuanacoError]]:
+    """Every error class by its code."""
+    found: dict[str, type[GuanacoError]] = {}
+    waiting = [GuanacoError]
+    while waiting:
+        kind = waiting.pop()
+        found[kind.code] = kind
+        waiting.extend(kind.__subclasses__())
+    return found
+
+
+class InvalidInput(GuanacoError):
+    code = "invalid_input"
+
+
+class InvalidFormatter(InvalidInput):
+    code = "invalid_formatter"
+
+
+class ConsentRequired(InvalidInput):
+    code = "consent_required"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The user has not consented to talk to an experimental model.",
+            hint="Ask the user first, then send consent: true.",
+        )
+
+
+class MessageTooLong(InvalidInput):
+    code = "message_too_long"
+
+
+class PayloadTooLarge(InvalidInput):
+    code = "payload_too_large"
+
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__(
+            f"The request's body is over {limit_bytes:,} bytes.", hint="Send a shorter message."
+        )
+
+
+class Unauthenticated(GuanacoError):
+    code = "unauthenticated"
+
+    def __init__(self, detail: str = "The API key is missing, wrong or revoked.") -> None:
+        super().__init__(
+            detail, hint="`guanaco login` stores a key; an operator makes one with `guanaco keys create`."
+        )
+
+
+class Forbidden(GuanacoError):
+    code = "forbidden"
+
+
+class NotFound(GuanacoError):
+    code = "not_found"
+
+
+class SubmissionNotFound(NotFound):
+    code = "submission_not_found"
+
+    def __init__(self, submission_id: str) -> None:
+        super().__init__(f"No submission {submission_id}.", hint="`guanaco submissions` lists yours.")
+
+
+class ConversationNotFound(NotFound):
+    code = "conversation_not_found"
+
+    def __init__(self, conversation_id: str) -> None:
+        super().__init__(f"No conversation {conversation_id}.")
+
+
+class KeyNotFound(NotFound):
+    code = "key_not_found"
+
+    def __init__(self, key_id: str) -> None:
+        super().__init__(f"No API key {key_id}.", hint="`guanaco keys list` shows them.")
+
+
+class ReportNotFound(NotFound):
+    code = "report_not_found"
+
+    def __init__(self, submission_id: str) -> None:
+        super().__init__(
+            f"{submission_id} has no stress report yet.", hint=f"`guanaco status {submission_id}` shows its stage."
+        )
+
+
+class Conflict(GuanacoError):
+    code = "conflict"
+
+
+class IllegalTransition(Conflict):
+    code = "illegal_transition"
+
+    def __init__(self, submission_id: str, status: str, wanted: str) -> None:
+        super().__init__(
+            f"{submission_id} is {status}, so it cannot become {wanted}.",
+            hint=f"`guanaco status {submission_id}` shows where it stands.",
+        )
+
+
+class IdempotencyConflict(Conflict):
+    code = "idempotency_conflict"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "This Idempotency-Key was used before with another request.", hint="Use a new key for a new request."
+        )
+
+
+class ConversationBusy(Conflict):
+    code = "conversation_busy"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "A reply is still being written in this conversation.", hint="Send the next message when it has ended."
+        )
+
+
+class AlreadyRated(Conflict):
+    code = "already_rated"
+
+    def __init__(self) -> None:
+        super().__init__("This conversation is already rated.")
+
+
+class NothingToRegenerate(Conflict):
+    code = "nothing_to_regenerate"
+
+    def __init__(self) -> None:
+        super().__init__("There is no user message to answer yet.", hint="Send a message first.")
+
+
+class AccountRoleConflict(Conflict):
+    code = "account_role_conflict"
+
+    def __init__(self, name: str, role: str) -> None:
+        super().__init__(f"The account {name} exists already, as {role}.", hint="Choose another --name.")
+
+
+class Unavailable(GuanacoError):
+    code = "unavailable"
+
+
+class NoModelAvailable(Unavailable):
+    code = "no_model_available"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "No submission can take a conversation now.", hint="Try again when one is deployed."
+        )
+
+
+class ModelUnavailable(Unavailable):
+    code = "model_unavailable"
+
+    def __init__(self, submission_id: str) -> None:
+        super().__init__(
+            f"The model server of {submission_id} does not answer now.",
+            hint="It is restarted by itself: try again in a minute.",
+        )
+
+
+class ModelTimedOut(Unavailable):
+    code = "model_timed_out"
+
+    def __init__(self, submission_id: str, after_s: float) -> None:
+        super().__init__(
+            f"{submission_id} did not answer within {after_s:g} s.", hint="Try again, or regenerate the reply."
+        )
+
+
+class ServerUnreachable(Unavailable):
+    code = "server_unreachable"
+
+    def __init__(self, url: str) -> None:
+        super().__init__(
+            f"No Guanaco server answers at {url}.", hint="`guanaco up` starts one; `guanaco login --url` names another."
+        )
+
+
+class DataDirInUse(Unavailable):
+    code = "data_dir_in_use"
+
+    def __init__(self, data_dir: str) -> None:
+        super().__init__(
+            f"Another Guanaco runs on {data_dir}.", hint="Stop it first, or choose another --data-dir."
+        )
+
+
+class SubmissionFailure(GuanacoError):
+    """A stage ended badly. ``blame`` and ``is_retryable`` say what can be done about it."""
+
+    code = "submission_failure"
+    blame: ClassVar[Blame] = Blame.DEVELOPER
+    is_retryable: ClassVar[bool] = False
+
+
+class HubUnreachable(SubmissionFailure):
+    code = "hub_unreachable"
+    blame = Blame.CHANCE
+    is_retryable = True
+
+
+class RepoNotFound(SubmissionFailure):
+    code = "repo_not_found"
+
+    def __init__(self, repo: str) -> None:
+        super().__init__(
+            f"There is no model repo {repo} on the Hub, or it is private.",
+            hint="Check the spelling, or make the repo public.",
+        )
+
+
+class RepoGated(SubmissionFailure):
+    code = "repo_gated"
+
+    def __init__(self, repo: str) -> None:
+        super().__init__(
+            f"The repo {repo} is gated: the platform has not been granted access.",
+            hint="Remove the gate, or ask the operator to request access with the platform's Hub token.",
+        )
+
+
+class RevisionNotFound(SubmissionFailure):
+    code = "revision_not_found"
+
+    def __init__(self, repo: str, revision: str) -> None:
+        super().__init__(f"The repo {repo} has no revision {revision}.", hint="Name a branch, a tag or a commit.")
+
+
+class PickleWeights(SubmissionFailure):
+    code = "pickle_weights"
+
+
+class MissingFile(SubmissionFailure):
+    code = "missing_file"
+
+
+class CorruptWeights(SubmissionFailure):
+    code = "corrupt_weights"
+
+
+class CorruptConfig(SubmissionFailure):
+    code = "corrupt_config"
+
+
+class RemoteCode(SubmissionFailure):
+    code = "remote_code"
+
+
+class UnsupportedArchitecture(SubmissionFailure):
+    code = "unsupported_architecture"
+
+
+class ModelTooLarge(SubmissionFailure):
+    code = "model_too_large"
+
+
+class ContextTooLong(SubmissionFailure):
+    code = "context_too_long"
+
+
+class DiskFull(SubmissionFailure):
+    code = "disk_full"
+    blame = Blame.PLATFORM
+
+
+class SerializerDied(SubmissionFailure):
+    code = "serializer_died"
+    blame = Blame.PLATFORM
+    is_retryable = True
+
+
+class EngineMissing(SubmissionFailure):
+    code = "engine_missing"
+    blame = Blame.PLATFORM
+
+
+class ModelServerDied(SubmissionFailure):
+    code = "model_server_died"
+
+
+class ModelServerTooSlow(SubmissionFailure):
+    code = "model_server_too_slow"
+
+
+class StressCheckFailed(SubmissionFailure):
+    code = "stress_check_failed"
+
+
+class StageFault(SubmissionFailure):
+    code = "stage_fault"
+    blame = Blame.PLATFORM
+    is_retryable = True
+
+
+class InvalidSettings(GuanacoError):
+    code = "invalid_settings"
+
+
+class InternalFault(GuanacoError):
+    code = "internal_fault"
+
+    def __init__(self, incident: str) -> None:
+        super().__init__(
+            f"Something went wrong on the platform (incident {incident}).",
+            hint="Tell the operator the incident number.",
+        )

@@ -1,0 +1,106 @@
+"""Prompt formatters: five templates that turn a bot and a conversation into a prompt.
+
+A template is literal text with the fields ``{memory}``, ``{prompt}``, ``{message}``, ``{bot_name}``
+and ``{user_name}``. It is parsed once and joined, never given to ``str.format``, so that a stranger's
+template can reach no attribute, index or conversion; ``{{`` and ``}}`` stand for braces.
+"""
+
+from __future__ import annotations
+
+import string
+from functools import lru_cache
+from typing import Annotated, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from guanaco.errors import InvalidFormatter
+
+FIELDS = frozenset({"memory", "prompt", "message", "bot_name", "user_name"})
+MAX_TEMPLATE_CHARS = 4_096
+
+Piece = tuple[str, str | None]  # literal text, then the field that follows it
+
+
+@lru_cache(maxsize=4096)
+def parse_template(template: str) -> tuple[Piece, ...]:
+    """The template's literal texts and fields; InvalidFormatter for anything but plain known fields."""
+    try:
+        parsed = list(string.Formatter().parse(template))
+    except ValueError as error:
+        raise InvalidFormatter(
+            f"The template {template!r} is broken: {error}.", hint="Write {{ and }} for literal braces."
+        ) from None
+    pieces: list[Piece] = []
+    for literal, field, spec, conversion in parsed:
+        if field is not None and (field not in FIELDS or spec or conversion):
+            raise InvalidFormatter(
+                f"The template {template!r} holds {{{field}}}, which is not one of its fields.",
+                hint="The fields are " + ", ".join(f"{{{name}}}" for name in sorted(FIELDS)) + ".",
+            )
+        pieces.append((literal, field))
+    return tuple(pieces)
+
+
+def fill(template: str, **values: str) -> str:
+    """The template with its fields replaced; a field without a value stays empty."""
+    return "".join(
+        literal + (values.get(field, "") if field is not None else "")
+        for literal, field in parse_template(template)
+    )
+
+
+def _checked(template: str) -> str:
+    try:
+        parse_template(template)
+    except InvalidFormatter as error:
+        raise ValueError(f"{error.detail} {error.hint}") from None
+    return template
+
+
+Template = Annotated[str, Field(max_length=MAX_TEMPLATE_CHARS), AfterValidator(_checked)]
+
+REQUIRED_FIELDS = {
+    "memory_template": "memory",
+    "prompt_template": "prompt",
+    "bot_template": "message",
+    "user_template": "message",
+}
+
+
+class PromptFormatter(BaseModel):
+    """The default is Pygmalion's, which the original platform started with."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    memory_template: Template = "{bot_name}'s Persona: {memory}\n####\n"
+    prompt_template: Template = "{prompt}\n<START>\n"
+    bot_template: Template = "{bot_name}: {message}\n"
+    user_template: Template = "{user_name}: {message}\n"
+    response_template: Template = "{bot_name}:"
+
+    @model_validator(mode="after")
+    def _has_required_fields(self) -> Self:
+        for name, field in REQUIRED_FIELDS.items():
+            fields = {piece[1] for piece in parse_template(getattr(self, name))}
+            if field not in fields:
+                raise ValueError(f"{name} must contain {{{field}}}.")
+        return self
+
+
+PRESETS: dict[str, PromptFormatter] = {
+    "pygmalion": PromptFormatter(),
+    "vicuna": PromptFormatter(
+        memory_template="### Instruction:\n{memory}\n",
+        prompt_template="### Input:\n{prompt}\n",
+        bot_template="{bot_name}: {message}\n",
+        user_template="{user_name}: {message}\n",
+        response_template="### Response:\n{bot_name}:",
+    ),
+    "chatml": PromptFormatter(
+        memory_template="<|im_start|>system\n{memory}<|im_end|>\n",
+        prompt_template="<|im_start|>user\n{prompt}<|im_end|>\n",
+        bot_template="<|im_start|>assistant\n{bot_name}: {message}<|im_end|>\n",
+        user_template="<|im_start|>user\n{user_name}: {message}<|im_end|>\n",
+        response_template="<|im_start|>assistant\n{bot_name}:",
+    ),
+}

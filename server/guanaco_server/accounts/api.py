@@ -1,0 +1,32 @@
+"""Keys, and who the caller is."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from guanaco.accounts import ApiKey, CreatedKey, Identity, KeyRequest, Role
+from guanaco_server.accounts.auth import Auth
+from guanaco_server.accounts.service import Account, AccountService
+
+
+def router(accounts: AccountService, auth: Auth) -> APIRouter:
+    routes = APIRouter(prefix="/api/v1", tags=["accounts"])
+    anyone = auth.require(*Role)
+    admin = auth.require(Role.ADMIN)
+
+    @routes.get("/me")
+    async def read_identity(account: Account = anyone) -> Identity:
+        return Identity(name=account.name, role=account.role)
+
+    @routes.post("/keys", status_code=201)
+    async def create_key(request: KeyRequest, account: Account = admin) -> CreatedKey:
+        return await accounts.create_key(request)
+
+    @routes.get("/keys")
+    async def list_keys(account: Account = admin) -> list[ApiKey]:
+        return await accounts.list_keys()
+
+    @routes.post("/keys/{key_id}/revoke")
+    async def revoke_key(key_id: str, account: Account = admin) -> ApiKey:
+        return await accounts.revoke_key(key_id)
+
+    return routes

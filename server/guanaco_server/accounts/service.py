@@ -1,0 +1,105 @@
+"""Accounts and the keys that speak for them. An account has one role, and so has each of its keys."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from datetime import timedelta
+
+from guanaco.accounts import ApiKey, CreatedKey, KeyRequest, Role
+from guanaco.errors import AccountRoleConflict, KeyNotFound, Unauthenticated
+from guanaco_server.accounts import queries, secrets
+from guanaco_server.accounts.tables import AccountRow, ApiKeyRow
+from guanaco_server.clock import Clock
+from guanaco_server.database.database import Database
+from sqlalchemy.ext.asyncio import AsyncSession
+
+LAST_USED_STEP = timedelta(minutes=1)  # `last_used_at` need not cost a write per request
+
+
+@dataclass(frozen=True)
+class Account:
+    id: str
+    name: str
+    role: Role
+
+
+class AccountService:
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def create_key(self, request: KeyRequest) -> CreatedKey:
+        """A new key, and its account if the name is new. The secret is in this answer only."""
+        async with self._database.write() as session:
+            return await self._add_key(session, request)
+
+    async def create_first_key(self) -> CreatedKey | None:
+        """The admin key of a platform that has no key at all; None on any later start."""
+        async with self._database.write() as session:
+            if await queries.key_count(session):
+                return None
+            return await self._add_key(session, KeyRequest(name="admin", role=Role.ADMIN))
+
+    async def list_keys(self) -> list[ApiKey]:
+        async with self._database.read() as session:
+            return [_read(row) for row in await queries.all_keys(session)]
+
+    async def revoke_key(self, key_id: str) -> ApiKey:
+        """Revoking twice keeps the first time."""
+        async with self._database.write() as session:
+            row = await queries.key_by_id(session, key_id)
+            if row is None:
+                raise KeyNotFound(key_id)
+            row.revoked_at = row.revoked_at or self._clock.now()
+            return _read(row)
+
+    async def authenticate(self, key: str) -> Account:
+        """The account that a key speaks for; Unauthenticated for a wrong or revoked one."""
+        parts = secrets.split_key(key)
+        if parts is None:
+            raise Unauthenticated
+        key_id, secret = parts
+        async with self._database.read() as session:
+            row = await queries.key_by_id(session, key_id)
+            known_hash = row.secret_hash if row else secrets.hash_secret("")
+            is_right = secrets.is_secret(secret, known_hash)
+        if row is None or not is_right or row.revoked_at is not None:
+            raise Unauthenticated
+        await self._note_use(row)
+        return Account(row.account.id, row.account.name, Role(row.account.role))
+
+    async def _note_use(self, seen: ApiKeyRow) -> None:
+        now = self._clock.now()
+        if seen.last_used_at is not None and now - seen.last_used_at < LAST_USED_STEP:
+            return
+        async with self._database.write() as session:
+            row = await queries.key_by_id(session, seen.id)
+            if row is not None:
+                row.last_used_at = now
+
+    async def _add_key(self, session: AsyncSession, request: KeyRequest) -> CreatedKey:
+        now = self._clock.now()
+        account = await queries.account_by_name(session, request.name)
+        if account is None:
+            account = AccountRow(
+                id=uuid.uuid4().hex, name=request.name, role=request.role, created_at=now
+            )
+            session.add(account)
+        elif account.role != request.role:
+            raise AccountRoleConflict(request.name, account.role)
+        new = secrets.new_key()
+        row = ApiKeyRow(id=new.id, account=account, secret_hash=new.secret_hash, created_at=now)
+        session.add(row)
+        return CreatedKey(key=new.text, **_read(row).model_dump())
+
+
+def _read(row: ApiKeyRow) -> ApiKey:
+    return ApiKey(
+        id=row.id,
+        name=row.account.name,
+        role=row.account.role,
+        created_at=row.created_at,
+        last_used_at=row.last_used_at,
+        revoked_at=row.revoked_at,
+    )

@@ -1,0 +1,60 @@
+"""HTTP in front of the platform: routes, errors, limits, and a lifespan that starts and stops it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+from fastapi.responses import JSONResponse
+
+from guanaco import __version__
+from guanaco_server import http_errors
+from guanaco_server.accounts import api as accounts_api
+from guanaco_server.accounts.auth import Auth
+from guanaco_server.body_limit import BodyLimit
+from guanaco_server.chat import api as chat_api
+from guanaco_server.feedback import api as feedback_api
+from guanaco_server.leaderboard import api as leaderboard_api
+from guanaco_server.platform import Platform
+from guanaco_server.routing import api as routing_api
+from guanaco_server.submissions import api as submissions_api
+
+
+def create_app(platform: Platform) -> FastAPI:
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        async with platform.running():
+            yield
+
+    app = FastAPI(
+        title="Guanaco",
+        version=__version__,
+        summary="Submit chat models, read what people think of them.",
+        lifespan=lifespan,
+        redoc_url=None,
+    )
+    app.add_middleware(BodyLimit, limit_bytes=platform.settings.max_body_bytes)
+    http_errors.install(app)
+    _include_routes(app, platform)
+    return app
+
+
+def _include_routes(app: FastAPI, platform: Platform) -> None:
+    auth = Auth(platform.accounts)
+    app.include_router(accounts_api.router(platform.accounts, auth))
+    app.include_router(submissions_api.router(platform.submissions, platform.events, auth))
+    app.include_router(routing_api.router(platform.routing, auth))
+    app.include_router(chat_api.router(platform.conversations, platform.replies, platform.previews, auth))
+    app.include_router(feedback_api.router(platform.feedback, auth))
+    app.include_router(leaderboard_api.router(platform.leaderboard, auth))
+
+    @app.get("/healthz", tags=["health"])
+    async def is_alive() -> dict[str, str]:
+        return {"status": "ok"}
+
+    @app.get("/readyz", tags=["health"])
+    async def is_ready() -> JSONResponse:
+        """503 while the database does not answer."""
+        is_up = await platform.database.is_up()
+        return JSONResponse({"status": "ok" if is_up else "database down"}, 200 if is_up else 503)

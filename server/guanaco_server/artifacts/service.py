@@ -1,0 +1,150 @@
+"""Artifacts: one for each commit and way of serializing, made once and shared by its submissions."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from guanaco.errors import (
+    CorruptWeights,
+    DiskFull,
+    EngineMissing,
+    HubUnreachable,
+    SerializerDied,
+    SubmissionFailure,
+)
+from guanaco.submissions import Level
+from guanaco_server.artifacts.checks import CheckedModel
+from guanaco_server.artifacts.hub.hub import RepoSnapshot
+from guanaco_server.artifacts.stores.store import ArtifactStore, Manifest
+from guanaco_server.deployments.clusters.cluster import Cluster, JobSpec
+
+Log = Callable[[str, Level], Awaitable[None]]
+
+FORMAT = "tensorizer-2"  # part of every key: a change in how we serialize makes new artifacts
+ROOM_FACTOR = 2.1  # the download and the tensors file lie side by side for a while
+
+
+@dataclass(frozen=True)
+class SerializerOptions:
+    """How this platform runs serializer jobs. ``environment`` may hold the Hub token, and is never logged."""
+
+    command: tuple[str, ...]
+    hub_endpoint: str
+    memory_bytes: int
+    timeout_s: float
+    environment: dict[str, str]
+
+
+class ArtifactService:
+    def __init__(
+        self, store: ArtifactStore, cluster: Cluster, options: SerializerOptions
+    ) -> None:
+        self._store = store
+        self._cluster = cluster
+        self._options = options
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def ensure(self, snapshot: RepoSnapshot, model: CheckedModel, log: Log) -> Manifest:
+        """The artifact of a checked commit, serialized now unless it is there already."""
+        key = artifact_key(snapshot)
+        async with self._locks[key]:
+            if found := await self._store.find(key):
+                await log("This commit is serialized already: its artifact is used again.", Level.INFO)
+                return found
+            await self._require_room(model)
+            try:
+                await self._serialize(key, snapshot, model, log)
+                return await self._store.publish(key)
+            except OSError as error:
+                raise DiskFull(f"The artifact could not be written: {error.strerror}.") from error
+            finally:
+                await self._store.discard(key)
+
+    async def _require_room(self, model: CheckedModel) -> None:
+        free = await self._store.free_bytes()
+        needed = int(model.weight_bytes * ROOM_FACTOR)
+        if free is not None and free < needed:
+            raise DiskFull(
+                f"Serializing needs {needed:,} bytes of disk and {free:,} are free.",
+                hint="The operator has to make room; then `guanaco redeploy`.",
+            )
+
+    async def _serialize(
+        self, key: str, snapshot: RepoSnapshot, model: CheckedModel, log: Log
+    ) -> None:
+        request = {
+            "key": key,
+            "repo": snapshot.repo,
+            "commit": snapshot.commit,
+            "weight_files": model.weight_files,
+            "small_files": model.small_files,
+            "hub_endpoint": self._options.hub_endpoint,
+            "staging_uri": await self._store.begin(key),
+            "memory_bytes": self._options.memory_bytes,
+        }
+        reader = _JobReader(log)
+        spec = JobSpec(
+            name=f"s-{key[:32]}",
+            command=(*self._options.command, json.dumps(request)),
+            environment=self._options.environment,
+            timeout_s=self._options.timeout_s,
+        )
+        try:
+            result = await self._cluster.run_job(spec, reader.read)
+        except TimeoutError:
+            raise SerializerDied(
+                f"Serializing took longer than {self._options.timeout_s:,.0f} s and was stopped."
+            ) from None
+        except FileNotFoundError:
+            raise EngineMissing(
+                f"The engine environment is missing: there is no {self._options.command[0]}.",
+                hint="The operator runs `guanaco doctor`.",
+            ) from None
+        if result.exit_code != 0:
+            raise reader.failure(result.exit_code)
+
+
+FAILURES: dict[str, type[SubmissionFailure]] = {
+    kind.code: kind for kind in (DiskFull, CorruptWeights, HubUnreachable, SerializerDied)
+}
+
+
+class _JobReader:
+    """Reads a serializer's output: a JSON object a line is progress or its last words, anything else is debug."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._last_words: dict[str, str] | None = None
+
+    async def read(self, line: str) -> None:
+        try:
+            said = json.loads(line)
+        except ValueError:
+            said = None
+        if not isinstance(said, dict):
+            await self._log(line, Level.DEBUG)
+        elif "error" in said:
+            self._last_words = said
+        else:
+            await self._log(str(said.get("message", "")), Level(said.get("level", "info")))
+
+    def failure(self, exit_code: int) -> SubmissionFailure:
+        words = self._last_words
+        if words is None:
+            return SerializerDied(
+                f"The serializer ended with exit status {exit_code} and no explanation.",
+                hint="It may have run out of memory; see serializer_memory_bytes.",
+            )
+        return FAILURES.get(words["error"], SerializerDied)(words["message"])
+
+
+def artifact_key(snapshot: RepoSnapshot) -> str:
+    """SHA-256 over what decides an artifact's content."""
+    return hashlib.sha256(
+        json.dumps([FORMAT, snapshot.repo, snapshot.commit]).encode()
+    ).hexdigest()

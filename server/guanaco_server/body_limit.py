@@ -1,0 +1,34 @@
+"""Refuses request bodies over a limit, before anything is parsed: by the declared length, else as they arrive."""
+
+from __future__ import annotations
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from guanaco.errors import PayloadTooLarge
+from guanaco_server.http_errors import answer
+
+
+class BodyLimit:
+    def __init__(self, app: ASGIApp, limit_bytes: int) -> None:
+        self._app = app
+        self._limit_bytes = limit_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        declared = dict(scope["headers"]).get(b"content-length", b"0")
+        if not declared.isdigit() or int(declared) > self._limit_bytes:
+            await answer(PayloadTooLarge(self._limit_bytes))(scope, receive, send)
+            return
+        received = 0
+
+        async def limited_receive() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > self._limit_bytes:
+                raise PayloadTooLarge(self._limit_bytes)
+            return message
+
+        await self._app(scope, limited_receive, send)

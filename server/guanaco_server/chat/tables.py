@@ -1,0 +1,46 @@
+"""Conversations and their messages."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from guanaco.chat import Bot, Sender
+from guanaco_server.database.tables import Table
+from guanaco_server.database.types import EnumText, Pydantic, UtcDateTime
+from sqlalchemy import ForeignKey, String, UniqueConstraint
+from sqlalchemy.orm import Mapped, mapped_column
+
+
+class ConversationRow(Table):
+    """``turn_token`` and ``turn_until`` are the lease of the reply being written: one at a time, freed by time if its process dies."""
+
+    __tablename__ = "conversations"
+
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    account_id: Mapped[str] = mapped_column(ForeignKey("accounts.id"), index=True)
+    submission_id: Mapped[str] = mapped_column(ForeignKey("submissions.id"), index=True)
+    user_id: Mapped[str] = mapped_column(String(128), index=True)
+    user_name: Mapped[str] = mapped_column(String(64))
+    bot: Mapped[Bot] = mapped_column(Pydantic(Bot))
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    message_count: Mapped[int] = mapped_column(default=0)
+    turn_token: Mapped[str | None] = mapped_column(String(32))
+    turn_until: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+
+class MessageRow(Table):
+    __tablename__ = "messages"
+    __table_args__ = (UniqueConstraint("conversation_id", "position"),)
+
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    conversation_id: Mapped[str] = mapped_column(ForeignKey("conversations.id"))
+    position: Mapped[int]
+    sender: Mapped[Sender] = mapped_column(EnumText(Sender))
+    content: Mapped[str]
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    is_deleted: Mapped[bool] = mapped_column(default=False)
+    finish_reason: Mapped[str | None] = mapped_column(String(32))
+    prompt_tokens: Mapped[int | None]
+    completion_tokens: Mapped[int | None]
+    ttft_ms: Mapped[float | None]
+    total_ms: Mapped[float | None]

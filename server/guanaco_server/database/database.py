@@ -1,0 +1,70 @@
+"""The one way to the database: short units of work that commit or leave nothing.
+
+A service method opens one unit, and never one around a network call. ``write()`` takes SQLite's write
+lock at its start, so that two writers queue instead of failing half-way; ``read()`` takes none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from sqlalchemy import Connection, event, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
+
+BUSY_TIMEOUT_S = 30  # a writer waits this long for another; the longest unit takes milliseconds
+
+
+class Database:
+    def __init__(self, url: str) -> None:
+        self.engine: AsyncEngine = (
+            _sqlite_engine(url)
+            if url.startswith("sqlite")
+            else create_async_engine(url, pool_size=10, max_overflow=10, pool_pre_ping=True)
+        )
+        self._sessions = async_sessionmaker(self.engine, expire_on_commit=False)
+
+    @asynccontextmanager
+    async def write(self) -> AsyncIterator[AsyncSession]:
+        """A transaction that commits when the block ends, and rolls back when it raises."""
+        async with self._sessions() as session:
+            await session.connection(execution_options={"sqlite_begin": "BEGIN IMMEDIATE"})
+            yield session
+            await session.commit()
+
+    @asynccontextmanager
+    async def read(self) -> AsyncIterator[AsyncSession]:
+        """A transaction that is rolled back at its end."""
+        async with self._sessions() as session:
+            yield session
+
+    async def is_up(self) -> bool:
+        try:
+            async with self.read() as session:
+                await session.execute(text("SELECT 1"))
+        except (DBAPIError, OSError):
+            return False
+        return True
+
+    async def close(self) -> None:
+        await self.engine.dispose()
+
+
+def _sqlite_engine(url: str) -> AsyncEngine:
+    engine = create_async_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S})
+
+    @event.listens_for(engine.sync_engine, "connect")
+    def _configure(connection: Any, _record: Any) -> None:
+        connection.isolation_level = None  # the driver begins nothing by itself: _begin does
+        cursor = connection.cursor()
+        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+            cursor.execute(f"PRAGMA {pragma}")
+        cursor.close()
+
+    @event.listens_for(engine.sync_engine, "begin")
+    def _begin(connection: Connection) -> None:
+        connection.exec_driver_sql(connection.get_execution_options().get("sqlite_begin", "BEGIN"))
+
+    return engine

@@ -1,0 +1,89 @@
+"""A cluster in memory, scripted by tests: what jobs say and how they end, and which servers die."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from guanaco_server.deployments.clusters.cluster import (
+    DeploymentSpec,
+    JobResult,
+    JobSpec,
+    LineSink,
+    ReplicaPhase,
+    ReplicaState,
+)
+
+
+@dataclass(frozen=True)
+class JobScript:
+    """``works`` is called first, in place of what the job would do."""
+
+    lines: Sequence[str] = ()
+    exit_code: int = 0
+    works: Callable[[JobSpec], Awaitable[None]] | None = None
+
+
+@dataclass
+class MemoryDeployment:
+    spec: DeploymentSpec
+    state: ReplicaState
+    lines: list[str] = field(default_factory=list)
+
+
+class MemoryCluster:
+    def __init__(self, job: JobScript | None = None) -> None:
+        self.job = job or JobScript()
+        self.jobs: list[JobSpec] = []
+        self.deployments: dict[str, MemoryDeployment] = {}
+        self.starts: list[str] = []
+        self._numbers = itertools.count(1)
+
+    def die(self, name: str, exit_code: int = 1, lines: Sequence[str] = ()) -> None:
+        """The server of this deployment exits."""
+        deployment = self.deployments[name]
+        deployment.lines.extend(lines)
+        deployment.state = ReplicaState(ReplicaPhase.EXITED, deployment.state.endpoint, exit_code)
+
+    async def start(self) -> None:
+        """Nothing outlives a test."""
+
+    async def run_job(self, spec: JobSpec, on_line: LineSink) -> JobResult:
+        self.jobs.append(spec)
+        script = self.job
+        async with asyncio.timeout(spec.timeout_s):
+            if script.works is not None:
+                await script.works(spec)
+            for line in script.lines:
+                await on_line(line)
+        return JobResult(script.exit_code, tuple(script.lines))
+
+    async def apply_deployment(self, spec: DeploymentSpec) -> None:
+        current = self.deployments.get(spec.name)
+        if current and current.spec == spec and current.state.phase is ReplicaPhase.RUNNING:
+            return
+        endpoint = f"memory://{spec.name}/{next(self._numbers)}"
+        self.starts.append(spec.name)
+        self.deployments[spec.name] = MemoryDeployment(
+            spec, ReplicaState(ReplicaPhase.RUNNING, endpoint)
+        )
+
+    async def observe(self, name: str) -> ReplicaState | None:
+        deployment = self.deployments.get(name)
+        return deployment.state if deployment else None
+
+    async def list_deployments(self) -> list[str]:
+        return sorted(self.deployments)
+
+    async def logs(self, name: str, offset: int = 0) -> tuple[list[str], int]:
+        """The offset counts lines here."""
+        lines = self.deployments[name].lines if name in self.deployments else []
+        return lines[offset:], len(lines)
+
+    async def delete(self, name: str) -> None:
+        self.deployments.pop(name, None)
+
+    async def close(self) -> None:
+        self.deployments.clear()

@@ -1,0 +1,172 @@
+"""Deployments: which submissions should be served, and where those are that can be.
+
+A row in the database is the wish; the cluster has the fact; the reconciler brings them together.
+The endpoints of servers that are ready are kept in memory, where the gateway reads them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from guanaco_server.artifacts.stores.store import ArtifactStore
+from guanaco_server.clock import Clock
+from guanaco_server.database.database import Database
+from guanaco_server.deployments import queries
+from guanaco_server.deployments.clusters.cluster import Cluster, ReplicaPhase
+from guanaco_server.deployments.model_server import ModelServer
+from guanaco_server.deployments.specs import EngineOptions, deployment_name, model_server_spec
+from guanaco_server.deployments.tables import DeploymentRow, Phase
+
+
+@dataclass(frozen=True)
+class Deployment:
+    submission_id: str
+    run: int
+    artifact_key: str
+    max_model_tokens: int
+
+
+class ServerState(StrEnum):
+    MISSING = "missing"
+    EXITED = "exited"
+    STARTING = "starting"
+    HEALTHY = "healthy"
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """What a look at a model server saw."""
+
+    state: ServerState
+    endpoint: str | None = None
+    exit_code: int | None = None
+
+
+class DeploymentService:
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        cluster: Cluster,
+        model_server: ModelServer,
+        store: ArtifactStore,
+        engine: EngineOptions,
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self._cluster = cluster
+        self._model_server = model_server
+        self._store = store
+        self._engine = engine
+        self._endpoints: dict[str, str] = {}
+        self._suspects: set[str] = set()
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self.woken = asyncio.Event()  # the reconciler looks at once when it is set
+
+    def endpoints(self) -> dict[str, str]:
+        """The base URLs of the servers that are ready, by submission."""
+        return self._endpoints
+
+    def report_fault(self, submission_id: str) -> None:
+        """The gateway saw this server fail: look at it now."""
+        self._suspects.add(submission_id)
+        self.woken.set()
+
+    async def wish(self, deployment: Deployment) -> None:
+        """Record that this should be served. Its server counts as starting until ``mark_ready``."""
+        async with self._database.write() as session:
+            row = await queries.by_submission(session, deployment.submission_id)
+            if row is None:
+                row = DeploymentRow(submission_id=deployment.submission_id)
+                session.add(row)
+            row.run = deployment.run
+            row.artifact_key = deployment.artifact_key
+            row.max_model_tokens = deployment.max_model_tokens
+            row.phase, row.restarts = Phase.STARTING, 0
+            row.updated_at = self._clock.now()
+        self._endpoints.pop(deployment.submission_id, None)
+
+    async def withdraw(self, session: AsyncSession, submission_id: str) -> None:
+        """Within the caller's transaction: this should no longer be served. The reconciler stops the server."""
+        await queries.remove(session, submission_id)
+        self._endpoints.pop(submission_id, None)
+        self.woken.set()
+
+    async def remove(self, submission_id: str) -> None:
+        """Withdraw, and stop the server before returning."""
+        async with self._database.write() as session:
+            await self.withdraw(session, submission_id)
+        await self.stop_unwanted(deployment_name(submission_id))
+
+    async def list_wishes(self) -> list[DeploymentRow]:
+        async with self._database.read() as session:
+            return list(await queries.all_rows(session))
+
+    async def apply(self, deployment: Deployment) -> None:
+        """Make the server run, unless the wish was withdrawn meanwhile."""
+        name = deployment_name(deployment.submission_id)
+        async with self._locks[name]:
+            async with self._database.read() as session:
+                if await queries.by_submission(session, deployment.submission_id) is None:
+                    return
+            await self._cluster.apply_deployment(
+                model_server_spec(
+                    deployment.submission_id,
+                    deployment.run,
+                    self._store.uri(deployment.artifact_key),
+                    deployment.max_model_tokens,
+                    self._engine,
+                )
+            )
+
+    async def stop_unwanted(self, name: str) -> None:
+        """Stop a server for which there is no wish; one that is wished for is left alone."""
+        async with self._locks[name]:
+            if name not in {deployment_name(row.submission_id) for row in await self.list_wishes()}:
+                await self._cluster.delete(name)
+
+    async def stop_server(self, submission_id: str) -> None:
+        """Stop a server that hangs; the reconciler starts it again."""
+        name = deployment_name(submission_id)
+        async with self._locks[name]:
+            await self._cluster.delete(name)
+
+    async def look(self, submission_id: str) -> Sighting:
+        replica = await self._cluster.observe(deployment_name(submission_id))
+        if replica is None:
+            return Sighting(ServerState.MISSING)
+        if replica.phase is ReplicaPhase.EXITED:
+            return Sighting(ServerState.EXITED, exit_code=replica.exit_code)
+        is_healthy = await self._model_server.is_healthy(replica.endpoint)
+        state = ServerState.HEALTHY if is_healthy else ServerState.STARTING
+        return Sighting(state, replica.endpoint)
+
+    async def logs(self, submission_id: str, offset: int) -> tuple[list[str], int]:
+        return await self._cluster.logs(deployment_name(submission_id), offset)
+
+    async def mark(self, submission_id: str, phase: Phase, endpoint: str | None = None, restarts: int | None = None) -> None:
+        """Record the phase; ``READY`` with an endpoint makes the gateway use it, anything else makes it stop."""
+        async with self._database.write() as session:
+            row = await queries.by_submission(session, submission_id)
+            if row is None:
+                return
+            row.phase, row.endpoint, row.updated_at = phase, endpoint, self._clock.now()
+            if restarts is not None:
+                row.restarts = restarts
+        self.note_endpoint(submission_id, endpoint if phase is Phase.READY else None)
+
+    def note_endpoint(self, submission_id: str, endpoint: str | None) -> None:
+        """What the gateway uses, in memory only."""
+        if endpoint is None:
+            self._endpoints.pop(submission_id, None)
+        else:
+            self._endpoints[submission_id] = endpoint
+
+    def take_suspects(self) -> set[str]:
+        suspects, self._suspects = self._suspects, set()
+        return suspects

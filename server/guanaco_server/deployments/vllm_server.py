@@ -1,0 +1,64 @@
+"""The model server port over vLLM's HTTP API."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+import httpx
+
+from guanaco_server.deployments.model_server import Chunk, Generation, ModelServerFault
+from guanaco_server.deployments.vllm_wire import (
+    candidates,
+    read_best,
+    read_stream,
+    refusal,
+    request_body,
+)
+
+CONNECT_TIMEOUT_S = 5.0
+HEALTH_TIMEOUT_S = 3.0  # vLLM answers in milliseconds unless it hangs
+KEPT_CONNECTIONS = 256
+
+
+class VllmServer:
+    """``read_timeout_s`` is the longest silence within a reply; callers have deadlines of their own for whole ones."""
+
+    def __init__(
+        self, read_timeout_s: float = 120.0, transport: httpx.AsyncBaseTransport | None = None
+    ) -> None:
+        self._client = httpx.AsyncClient(
+            timeout=httpx.Timeout(CONNECT_TIMEOUT_S, read=read_timeout_s),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=KEPT_CONNECTIONS),
+            transport=transport,
+            trust_env=False,  # model servers are ours: never through a proxy
+        )
+
+    async def is_healthy(self, endpoint: str) -> bool:
+        try:
+            answer = await self._client.get(f"{endpoint}/health", timeout=HEALTH_TIMEOUT_S)
+        except httpx.HTTPError:
+            return False
+        return answer.status_code == httpx.codes.OK
+
+    async def generate(self, endpoint: str, generation: Generation) -> AsyncGenerator[Chunk, None]:
+        url, body = f"{endpoint}/v1/completions", request_body(generation)
+        try:
+            async with self._client.stream("POST", url, json=body) as answer:
+                if answer.status_code != httpx.codes.OK:
+                    raise refusal(answer.status_code, await answer.aread())
+                if candidates(generation) > 1:
+                    yield read_best(await answer.aread())
+                    return
+                async with aclosing(read_stream(answer.aiter_lines())) as chunks:
+                    async for chunk in chunks:
+                        yield chunk
+        except httpx.TimeoutException:
+            raise ModelServerFault("The model server fell silent.") from None
+        except httpx.HTTPError as error:
+            raise ModelServerFault(
+                f"The model server cannot be reached or broke off: {error or type(error).__name__}."
+            ) from None
+
+    async def close(self) -> None:
+        await self._client.aclose()

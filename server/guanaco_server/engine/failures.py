@@ -1,0 +1,71 @@
+"""What can go wrong in a serializer job, in the words that the platform knows."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+
+NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+class JobFailed(Exception):  # noqa: N818 - the job's verdict, not a programming error
+    """``code`` is one of disk_full, corrupt_weights, hub_unreachable, out_of_memory, serializer_died."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+def diagnose(error: BaseException) -> JobFailed:
+    """The verdict on any exception; libraries wrap the cause in their own, so the whole chain is read."""
+    chain = list(_causes(error))
+    for cause in chain:
+        if isinstance(cause, JobFailed):
+            return cause
+    if any(_is_full_disk(cause) for cause in chain):
+        return JobFailed("disk_full", "The disk is full: there is no room for the model's files.")
+    if any(_is_out_of_memory(cause) for cause in chain):
+        return JobFailed("out_of_memory", "The serializer needs more memory than it was given.")
+    if from_the_hub := [cause for cause in chain if _is_from_the_hub(cause)]:
+        why = _sentence(
+            from_the_hub[-1]
+        )  # the innermost: huggingface_hub speaks of its cache around it
+        return JobFailed("hub_unreachable", f"The Hub did not deliver the files: {why}")
+    return JobFailed(
+        "serializer_died", f"The serializer failed: {type(error).__name__}: {_sentence(error)}"
+    )
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        yield current
+        current = current.__cause__ or current.__context__
+
+
+def _is_full_disk(error: BaseException) -> bool:
+    is_errno = isinstance(error, OSError) and error.errno in NO_SPACE
+    return is_errno or "No space left on device" in str(error)  # hf-xet gives only the text
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    texts = (
+        "not enough memory",
+        "can't start new thread",
+    )  # of torch's allocator, and of threading
+    return isinstance(error, MemoryError) or any(text in str(error) for text in texts)
+
+
+def _is_from_the_hub(error: BaseException) -> bool:
+    module = type(error).__module__.partition(".")[0]
+    is_broken_off = isinstance(error, OSError) and "Consistency check failed" in str(error)
+    return is_broken_off or module in ("huggingface_hub", "httpx", "httpcore", "hf_xet")
+
+
+def _sentence(error: BaseException) -> str:
+    """The first line, for the rest is for a programmer."""
+    lines = str(error).strip().splitlines()
+    return lines[0][:300] if lines else type(error).__name__

@@ -1,0 +1,91 @@
+"""From an error to an HTTP answer: one table, and one sentence for whatever was not foreseen."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from guanaco import errors
+from starlette.exceptions import HTTPException
+
+STATUS_BY_CLASS: dict[type[errors.GuanacoError], int] = {
+    errors.PayloadTooLarge: 413,
+    errors.InvalidInput: 422,
+    errors.Unauthenticated: 401,
+    errors.Forbidden: 403,
+    errors.NotFound: 404,
+    errors.Conflict: 409,
+    errors.ModelTimedOut: 504,
+    errors.Unavailable: 503,
+    errors.SubmissionFailure: 422,
+    errors.InvalidSettings: 500,
+    errors.InternalFault: 500,
+    errors.GuanacoError: 500,
+}
+
+RETRY_AFTER_S = {503: "5", 504: "5"}
+
+logger = logging.getLogger(__name__)
+
+
+def status_of(error: errors.GuanacoError) -> int:
+    """The status of an error's nearest class in the table."""
+    return next(STATUS_BY_CLASS[kind] for kind in type(error).__mro__ if kind in STATUS_BY_CLASS)
+
+
+def answer(error: errors.GuanacoError) -> JSONResponse:
+    status = status_of(error)
+    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
+    if status in RETRY_AFTER_S:
+        headers["Retry-After"] = RETRY_AFTER_S[status]
+    return JSONResponse(error.to_wire(), status_code=status, headers=headers)
+
+
+def install(app: FastAPI) -> None:
+    """Give the app these answers for every error there can be."""
+
+    @app.exception_handler(errors.GuanacoError)
+    async def guanaco_error(_request: Request, error: errors.GuanacoError) -> JSONResponse:
+        return answer(error)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_request: Request, error: RequestValidationError) -> JSONResponse:
+        return answer(errors.InvalidInput(describe_problems(error.errors())))
+
+    @app.exception_handler(HTTPException)
+    async def http_error(request: Request, error: HTTPException) -> JSONResponse:
+        if error.status_code == 404:
+            return answer(errors.NotFound(f"There is nothing at {request.url.path}."))
+        body = errors.GuanacoError(
+            f"{error.detail}: {request.method} {request.url.path}."
+        ).to_wire()
+        return JSONResponse(body, status_code=error.status_code, headers=error.headers)
+
+    @app.exception_handler(Exception)
+    async def unforeseen(request: Request, error: Exception) -> JSONResponse:
+        return answer(internal_fault(f"{request.method} {request.url.path}", error))
+
+
+def internal_fault(what: str, error: Exception) -> errors.InternalFault:
+    """Log an unforeseen error under a new incident number."""
+    incident = uuid.uuid4().hex[:8]
+    logger.error("incident %s in %s", incident, what, exc_info=error)
+    return errors.InternalFault(incident)
+
+
+def describe_problems(problems: Sequence[Any]) -> str:
+    """pydantic's problems as one sentence: where, and what is wrong there."""
+    return "; ".join(_describe(problem) for problem in problems) + "."
+
+
+def _describe(problem: Any) -> str:
+    place = ".".join(
+        str(part) for part in problem["loc"] if part not in ("body", "query", "header", "path")
+    )
+    message = str(problem["msg"]).removeprefix("Value error, ").rstrip(".")
+    return f"{place}: {message}" if place else message

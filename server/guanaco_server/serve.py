@@ -1,0 +1,87 @@
+"""The entrance of `guanaco up`: one process with the API and the worker, until a signal."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import uvicorn
+
+from guanaco.accounts import CreatedKey
+from guanaco.errors import InvalidSettings
+from guanaco_server.app import create_app
+from guanaco_server.data_dir import DataDir
+from guanaco_server.platform import Platform
+from guanaco_server.settings import Settings
+
+STOP_PATIENCE_S = 5  # open streams get this long when the platform stops
+
+
+@dataclass(frozen=True)
+class Started:
+    """``admin_key`` is there on the first start only, and nowhere else ever again."""
+
+    url: str
+    admin_key: str | None
+
+
+def run(settings: Settings, on_ready: Callable[[Started], None]) -> int:
+    """Serve until SIGINT or SIGTERM; the exit status. InvalidSettings and DataDirInUse before anything is started."""
+    logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    for noisy in ("httpx", "huggingface_hub", "alembic", "dbos"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    with DataDir(settings.data_dir) as data_dir, _listen(settings) as listener:
+        server = _Server(Platform(settings, data_dir), settings, listener, on_ready)
+        server.run(sockets=[listener])
+        return 0 if server.is_ready_told else 1
+
+
+class _Server(uvicorn.Server):
+    """Tells ``on_ready`` once the platform runs and requests are taken."""
+
+    def __init__(
+        self,
+        platform: Platform,
+        settings: Settings,
+        listener: socket.socket,
+        on_ready: Callable[[Started], None],
+    ) -> None:
+        super().__init__(
+            uvicorn.Config(
+                create_app(platform),
+                log_config=None,
+                access_log=False,
+                loop="uvloop",
+                http="httptools",
+                timeout_graceful_shutdown=STOP_PATIENCE_S,
+                server_header=False,
+            )
+        )
+        self._platform = platform
+        self._url = f"http://{settings.host}:{listener.getsockname()[1]}"
+        self._on_ready = on_ready
+        self.is_ready_told = False
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if not self.should_exit:
+            key: CreatedKey | None = self._platform.first_key
+            self.is_ready_told = True
+            await asyncio.to_thread(self._on_ready, Started(self._url, key.key if key else None))
+
+
+def _listen(settings: Settings) -> socket.socket:
+    listener = socket.socket(socket.AF_INET6 if ":" in settings.host else socket.AF_INET)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((settings.host, settings.port))
+    except OSError as error:
+        listener.close()
+        raise InvalidSettings(
+            f"Cannot listen on {settings.host}:{settings.port}: {error.strerror}.",
+            hint="Another program may use it: choose another --port.",
+        ) from None
+    return listener

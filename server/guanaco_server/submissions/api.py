@@ -1,0 +1,90 @@
+"""Submissions over HTTP."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from fastapi import APIRouter, Header
+from fastapi.responses import StreamingResponse
+
+from guanaco.accounts import Role
+from guanaco.submissions import StressReport, Submission, SubmissionRequest
+from guanaco_server.accounts.auth import Auth
+from guanaco_server.accounts.service import Account
+from guanaco_server.sse import HEARTBEAT, encode_event, event_stream
+from guanaco_server.submissions.events import EventFeed
+from guanaco_server.submissions.service import SubmissionService
+
+HEARTBEAT_S = 10
+
+IdempotencyKey = Annotated[str | None, Header(min_length=1, max_length=128)]
+LastEventId = Annotated[int, Header(ge=0)]
+
+
+def router(submissions: SubmissionService, feed: EventFeed, auth: Auth) -> APIRouter:
+    routes = APIRouter(prefix="/api/v1/submissions", tags=["submissions"])
+    developer = auth.require(Role.DEVELOPER)
+
+    @routes.post("", status_code=202)
+    async def submit(
+        request: SubmissionRequest,
+        idempotency_key: IdempotencyKey = None,
+        account: Account = developer,
+    ) -> Submission:
+        return await submissions.submit(account, request, idempotency_key)
+
+    @routes.get("")
+    async def list_submissions(account: Account = developer) -> list[Submission]:
+        return await submissions.list_own(account)
+
+    @routes.get("/{submission_id}")
+    async def read_submission(submission_id: str, account: Account = developer) -> Submission:
+        return await submissions.require_visible(account, submission_id)
+
+    @routes.get("/{submission_id}/events")
+    async def follow_events(
+        submission_id: str, last_event_id: LastEventId = 0, account: Account = developer
+    ) -> StreamingResponse:
+        await submissions.require_visible(account, submission_id)
+        return event_stream(_encoded(feed, submission_id, last_event_id))
+
+    @routes.get("/{submission_id}/stress")
+    async def read_stress_report(
+        submission_id: str, account: Account = developer
+    ) -> StressReport:
+        return await submissions.stress_report(account, submission_id)
+
+    @routes.post("/{submission_id}/cancel")
+    async def cancel(submission_id: str, account: Account = developer) -> Submission:
+        return await submissions.cancel(account, submission_id)
+
+    @routes.post("/{submission_id}/deactivate")
+    async def deactivate(submission_id: str, account: Account = developer) -> Submission:
+        return await submissions.deactivate(account, submission_id)
+
+    @routes.post("/{submission_id}/reactivate")
+    async def reactivate(submission_id: str, account: Account = developer) -> Submission:
+        return await submissions.reactivate(account, submission_id)
+
+    @routes.post("/{submission_id}/redeploy", status_code=202)
+    async def redeploy(submission_id: str, account: Account = developer) -> Submission:
+        return await submissions.redeploy(account, submission_id)
+
+    @routes.post("/{submission_id}/teardown")
+    async def teardown(submission_id: str, account: Account = developer) -> Submission:
+        return await submissions.teardown(account, submission_id)
+
+    return routes
+
+
+async def _encoded(feed: EventFeed, submission_id: str, after: int) -> AsyncIterator[bytes]:
+    quiet_since = time.monotonic()
+    async for event in feed.follow(submission_id, after):
+        if event is not None:
+            quiet_since = time.monotonic()
+            yield encode_event(event.kind, event, event.seq)
+        elif time.monotonic() - quiet_since > HEARTBEAT_S:
+            quiet_since = time.monotonic()
+            yield HEARTBEAT

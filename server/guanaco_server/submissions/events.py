@@ -1,0 +1,45 @@
+"""A submission's events, followed live: what is recorded already, then each new one as it comes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from guanaco.errors import SubmissionNotFound
+from guanaco.submissions import IN_PROGRESS, Status, SubmissionEvent
+from guanaco_server.database.database import Database
+from guanaco_server.submissions import queries
+
+POLL_S = 0.25  # also notices what another process wrote; a quarter of a second feels live
+PAGE = 200
+
+
+class EventFeed:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def follow(self, submission_id: str, after: int) -> AsyncIterator[SubmissionEvent | None]:
+        """Events with a ``seq`` over ``after``, until the pipeline has ended and all is sent. None when there is nothing new."""
+        while True:
+            events, status = await self._load(submission_id, after)
+            for event in events:
+                yield event
+            if events:
+                after = events[-1].seq
+            elif status not in IN_PROGRESS:
+                return
+            else:
+                yield None
+                await asyncio.sleep(POLL_S)
+
+    async def _load(self, submission_id: str, after: int) -> tuple[list[SubmissionEvent], Status]:
+        async with self._database.read() as session:
+            status = await queries.status_of(session, submission_id)
+            if status is None:
+                raise SubmissionNotFound(submission_id)
+            rows = await queries.events_after(session, submission_id, after, PAGE)
+            events = [
+                SubmissionEvent(**{name: getattr(row, name) for name in SubmissionEvent.model_fields})
+                for row in rows
+            ]
+            return events, Status(status)

@@ -1,0 +1,129 @@
+"""The one place where a submission's status changes, by these transitions only.
+
+    queued → checking → serializing → deploying → stress_testing → deployed ⇄ inactive
+      any of the first five → failed, cancelled
+      deployed, inactive → failed (its model server kept dying)
+      deployed, inactive, failed, cancelled → torn_down
+      deployed, inactive, failed, cancelled, torn_down → queued (redeploy)
+
+Each change is an event, written in the same transaction. The guard is in the UPDATE itself, so that of
+two writers one loses with IllegalTransition and nothing is overwritten.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from guanaco.errors import IllegalTransition, SubmissionNotFound
+from guanaco.submissions import EventKind, Failure, Level, Stage, Status
+from guanaco_server.submissions.tables import SubmissionEventRow, SubmissionRow
+
+SOURCES: dict[Status, frozenset[Status]] = {
+    Status.QUEUED: frozenset(
+        {Status.DEPLOYED, Status.INACTIVE, Status.FAILED, Status.CANCELLED, Status.TORN_DOWN}
+    ),
+    Status.CHECKING: frozenset({Status.QUEUED}),
+    Status.SERIALIZING: frozenset({Status.CHECKING}),
+    Status.DEPLOYING: frozenset({Status.SERIALIZING}),
+    Status.STRESS_TESTING: frozenset({Status.DEPLOYING}),
+    Status.DEPLOYED: frozenset({Status.STRESS_TESTING, Status.INACTIVE}),
+    Status.INACTIVE: frozenset({Status.DEPLOYED}),
+    Status.FAILED: frozenset(
+        {
+            Status.QUEUED,
+            Status.CHECKING,
+            Status.SERIALIZING,
+            Status.DEPLOYING,
+            Status.STRESS_TESTING,
+            Status.DEPLOYED,
+            Status.INACTIVE,
+        }
+    ),
+    Status.CANCELLED: frozenset(
+        {
+            Status.QUEUED,
+            Status.CHECKING,
+            Status.SERIALIZING,
+            Status.DEPLOYING,
+            Status.STRESS_TESTING,
+        }
+    ),
+    Status.TORN_DOWN: frozenset(
+        {Status.DEPLOYED, Status.INACTIVE, Status.FAILED, Status.CANCELLED}
+    ),
+}
+
+
+async def transition(
+    session: AsyncSession,
+    submission_id: str,
+    to: Status,
+    *,
+    at: datetime,
+    sources: frozenset[Status] | None = None,
+    failure: Failure | None = None,
+    **columns: Any,
+) -> SubmissionRow:
+    """Move a submission to a status and record the event. ``sources`` narrows the allowed statuses to come from."""
+    allowed = SOURCES[to] if sources is None else SOURCES[to] & sources
+    changed = await session.execute(
+        update(SubmissionRow)
+        .where(SubmissionRow.id == submission_id, SubmissionRow.status.in_(allowed))
+        .values(status=to, failure=failure, updated_at=at, **columns)
+        .execution_options(synchronize_session=False)
+    )
+    row = await session.get(SubmissionRow, submission_id, populate_existing=True)
+    if row is None:
+        raise SubmissionNotFound(submission_id)
+    if changed.rowcount != 1:  # type: ignore[attr-defined]  # an UPDATE gives a CursorResult
+        raise IllegalTransition(submission_id, row.status, to)
+    await append_event(
+        session,
+        submission_id,
+        EventKind.STATUS,
+        failure.detail if failure else f"Status is now {to}.",
+        at=at,
+        level=Level.ERROR if failure else Level.INFO,
+        data={"status": to} | ({"failure": failure.model_dump(mode="json")} if failure else {}),
+    )
+    return row
+
+
+async def append_event(
+    session: AsyncSession,
+    submission_id: str,
+    kind: EventKind,
+    message: str,
+    *,
+    at: datetime,
+    stage: Stage | None = None,
+    level: Level = Level.INFO,
+    data: dict[str, Any] | None = None,
+) -> None:
+    """Add an event with the next number. The counter's row lock gives numbers without gaps, in commit order."""
+    seq = await session.scalar(
+        update(SubmissionRow)
+        .where(SubmissionRow.id == submission_id)
+        .values(event_count=SubmissionRow.event_count + 1)
+        .returning(SubmissionRow.event_count)
+        .execution_options(synchronize_session=False)
+    )
+    if seq is None:
+        raise SubmissionNotFound(submission_id)
+    session.add(
+        SubmissionEventRow(
+            submission_id=submission_id,
+            seq=seq,
+            at=at,
+            kind=kind,
+            stage=stage,
+            level=level,
+            message=message,
+            data=data or {},
+        )
+    )
+    await session.flush()

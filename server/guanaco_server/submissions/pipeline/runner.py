@@ -1,0 +1,97 @@
+"""Runs one stage: recorded, tried again where that can help, stopped when the submission is cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from sqlalchemy.exc import DBAPIError
+
+from guanaco.errors import StageFault, SubmissionFailure
+from guanaco.submissions import Level, Outcome, Stage
+from guanaco_server.http_errors import internal_fault
+from guanaco_server.submissions.pipeline.journal import Ticket
+from guanaco_server.submissions.pipeline.stages import STAGES, Facts, StageParts
+
+RETRY_DELAYS_S = (1.0, 4.0)  # a blip of the Hub passes in seconds; a longer outage is the developer's to retry
+WATCH_S = 0.3
+DATABASE_RETRY_S = 2.0
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class StageRunner:
+    def __init__(self, parts: StageParts) -> None:
+        self._parts = parts
+        self._journal = parts.journal
+
+    async def run(self, ticket: Ticket, stage: Stage) -> Outcome:
+        """The stage's outcome, which is in the database when this returns. Running an ended stage again does nothing."""
+        known = await _insist(lambda: self._journal.begin_stage(ticket, stage))
+        if known is not None:
+            return known
+        try:
+            facts = await self._run_watched(ticket, stage)
+        except SubmissionFailure as error:
+            failure = error
+            return await _insist(lambda: self._journal.fail_stage(ticket, stage, failure))
+        if facts is None:
+            return await _insist(lambda: self._journal.cancel_stage(ticket, stage))
+        done = facts
+        await _insist(lambda: self._journal.end_stage(ticket, stage, done))
+        return Outcome.DONE
+
+    async def clean_up(self, ticket: Ticket) -> None:
+        """After a failed or cancelled run: no model server stays behind. A later run's is left alone."""
+        if not await _insist(lambda: self._journal.is_superseded(ticket)):
+            await _insist(lambda: self._parts.deployments.remove(ticket.submission_id))
+
+    async def _run_watched(self, ticket: Ticket, stage: Stage) -> Facts | None:
+        """The stage's facts, or None when the submission was cancelled in the middle."""
+        work = asyncio.create_task(self._run_with_retries(ticket, stage), name=f"{stage} {ticket}")
+        try:
+            while not work.done():
+                await asyncio.wait({work}, timeout=WATCH_S)
+                if not work.done() and not await _insist(lambda: self._journal.is_wanted(ticket)):
+                    return None
+            return work.result()
+        finally:
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
+
+    async def _run_with_retries(self, ticket: Ticket, stage: Stage) -> Facts:
+        for delay_s in (*RETRY_DELAYS_S, None):
+            try:
+                return await self._run_once(ticket, stage)
+            except SubmissionFailure as error:
+                if delay_s is None or not error.is_retryable:
+                    raise
+                await self._journal.log(
+                    ticket, stage, f"{error.detail} Trying again in {delay_s:g} s.", Level.WARNING
+                )
+                await asyncio.sleep(delay_s)
+        raise AssertionError("the last try returns or raises")
+
+    async def _run_once(self, ticket: Ticket, stage: Stage) -> Facts:
+        try:
+            submission = await self._journal.load(ticket)
+            return await STAGES[stage](self._parts, ticket, submission)
+        except SubmissionFailure:
+            raise
+        except Exception as error:  # noqa: BLE001 - the one place where an unforeseen error becomes a failed stage
+            fault = internal_fault(f"stage {stage} of {ticket.submission_id}", error)
+            raise StageFault(fault.detail, hint=fault.hint) from error
+
+
+async def _insist(write: Callable[[], Awaitable[T]]) -> T:
+    """Through a hiccup of the database: what the pipeline has to say must be said."""
+    while True:
+        try:
+            return await write()
+        except DBAPIError as error:
+            logger.warning("the database did not take it, trying again: %s", error)
+            await asyncio.sleep(DATABASE_RETRY_S)

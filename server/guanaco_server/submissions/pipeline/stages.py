@@ -1,0 +1,139 @@
+"""The six stages. Each may be run again after a kill: it looks before it makes, and names what it makes after the submission.
+
+    resolve → check → serialize → deploy → stress → publish
+
+A stage gets its submission fresh from the database, and gives back the facts that it found out, which the
+journal stores in the same transaction as the stage's end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from guanaco.errors import StressCheckFailed
+from guanaco.submissions import Level, Stage, Submission
+from guanaco_server.artifacts.checks import CheckedModel, CheckLimits, check_context, check_repo
+from guanaco_server.artifacts.hub.hub import Hub, RepoSnapshot
+from guanaco_server.artifacts.service import ArtifactService
+from guanaco_server.deployments.service import DeploymentService
+from guanaco_server.prompts.tokenizers import TokenizerCache
+from guanaco_server.stress.service import StressService
+from guanaco_server.stress.workload import conversation_prompts
+from guanaco_server.submissions.pipeline.journal import Journal, Ticket
+from guanaco_server.submissions.pipeline.readiness import ServerStart
+
+Facts = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class StageParts:
+    """What the stages work with."""
+
+    journal: Journal
+    hub: Hub
+    limits: CheckLimits
+    artifacts: ArtifactService
+    tokenizers: TokenizerCache
+    deployments: DeploymentService
+    server_start: ServerStart
+    stress: StressService
+
+
+async def resolve(parts: StageParts, ticket: Ticket, submission: Submission) -> Facts:
+    """Pin the commit; a redeploy keeps the one it had."""
+    snapshot = await _snapshot(parts, submission)
+    await parts.journal.log(ticket, Stage.RESOLVE, f"{snapshot.repo} is at commit {snapshot.commit}.")
+    return {"commit": snapshot.commit}
+
+
+async def check(parts: StageParts, ticket: Ticket, submission: Submission) -> Facts:
+    _, model = await _checked(parts, submission)
+    await parts.journal.log(
+        ticket,
+        Stage.CHECK,
+        f"{model.architecture} with {model.parameter_count:,} parameters in {model.weight_bytes:,} bytes of safetensors.",
+    )
+    return {
+        "architecture": model.architecture,
+        "parameter_count": model.parameter_count,
+        "weight_bytes": model.weight_bytes,
+    }
+
+
+async def serialize(parts: StageParts, ticket: Ticket, submission: Submission) -> Facts:
+    snapshot, model = await _checked(parts, submission)
+
+    async def log(message: str, level: Level) -> None:
+        await parts.journal.log(ticket, Stage.SERIALIZE, message, level)
+
+    manifest = await parts.artifacts.ensure(snapshot, model, log)
+    await log(
+        f"Artifact {manifest.key[:12]} holds {manifest.tensor_count} tensors, {manifest.size_bytes:,} bytes.",
+        Level.INFO,
+    )
+    return {"artifact_key": manifest.key}
+
+
+async def deploy(parts: StageParts, ticket: Ticket, submission: Submission) -> Facts:
+    """Start the model server and wait until it has generated."""
+    await parts.server_start.run(ticket, submission)
+    return {}
+
+
+async def stress(parts: StageParts, ticket: Ticket, submission: Submission) -> Facts:
+    assert submission.artifact_key is not None, "the serialize stage is done"
+    endpoint = await parts.server_start.require_ready(submission.id)
+    count_tokens = await parts.tokenizers.count_with(submission.artifact_key)
+    prompts = conversation_prompts(submission.formatter, submission.params, count_tokens)
+    profile = parts.stress.profile
+    await parts.journal.log(
+        ticket,
+        Stage.STRESS,
+        f"Sending {profile.request_count} streaming requests at {profile.rate:g} a second.",
+    )
+    report = await parts.stress.check(endpoint, submission.id, prompts, submission.params)
+    await parts.journal.save_report(ticket, report)
+    if not report.is_passed:
+        raise StressCheckFailed(
+            " ".join(report.reasons),
+            hint=f"`guanaco stress {submission.id}` shows the report; a smaller model or fewer output tokens answer faster.",
+        )
+    if report.ttft_ms and report.e2e_ms:
+        await parts.journal.log(
+            ticket,
+            Stage.STRESS,
+            f"{report.requests} requests, {report.errors} errors; time to first token p95 {report.ttft_ms.p95:.0f} ms, whole reply p95 {report.e2e_ms.p95:.0f} ms.",
+        )
+    return {}
+
+
+async def publish(parts: StageParts, ticket: Ticket, submission: Submission) -> Facts:
+    """The journal sets the status with the stage's end; what is left to see to is that the server still runs."""
+    await parts.server_start.require_ready(submission.id)
+    return {}
+
+
+StageFunction = Callable[[StageParts, Ticket, Submission], Awaitable[Facts]]
+
+STAGES: dict[Stage, StageFunction] = {
+    Stage.RESOLVE: resolve,
+    Stage.CHECK: check,
+    Stage.SERIALIZE: serialize,
+    Stage.DEPLOY: deploy,
+    Stage.STRESS: stress,
+    Stage.PUBLISH: publish,
+}
+
+
+async def _snapshot(parts: StageParts, submission: Submission) -> RepoSnapshot:
+    return await parts.hub.resolve(submission.repo, submission.commit or submission.revision)
+
+
+async def _checked(parts: StageParts, submission: Submission) -> tuple[RepoSnapshot, CheckedModel]:
+    """Checked again where it is needed again: a few small requests, and nothing stale is trusted."""
+    snapshot = await _snapshot(parts, submission)
+    model = await check_repo(parts.hub, snapshot, parts.limits)
+    check_context(model, submission.params)
+    return snapshot, model

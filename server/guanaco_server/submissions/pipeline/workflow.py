@@ -1,0 +1,109 @@
+"""The durable workflow: each stage is a step whose outcome DBOS keeps, so that a kill costs at most the stage it hit.
+
+What DBOS keeps is the submission's id, the run and the outcomes, as JSON. What must be exact is kept by the
+journal in our own tables; a submission that is queued there is enqueued here at the next look, however
+the process died between the two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from dbos import DBOS, DBOSConfig, DBOSPortableJSONSerializer, SetWorkflowID
+from sqlalchemy.exc import DBAPIError
+
+from guanaco.submissions import Outcome, Stage, Status
+from guanaco_server.submissions.changes import StatusChanges
+from guanaco_server.submissions.pipeline.journal import Journal, Ticket
+from guanaco_server.submissions.pipeline.runner import StageRunner
+
+QUEUE = "submissions"
+WORKFLOW_VERSION = "1"  # pinned: code changes must not orphan what is in flight; raise it when steps change
+QUEUE_POLL_S = 0.2
+SWEEP_S = 5.0
+MAX_RECOVERIES = 1_000  # a submission outlives any number of restarts
+
+logger = logging.getLogger(__name__)
+
+
+class Pipeline:
+    """One per process: DBOS keeps its registry in a global of its own."""
+
+    def __init__(
+        self,
+        runner: StageRunner,
+        journal: Journal,
+        changes: StatusChanges,
+        *,
+        database_url: str,
+        executor_id: str,
+        concurrency: int,
+    ) -> None:
+        self._runner = runner
+        self._journal = journal
+        self._concurrency = concurrency
+        self._woken = asyncio.Event()
+        self._sweeper: asyncio.Task[None] | None = None
+        self._config: DBOSConfig = {
+            "name": "guanaco",
+            "system_database_url": database_url,
+            "application_version": WORKFLOW_VERSION,
+            "executor_id": executor_id,
+            "run_admin_server": False,
+            "serializer": DBOSPortableJSONSerializer(),  # it would pickle otherwise
+            "log_level": "ERROR",
+        }
+        changes.subscribe(self._note_change)
+
+    async def start(self) -> None:
+        """Resume what this executor left unfinished, and take what is queued."""
+        DBOS(config=self._config)
+
+        @DBOS.workflow(name="submission_pipeline", max_recovery_attempts=MAX_RECOVERIES)
+        async def submission_pipeline(submission_id: str, run: int) -> str:
+            return await self._run(Ticket(submission_id, run))
+
+        self._workflow = submission_pipeline
+        DBOS.launch()
+        await DBOS.register_queue_async(
+            QUEUE, worker_concurrency=self._concurrency, polling_interval_sec=QUEUE_POLL_S
+        )
+        self._sweeper = asyncio.create_task(self._sweep(), name="pipeline sweeper")
+
+    async def stop(self) -> None:
+        """Stages under way are left as they are; the next start resumes them."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            await asyncio.gather(self._sweeper, return_exceptions=True)
+        await asyncio.to_thread(DBOS.destroy, destroy_registry=True)
+
+    async def _run(self, ticket: Ticket) -> str:
+        for stage in Stage:
+            outcome = await DBOS.run_step_async({"name": stage.value}, self._runner.run, ticket, stage)
+            if outcome != Outcome.DONE:
+                await DBOS.run_step_async({"name": "clean_up"}, self._runner.clean_up, ticket)
+                return str(outcome)
+        return Outcome.DONE.value
+
+    def _note_change(self, _submission_id: str, status: Status) -> None:
+        if status is Status.QUEUED:
+            self._woken.set()
+
+    async def _sweep(self) -> None:
+        """Enqueue whatever is queued. The workflow's id makes a second time harmless."""
+        while True:
+            try:
+                for ticket in await self._journal.list_queued():
+                    with SetWorkflowID(f"{ticket.submission_id}:{ticket.run}"):
+                        await DBOS.enqueue_workflow_async(
+                            QUEUE, self._workflow, ticket.submission_id, ticket.run
+                        )
+            except DBAPIError as error:
+                logger.warning("looking for queued submissions failed, trying again: %s", error)
+            try:
+                await asyncio.wait_for(self._woken.wait(), SWEEP_S)
+            except TimeoutError:
+                pass
+            self._woken.clear()
+

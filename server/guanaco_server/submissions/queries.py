@@ -1,0 +1,112 @@
+"""Every query on submissions, their stages, events and reports."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import select
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from guanaco.submissions import Stage, Status
+from guanaco_server.submissions.tables import (
+    StageRunRow,
+    StressReportRow,
+    SubmissionEventRow,
+    SubmissionNumberRow,
+    SubmissionRow,
+)
+
+
+async def next_number(session: AsyncSession, slug: str) -> int:
+    """The next version of a slug, from 1; two callers never get the same."""
+    dialect = session.get_bind().dialect.name
+    insert = postgresql.insert if dialect == "postgresql" else sqlite.insert
+    statement = (
+        insert(SubmissionNumberRow)
+        .values(slug=slug, last=1)
+        .on_conflict_do_update(
+            index_elements=["slug"], set_={"last": SubmissionNumberRow.last + 1}
+        )
+        .returning(SubmissionNumberRow.last)
+    )
+    number: int | None = await session.scalar(statement)
+    assert number is not None
+    return number
+
+
+async def by_id(session: AsyncSession, submission_id: str) -> SubmissionRow | None:
+    return await session.get(SubmissionRow, submission_id)
+
+
+async def by_idempotency_key(
+    session: AsyncSession, account_id: str, key: str
+) -> SubmissionRow | None:
+    return await session.scalar(
+        select(SubmissionRow).where(
+            SubmissionRow.account_id == account_id, SubmissionRow.idempotency_key == key
+        )
+    )
+
+
+async def newest_first(
+    session: AsyncSession, account_id: str | None = None
+) -> Sequence[SubmissionRow]:
+    statement = select(SubmissionRow).order_by(
+        SubmissionRow.created_at.desc(), SubmissionRow.id.desc()
+    )
+    if account_id is not None:
+        statement = statement.where(SubmissionRow.account_id == account_id)
+    return (await session.scalars(statement)).all()
+
+
+async def with_status(session: AsyncSession, *statuses: Status) -> Sequence[SubmissionRow]:
+    return (
+        await session.scalars(select(SubmissionRow).where(SubmissionRow.status.in_(statuses)))
+    ).all()
+
+
+async def status_of(session: AsyncSession, submission_id: str) -> Status | None:
+    return await session.scalar(
+        select(SubmissionRow.status).where(SubmissionRow.id == submission_id)
+    )
+
+
+async def stage_run(
+    session: AsyncSession, submission_id: str, run: int, stage: Stage
+) -> StageRunRow | None:
+    return await session.get(StageRunRow, (submission_id, run, stage))
+
+
+async def stage_runs(session: AsyncSession, submission_id: str) -> Sequence[StageRunRow]:
+    return (
+        await session.scalars(
+            select(StageRunRow)
+            .where(StageRunRow.submission_id == submission_id)
+            .order_by(StageRunRow.run, StageRunRow.started_at)
+        )
+    ).all()
+
+
+async def events_after(
+    session: AsyncSession, submission_id: str, seq: int, limit: int
+) -> Sequence[SubmissionEventRow]:
+    return (
+        await session.scalars(
+            select(SubmissionEventRow)
+            .where(
+                SubmissionEventRow.submission_id == submission_id, SubmissionEventRow.seq > seq
+            )
+            .order_by(SubmissionEventRow.seq)
+            .limit(limit)
+        )
+    ).all()
+
+
+async def latest_report(session: AsyncSession, submission_id: str) -> StressReportRow | None:
+    return await session.scalar(
+        select(StressReportRow)
+        .where(StressReportRow.submission_id == submission_id)
+        .order_by(StressReportRow.run.desc())
+        .limit(1)
+    )

@@ -1,0 +1,226 @@
+"""What a developer may do with submissions, and what the platform reads of them."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from guanaco.accounts import Role
+from guanaco.errors import IdempotencyConflict, ReportNotFound, SubmissionNotFound
+from guanaco.prompts import PromptFormatter
+from guanaco.submissions import (
+    EventKind,
+    GenerationParams,
+    StageRun,
+    Status,
+    StressReport,
+    Submission,
+    SubmissionRequest,
+)
+from guanaco_server.accounts.service import Account
+from guanaco_server.clock import Clock
+from guanaco_server.database.database import Database
+from guanaco_server.deployments.service import DeploymentService
+from guanaco_server.submissions import lifecycle, queries
+from guanaco_server.submissions.changes import StatusChanges
+from guanaco_server.submissions.tables import StageRunRow, SubmissionRow
+
+SLUG_CHARS = 80
+
+
+@dataclass(frozen=True)
+class ServingSubmission:
+    """A published submission, as the gateway needs it."""
+
+    id: str
+    account_id: str
+    developer: str
+    name: str
+    repo: str
+    status: Status
+    params: GenerationParams
+    formatter: PromptFormatter
+    artifact_key: str
+    created_at: datetime
+
+
+class SubmissionService:
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        changes: StatusChanges,
+        deployments: DeploymentService,
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self._changes = changes
+        self._deployments = deployments
+
+    async def submit(
+        self, account: Account, request: SubmissionRequest, idempotency_key: str | None
+    ) -> Submission:
+        """A queued submission. The same key with the same request gives the same one, also when two race."""
+        try:
+            row = await self._insert(account, request, idempotency_key)
+        except IntegrityError:  # the other of two racers was first: its row is there now
+            row = await self._insert(account, request, idempotency_key)
+        self._changes.announce(row.id, Status(row.status))
+        return read_submission(row, [])
+
+    async def list_own(self, account: Account) -> list[Submission]:
+        """The caller's, newest first; every developer's for an admin."""
+        async with self._database.read() as session:
+            own = None if account.role is Role.ADMIN else account.id
+            return [read_submission(row, []) for row in await queries.newest_first(session, own)]
+
+    async def list_all(self) -> list[Submission]:
+        async with self._database.read() as session:
+            return [read_submission(row, []) for row in await queries.newest_first(session)]
+
+    async def list_serving(self) -> list[ServingSubmission]:
+        async with self._database.read() as session:
+            rows = await queries.with_status(session, Status.DEPLOYED, Status.INACTIVE)
+            return [_serving(row) for row in rows]
+
+    async def require_visible(self, account: Account, submission_id: str) -> Submission:
+        """The submission with its stages; SubmissionNotFound for another developer's."""
+        async with self._database.read() as session:
+            row = await self._visible_row(session, account, submission_id)
+            return read_submission(row, await queries.stage_runs(session, submission_id))
+
+    async def stress_report(self, account: Account, submission_id: str) -> StressReport:
+        async with self._database.read() as session:
+            await self._visible_row(session, account, submission_id)
+            row = await queries.latest_report(session, submission_id)
+            if row is None:
+                raise ReportNotFound(submission_id)
+            return row.report
+
+    async def cancel(self, account: Account, submission_id: str) -> Submission:
+        """The running stage notices, stops and cleans up."""
+        return await self._move(account, submission_id, Status.CANCELLED)
+
+    async def deactivate(self, account: Account, submission_id: str) -> Submission:
+        """No new conversations; the open ones go on."""
+        return await self._move(account, submission_id, Status.INACTIVE)
+
+    async def reactivate(self, account: Account, submission_id: str) -> Submission:
+        return await self._move(
+            account, submission_id, Status.DEPLOYED, sources=frozenset({Status.INACTIVE})
+        )
+
+    async def teardown(self, account: Account, submission_id: str) -> Submission:
+        """Stop its model server; its feedback stays readable."""
+        return await self._move(account, submission_id, Status.TORN_DOWN)
+
+    async def redeploy(self, account: Account, submission_id: str) -> Submission:
+        """Run the pipeline again, at the same commit if one was resolved; a serialized artifact is used again."""
+        return await self._move(account, submission_id, Status.QUEUED)
+
+    async def _move(
+        self,
+        account: Account,
+        submission_id: str,
+        to: Status,
+        sources: frozenset[Status] | None = None,
+    ) -> Submission:
+        async with self._database.write() as session:
+            row = await self._visible_row(session, account, submission_id)
+            columns = {"run": row.run + 1} if to is Status.QUEUED else {}
+            row = await lifecycle.transition(
+                session, submission_id, to, at=self._clock.now(), sources=sources, **columns
+            )
+            if to in (Status.TORN_DOWN, Status.QUEUED):
+                await self._deployments.withdraw(session, submission_id)
+            moved = read_submission(row, await queries.stage_runs(session, submission_id))
+        self._changes.announce(submission_id, to)
+        return moved
+
+    async def _insert(
+        self, account: Account, request: SubmissionRequest, idempotency_key: str | None
+    ) -> SubmissionRow:
+        request_hash = hashlib.sha256(request.model_dump_json().encode()).hexdigest()
+        async with self._database.write() as session:
+            if idempotency_key is not None:
+                known = await queries.by_idempotency_key(session, account.id, idempotency_key)
+                if known is not None and known.request_hash != request_hash:
+                    raise IdempotencyConflict
+                if known is not None:
+                    return known
+            row = await self._new_row(session, account, request)
+            row.idempotency_key, row.request_hash = idempotency_key, request_hash
+            session.add(row)
+            await session.flush()
+            await lifecycle.append_event(
+                session,
+                row.id,
+                EventKind.STATUS,
+                f"Submitted {row.repo}.",
+                at=row.created_at,
+                data={"status": Status.QUEUED},
+            )
+        return row
+
+    async def _new_row(
+        self, session: AsyncSession, account: Account, request: SubmissionRequest
+    ) -> SubmissionRow:
+        slug = re.sub(r"[^a-z0-9.-]+", "-", request.repo.lower())[:SLUG_CHARS]
+        now = self._clock.now()
+        return SubmissionRow(
+            id=f"{slug}_v{await queries.next_number(session, slug)}",
+            account_id=account.id,
+            developer=account.name,
+            repo=request.repo,
+            revision=request.revision,
+            name=request.name or request.repo.rpartition("/")[2],
+            status=Status.QUEUED,
+            params=request.params,
+            formatter=request.formatter,
+            run=1,
+            event_count=0,
+            created_at=now,
+            updated_at=now,
+        )
+
+    @staticmethod
+    async def _visible_row(
+        session: AsyncSession, account: Account, submission_id: str
+    ) -> SubmissionRow:
+        row = await queries.by_id(session, submission_id)
+        if row is None or (account.role is not Role.ADMIN and row.account_id != account.id):
+            raise SubmissionNotFound(submission_id)
+        return row
+
+
+
+
+def read_submission(row: SubmissionRow, stages: Sequence[StageRunRow]) -> Submission:
+    columns = {name: getattr(row, name) for name in Submission.model_fields if name != "stages"}
+    return Submission(**columns, stages=[read_stage(stage) for stage in stages])
+
+
+def read_stage(row: StageRunRow) -> StageRun:
+    return StageRun(**{name: getattr(row, name) for name in StageRun.model_fields})
+
+
+def _serving(row: SubmissionRow) -> ServingSubmission:
+    assert row.artifact_key is not None, "a published submission has an artifact"
+    return ServingSubmission(
+        id=row.id,
+        account_id=row.account_id,
+        developer=row.developer,
+        name=row.name,
+        repo=row.repo,
+        status=Status(row.status),
+        params=row.params,
+        formatter=row.formatter,
+        artifact_key=row.artifact_key,
+        created_at=row.created_at,
+    )

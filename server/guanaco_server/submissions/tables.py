@@ -1,0 +1,94 @@
+"""Submissions, the runs of their stages, their events and stress reports."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from guanaco.prompts import PromptFormatter
+from guanaco.submissions import (
+    EventKind,
+    Failure,
+    GenerationParams,
+    Level,
+    Outcome,
+    Stage,
+    Status,
+    StressReport,
+)
+from guanaco_server.database.tables import Table
+from guanaco_server.database.types import EnumText, JsonColumn, Pydantic, UtcDateTime
+from sqlalchemy import BigInteger, ForeignKey, Index, String, UniqueConstraint
+from sqlalchemy.orm import Mapped, mapped_column
+
+
+class SubmissionRow(Table):
+    __tablename__ = "submissions"
+    __table_args__ = (
+        UniqueConstraint("account_id", "idempotency_key"),
+        Index("ix_submissions_account_id_created_at", "account_id", "created_at"),
+    )
+
+    id: Mapped[str] = mapped_column(String(128), primary_key=True)
+    account_id: Mapped[str] = mapped_column(ForeignKey("accounts.id"))
+    developer: Mapped[str] = mapped_column(String(64))
+    repo: Mapped[str] = mapped_column(String(193))
+    revision: Mapped[str | None] = mapped_column(String(128))
+    commit: Mapped[str | None] = mapped_column(String(64))
+    name: Mapped[str] = mapped_column(String(193))
+    status: Mapped[Status] = mapped_column(EnumText(Status), index=True)
+    failure: Mapped[Failure | None] = mapped_column(Pydantic(Failure))
+    params: Mapped[GenerationParams] = mapped_column(Pydantic(GenerationParams))
+    formatter: Mapped[PromptFormatter] = mapped_column(Pydantic(PromptFormatter))
+    architecture: Mapped[str | None] = mapped_column(String(128))
+    parameter_count: Mapped[int | None] = mapped_column(BigInteger)
+    weight_bytes: Mapped[int | None] = mapped_column(BigInteger)
+    artifact_key: Mapped[str | None] = mapped_column(String(64))
+    run: Mapped[int] = mapped_column(default=1)
+    event_count: Mapped[int] = mapped_column(default=0)
+    idempotency_key: Mapped[str | None] = mapped_column(String(128))
+    request_hash: Mapped[str] = mapped_column(String(64))
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class SubmissionNumberRow(Table):
+    """The last version number given to a repo's name, counted atomically."""
+
+    __tablename__ = "submission_numbers"
+
+    slug: Mapped[str] = mapped_column(String(96), primary_key=True)
+    last: Mapped[int]
+
+
+class StageRunRow(Table):
+    __tablename__ = "stage_runs"
+
+    submission_id: Mapped[str] = mapped_column(ForeignKey("submissions.id"), primary_key=True)
+    run: Mapped[int] = mapped_column(primary_key=True)
+    stage: Mapped[Stage] = mapped_column(EnumText(Stage), primary_key=True)
+    attempts: Mapped[int]
+    started_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    ended_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    outcome: Mapped[Outcome | None] = mapped_column(EnumText(Outcome))
+
+
+class SubmissionEventRow(Table):
+    __tablename__ = "submission_events"
+
+    submission_id: Mapped[str] = mapped_column(ForeignKey("submissions.id"), primary_key=True)
+    seq: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    at: Mapped[datetime] = mapped_column(UtcDateTime)
+    kind: Mapped[EventKind] = mapped_column(EnumText(EventKind))
+    stage: Mapped[Stage | None] = mapped_column(EnumText(Stage))
+    level: Mapped[Level] = mapped_column(EnumText(Level))
+    message: Mapped[str]
+    data: Mapped[dict[str, Any]] = mapped_column(JsonColumn)
+
+
+class StressReportRow(Table):
+    __tablename__ = "stress_reports"
+
+    submission_id: Mapped[str] = mapped_column(ForeignKey("submissions.id"), primary_key=True)
+    run: Mapped[int] = mapped_column(primary_key=True)
+    report: Mapped[StressReport] = mapped_column(Pydantic(StressReport))

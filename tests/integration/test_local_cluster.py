@@ -1,0 +1,365 @@
+"""The local cluster with real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import IO, TypeVar
+
+import httpx
+import psutil
+import pytest
+
+from guanaco_server.deployments.clusters import local_processes
+from guanaco_server.deployments.clusters.cluster import DeploymentSpec, JobSpec, ReplicaPhase
+from guanaco_server.deployments.clusters.local import LocalCluster
+from guanaco_server.deployments.clusters.local_records import DeploymentRecord
+
+ROOT = Path(__file__).parents[2]
+SCRIPTED = str(ROOT / "tests" / "fixtures" / "scripted_engine.py")
+IMPORTS = {"PYTHONPATH": f"{ROOT}:{ROOT / 'server'}"}
+PORTS = (21_000, 29_999)
+T = TypeVar("T")
+
+
+@pytest.fixture
+def lifeline(tmp_path: Path) -> Iterator[IO[str]]:
+    """The lock of a platform that lives."""
+    with (tmp_path / "platform.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield lock
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path, lifeline: IO[str]) -> AsyncIterator[LocalCluster]:
+    cluster = make_cluster(tmp_path)
+    await cluster.start()
+    yield cluster
+    await cluster.close()
+    assert not [child for child in psutil.Process().children() if child.status() == "zombie"]
+
+
+def make_cluster(folder: Path, grace_s: float = 60, ports: tuple[int, int] = PORTS) -> LocalCluster:
+    return LocalCluster(folder / "cluster", folder / "platform.lock", grace_s, ports)
+
+
+def scripted(name: str = "m-tiny", *args: str) -> DeploymentSpec:
+    return DeploymentSpec(name, (sys.executable, SCRIPTED, "--port", "{port}", *args), IMPORTS)
+
+
+def shell(name: str, script: str) -> DeploymentSpec:
+    return DeploymentSpec(name, ("sh", "-c", script))
+
+
+def leader(folder: Path, name: str = "m-tiny") -> int:
+    record = DeploymentRecord.read(folder / "cluster" / name)
+    assert record is not None
+    return record.leader.pid
+
+
+async def until(look: Callable[[], T], within_s: float = 15) -> T:
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        if found := look():
+            return found
+        await asyncio.sleep(0.02)
+    raise AssertionError("waited in vain")
+
+
+async def exited(cluster: LocalCluster, name: str, within_s: float = 15) -> int | None:
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        state = await cluster.observe(name)
+        if state and state.phase is ReplicaPhase.EXITED:
+            return state.exit_code
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"{name} still runs")
+
+
+def is_live(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def listens(endpoint: str) -> bool:
+    try:
+        return httpx.get(f"{endpoint}/health", trust_env=False).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+async def ignore(line: str) -> None:
+    """Lines of a job that nobody reads."""
+
+
+async def test_a_deployment_serves_where_it_says_and_applying_again_changes_nothing(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    await cluster.apply_deployment(scripted())
+    state = await cluster.observe("m-tiny")
+    assert state is not None
+    await until(lambda: listens(state.endpoint))
+    pid = leader(tmp_path)
+    await cluster.apply_deployment(scripted())
+    assert leader(tmp_path) == pid
+    assert await cluster.list_deployments() == ["m-tiny"]
+
+
+async def test_another_spec_replaces_the_process(cluster: LocalCluster, tmp_path: Path) -> None:
+    await cluster.apply_deployment(scripted())
+    first = leader(tmp_path)
+    await cluster.apply_deployment(scripted("m-tiny", "--name", "other"))
+    assert leader(tmp_path) != first
+    assert not is_live(first)
+
+
+async def test_a_server_that_died_shows_its_exit_status_and_log_and_is_started_again(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    await cluster.apply_deployment(shell("m-tiny", "echo no weights; echo here; exit 7"))
+    assert await exited(cluster, "m-tiny") == 7
+    lines, offset = await cluster.logs("m-tiny")
+    assert lines == ["no weights", "here"]
+    assert await cluster.logs("m-tiny", offset) == ([], offset)
+    first = leader(tmp_path)
+    await cluster.apply_deployment(shell("m-tiny", "echo no weights; echo here; exit 7"))
+    assert leader(tmp_path) != first
+
+
+async def test_a_deleted_server_is_gone_with_all_that_it_started(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    await cluster.apply_deployment(shell("m-tiny", "sleep 600 & sleep 600 & wait"))
+    parent = psutil.Process(leader(tmp_path))
+    children = await until(lambda: parent.children() if len(parent.children()) == 2 else [])
+    await cluster.delete("m-tiny")
+    await cluster.delete("m-tiny")
+    assert not any(is_live(process.pid) for process in (parent, *children))
+    assert await cluster.observe("m-tiny") is None
+    assert not (tmp_path / "cluster" / "m-tiny").exists()
+
+
+async def test_the_children_of_a_server_that_died_are_stopped(cluster: LocalCluster) -> None:
+    await cluster.apply_deployment(shell("m-tiny", "sleep 600 & echo $!; exit 3"))
+    assert await exited(cluster, "m-tiny") == 3
+    lines, _ = await cluster.logs("m-tiny")
+    assert not is_live(int(lines[0]))
+
+
+async def test_a_server_that_ignores_sigterm_is_killed(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_processes, "STOP_S", 0.3)
+    await cluster.apply_deployment(
+        shell("m-tiny", "trap '' TERM; echo $$; while :; do sleep 1; done")
+    )
+    lines: list[str] = []
+    while not lines:
+        lines, _ = await cluster.logs("m-tiny")
+        await asyncio.sleep(0.02)
+    await cluster.delete("m-tiny")
+    assert not is_live(int(lines[0]))
+
+
+async def test_no_port_is_given_twice(tmp_path: Path, lifeline: IO[str]) -> None:
+    cluster = make_cluster(tmp_path, ports=(28_411, 28_412))
+    await cluster.start()
+    try:
+        await cluster.apply_deployment(shell("m-a", "sleep 600"))
+        await cluster.apply_deployment(shell("m-b", "sleep 600"))
+        states = [await cluster.observe(name) for name in ("m-a", "m-b")]
+        assert len({state.endpoint for state in states if state}) == 2
+        with pytest.raises(OSError, match="no free port"):
+            await cluster.apply_deployment(shell("m-c", "sleep 600"))
+    finally:
+        await cluster.close()
+
+
+PLATFORM = """
+    import asyncio, fcntl, sys
+    from pathlib import Path
+    from guanaco_server.deployments.clusters.cluster import DeploymentSpec, JobSpec
+    from guanaco_server.deployments.clusters.local import LocalCluster
+
+    async def main(folder):
+        lock = (folder / "platform.lock").open("w")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        cluster = LocalCluster(folder / "cluster", folder / "platform.lock", 60, (21000, 29999))
+        await cluster.start()
+        await cluster.apply_deployment(DeploymentSpec("m-tiny", tuple(sys.argv[2:]), {"PYTHONPATH": ":".join(sys.path)}))
+        await cluster.apply_deployment(DeploymentSpec("m-lost", ("sleep", "600")))
+        (folder / "cluster" / "m-lost" / "deployment.json").unlink()
+        async def on_line(line):
+            print(line, flush=True)
+        await cluster.run_job(JobSpec("s-job", ("sh", "-c", "sleep 600 & echo $!; wait")), on_line)
+
+    asyncio.run(main(Path(sys.argv[1])))
+"""
+
+
+async def killed_platform(folder: Path, command: tuple[str, ...]) -> int:
+    """Starts things, is killed, and returns the pid of its job's child."""
+    platform = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(PLATFORM), str(folder), *command],
+        env={**os.environ, **IMPORTS},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert platform.stdout is not None
+    with platform:
+        job_child = int(await asyncio.to_thread(platform.stdout.readline))
+        platform.kill()
+    return job_child
+
+
+async def test_after_a_kill_servers_are_found_again_and_everything_else_is_killed(
+    tmp_path: Path,
+) -> None:
+    spec = scripted()
+    job_child = await killed_platform(tmp_path, spec.command)
+    pid = leader(tmp_path)
+    with (tmp_path / "platform.lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        cluster = make_cluster(tmp_path)
+        await cluster.start()
+        try:
+            state = await cluster.observe("m-tiny")
+            assert state is not None
+            assert state.phase is ReplicaPhase.RUNNING
+            await until(lambda: listens(state.endpoint))
+            assert await cluster.list_deployments() == ["m-tiny"]
+            assert not is_live(job_child)
+            assert not [
+                process for process in psutil.process_iter() if marks(process, tmp_path, "m-lost")
+            ]
+            os.kill(pid, signal.SIGKILL)
+            assert await exited(cluster, "m-tiny") is None
+        finally:
+            await cluster.close()
+
+
+def marks(process: psutil.Process, folder: Path, name: str) -> bool:
+    instance = (folder / "cluster" / ".instance").read_text()
+    try:
+        is_marked = process.environ().get("GUANACO_PROCESS") == f"{instance}/{name}"
+        return is_marked and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+async def test_a_server_without_a_platform_ends_after_its_grace_period(
+    tmp_path: Path, lifeline: IO[str]
+) -> None:
+    cluster = make_cluster(tmp_path, grace_s=0)
+    await cluster.start()
+    try:
+        await cluster.apply_deployment(scripted())
+        state = await cluster.observe("m-tiny")
+        assert state is not None
+        await until(lambda: listens(state.endpoint))
+        fcntl.flock(lifeline, fcntl.LOCK_UN)
+        assert await exited(cluster, "m-tiny") == -signal.SIGTERM
+    finally:
+        await cluster.close()
+
+
+async def test_a_job_gives_its_lines_and_its_exit_status(cluster: LocalCluster) -> None:
+    lines: list[str] = []
+
+    async def on_line(line: str) -> None:
+        lines.append(line)
+
+    result = await cluster.run_job(
+        JobSpec("s-job", ("sh", "-c", "echo one; echo two >&2; printf three; exit 4")), on_line
+    )
+    assert lines == ["one", "two", "three"]
+    assert (result.exit_code, result.last_lines) == (4, ("one", "two", "three"))
+
+
+async def test_a_process_sees_only_the_allowed_part_of_the_environment(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GUANACO_DATABASE_URL", "postgresql://secret")
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy")
+    lines: list[str] = []
+
+    async def on_line(line: str) -> None:
+        lines.append(line)
+
+    await cluster.run_job(JobSpec("s-job", ("env",), {"HF_TOKEN": "hf_x"}), on_line)
+    seen = dict(line.split("=", 1) for line in lines)
+    assert seen["HF_TOKEN"] == "hf_x"
+    assert seen["GUANACO_LIFELINE_GRACE_S"] == "0"
+    assert seen["PATH"] == os.environ["PATH"]
+    assert not {"GUANACO_DATABASE_URL", "HTTPS_PROXY"} & set(seen)
+
+
+async def test_cancelling_a_job_stops_its_whole_tree(cluster: LocalCluster) -> None:
+    pids: list[int] = []
+
+    async def on_line(line: str) -> None:
+        pids.append(int(line))
+
+    job = asyncio.create_task(
+        cluster.run_job(
+            JobSpec("s-job", ("sh", "-c", "sleep 600 & echo $!; echo $$; wait")), on_line
+        )
+    )
+    await until(lambda: len(pids) == 2)
+    job.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await job
+    assert not any(is_live(pid) for pid in pids)
+
+
+async def test_a_job_that_leaves_a_child_behind_ends_all_the_same(cluster: LocalCluster) -> None:
+    result = await cluster.run_job(JobSpec("s-job", ("sh", "-c", "sleep 600 & echo $!")), ignore)
+    assert not is_live(int(result.last_lines[0]))
+
+
+async def test_a_job_that_takes_too_long_is_stopped(cluster: LocalCluster) -> None:
+    with pytest.raises(TimeoutError):
+        await cluster.run_job(JobSpec("s-job", ("sleep", "600"), timeout_s=0.2), ignore)
+
+
+async def test_a_job_of_the_same_name_stops_the_earlier_one(cluster: LocalCluster) -> None:
+    pids: list[int] = []
+
+    async def on_line(line: str) -> None:
+        pids.append(int(line))
+
+    earlier = asyncio.create_task(
+        cluster.run_job(JobSpec("s-job", ("sh", "-c", "echo $$; exec sleep 600")), on_line)
+    )
+    await until(lambda: pids)
+    result = await cluster.run_job(JobSpec("s-job", ("true",)), ignore)
+    assert result.exit_code == 0
+    assert not is_live(pids[0])
+    with pytest.raises(asyncio.CancelledError):
+        await earlier
+
+
+async def test_an_error_of_the_reader_stops_the_job(cluster: LocalCluster) -> None:
+    async def on_line(line: str) -> None:
+        raise ValueError(line)
+
+    with pytest.raises(ValueError, match="hello"):
+        await cluster.run_job(JobSpec("s-job", ("sh", "-c", "echo hello; sleep 600")), on_line)
+
+
+async def test_a_missing_program_is_named(cluster: LocalCluster) -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        await cluster.apply_deployment(DeploymentSpec("m-tiny", ("/no/python", "-m", "x")))
+    assert caught.value.filename == "/no/python"
+    with pytest.raises(FileNotFoundError):
+        await cluster.run_job(JobSpec("s-job", ("/no/python",)), ignore)

@@ -1,0 +1,169 @@
+"""Migrations, on SQLite and on PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, inspect, text
+
+from guanaco.errors import InvalidSettings
+from guanaco_server.database.database import Database
+from guanaco_server.database.migrations import (
+    SCRIPTS,
+    complete_metadata,
+    current_revision,
+    newest_revision,
+    upgrade,
+)
+
+REBUILD_ACCOUNTS = """
+import sqlalchemy as sa
+from alembic import op
+
+revision = "9999"
+down_revision = {newest!r}
+
+
+def upgrade():
+    with op.batch_alter_table("accounts") as accounts:
+        accounts.alter_column("name", type_=sa.String(80))
+        accounts.add_column(sa.Column("motto", sa.String(), server_default="none"))
+"""
+BREAK_HALFWAY = """
+from alembic import op
+
+revision = "9999"
+down_revision = {newest!r}
+
+
+def upgrade():
+    op.rename_table("messages", "letters")
+    op.execute("INSERT INTO nowhere VALUES (1)")
+"""
+AN_ACCOUNT = text(
+    "INSERT INTO accounts (id, name, role, created_at) VALUES ('a', 'ada', 'developer', '2026-01-01 00:00:00+00')"
+)
+HER_KEY = text(
+    "INSERT INTO api_keys (id, account_id, secret_hash, created_at) VALUES ('k', 'a', 'hash', '2026-01-01 00:00:00+00')"
+)
+
+
+@pytest.fixture
+async def empty(empty_database_url: str) -> AsyncIterator[Database]:
+    database = Database(empty_database_url)
+    yield database
+    await database.close()
+
+
+def scripts_with(migration: str, folder: Path) -> Path:
+    """Our migrations and one more."""
+    scripts = folder / "migrations"
+    shutil.copytree(SCRIPTS, scripts, ignore=shutil.ignore_patterns("__pycache__"))
+    body = migration.format(newest=newest_revision())
+    (scripts / "versions" / "9999_one_more.py").write_text(body)
+    return scripts
+
+
+async def revision_of(database: Database) -> str | None:
+    async with database.engine.connect() as connection:
+        return await connection.run_sync(current_revision)
+
+
+async def rows(database: Database, query: str) -> list[Any]:
+    async with database.read() as session:
+        return list((await session.execute(text(query))).all())
+
+
+def test_the_newest_file_is_alembics_one_head() -> None:
+    assert ScriptDirectory(str(SCRIPTS)).get_heads() == [newest_revision()]
+
+
+async def test_the_migrations_make_exactly_the_tables_that_the_code_has(empty: Database) -> None:
+    def differences(connection: Connection) -> list[Any]:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        return list(compare_metadata(context, complete_metadata()))
+
+    await upgrade(empty)
+
+    async with empty.engine.connect() as connection:
+        assert await connection.run_sync(differences) == []
+
+
+async def test_every_constraint_is_named_as_the_convention_says(empty: Database) -> None:
+    def names(connection: Connection) -> set[str | None]:
+        found = inspect(connection)
+        return {
+            constraint["name"]
+            for table in complete_metadata().tables
+            for constraint in [
+                found.get_pk_constraint(table),
+                *found.get_foreign_keys(table),
+                *found.get_unique_constraints(table),
+                *found.get_indexes(table),
+            ]
+        }
+
+    await upgrade(empty)
+
+    async with empty.engine.connect() as connection:
+        found = await connection.run_sync(names)
+    assert None not in found
+    assert {str(name)[:3] for name in found} == {"pk_", "fk_", "uq_", "ix_"}
+
+
+async def test_upgrading_a_current_database_changes_nothing(database: Database) -> None:
+    async with database.write() as session:
+        await session.execute(AN_ACCOUNT)
+
+    await upgrade(database)
+
+    assert await rows(database, "SELECT name FROM accounts") == [("ada",)]
+
+
+async def test_an_old_database_gets_what_it_lacks_and_keeps_its_rows(
+    database: Database, tmp_path: Path
+) -> None:
+    async with database.write() as session:
+        await session.execute(AN_ACCOUNT)
+        await session.execute(HER_KEY)
+
+    await upgrade(database, scripts_with(REBUILD_ACCOUNTS, tmp_path))
+
+    assert await revision_of(database) == "9999"
+    assert await rows(database, "SELECT name, motto FROM accounts") == [("ada", "none")]
+    assert await rows(database, "SELECT account_id FROM api_keys") == [("a",)]
+
+
+async def test_a_migration_that_breaks_halfway_leaves_nothing(
+    database: Database, tmp_path: Path
+) -> None:
+    with pytest.raises(Exception, match="nowhere"):
+        await upgrade(database, scripts_with(BREAK_HALFWAY, tmp_path))
+
+    assert await revision_of(database) == newest_revision()
+    assert await rows(database, "SELECT * FROM messages") == []
+
+
+async def test_platforms_that_start_at_once_migrate_once(empty_database_url: str) -> None:
+    databases = [Database(empty_database_url) for _ in range(4)]
+
+    await asyncio.gather(*(upgrade(database) for database in databases))
+
+    assert await revision_of(databases[0]) == newest_revision()
+    for database in databases:
+        await database.close()
+
+
+async def test_a_database_of_a_newer_version_is_refused(database: Database, tmp_path: Path) -> None:
+    await upgrade(database, scripts_with(REBUILD_ACCOUNTS, tmp_path))
+
+    with pytest.raises(InvalidSettings, match="newer than this Guanaco"):
+        await upgrade(database)
