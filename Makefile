@@ -2,8 +2,7 @@
 
 PYTHON ?= python3
 ARGS ?=
-GUANACO_ENGINE_PYTHON ?= $(CURDIR)/.venv-engine/bin/python
-export PYTHON GUANACO_ENGINE_PYTHON
+export PYTHON
 
 BIN := .venv/bin
 SOURCES := guanaco cli server migrations tests benchmarks scripts/document_settings.py scripts/new-migration hatch_build.py

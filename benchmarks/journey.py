@@ -37,7 +37,9 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     runs = [journey(number) for number in range(1, parser.parse_args().runs + 1)]
     figures = {
-        "stages": {name: median(run["stages"][name] for run in runs) for name in runs[0]["stages"]},
+        "stages_s": {
+            name: median(run["stages_s"][name] for run in runs) for name in runs[0]["stages_s"]
+        },
         "submit_to_feedback_s": median(run["submit_to_feedback_s"] for run in runs),
         "platform_share_s": median(run["platform_share_s"] for run in runs),
         "help_s": help_s(),
@@ -96,8 +98,7 @@ def idle_platform(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     port = free_port()
     surroundings = {
         **os.environ,
-        "HOME": str(folder),  # the first start writes a profile: not into the user's own
-        "XDG_CONFIG_HOME": str(folder / "config"),
+        "GUANACO_PROFILE": str(folder / "profile.json"),  # the first start writes it
         "GUANACO_DATA_DIR": str(folder / "data"),
         "GUANACO_PORT": str(port),
     }
@@ -141,7 +142,7 @@ def median(values: Iterable[float]) -> float:
 
 def show(figures: dict[str, Any]) -> None:
     print(f"\nMedians of {figures['runs']} runs on {figures['cores']} cores\n")
-    rows = [(f"stage {name}", f"{seconds:.1f} s") for name, seconds in figures["stages"].items()]
+    rows = [(f"stage {name}", f"{seconds:.1f} s") for name, seconds in figures["stages_s"].items()]
     rows += [
         ("submit to first feedback", f"{figures['submit_to_feedback_s']:.1f} s"),
         ("the platform's own share", f"{figures['platform_share_s']:.1f} s"),

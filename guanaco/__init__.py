@@ -125,14 +125,21 @@ __all__ = [  # held to _ROOMS by a test
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from importlib.metadata import version
-
-        return version("guanaco")
+        return _installed_version()
     if name not in _ROOM_OF:
         raise AttributeError(f"module 'guanaco' has no attribute {name!r}")
     value = getattr(import_module(f"guanaco.{_ROOM_OF[name]}"), name)
     globals()[name] = value
     return value
+
+
+def _installed_version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("guanaco")
+    except PackageNotFoundError:  # a source tree that nobody installed
+        return "unknown"
 
 
 def __dir__() -> list[str]:

@@ -35,6 +35,12 @@ class ConversationOpened(BaseModel):
     submission_id: str
 
 
+class Assignment(BaseModel):
+    """The submission that a new conversation should go to now."""
+
+    submission_id: str
+
+
 class Sender(StrEnum):
     USER = "user"
     BOT = "bot"

@@ -6,7 +6,7 @@ server named, or ServerUnreachable.
 
 from __future__ import annotations
 
-import functools
+import inspect
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
@@ -23,12 +23,28 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
+M = TypeVar("M", bound=Callable[..., object])
 OnEvent = Callable[[SubmissionEvent], None]
 
 
+def _documented(call: Callable[..., object]) -> Callable[[M], M]:
+    """Give a method the call's name, docstring and arguments, for ``help()`` and editors."""
+    signature = inspect.signature(call)
+    itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+
+    def document(method: M) -> M:
+        method.__name__, method.__doc__ = call.__name__, call.__doc__
+        method.__signature__ = signature.replace(  # type: ignore[attr-defined]
+            parameters=[itself, *signature.parameters.values()]
+        )
+        return method
+
+    return document
+
+
 def _sent(call: Callable[P, Call[T]]) -> Callable[Concatenate[Client, P], T]:
-    @functools.wraps(call)
-    def method(self: Client, *args: P.args, **kwargs: P.kwargs) -> T:
+    @_documented(call)
+    def method(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self.transport.run(call(*args, **kwargs))
 
     return method
@@ -37,8 +53,8 @@ def _sent(call: Callable[P, Call[T]]) -> Callable[Concatenate[Client, P], T]:
 def _streamed(
     call: Callable[P, StreamCall[T]],
 ) -> Callable[Concatenate[Client, P], Generator[T, None, None]]:
-    @functools.wraps(call)
-    def method(self: Client, *args: P.args, **kwargs: P.kwargs) -> Generator[T, None, None]:
+    @_documented(call)
+    def method(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> Generator[T, None, None]:
         return self.transport.stream(call(*args, **kwargs))
 
     return method
@@ -47,8 +63,8 @@ def _streamed(
 def _awaited(
     call: Callable[P, Call[T]],
 ) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
-    @functools.wraps(call)
-    def method(self: AsyncClient, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+    @_documented(call)
+    def method(self: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
         return self.transport.run(call(*args, **kwargs))
 
     return method
@@ -57,8 +73,8 @@ def _awaited(
 def _async_streamed(
     call: Callable[P, StreamCall[T]],
 ) -> Callable[Concatenate[AsyncClient, P], AsyncGenerator[T, None]]:
-    @functools.wraps(call)
-    def method(self: AsyncClient, *args: P.args, **kwargs: P.kwargs) -> AsyncGenerator[T, None]:
+    @_documented(call)
+    def method(self: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> AsyncGenerator[T, None]:
         return self.transport.stream(call(*args, **kwargs))
 
     return method

@@ -45,7 +45,9 @@ def _include_routes(app: FastAPI, platform: Platform) -> None:
     app.include_router(accounts_api.router(platform.accounts, auth))
     app.include_router(submissions_api.router(platform.submissions, platform.events, auth))
     app.include_router(routing_api.router(platform.routing, auth))
-    app.include_router(chat_api.router(platform.conversations, platform.replies, platform.previews, auth))
+    app.include_router(
+        chat_api.router(platform.conversations, platform.replies, platform.previews, auth)
+    )
     app.include_router(feedback_api.router(platform.feedback, auth))
     app.include_router(leaderboard_api.router(platform.leaderboard, auth))
 

@@ -1,9 +1,9 @@
 """The one folder of a platform: who holds it, and the secrets that live in it.
 
-    guanaco.db workflows.db    SQLite, unless a PostgreSQL is named
-    artifacts/ cluster/        serialized models; model servers' state and logs
-    platform.lock              held while a platform runs; model servers watch it (engine/lifeline.py)
-    pseudonym.key              0600
+guanaco.db workflows.db    SQLite, unless a PostgreSQL is named
+artifacts/ cluster/        serialized models; model servers' state and logs
+platform.lock              held while a platform runs; model servers watch it (engine/lifeline.py)
+pseudonym.key              0600
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from typing import Self
 
 from guanaco.errors import DataDirInUse, InvalidSettings
 
-LOCK_PATIENCE_S = 3  # model servers touch the lock for a moment when they look whether the platform lives
+LOCK_PATIENCE_S = (
+    3  # model servers touch the lock for a moment when they look whether the platform lives
+)
 
 
 class DataDir:

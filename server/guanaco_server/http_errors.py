@@ -10,8 +10,9 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from guanaco import errors
 from starlette.exceptions import HTTPException
+
+from guanaco import errors
 
 STATUS_BY_CLASS: dict[type[errors.GuanacoError], int] = {
     errors.PayloadTooLarge: 413,

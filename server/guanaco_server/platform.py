@@ -1,8 +1,8 @@
 """The composition root: the one file that knows every concrete class.
 
-    settings → ports' adapters → services → pipeline and background loops
+    settings → adapters of the ports → services → pipeline and background loops
 
-``Platform`` starts and stops them in the right order; ``app.py`` puts HTTP in front.
+``running()`` starts and stops them in the right order; app.py puts HTTP in front.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
+from guanaco.accounts import CreatedKey
 from guanaco.errors import ModelServerDied
 from guanaco_server.accounts.service import AccountService
 from guanaco_server.artifacts.checks import CheckLimits
@@ -17,6 +18,9 @@ from guanaco_server.artifacts.hub.hugging_face import HuggingFaceHub
 from guanaco_server.artifacts.service import ArtifactService, SerializerOptions
 from guanaco_server.artifacts.stores.local import LocalStore
 from guanaco_server.chat.conversations import ConversationService
+from guanaco_server.chat.generation import Deadlines, ReplyGenerator
+from guanaco_server.chat.previews import PreviewService
+from guanaco_server.chat.replies import ReplyService
 from guanaco_server.clock import SystemClock
 from guanaco_server.data_dir import DataDir
 from guanaco_server.database.database import Database
@@ -26,7 +30,12 @@ from guanaco_server.deployments.reconciler import Reconciler
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.deployments.specs import EngineOptions
 from guanaco_server.deployments.vllm_server import VllmServer
+from guanaco_server.feedback.pseudonyms import Pseudonyms
+from guanaco_server.feedback.service import FeedbackService
+from guanaco_server.leaderboard.service import LeaderboardService
 from guanaco_server.prompts.tokenizers import TokenizerCache
+from guanaco_server.routing.policy import LeastFeedbackFirst
+from guanaco_server.routing.service import RoutingService
 from guanaco_server.settings import Settings
 from guanaco_server.stress.load import LoadProfile
 from guanaco_server.stress.service import StressService
@@ -40,4 +49,162 @@ from guanaco_server.submissions.pipeline.stages import StageParts
 from guanaco_server.submissions.pipeline.workflow import Pipeline
 from guanaco_server.submissions.service import SubmissionService
 
-ENGINE_MODULE = "guanaco_server.engine"
+
+class Platform:
+    """All parts of one platform process. ``first_key`` is the admin key, on the very first start."""
+
+    def __init__(self, settings: Settings, data_dir: DataDir) -> None:
+        self.settings = settings
+        self.first_key: CreatedKey | None = None
+        clock = SystemClock()
+        self._changes = StatusChanges()
+
+        self.database = Database(settings.sqlalchemy_url)
+        self._store = LocalStore(settings.artifacts_path.absolute())
+        self._cluster = LocalCluster(
+            data_dir.cluster_path,
+            data_dir.lock_path,
+            settings.lifeline_grace_s,
+            settings.engine_ports,
+        )
+        self._model_server = VllmServer(read_timeout_s=settings.reply_timeout_s)
+        hub_token = settings.hub_token.get_secret_value() if settings.hub_token else None
+        hub = HuggingFaceHub(settings.hub_endpoint, hub_token, settings.hub_timeout_s)
+
+        self._deployments = DeploymentService(
+            self.database, clock, self._cluster, self._model_server, self._store, _engine(settings)
+        )
+        self.accounts = AccountService(self.database, clock)
+        self.submissions = SubmissionService(self.database, clock, self._changes, self._deployments)
+        self.events = EventFeed(self.database)
+        self._journal = Journal(self.database, clock, self._changes, self._deployments)
+
+        tokenizers = TokenizerCache(self._store)
+        generator = ReplyGenerator(
+            self._model_server,
+            Deadlines(settings.first_token_timeout_s, settings.reply_timeout_s),
+            self._deployments.report_fault,
+        )
+        self.routing = RoutingService(
+            self.submissions,
+            self._deployments,
+            lambda: self.feedback.counts(),
+            LeastFeedbackFirst(),
+        )
+        self.conversations = ConversationService(self.database, clock, self.routing)
+        self.replies = ReplyService(
+            self.database, clock, self.routing, tokenizers, generator, settings.reply_timeout_s
+        )
+        self.previews = PreviewService(self.submissions, self.routing, tokenizers, generator)
+        self.feedback = FeedbackService(
+            self.database,
+            clock,
+            self.submissions,
+            self.conversations,
+            Pseudonyms(_pseudonym_key(settings, data_dir)),
+        )
+        self.leaderboard = LeaderboardService(
+            self.database, clock, self.submissions, self.conversations, self.feedback
+        )
+
+        parts = StageParts(
+            journal=self._journal,
+            hub=hub,
+            limits=CheckLimits(settings.max_parameters, settings.max_weight_bytes),
+            artifacts=ArtifactService(self._store, self._cluster, _serializer(settings)),
+            tokenizers=tokenizers,
+            deployments=self._deployments,
+            server_start=ServerStart(
+                self._journal, self._deployments, self._model_server, settings.ready_timeout_s
+            ),
+            stress=StressService(
+                self._model_server, clock, _load_profile(settings), _thresholds(settings)
+            ),
+        )
+        self._pipeline = Pipeline(
+            StageRunner(parts),
+            self._journal,
+            self._changes,
+            database_url=settings.workflow_database_url,
+            executor_id=settings.executor_id,
+            concurrency=settings.pipeline_concurrency,
+        )
+        self._reconciler = Reconciler(
+            self._deployments,
+            self._cluster,
+            clock,
+            self._give_up,
+            restart_limit=settings.restart_limit,
+            ready_timeout_s=settings.ready_timeout_s,
+        )
+        self._changes.subscribe(lambda _id, _status: self.routing.note_change())
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Up: database, cluster, reconciler, routing, pipeline. Down: the other way round."""
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self.database.close)
+            await upgrade(self.database)
+            self.first_key = await self.accounts.create_first_key()
+            stack.push_async_callback(self._model_server.close)
+            stack.push_async_callback(self._cluster.close)
+            await self._cluster.start()
+            stack.push_async_callback(self._reconciler.stop)
+            await self._reconciler.start()
+            stack.push_async_callback(self.routing.stop)
+            await self.routing.start()
+            stack.push_async_callback(self._pipeline.stop)
+            await self._pipeline.start()
+            yield
+
+    async def _give_up(self, submission_id: str, log_lines: list[str]) -> None:
+        await self._journal.fail_published(
+            submission_id,
+            ModelServerDied(
+                f"The model server kept dying after it was published: {evidence(log_lines)}",
+                hint="`guanaco redeploy` tries again.",
+            ),
+        )
+
+
+def _engine(settings: Settings) -> EngineOptions:
+    command = settings.engine_command or [
+        str(settings.engine_python),
+        "-m",
+        "guanaco_server.engine.serve",
+    ]
+    return EngineOptions(command=tuple(command), args=tuple(settings.engine_args))
+
+
+def _serializer(settings: Settings) -> SerializerOptions:
+    token = settings.hub_token
+    return SerializerOptions(
+        command=(str(settings.engine_python), "-m", "guanaco_server.engine.serialize"),
+        hub_endpoint=settings.hub_endpoint,
+        memory_bytes=settings.serializer_memory_bytes,
+        timeout_s=settings.serializer_timeout_s,
+        environment={"HF_TOKEN": token.get_secret_value()} if token else {},
+    )
+
+
+def _load_profile(settings: Settings) -> LoadProfile:
+    return LoadProfile(
+        rate=settings.stress_rate,
+        duration_s=settings.stress_duration_s,
+        request_timeout_s=settings.stress_request_timeout_s,
+    )
+
+
+def _thresholds(settings: Settings) -> Thresholds:
+    return Thresholds(
+        max_ttft_p95_ms=settings.stress_max_ttft_p95_ms,
+        max_tpot_p95_ms=settings.stress_max_tpot_p95_ms,
+        max_e2e_p95_ms=settings.stress_max_e2e_p95_ms,
+        max_error_rate=settings.stress_max_error_rate,
+    )
+
+
+def _pseudonym_key(settings: Settings, data_dir: DataDir) -> bytes:
+    if settings.pseudonym_key is not None:
+        return settings.pseudonym_key.get_secret_value().encode()
+    return data_dir.pseudonym_key()

@@ -30,7 +30,9 @@ class Started:
 
 def run(settings: Settings, on_ready: Callable[[Started], None]) -> int:
     """Serve until SIGINT or SIGTERM; the exit status. InvalidSettings and DataDirInUse before anything is started."""
-    logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(
+        level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
     for noisy in ("httpx", "huggingface_hub", "alembic", "dbos"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     with DataDir(settings.data_dir) as data_dir, _listen(settings) as listener:

@@ -26,22 +26,30 @@ class Settings(BaseSettings):
 
     # The platform itself
     host: str = Field(default="127.0.0.1", description="Address the API listens on.")
-    port: int = Field(default=8300, ge=0, le=65_535, description="Port the API listens on; 0 takes a free one.")
+    port: int = Field(
+        default=8300, ge=0, le=65_535, description="Port the API listens on; 0 takes a free one."
+    )
     data_dir: Path = Field(
         default=Path("guanaco-data"),
         description="The one folder that holds the database, artifacts, logs and local secrets.",
     )
     database_url: SecretStr | None = Field(
-        default=None, description="PostgreSQL URL (postgresql://…); SQLite in the data folder otherwise."
+        default=None,
+        description="PostgreSQL URL (postgresql://…); SQLite in the data folder otherwise.",
     )
     executor_id: str = Field(
-        default="local", description="Stable name of this worker; what it left unfinished is its to resume."
+        default="local",
+        description="Stable name of this worker; what it left unfinished is its to resume.",
     )
     pipeline_concurrency: int = Field(
-        default=2, ge=1, description="Submissions worked on at once; more only compete for one machine's cores."
+        default=2,
+        ge=1,
+        description="Submissions worked on at once; more only compete for one machine's cores.",
     )
     max_body_bytes: int = Field(
-        default=262_144, ge=1_024, description="Largest request body; a message of 16,384 characters fits four times over."
+        default=262_144,
+        ge=1_024,
+        description="Largest request body; a message of 16,384 characters fits four times over.",
     )
     log_level: str = Field(default="INFO", description="DEBUG, INFO, WARNING or ERROR.")
     pseudonym_key: SecretStr | None = Field(
@@ -50,49 +58,92 @@ class Settings(BaseSettings):
     )
 
     # The Hub and what may be submitted
-    hub_endpoint: str = Field(default="https://huggingface.co", description="Base URL of the Hugging Face Hub.")
-    hub_token: SecretStr | None = Field(default=None, description="Hub token of the platform, for gated repos it was granted.")
+    hub_endpoint: str = Field(
+        default="https://huggingface.co", description="Base URL of the Hugging Face Hub."
+    )
+    hub_token: SecretStr | None = Field(
+        default=None, description="Hub token of the platform, for gated repos it was granted."
+    )
     hub_timeout_s: float = Field(default=20, gt=0, description="Longest wait for one Hub answer.")
-    max_parameters: int = Field(default=15_000_000_000, ge=1, description="Largest model, in parameters.")
-    max_weight_bytes: int = Field(default=64 * GIB, ge=1, description="Largest model, in bytes of weights.")
+    max_parameters: int = Field(
+        default=15_000_000_000, ge=1, description="Largest model, in parameters."
+    )
+    max_weight_bytes: int = Field(
+        default=64 * GIB, ge=1, description="Largest model, in bytes of weights."
+    )
 
     # Serializing
-    artifacts_dir: Path | None = Field(default=None, description="Folder of the artifacts; artifacts/ in the data folder otherwise.")
-    serializer_memory_bytes: int = Field(
-        default=8 * GIB, ge=GIB, description="Memory limit of a serializer process; it holds a few tensors at a time, and torch."
+    artifacts_dir: Path | None = Field(
+        default=None,
+        description="Folder of the artifacts; artifacts/ in the data folder otherwise.",
     )
-    serializer_timeout_s: float = Field(default=3_600, gt=0, description="Longest a serializer may take.")
+    serializer_memory_bytes: int = Field(
+        default=8 * GIB,
+        ge=GIB,
+        description="Memory limit of a serializer process; it holds a few tensors at a time, and torch.",
+    )
+    serializer_timeout_s: float = Field(
+        default=3_600, gt=0, description="Longest a serializer may take."
+    )
 
     # Model servers
     engine_python: Path = Field(
         default=Path(sys.executable),
         description="Python of the environment that has vLLM, torch and tensorizer (`make engine` makes .venv-engine).",
     )
-    engine_args: list[str] = Field(default=[], description="Further vLLM arguments for every model server.")
+    engine_args: list[str] = Field(
+        default=[], description="Further vLLM arguments for every model server."
+    )
     engine_command: list[str] | None = Field(
         default=None,
         description="Replaces the engine's own command (`ENGINE_PYTHON -m guanaco_server.engine.serve`); for a wrapper, or a scripted server in tests.",
     )
-    engine_ports: tuple[int, int] = Field(default=(21_000, 29_999), description="Ports of model servers, first and last.")
-    ready_timeout_s: float = Field(
-        default=600, gt=0, description="Longest a model server may take to answer; the tiny model takes 40 s on two cores."
+    engine_ports: tuple[int, int] = Field(
+        default=(21_000, 29_999), description="Ports of model servers, first and last."
     )
-    restart_limit: int = Field(default=3, ge=0, description="Times a published model server is started again before its submission fails.")
+    ready_timeout_s: float = Field(
+        default=600,
+        gt=0,
+        description="Longest a model server may take to answer; the tiny model takes 40 s on two cores.",
+    )
+    restart_limit: int = Field(
+        default=3,
+        ge=0,
+        description="Times a published model server is started again before its submission fails.",
+    )
     lifeline_grace_s: float = Field(
-        default=60, ge=0, description="How long model servers outlive a platform that was killed, so that a restart finds them."
+        default=60,
+        ge=0,
+        description="How long model servers outlive a platform that was killed, so that a restart finds them.",
     )
 
     # The stress check
-    stress_duration_s: float = Field(default=6, gt=0, description="Seconds during which requests are started.")
-    stress_rate: float = Field(default=2, gt=0, description="Requests a second, started whether or not earlier ones ended.")
-    stress_max_ttft_p95_ms: float = Field(default=5_000, gt=0, description="Slowest allowed 95th percentile of time to first token.")
-    stress_max_tpot_p95_ms: float = Field(default=500, gt=0, description="Slowest allowed 95th percentile of time per output token.")
-    stress_max_e2e_p95_ms: float = Field(default=20_000, gt=0, description="Slowest allowed 95th percentile of a whole reply.")
-    stress_max_error_rate: float = Field(default=0.0, ge=0, le=1, description="Share of requests that may fail.")
-    stress_request_timeout_s: float = Field(default=30, gt=0, description="A request that takes longer counts as failed.")
+    stress_duration_s: float = Field(
+        default=6, gt=0, description="Seconds during which requests are started."
+    )
+    stress_rate: float = Field(
+        default=2, gt=0, description="Requests a second, started whether or not earlier ones ended."
+    )
+    stress_max_ttft_p95_ms: float = Field(
+        default=5_000, gt=0, description="Slowest allowed 95th percentile of time to first token."
+    )
+    stress_max_tpot_p95_ms: float = Field(
+        default=500, gt=0, description="Slowest allowed 95th percentile of time per output token."
+    )
+    stress_max_e2e_p95_ms: float = Field(
+        default=20_000, gt=0, description="Slowest allowed 95th percentile of a whole reply."
+    )
+    stress_max_error_rate: float = Field(
+        default=0.0, ge=0, le=1, description="Share of requests that may fail."
+    )
+    stress_request_timeout_s: float = Field(
+        default=30, gt=0, description="A request that takes longer counts as failed."
+    )
 
     # Chat
-    first_token_timeout_s: float = Field(default=30, gt=0, description="Longest wait for a reply's first token.")
+    first_token_timeout_s: float = Field(
+        default=30, gt=0, description="Longest wait for a reply's first token."
+    )
     reply_timeout_s: float = Field(default=120, gt=0, description="Longest a whole reply may take.")
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fastapi import APIRouter
+
 from guanaco.accounts import ApiKey, CreatedKey, Identity, KeyRequest, Role
 from guanaco_server.accounts.auth import Auth
 from guanaco_server.accounts.service import Account, AccountService

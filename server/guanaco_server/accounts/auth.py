@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from fastapi import Depends, Request
+
 from guanaco.accounts import Role
 from guanaco.errors import Forbidden, Unauthenticated
 from guanaco_server.accounts.service import Account, AccountService

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from guanaco_server.accounts.tables import AccountRow, ApiKeyRow
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
+
+from guanaco_server.accounts.tables import AccountRow, ApiKeyRow
 
 
 async def account_by_name(session: AsyncSession, name: str) -> AccountRow | None:

@@ -6,13 +6,14 @@ import uuid
 from dataclasses import dataclass
 from datetime import timedelta
 
+from sqlalchemy.ext.asyncio import AsyncSession
+
 from guanaco.accounts import ApiKey, CreatedKey, KeyRequest, Role
 from guanaco.errors import AccountRoleConflict, KeyNotFound, Unauthenticated
 from guanaco_server.accounts import queries, secrets
 from guanaco_server.accounts.tables import AccountRow, ApiKeyRow
 from guanaco_server.clock import Clock
 from guanaco_server.database.database import Database
-from sqlalchemy.ext.asyncio import AsyncSession
 
 LAST_USED_STEP = timedelta(minutes=1)  # `last_used_at` need not cost a write per request
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from sqlalchemy import ForeignKey, String
+from sqlalchemy.orm import Mapped, mapped_column, relationship
+
 from guanaco.accounts import Role
 from guanaco_server.database.tables import Table
 from guanaco_server.database.types import EnumText, UtcDateTime
-from sqlalchemy import ForeignKey, String
-from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 
 class AccountRow(Table):

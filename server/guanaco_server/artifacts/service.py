@@ -41,9 +41,7 @@ class SerializerOptions:
 
 
 class ArtifactService:
-    def __init__(
-        self, store: ArtifactStore, cluster: Cluster, options: SerializerOptions
-    ) -> None:
+    def __init__(self, store: ArtifactStore, cluster: Cluster, options: SerializerOptions) -> None:
         self._store = store
         self._cluster = cluster
         self._options = options
@@ -54,7 +52,9 @@ class ArtifactService:
         key = artifact_key(snapshot)
         async with self._locks[key]:
             if found := await self._store.find(key):
-                await log("This commit is serialized already: its artifact is used again.", Level.INFO)
+                await log(
+                    "This commit is serialized already: its artifact is used again.", Level.INFO
+                )
                 return found
             await self._require_room(model)
             try:
@@ -145,6 +145,4 @@ class _JobReader:
 
 def artifact_key(snapshot: RepoSnapshot) -> str:
     """SHA-256 over what decides an artifact's content."""
-    return hashlib.sha256(
-        json.dumps([FORMAT, snapshot.repo, snapshot.commit]).encode()
-    ).hexdigest()
+    return hashlib.sha256(json.dumps([FORMAT, snapshot.repo, snapshot.commit]).encode()).hexdigest()

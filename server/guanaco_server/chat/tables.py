@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from sqlalchemy import ForeignKey, String, UniqueConstraint
+from sqlalchemy.orm import Mapped, mapped_column
+
 from guanaco.chat import Bot, Sender
 from guanaco_server.database.tables import Table
 from guanaco_server.database.types import EnumText, Pydantic, UtcDateTime
-from sqlalchemy import ForeignKey, String, UniqueConstraint
-from sqlalchemy.orm import Mapped, mapped_column
 
 
 class ConversationRow(Table):

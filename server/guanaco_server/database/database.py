@@ -10,9 +10,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from sqlalchemy import Connection, event, text
+from sqlalchemy import Connection, CursorResult, Result, event, text
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.ext.asyncio import (
+    AsyncEngine,
+    AsyncSession,
+    async_sessionmaker,
+    create_async_engine,
+)
 
 BUSY_TIMEOUT_S = 30  # a writer waits this long for another; the longest unit takes milliseconds
 
@@ -50,6 +55,12 @@ class Database:
 
     async def close(self) -> None:
         await self.engine.dispose()
+
+
+def was_changed(result: Result[Any]) -> bool:
+    """Whether a guarded UPDATE of one row found it as it should be."""
+    assert isinstance(result, CursorResult)
+    return result.rowcount == 1
 
 
 def _sqlite_engine(url: str) -> AsyncEngine:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -35,7 +35,7 @@ class ModelServerFault(Exception):  # noqa: N818 - a fault of theirs, translated
 class ModelServer(Protocol):
     async def is_healthy(self, endpoint: str) -> bool: ...
 
-    def generate(self, endpoint: str, generation: Generation) -> AsyncIterator[Chunk]:
+    def generate(self, endpoint: str, generation: Generation) -> AsyncGenerator[Chunk, None]:
         """Stream the reply; closing the iterator cancels the generation. Raises ModelServerFault."""
         ...
 

@@ -10,6 +10,7 @@ A deployment that is still ``starting`` belongs to its pipeline stage and is lef
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -72,9 +73,7 @@ class Reconciler:
         """One look at everything."""
         self._deployments.take_suspects()
         rows = await self._deployments.list_wishes()
-        await asyncio.gather(
-            *(self._tend(row) for row in rows if row.phase is not Phase.STARTING)
-        )
+        await asyncio.gather(*(self._tend(row) for row in rows if row.phase is not Phase.STARTING))
         wished = {deployment_name(row.submission_id) for row in rows}
         for name in await self._cluster.list_deployments():
             if name not in wished:
@@ -83,10 +82,8 @@ class Reconciler:
 
     async def _run(self) -> None:
         while True:
-            try:
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._deployments.woken.wait(), INTERVAL_S)
-            except TimeoutError:
-                pass
             self._deployments.woken.clear()
             try:
                 await self.reconcile()

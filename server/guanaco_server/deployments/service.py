@@ -149,7 +149,13 @@ class DeploymentService:
     async def logs(self, submission_id: str, offset: int) -> tuple[list[str], int]:
         return await self._cluster.logs(deployment_name(submission_id), offset)
 
-    async def mark(self, submission_id: str, phase: Phase, endpoint: str | None = None, restarts: int | None = None) -> None:
+    async def mark(
+        self,
+        submission_id: str,
+        phase: Phase,
+        endpoint: str | None = None,
+        restarts: int | None = None,
+    ) -> None:
         """Record the phase; ``READY`` with an endpoint makes the gateway use it, anything else makes it stop."""
         async with self._database.write() as session:
             row = await queries.by_submission(session, submission_id)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from datetime import datetime
 from enum import StrEnum
 
-from guanaco_server.database.tables import Table
-from guanaco_server.database.types import EnumText, UtcDateTime
 from sqlalchemy import ForeignKey, String
 from sqlalchemy.orm import Mapped, mapped_column
+
+from guanaco_server.database.tables import Table
+from guanaco_server.database.types import EnumText, UtcDateTime
 
 
 class Phase(StrEnum):

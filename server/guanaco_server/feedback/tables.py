@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from guanaco_server.database.tables import Table
-from guanaco_server.database.types import UtcDateTime
 from sqlalchemy import ForeignKey, Index, String
 from sqlalchemy.orm import Mapped, mapped_column
+
+from guanaco_server.database.tables import Table
+from guanaco_server.database.types import UtcDateTime
 
 
 class FeedbackRow(Table):
     """One rating a conversation. ``user_id`` is raw, and read out only as a keyed pseudonym."""
 
     __tablename__ = "feedback"
-    __table_args__ = (Index("ix_feedback_submission_id_created_at_id", "submission_id", "created_at", "id"),)
+    __table_args__ = (
+        Index("ix_feedback_submission_id_created_at_id", "submission_id", "created_at", "id"),
+    )
 
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
     conversation_id: Mapped[str] = mapped_column(ForeignKey("conversations.id"), unique=True)

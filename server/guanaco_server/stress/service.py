@@ -25,7 +25,5 @@ class StressService:
         self, endpoint: str, model: str, prompts: Sequence[str], params: GenerationParams
     ) -> StressReport:
         at, started = self._clock.now(), time.perf_counter()
-        samples = await run_load(
-            self._model_server, endpoint, model, prompts, params, self.profile
-        )
+        samples = await run_load(self._model_server, endpoint, model, prompts, params, self.profile)
         return judge(samples, self.profile, self._thresholds, at, time.perf_counter() - started)

@@ -22,7 +22,11 @@ class Thresholds:
 
 
 def judge(
-    samples: Sequence[Sample], profile: LoadProfile, thresholds: Thresholds, at: datetime, duration_s: float
+    samples: Sequence[Sample],
+    profile: LoadProfile,
+    thresholds: Thresholds,
+    at: datetime,
+    duration_s: float,
 ) -> StressReport:
     errors = [sample.error for sample in samples if sample.error is not None]
     error_rate = len(errors) / len(samples)

@@ -15,7 +15,10 @@ CHAT = (
     Turn(sender=Sender.USER, content="Hi! How was your day?"),
     Turn(sender=Sender.BOT, content="Wonderful. I walked along the sea and thought of you."),
     Turn(sender=Sender.USER, content="Tell me something that I do not know about you."),
-    Turn(sender=Sender.BOT, content="I collect old maps, and I have been lost in every place on them."),
+    Turn(
+        sender=Sender.BOT,
+        content="I collect old maps, and I have been lost in every place on them.",
+    ),
     Turn(sender=Sender.USER, content="Where shall we go first?"),
 )
 LENGTHS = (1, 3, 5)  # turns: a first message, and two points further on

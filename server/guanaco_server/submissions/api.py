@@ -51,9 +51,7 @@ def router(submissions: SubmissionService, feed: EventFeed, auth: Auth) -> APIRo
         return event_stream(_encoded(feed, submission_id, last_event_id))
 
     @routes.get("/{submission_id}/stress")
-    async def read_stress_report(
-        submission_id: str, account: Account = developer
-    ) -> StressReport:
+    async def read_stress_report(submission_id: str, account: Account = developer) -> StressReport:
         return await submissions.stress_report(account, submission_id)
 
     @routes.post("/{submission_id}/cancel")

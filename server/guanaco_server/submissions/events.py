@@ -39,7 +39,9 @@ class EventFeed:
                 raise SubmissionNotFound(submission_id)
             rows = await queries.events_after(session, submission_id, after, PAGE)
             events = [
-                SubmissionEvent(**{name: getattr(row, name) for name in SubmissionEvent.model_fields})
+                SubmissionEvent(
+                    **{name: getattr(row, name) for name in SubmissionEvent.model_fields}
+                )
                 for row in rows
             ]
             return events, Status(status)

@@ -20,6 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.errors import IllegalTransition, SubmissionNotFound
 from guanaco.submissions import EventKind, Failure, Level, Stage, Status
+from guanaco_server.database.database import was_changed
 from guanaco_server.submissions.tables import SubmissionEventRow, SubmissionRow
 
 SOURCES: dict[Status, frozenset[Status]] = {
@@ -79,7 +80,7 @@ async def transition(
     row = await session.get(SubmissionRow, submission_id, populate_existing=True)
     if row is None:
         raise SubmissionNotFound(submission_id)
-    if changed.rowcount != 1:  # type: ignore[attr-defined]  # an UPDATE gives a CursorResult
+    if not was_changed(changed):
         raise IllegalTransition(submission_id, row.status, to)
     await append_event(
         session,

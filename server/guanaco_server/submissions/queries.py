@@ -25,9 +25,7 @@ async def next_number(session: AsyncSession, slug: str) -> int:
     statement = (
         insert(SubmissionNumberRow)
         .values(slug=slug, last=1)
-        .on_conflict_do_update(
-            index_elements=["slug"], set_={"last": SubmissionNumberRow.last + 1}
-        )
+        .on_conflict_do_update(index_elements=["slug"], set_={"last": SubmissionNumberRow.last + 1})
         .returning(SubmissionNumberRow.last)
     )
     number: int | None = await session.scalar(statement)
@@ -94,9 +92,7 @@ async def events_after(
     return (
         await session.scalars(
             select(SubmissionEventRow)
-            .where(
-                SubmissionEventRow.submission_id == submission_id, SubmissionEventRow.seq > seq
-            )
+            .where(SubmissionEventRow.submission_id == submission_id, SubmissionEventRow.seq > seq)
             .order_by(SubmissionEventRow.seq)
             .limit(limit)
         )

@@ -72,17 +72,17 @@ class SubmissionService:
         except IntegrityError:  # the other of two racers was first: its row is there now
             row = await self._insert(account, request, idempotency_key)
         self._changes.announce(row.id, Status(row.status))
-        return read_submission(row, [])
+        return read_submission(row)
 
     async def list_own(self, account: Account) -> list[Submission]:
         """The caller's, newest first; every developer's for an admin."""
         async with self._database.read() as session:
             own = None if account.role is Role.ADMIN else account.id
-            return [read_submission(row, []) for row in await queries.newest_first(session, own)]
+            return [read_submission(row) for row in await queries.newest_first(session, own)]
 
     async def list_all(self) -> list[Submission]:
         async with self._database.read() as session:
-            return [read_submission(row, []) for row in await queries.newest_first(session)]
+            return [read_submission(row) for row in await queries.newest_first(session)]
 
     async def list_serving(self) -> list[ServingSubmission]:
         async with self._database.read() as session:
@@ -133,9 +133,13 @@ class SubmissionService:
     ) -> Submission:
         async with self._database.write() as session:
             row = await self._visible_row(session, account, submission_id)
-            columns = {"run": row.run + 1} if to is Status.QUEUED else {}
             row = await lifecycle.transition(
-                session, submission_id, to, at=self._clock.now(), sources=sources, **columns
+                session,
+                submission_id,
+                to,
+                at=self._clock.now(),
+                sources=sources,
+                run=row.run + (to is Status.QUEUED),
             )
             if to in (Status.TORN_DOWN, Status.QUEUED):
                 await self._deployments.withdraw(session, submission_id)
@@ -199,9 +203,7 @@ class SubmissionService:
         return row
 
 
-
-
-def read_submission(row: SubmissionRow, stages: Sequence[StageRunRow]) -> Submission:
+def read_submission(row: SubmissionRow, stages: Sequence[StageRunRow] = ()) -> Submission:
     columns = {name: getattr(row, name) for name in Submission.model_fields if name != "stages"}
     return Submission(**columns, stages=[read_stage(stage) for stage in stages])
 

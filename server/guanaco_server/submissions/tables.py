@@ -5,6 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+from sqlalchemy import BigInteger, ForeignKey, Index, String, UniqueConstraint
+from sqlalchemy.orm import Mapped, mapped_column
+
 from guanaco.prompts import PromptFormatter
 from guanaco.submissions import (
     EventKind,
@@ -18,8 +21,6 @@ from guanaco.submissions import (
 )
 from guanaco_server.database.tables import Table
 from guanaco_server.database.types import EnumText, JsonColumn, Pydantic, UtcDateTime
-from sqlalchemy import BigInteger, ForeignKey, Index, String, UniqueConstraint
-from sqlalchemy.orm import Mapped, mapped_column
 
 
 class SubmissionRow(Table):

@@ -47,7 +47,11 @@ class Ticket:
 
 class Journal:
     def __init__(
-        self, database: Database, clock: Clock, changes: StatusChanges, deployments: DeploymentService
+        self,
+        database: Database,
+        clock: Clock,
+        changes: StatusChanges,
+        deployments: DeploymentService,
     ) -> None:
         self._database = database
         self._clock = clock
@@ -208,7 +212,12 @@ class Journal:
         )
 
     async def _event(
-        self, session: AsyncSession, ticket: Ticket, stage: Stage, message: str, data: dict[str, Any]
+        self,
+        session: AsyncSession,
+        ticket: Ticket,
+        stage: Stage,
+        message: str,
+        data: dict[str, Any],
     ) -> None:
         await lifecycle.append_event(
             session,
@@ -230,7 +239,9 @@ def as_failure(error: SubmissionFailure, stage: Stage | None) -> Failure:
 async def _row(session: AsyncSession, ticket: Ticket) -> SubmissionRow:
     row = await queries.by_id(session, ticket.submission_id)
     if row is None:
-        raise GuanacoError(f"The pipeline was asked for {ticket.submission_id}, which is not there.")
+        raise GuanacoError(
+            f"The pipeline was asked for {ticket.submission_id}, which is not there."
+        )
     return row
 
 

@@ -67,7 +67,9 @@ class ServerStart:
             if endpoint := self._deployments.endpoints().get(submission_id):
                 return endpoint
             await asyncio.sleep(POLL_S)
-        raise ModelServerTooSlow(f"The model server was not ready within {self._ready_timeout_s:,.0f} s.")
+        raise ModelServerTooSlow(
+            f"The model server was not ready within {self._ready_timeout_s:,.0f} s."
+        )
 
     async def _wait_healthy(self, ticket: Ticket, started: float) -> str:
         offset, seen = 0, list[str]()
@@ -91,7 +93,11 @@ class ServerStart:
 
     async def _generate_once(self, submission: Submission, endpoint: str) -> None:
         params = submission.params.model_copy(
-            update={"stopping_words": [], "max_output_tokens": min(8, submission.params.max_output_tokens), "best_of": 1}
+            update={
+                "stopping_words": [],
+                "max_output_tokens": min(8, submission.params.max_output_tokens),
+                "best_of": 1,
+            }
         )
         tokens = 0
         try:
@@ -100,7 +106,9 @@ class ServerStart:
                 async for chunk in self._model_server.generate(endpoint, generation):
                     tokens = chunk.completion_tokens or tokens
         except (ModelServerFault, TimeoutError) as fault:
-            raise ModelServerDied(f"The model server is up but cannot generate: {fault or 'it did not answer'}.") from None
+            raise ModelServerDied(
+                f"The model server is up but cannot generate: {fault or 'it did not answer'}."
+            ) from None
         if tokens == 0:
             raise ModelServerDied("The model server is up but generated no token.")
 
@@ -108,6 +116,7 @@ class ServerStart:
 def evidence(lines: list[str]) -> str:
     """The last lines that look like an error; else the last lines."""
     errors = [line for line in lines if any(mark in line for mark in ERROR_MARKS)]
-    return " | ".join(line.strip() for line in (errors or lines)[-EVIDENCE_LINES:]) or "it said nothing."
-
-
+    return (
+        " | ".join(line.strip() for line in (errors or lines)[-EVIDENCE_LINES:])
+        or "it said nothing."
+    )

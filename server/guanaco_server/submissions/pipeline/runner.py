@@ -15,7 +15,10 @@ from guanaco_server.http_errors import internal_fault
 from guanaco_server.submissions.pipeline.journal import Ticket
 from guanaco_server.submissions.pipeline.stages import STAGES, Facts, StageParts
 
-RETRY_DELAYS_S = (1.0, 4.0)  # a blip of the Hub passes in seconds; a longer outage is the developer's to retry
+RETRY_DELAYS_S = (
+    1.0,
+    4.0,
+)  # a blip of the Hub passes in seconds; a longer outage is the developer's to retry
 WATCH_S = 0.3
 DATABASE_RETRY_S = 2.0
 
@@ -82,7 +85,7 @@ class StageRunner:
             return await STAGES[stage](self._parts, ticket, submission)
         except SubmissionFailure:
             raise
-        except Exception as error:  # noqa: BLE001 - the one place where an unforeseen error becomes a failed stage
+        except Exception as error:
             fault = internal_fault(f"stage {stage} of {ticket.submission_id}", error)
             raise StageFault(fault.detail, hint=fault.hint) from error
 

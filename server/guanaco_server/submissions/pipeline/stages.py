@@ -44,7 +44,9 @@ class StageParts:
 async def resolve(parts: StageParts, ticket: Ticket, submission: Submission) -> Facts:
     """Pin the commit; a redeploy keeps the one it had."""
     snapshot = await _snapshot(parts, submission)
-    await parts.journal.log(ticket, Stage.RESOLVE, f"{snapshot.repo} is at commit {snapshot.commit}.")
+    await parts.journal.log(
+        ticket, Stage.RESOLVE, f"{snapshot.repo} is at commit {snapshot.commit}."
+    )
     return {"commit": snapshot.commit}
 
 

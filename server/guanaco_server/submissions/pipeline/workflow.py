@@ -8,6 +8,7 @@ the process died between the two.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 
 from dbos import DBOS, DBOSConfig, DBOSPortableJSONSerializer, SetWorkflowID
@@ -19,7 +20,9 @@ from guanaco_server.submissions.pipeline.journal import Journal, Ticket
 from guanaco_server.submissions.pipeline.runner import StageRunner
 
 QUEUE = "submissions"
-WORKFLOW_VERSION = "1"  # pinned: code changes must not orphan what is in flight; raise it when steps change
+WORKFLOW_VERSION = (
+    "1"  # pinned: code changes must not orphan what is in flight; raise it when steps change
+)
 QUEUE_POLL_S = 0.2
 SWEEP_S = 5.0
 MAX_RECOVERIES = 1_000  # a submission outlives any number of restarts
@@ -50,7 +53,6 @@ class Pipeline:
             "system_database_url": database_url,
             "application_version": WORKFLOW_VERSION,
             "executor_id": executor_id,
-            "run_admin_server": False,
             "serializer": DBOSPortableJSONSerializer(),  # it would pickle otherwise
             "log_level": "ERROR",
         }
@@ -80,7 +82,9 @@ class Pipeline:
 
     async def _run(self, ticket: Ticket) -> str:
         for stage in Stage:
-            outcome = await DBOS.run_step_async({"name": stage.value}, self._runner.run, ticket, stage)
+            outcome = await DBOS.run_step_async(
+                {"name": stage.value}, self._runner.run, ticket, stage
+            )
             if outcome != Outcome.DONE:
                 await DBOS.run_step_async({"name": "clean_up"}, self._runner.clean_up, ticket)
                 return str(outcome)
@@ -101,9 +105,6 @@ class Pipeline:
                         )
             except DBAPIError as error:
                 logger.warning("looking for queued submissions failed, trying again: %s", error)
-            try:
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._woken.wait(), SWEEP_S)
-            except TimeoutError:
-                pass
             self._woken.clear()
-

@@ -1,0 +1,3 @@
+from guanaco_cli.main import main
+
+main()

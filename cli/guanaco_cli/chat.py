@@ -1,0 +1,109 @@
+"""`guanaco chat`"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from guanaco_cli import options
+from guanaco_cli.connection import connect
+from guanaco_cli.console import BOLD, DIM, console
+
+if TYPE_CHECKING:
+    from guanaco.chat import Bot, Reply, Turn
+    from guanaco.client import Client
+
+app = typer.Typer()
+
+ShowPrompt = Annotated[
+    bool, typer.Option("--show-prompt", help="Print the very prompt that the model got.")
+]
+OneMessage = Annotated[
+    str | None, typer.Option("--message", "-m", metavar="TEXT", help="Say this, once.")
+]
+
+
+@app.command(
+    epilog='Example: guanaco chat org-model_v1 --bot ada --message "Who are you?" --show-prompt'
+)
+def chat(
+    submission_id: options.SubmissionId,
+    bot: options.BotName = "marlowe",
+    message: OneMessage = None,
+    show_prompt: ShowPrompt = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print each reply as a line of JSON.")
+    ] = False,
+) -> None:
+    """Talk to your own submission. Nothing is recorded. Without a terminal, each line of stdin is a message."""
+    talk = Talk(submission_id, _bot(bot), show_prompt=show_prompt, as_json=as_json)
+    with connect() as client:
+        talk.begin()
+        for content in [message] if message is not None else _lines():
+            if content.strip():
+                talk.say(client, content)
+
+
+class Talk:
+    """A conversation that only this process remembers."""
+
+    def __init__(self, submission_id: str, bot: Bot, *, show_prompt: bool, as_json: bool) -> None:
+
+        self._submission_id = submission_id
+        self._bot = bot
+        self._turns: list[Turn] = []
+        self._show_prompt = show_prompt
+        self._as_json = as_json
+
+    def begin(self) -> None:
+        if self._bot.first_message:
+            console.say(f"{self._bot.name}: {self._bot.first_message}", style=BOLD)
+
+    def say(self, client: Client, content: str) -> None:
+        """Send a message and print the reply as it comes."""
+        from guanaco.chat import Sender, Turn
+
+        turns = [*self._turns, Turn(sender=Sender.USER, content=content)]
+        reply = self._print_reply(client, turns)
+        self._turns = [*turns, Turn(sender=Sender.BOT, content=reply.content)]
+        if self._as_json:
+            console.json_line(reply)
+        elif self._show_prompt and reply.prompt is not None:
+            console.say(reply.prompt, style=DIM)
+
+    def _print_reply(self, client: Client, turns: list[Turn]) -> Reply:
+        from guanaco.chat import Reply
+
+        if self._as_json:
+            return client.preview(self._submission_id, self._bot, turns)
+        is_streamed = False
+        for item in client.stream_preview(self._submission_id, self._bot, turns):
+            if isinstance(item, Reply):
+                console.line("" if is_streamed else item.content)
+                return item
+            is_streamed = True
+            console.piece(item.text)
+        raise AssertionError("a reply's stream ends with the reply, or raises")
+
+
+def _bot(name: str) -> Bot:
+    from guanaco.bots import BOTS
+
+    if name not in BOTS:
+        raise typer.BadParameter(f"There is no bot {name!r}. Choose {', '.join(BOTS)}.")
+    return BOTS[name]
+
+
+def _lines() -> Iterator[str]:
+    if not console.is_interactive:
+        yield from (line.rstrip("\n") for line in sys.stdin)
+        return
+    console.say("Ctrl-D ends the chat.", style=DIM)
+    while True:
+        try:
+            yield console.ask("You: ")
+        except EOFError:
+            return

@@ -1,0 +1,134 @@
+"""All printing: data on stdout, talk on stderr, colours only on a terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from typing import IO, TYPE_CHECKING, Any
+
+from guanaco_cli.untrusted import clean, clean_line, csv_cell, escape_json
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+    from rich.console import Console as RichConsole
+
+    from guanaco.errors import GuanacoError
+
+PIPE_WIDTH = 200  # columns of a table that no terminal limits
+
+BOLD, DIM, RED, GREEN, YELLOW = "1", "2", "31", "32", "33"
+
+
+class Console:
+    """Everything given to it is cleaned of what could drive the terminal; rich markup is never read."""
+
+    def prepare(self) -> None:
+        """A character that the terminal's encoding lacks is no reason to fail."""
+        for stream in (sys.stdout, sys.stderr):
+            if hasattr(stream, "reconfigure"):
+                stream.reconfigure(errors="replace")
+
+    @property
+    def is_interactive(self) -> bool:
+        return sys.stdin.isatty() and sys.stderr.isatty()
+
+    def line(self, text: str = "") -> None:
+        """A line of data."""
+        print(clean(text), file=sys.stdout, flush=True)
+
+    def piece(self, text: str, *, is_talk: bool = False) -> None:
+        """A piece of a line, at once."""
+        print(clean(text), end="", file=sys.stderr if is_talk else sys.stdout, flush=True)
+
+    def json(self, value: BaseModel | Sequence[BaseModel] | dict[str, Any]) -> None:
+        """One JSON document as data."""
+        text = json.dumps(_plain(value), indent=2, ensure_ascii=False)
+        print(escape_json(text), file=sys.stdout, flush=True)
+
+    def json_line(self, value: BaseModel) -> None:
+        """One JSON document on a line of its own, for long streams."""
+        text = json.dumps(_plain(value), ensure_ascii=False)
+        print(escape_json(text), file=sys.stdout, flush=True)
+
+    def csv(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+        import csv
+
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(columns)
+        for row in rows:
+            writer.writerow([csv_cell(cell) if isinstance(cell, str) else cell for cell in row])
+
+    def table(
+        self,
+        columns: Sequence[str],
+        rows: Iterable[Sequence[object]],
+        *,
+        title: str | None = None,
+        is_talk: bool = False,
+    ) -> None:
+        """A table of data. A column whose name ends with ``>`` is aligned to the right."""
+        from rich import box
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+        for column in columns:
+            is_right = column.endswith(">")
+            table.add_column(column.rstrip(">"), justify="right" if is_right else "left")
+        for row in rows:
+            table.add_row(*(Text("" if cell is None else clean_line(str(cell))) for cell in row))
+        self.rich(is_talk=is_talk).print(table)
+
+    def say(self, text: str = "", *, style: str | None = None) -> None:
+        """A line of talk."""
+        print(_styled(clean(text), style, sys.stderr), file=sys.stderr, flush=True)
+
+    def warn(self, text: str) -> None:
+        self.say(f"warning: {text}", style=YELLOW)
+
+    def error(self, detail: str, hint: str | None = None) -> None:
+        """What happened, and what to do next."""
+        self.say(f"error: {clean_line(detail)}", style=RED)
+        if hint:
+            self.say(f"hint: {clean_line(hint)}", style=DIM)
+
+    def failure(self, error: GuanacoError) -> None:
+        self.error(error.detail, error.hint)
+
+    def ask(self, prompt: str) -> str:
+        """A line from the person at the terminal, with editing; EOFError at the end."""
+        import readline  # noqa: F401  # gives input() line editing and history
+
+        return input(_styled(prompt, BOLD, sys.stdout))
+
+    def rich(self, *, is_talk: bool) -> RichConsole:
+        """The rich console of a stream, for what tables and live displays need."""
+        from rich.console import Console as RichConsole
+
+        file = sys.stderr if is_talk else sys.stdout
+        is_wide = not file.isatty() and "COLUMNS" not in os.environ
+        return RichConsole(
+            file=file,
+            width=PIPE_WIDTH if is_wide else None,
+            markup=False,
+            highlight=False,
+            emoji=False,
+        )
+
+
+def _plain(value: object) -> object:
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _styled(text: str, style: str | None, stream: IO[str]) -> str:
+    is_plain = style is None or "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
+    return text if is_plain or not stream.isatty() else f"\x1b[{style}m{text}\x1b[0m"
+
+
+console = Console()

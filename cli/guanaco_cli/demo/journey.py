@@ -1,0 +1,114 @@
+"""The whole journey through the SDK: a developer submits, a user talks and rates, the developer reads."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from guanaco.accounts import Role
+from guanaco.bots import BOTS
+from guanaco.chat import ConversationOpened, Reply
+from guanaco.client import Client
+from guanaco.errors import GuanacoError, NoModelAvailable
+from guanaco.feedback import Feedback
+from guanaco.leaderboard import Leaderboard
+from guanaco.submissions import Status, StressReport, Submission
+from guanaco_cli.demo.narrator import Narrator
+from guanaco_cli.demo.running_platform import RunningPlatform
+
+BOT = BOTS["marlowe"]
+USER = "Sam"
+USER_SAYS = "No geese. Where are we going?"
+RATING = "She made me laugh, even without making sense."
+ASSIGNMENT_PATIENCE_S = 15  # the router learns of a new model within a second or two
+POLL_S = 0.2
+
+
+@dataclass(frozen=True)
+class Talked:
+    conversation_id: str
+    submission_id: str
+    reply: Reply
+
+
+@dataclass(frozen=True)
+class Journey:
+    """What happened, and when, in seconds after the submit."""
+
+    submission: Submission
+    report: StressReport
+    talked: Talked
+    feedback: list[Feedback]
+    leaderboard: Leaderboard
+    live_after_s: float
+    replied_after_s: float
+    feedback_after_s: float
+
+
+def new_client(platform: RunningPlatform, role: Role, name: str) -> Client:
+    """A client with a fresh key of that role."""
+    with Client(platform.url, platform.admin_key) as admin:
+        return Client(platform.url, admin.create_key(name, role).key)
+
+
+def walk(developer: Client, backend: Client, repo: str, narrator: Narrator) -> Journey:
+    """Submit, talk, rate, read back. Raises the first thing that goes wrong."""
+    started = time.perf_counter()
+    narrator.submits(repo)
+    submission = narrator.follow(developer, developer.submit(repo).id)
+    _require_live(submission)
+    live_after_s = time.perf_counter() - started
+    talked = _talk(backend, narrator)
+    replied_after_s = time.perf_counter() - started
+    backend.rate(talked.conversation_id, True, RATING)
+    feedback = list(developer.feedback(talked.submission_id))
+    feedback_after_s = time.perf_counter() - started
+    _require_rating(feedback, talked)
+    return Journey(
+        submission=submission,
+        report=developer.stress(submission.id),
+        talked=talked,
+        feedback=feedback,
+        leaderboard=developer.leaderboard(),
+        live_after_s=live_after_s,
+        replied_after_s=replied_after_s,
+        feedback_after_s=feedback_after_s,
+    )
+
+
+def _require_live(submission: Submission) -> None:
+    if submission.status is not Status.DEPLOYED:
+        failure = submission.failure
+        reason = failure.detail if failure else f"It is {submission.status}."
+        raise GuanacoError(
+            f"{submission.id} did not come live: {reason}", hint=failure.hint if failure else None
+        )
+
+
+def _talk(backend: Client, narrator: Narrator) -> Talked:
+    opened = _open_conversation(backend)
+    narrator.talks(BOT, USER, USER_SAYS)
+    for item in backend.stream_send(opened.conversation_id, USER_SAYS):
+        if isinstance(item, Reply):
+            narrator.ends_reply()
+            return Talked(opened.conversation_id, opened.submission_id, item)
+        narrator.says(item.text)
+    raise AssertionError("a reply's stream ends with the reply, or raises")
+
+
+def _open_conversation(backend: Client) -> ConversationOpened:
+    deadline = time.monotonic() + ASSIGNMENT_PATIENCE_S
+    while True:
+        try:
+            return backend.open_conversation("demo-user", BOT, consent=True, user_name=USER)
+        except NoModelAvailable:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(POLL_S)
+
+
+def _require_rating(feedback: list[Feedback], talked: Talked) -> None:
+    if not any(
+        one.conversation_id == talked.conversation_id and one.text == RATING for one in feedback
+    ):
+        raise GuanacoError("The rating did not come back to the developer.")

@@ -1,0 +1,79 @@
+"""The `guanaco` command: its groups, put together.
+
+Starting fast is a feature: no module imports httpx, pydantic or rich before a command runs, and help is plain.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from guanaco_cli import (
+    chat,
+    doctor,
+    feedback,
+    keys,
+    leaderboard,
+    lifecycle,
+    login,
+    submissions,
+    submit,
+    up,
+)
+from guanaco_cli.console import console
+from guanaco_cli.demo import command as demo
+from guanaco_cli.failures import report
+
+COMMANDS = (login, submit, submissions, chat, feedback, leaderboard, lifecycle, up, demo, doctor)
+
+app = typer.Typer(
+    name="guanaco",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for module in COMMANDS:
+    app.add_typer(module.app)
+app.add_typer(keys.app, name="keys", help="API keys: create, list, revoke (admin).")
+
+
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        from guanaco import __version__
+
+        console.line(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """Submit chat models, and read what people think of them."""
+
+
+def main() -> None:
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """The exit status: 0 done, 1 it failed, 2 wrong use, 130 interrupted."""
+    console.prepare()
+    try:
+        app(list(arguments), prog_name="guanaco")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:  # noqa: BLE001  # the last resort: a sentence instead of a traceback
+        return report(error)
+    return 0

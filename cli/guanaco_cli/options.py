@@ -1,0 +1,68 @@
+"""Arguments and options that commands share, and the generation parameters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+SubmissionId = Annotated[str, typer.Argument(metavar="ID", help="The submission's id.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
+Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Follow the pipeline to its end.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show debug lines too.")]
+DataDir = Annotated[
+    Path | None,
+    typer.Option("--data-dir", metavar="DIR", help="Folder that holds all the platform's data."),
+]
+Port = Annotated[int | None, typer.Option("--port", min=0, max=65_535, help="Port of the API.")]
+
+
+def _complete_presets(incomplete: str) -> list[str]:
+    from guanaco.prompts import PRESETS
+
+    return [name for name in PRESETS if name.startswith(incomplete)]
+
+
+def _complete_bots(incomplete: str) -> list[str]:
+    from guanaco.bots import BOTS
+
+    return [name for name in BOTS if name.startswith(incomplete)]
+
+
+Formatter = Annotated[
+    str,
+    typer.Option(
+        metavar="PRESET|FILE",
+        help="Prompt formatter: pygmalion, vicuna, chatml, or a JSON or YAML file.",
+        autocompletion=_complete_presets,
+    ),
+]
+BotName = Annotated[
+    str,
+    typer.Option(
+        "--bot",
+        metavar="NAME",
+        help="Whom to talk to: marlowe, ada, bruno or pixel.",
+        autocompletion=_complete_bots,
+    ),
+]
+
+# Ranges and defaults are GenerationParams'; a test holds these help texts to them.
+Temperature = Annotated[float | None, typer.Option(help="0 to 2; 0 is greedy. [default: 1.0]")]
+TopP = Annotated[float | None, typer.Option(help="Over 0, to 1. [default: 1.0]")]
+TopK = Annotated[int | None, typer.Option(help="0 to 1000; 0 keeps every token. [default: 40]")]
+MinP = Annotated[float | None, typer.Option(help="0 to 1. [default: 0.0]")]
+RepetitionPenalty = Annotated[float | None, typer.Option(help="Over 0, to 2. [default: 1.0]")]
+PresencePenalty = Annotated[float | None, typer.Option(help="-2 to 2. [default: 0.0]")]
+FrequencyPenalty = Annotated[float | None, typer.Option(help="-2 to 2. [default: 0.0]")]
+StoppingWord = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="TEXT",
+        help=r"Ends a reply; may be repeated; \n is a line's end, an empty one means none. [default: \n]",
+    ),
+]
+MaxInputTokens = Annotated[int | None, typer.Option(help="16 to 131072. [default: 1024]")]
+MaxOutputTokens = Annotated[int | None, typer.Option(help="1 to 4096. [default: 64]")]
+BestOf = Annotated[int | None, typer.Option(help="1 to 16 candidates per reply. [default: 1]")]

@@ -1,0 +1,127 @@
+"""A submission's way through the stages, live: log lines above, stages with timings below."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from guanaco_cli import words
+from guanaco_cli.console import RED, YELLOW, console
+from guanaco_cli.untrusted import clean_line
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from rich.live import Live
+    from rich.table import Table
+
+    from guanaco.submissions import Stage, SubmissionEvent
+
+LEVEL_STYLES = {"warning": YELLOW, "error": RED}
+RICH_STYLES = {"warning": "yellow", "error": "red", "debug": "dim"}
+GLYPHS = {"done": ("✓", "green"), "failed": ("✗", "red"), "cancelled": ("-", "yellow")}
+FRAMES_PER_S = 8
+
+
+class Progress(Protocol):
+    def show(self, event: SubmissionEvent) -> None: ...
+
+
+@contextmanager
+def stage_progress(*, is_verbose: bool) -> Iterator[Progress]:
+    """A live display on a terminal, else a line an event; both on stderr."""
+    if not sys.stderr.isatty():
+        yield LineProgress(is_verbose)
+        return
+    from rich.live import Live
+
+    progress = LiveProgress(is_verbose)
+    with Live(
+        console=console.rich(is_talk=True),
+        get_renderable=progress.render,
+        refresh_per_second=FRAMES_PER_S,
+    ) as live:
+        progress.attach(live)
+        yield progress
+
+
+def is_shown(event: SubmissionEvent, is_verbose: bool) -> bool:
+    return is_verbose or event.level != "debug"
+
+
+class LineProgress:
+    def __init__(self, is_verbose: bool) -> None:
+        self._is_verbose = is_verbose
+
+    def show(self, event: SubmissionEvent) -> None:
+        if event.kind != "status" and is_shown(event, self._is_verbose):
+            line = clean_line(f"{words.clock(event.at)} {event.stage or '':<9} {event.message}")
+            console.say(line, style=LEVEL_STYLES.get(event.level))
+
+
+@dataclass
+class StageRow:
+    """``outcome`` is None while it runs."""
+
+    started_at: datetime
+    outcome: str | None = None
+    duration_s: float | None = None
+
+
+class LiveProgress:
+    def __init__(self, is_verbose: bool) -> None:
+        from rich.spinner import Spinner
+
+        self._is_verbose = is_verbose
+        self._rows: dict[Stage, StageRow] = {}
+        self._live: Live | None = None
+        self._spinner = Spinner("dots", style="cyan")
+
+    def attach(self, live: Live) -> None:
+        self._live = live
+
+    def show(self, event: SubmissionEvent) -> None:
+        if event.kind == "stage" and event.stage is not None:
+            self._note(event.stage, event)
+        elif event.kind == "log" and is_shown(event, self._is_verbose) and self._live is not None:
+            from rich.text import Text
+
+            line = Text(clean_line(event.message), style=RICH_STYLES.get(event.level, ""))
+            self._live.console.print(line)
+
+    def render(self) -> Table:
+        from rich.table import Table
+        from rich.text import Text
+
+        from guanaco.submissions import Stage
+
+        table = Table.grid(padding=(0, 1))
+        for stage in Stage:
+            row = self._rows.get(stage)
+            if row is None:
+                table.add_row(Text("·", style="dim"), Text(stage, style="dim"), "")
+            elif row.outcome is None:
+                elapsed = words.seconds(words.since(row.started_at))
+                table.add_row(self._spinner, Text(stage), elapsed)
+            else:
+                glyph, style = GLYPHS.get(row.outcome, ("?", ""))
+                table.add_row(Text(glyph, style=style), Text(stage), words.seconds(row.duration_s))
+        return table
+
+    def _note(self, stage: Stage, event: SubmissionEvent) -> None:
+        from guanaco.submissions import Stage
+
+        outcome = event.data.get("outcome")
+        if (
+            outcome is None
+        ):  # a stage begins: what is known of it and of later ones is an earlier run's
+            order = list(Stage)
+            for later in order[order.index(stage) :]:
+                self._rows.pop(later, None)
+            self._rows[stage] = StageRow(event.at)
+        elif stage in self._rows:
+            self._rows[stage].outcome = str(outcome)
+            self._rows[stage].duration_s = event.data.get("duration_s")

@@ -1,0 +1,79 @@
+"""`guanaco submit`"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from guanaco_cli import options
+from guanaco_cli.connection import connect
+from guanaco_cli.console import console
+from guanaco_cli.watching import conclude, watch
+
+app = typer.Typer()
+
+
+@app.command(
+    epilog="Example: guanaco submit org/model --temperature 0.8 --max-output-tokens 128 --formatter chatml"
+)
+def submit(
+    repo: Annotated[
+        str, typer.Argument(metavar="REPO", help="The Hugging Face model repo, org/name.")
+    ],
+    revision: Annotated[
+        str | None, typer.Option(help="Branch, tag or commit. [default: main]", show_default=False)
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(help="Shown on the leaderboard. [default: the repo's]", show_default=False),
+    ] = None,
+    formatter: options.Formatter = "pygmalion",
+    temperature: options.Temperature = None,
+    top_p: options.TopP = None,
+    top_k: options.TopK = None,
+    min_p: options.MinP = None,
+    repetition_penalty: options.RepetitionPenalty = None,
+    presence_penalty: options.PresencePenalty = None,
+    frequency_penalty: options.FrequencyPenalty = None,
+    stopping_word: options.StoppingWord = None,
+    max_input_tokens: options.MaxInputTokens = None,
+    max_output_tokens: options.MaxOutputTokens = None,
+    best_of: options.BestOf = None,
+    wait: options.Wait = True,
+    verbose: options.Verbose = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Enter a model, and follow it until it is live."""
+    from guanaco.submissions import GenerationParams
+
+    given = {
+        "temperature": temperature,
+        "top_p": top_p,
+        "top_k": top_k,
+        "min_p": min_p,
+        "repetition_penalty": repetition_penalty,
+        "presence_penalty": presence_penalty,
+        "frequency_penalty": frequency_penalty,
+        "stopping_words": _stopping_words(stopping_word),
+        "max_input_tokens": max_input_tokens,
+        "max_output_tokens": max_output_tokens,
+        "best_of": best_of,
+    }
+    params = GenerationParams.model_validate(
+        {key: value for key, value in given.items() if value is not None}
+    )
+    with connect() as client:
+        submission = client.submit(
+            repo, revision=revision, name=name, params=params, formatter=formatter
+        )
+        console.say(f"Submitted {submission.repo} as {submission.id}.")
+        if wait:
+            submission = watch(client, submission.id, is_verbose=verbose)
+    conclude(submission, as_json=as_json)
+
+
+def _stopping_words(given: list[str] | None) -> list[str] | None:
+    if given is None:
+        return None
+    return [word.replace("\\n", "\n").replace("\\t", "\t") for word in given if word]

@@ -1,0 +1,53 @@
+"""Figures, in words for people."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+
+def seconds(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.1f} s" if value < 60 else f"{int(value) // 60} min {int(value) % 60:02} s"
+
+
+def milliseconds(value: float | None) -> str:
+    return "" if value is None else f"{value:,.0f} ms"
+
+
+def percent(value: float | None) -> str:
+    return "" if value is None else f"{value:.0%}"
+
+
+def count(value: int | None) -> str:
+    """1234567 as 1.2 M."""
+    if value is None:
+        return ""
+    for limit, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if value >= limit:
+            return f"{value / limit:.1f} {unit}"
+    return str(value)
+
+
+def size(value: float | None) -> str:
+    """1234567 bytes as 1.2 MB."""
+    if value is None:
+        return ""
+    for limit, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if value >= limit:
+            return f"{value / limit:.1f} {unit}"
+    return f"{value:.0f} bytes"
+
+
+def moment(at: datetime | None) -> str:
+    """In the reader's own time zone."""
+    return "" if at is None else f"{at.astimezone():%Y-%m-%d %H:%M}"
+
+
+def clock(at: datetime) -> str:
+    return f"{at.astimezone():%H:%M:%S}"
+
+
+def since(at: datetime) -> float:
+    """Seconds that have passed; never negative, for clocks differ."""
+    return max(0.0, (datetime.now(UTC) - at).total_seconds())

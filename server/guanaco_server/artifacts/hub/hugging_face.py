@@ -1,0 +1,111 @@
+"""The Hugging Face Hub, through huggingface_hub. Its errors become ours here and nowhere else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+import httpx2  # huggingface_hub's HTTP client: its transport errors come through
+from huggingface_hub import HfApi, hf_hub_url
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+from huggingface_hub.utils._headers import build_hf_headers
+from huggingface_hub.utils._http import get_session, hf_raise_for_status
+
+from guanaco.errors import HubUnreachable, RepoGated, RepoNotFound, RevisionNotFound
+from guanaco_server.artifacts.hub.hub import RepoFile, RepoSnapshot
+
+T = TypeVar("T")
+
+
+class HuggingFaceHub:
+    def __init__(self, endpoint: str, token: str | None, timeout_s: float) -> None:
+        self._endpoint = endpoint.rstrip("/")
+        self._token = token or False  # False: never a token that happens to lie on this machine
+        self._timeout_s = timeout_s
+        self._api = HfApi(endpoint=self._endpoint, token=self._token)
+
+    async def resolve(self, repo: str, revision: str | None) -> RepoSnapshot:
+        return await self._ask(repo, revision, lambda: self._resolve(repo, revision))
+
+    async def read(self, snapshot: RepoSnapshot, path: str, start: int, length: int) -> bytes:
+        return await self._ask(
+            snapshot.repo, snapshot.commit, lambda: self._read(snapshot, path, start, length)
+        )
+
+    async def _ask(self, repo: str, revision: str | None, question: Callable[[], T]) -> T:
+        def ask() -> T:
+            with _translated(self._endpoint, repo, revision):
+                return question()
+
+        return await asyncio.to_thread(ask)
+
+    def _resolve(self, repo: str, revision: str | None) -> RepoSnapshot:
+        info = self._api.model_info(
+            repo, revision=revision, files_metadata=True, timeout=self._timeout_s
+        )
+        if info.gated and not self._token:
+            raise RepoGated(repo)
+        files = tuple(
+            RepoFile(sibling.rfilename, sibling.size or 0) for sibling in info.siblings or []
+        )
+        if not info.sha:
+            raise HubUnreachable(f"The Hub named no commit for {repo}.")
+        return RepoSnapshot(repo, info.sha, files)
+
+    def _read(self, snapshot: RepoSnapshot, path: str, start: int, length: int) -> bytes:
+        """At most ``length`` bytes are read, also from a server that ignores ranges."""
+        if length <= 0:
+            return b""
+        url = hf_hub_url(snapshot.repo, path, revision=snapshot.commit, endpoint=self._endpoint)
+        headers = build_hf_headers(token=self._token) | {
+            "Range": f"bytes={start}-{start + length - 1}",
+            "Accept-Encoding": "identity",
+        }
+        with get_session().stream(
+            "GET", url, headers=headers, timeout=self._timeout_s, follow_redirects=True
+        ) as response:
+            if response.status_code == 416:  # the range begins behind the end of the file
+                return b""
+            hf_raise_for_status(response)
+            skip = 0 if response.status_code == 206 else start
+            return _take(response.iter_bytes(), skip, length)
+
+
+def _take(pieces: Iterator[bytes], skip: int, length: int) -> bytes:
+    taken = bytearray()
+    for piece in pieces:
+        taken += piece
+        if len(taken) >= skip + length:
+            break
+    return bytes(taken[skip : skip + length])
+
+
+@contextmanager
+def _translated(endpoint: str, repo: str, revision: str | None) -> Iterator[None]:
+    """GatedRepoError is a RepositoryNotFoundError, so it comes first."""
+    try:
+        yield
+    except GatedRepoError:
+        raise RepoGated(repo) from None
+    except RevisionNotFoundError:
+        raise RevisionNotFound(repo, revision or "main") from None
+    except (RepositoryNotFoundError, HFValidationError):
+        raise RepoNotFound(repo) from None
+    except HfHubHTTPError as error:
+        status = error.response.status_code if error.response is not None else "no status"
+        raise HubUnreachable(
+            f"The Hub answered {status} when asked for {repo}.", hint="Try again later."
+        ) from None
+    except (httpx2.HTTPError, OSError) as error:
+        raise HubUnreachable(
+            f"The Hub at {endpoint} does not answer ({type(error).__name__}).",
+            hint="Try again later.",
+        ) from None

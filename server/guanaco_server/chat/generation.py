@@ -1,0 +1,129 @@
+"""One reply from a model server: trimmed, timed, within its deadlines, its faults translated.
+
+Leading and trailing whitespace is held back, so that the tokens sent, joined, are the content that is stored.
+A reply of nothing but whitespace is sampled once more; if that is empty too, the reply is an ellipsis, for a
+user must never see an empty bubble.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from guanaco.chat import Timings, Usage
+from guanaco.errors import ModelTimedOut, ModelUnavailable
+from guanaco_server.deployments.model_server import Chunk, Generation, ModelServer, ModelServerFault
+from guanaco_server.routing.policy import LiveSubmission
+
+SILENCE = "…"
+SAMPLES = 2
+
+
+@dataclass(frozen=True)
+class Deadlines:
+    """Seconds from the beginning of the request."""
+
+    first_token_s: float
+    reply_s: float
+
+
+@dataclass(frozen=True)
+class Generated:
+    """A whole reply, after its last token."""
+
+    content: str
+    finish_reason: str
+    usage: Usage
+    timings: Timings
+
+
+class ReplyGenerator:
+    def __init__(
+        self,
+        model_server: ModelServer,
+        deadlines: Deadlines,
+        report_fault: Callable[[str], None],
+    ) -> None:
+        self._model_server = model_server
+        self._deadlines = deadlines
+        self._report_fault = report_fault
+
+    async def generate(
+        self, live: LiveSubmission, prompt: str
+    ) -> AsyncGenerator[str | Generated, None]:
+        """The reply's text, piece by piece, then the whole. Closing it cancels the generation upstream."""
+        started = time.perf_counter()
+        first: float | None = None
+        for is_last in (False,) * (SAMPLES - 1) + (True,):
+            sample = _Sample()
+            async for chunk in self._chunks(live, prompt, started):
+                text = sample.take(chunk)
+                if text:
+                    first = first or time.perf_counter()
+                    yield text
+            if not sample.content and is_last:
+                sample.content = SILENCE
+                yield SILENCE
+            if sample.content:
+                break
+        now = time.perf_counter()
+        yield Generated(
+            content=sample.content,
+            finish_reason=sample.finish_reason,
+            usage=sample.usage,
+            timings=Timings(
+                ttft_ms=((first or now) - started) * 1000, total_ms=(now - started) * 1000
+            ),
+        )
+
+    async def _chunks(
+        self, live: LiveSubmission, prompt: str, started: float
+    ) -> AsyncIterator[Chunk]:
+        submission_id = live.serving.id
+        assert live.endpoint is not None, "routing gives targets that are ready"
+        generation = Generation(submission_id, prompt, live.serving.params)
+        limit_s = self._deadlines.first_token_s
+        try:
+            async with aclosing(self._model_server.generate(live.endpoint, generation)) as chunks:
+                while True:
+                    left_s = limit_s - (time.perf_counter() - started)
+                    async with asyncio.timeout(max(0.0, left_s)):
+                        chunk = await anext(chunks, None)
+                    if chunk is None:
+                        return
+                    yield chunk
+                    limit_s = self._deadlines.reply_s
+        except TimeoutError:
+            self._report_fault(submission_id)
+            raise ModelTimedOut(submission_id, limit_s) from None
+        except ModelServerFault:
+            self._report_fault(submission_id)
+            raise ModelUnavailable(submission_id) from None
+
+
+class _Sample:
+    """Collects one sample's chunks."""
+
+    def __init__(self) -> None:
+        self.content = ""
+        self.finish_reason = "stop"
+        self.usage = Usage(prompt_tokens=0, completion_tokens=0)
+        self._held = ""
+
+    def take(self, chunk: Chunk) -> str:
+        """The text that may be sent now."""
+        if chunk.finish_reason is not None:
+            self.finish_reason = chunk.finish_reason
+            self.usage = Usage(
+                prompt_tokens=chunk.prompt_tokens, completion_tokens=chunk.completion_tokens
+            )
+        text = self._held + chunk.text
+        if not self.content:
+            text = text.lstrip()
+        sendable = text.rstrip()
+        self._held = text[len(sendable) :]
+        self.content += sendable
+        return sendable

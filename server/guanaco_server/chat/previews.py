@@ -1,0 +1,58 @@
+"""A developer's try of her own submission: nothing is recorded, and the prompt is shown."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+
+from guanaco.chat import PreviewRequest, Reply, Token
+from guanaco_server.accounts.service import Account
+from guanaco_server.chat.generation import Generated, ReplyGenerator
+from guanaco_server.chat.replies import ReplyEvents
+from guanaco_server.prompts.rendering import render
+from guanaco_server.prompts.tokenizers import TokenizerCache
+from guanaco_server.routing.service import RoutingService
+from guanaco_server.submissions.service import SubmissionService
+
+
+class PreviewService:
+    def __init__(
+        self,
+        submissions: SubmissionService,
+        routing: RoutingService,
+        tokenizers: TokenizerCache,
+        generator: ReplyGenerator,
+    ) -> None:
+        self._submissions = submissions
+        self._routing = routing
+        self._tokenizers = tokenizers
+        self._generator = generator
+
+    async def preview(
+        self, account: Account, submission_id: str, request: PreviewRequest
+    ) -> ReplyEvents:
+        await self._submissions.require_visible(account, submission_id)
+        return self._reply(submission_id, request)
+
+    async def _reply(self, submission_id: str, request: PreviewRequest) -> ReplyEvents:
+        live = await self._routing.target(submission_id)
+        prompt = render(
+            formatter=live.serving.formatter,
+            bot=request.bot,
+            user_name=request.user_name,
+            turns=request.turns,
+            count_tokens=await self._tokenizers.count_with(live.serving.artifact_key),
+            max_input_tokens=live.serving.params.max_input_tokens,
+        )
+        async with aclosing(self._generator.generate(live, prompt)) as pieces:
+            async for piece in pieces:
+                if isinstance(piece, Generated):
+                    yield Reply(
+                        message_id=None,
+                        content=piece.content,
+                        finish_reason=piece.finish_reason,
+                        usage=piece.usage,
+                        timings=piece.timings,
+                        prompt=prompt,
+                    )
+                else:
+                    yield Token(text=piece)

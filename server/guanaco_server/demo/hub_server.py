@@ -1,0 +1,178 @@
+"""A stand-in for the Hugging Face Hub, on this machine, for the demo and the tests.
+
+It speaks the part of the Hub's read protocol that huggingface_hub uses to look at a model repo and to fetch
+its files, over real folders: ``root/org/name/…``. It is no Hub: one revision a repo, no accounts. A file
+``.gated`` in a repo makes it a gated one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import parse_qs, unquote, urlsplit
+
+INFO_PATH = re.compile(r"^/api/models/(?P<repo>[^/]+/[^/]+)(?:/revision/(?P<revision>[^/]+))?$")
+FILE_PATH = re.compile(r"^/(?P<repo>[^/]+/[^/]+)/resolve/(?P<revision>[^/]+)/(?P<path>.+)$")
+RANGE = re.compile(r"^bytes=(\d+)-(\d*)$")
+PIECE_BYTES = 1 << 20
+
+
+class LocalHub:
+    """Serves on a free loopback port while it is entered."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._server = _Server(self)
+        self._thread = Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_port}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def before_answer(self, path: str) -> int | None:
+        """A hook for tests, called in the request's thread: wait here, or give a status to fail with."""
+        return None
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, hub: LocalHub) -> None:
+        self.hub = hub
+        super().__init__(("127.0.0.1", 0), _Handler)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    protocol_version = "HTTP/1.1"
+
+    def do_HEAD(self) -> None:
+        self._answer()
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Quiet."""
+
+    def _answer(self) -> None:
+        url = urlsplit(self.path)
+        path = unquote(url.path)
+        if status := self.server.hub.before_answer(path):
+            self._refuse(status, "Failed")
+        elif match := INFO_PATH.match(path):
+            self._answer_info(match["repo"], match["revision"], "blobs" in parse_qs(url.query))
+        elif match := FILE_PATH.match(path):
+            self._answer_file(match["repo"], match["revision"], match["path"])
+        else:
+            self._refuse(404, "EntryNotFound")
+
+    def _answer_info(self, repo: str, revision: str | None, with_sizes: bool) -> None:
+        folder = self.server.hub.root / repo
+        if not self._is_readable(folder, revision):
+            return
+        siblings = [
+            {"rfilename": name} | ({"size": path.stat().st_size} if with_sizes else {})
+            for name, path in _files(folder).items()
+        ]
+        body = {"id": repo, "modelId": repo, "sha": commit_of(folder), "private": False}
+        self._send(200, json.dumps(body | {"gated": False, "siblings": siblings}).encode())
+
+    def _answer_file(self, repo: str, revision: str, name: str) -> None:
+        folder = self.server.hub.root / repo
+        if not self._is_readable(folder, revision):
+            return
+        path = _files(folder).get(name)
+        if path is None:
+            self._refuse(404, "EntryNotFound")
+            return
+        size = path.stat().st_size
+        start, end = self._range(size)
+        if start > end and size:
+            self._refuse(416, "InvalidRange")
+            return
+        self.send_response(206 if "Range" in self.headers else 200)
+        self.send_header("ETag", f'"{_digest(path)}"')
+        self.send_header("X-Repo-Commit", commit_of(folder))
+        self.send_header("Accept-Ranges", "bytes")
+        self.send_header("Content-Length", str(end - start + 1))
+        self.send_header("Content-Range", f"bytes {start}-{end}/{size}")
+        self.end_headers()
+        if self.command == "GET":
+            self._send_range(path, start, end)
+
+    def _is_readable(self, folder: Path, revision: str | None) -> bool:
+        if not folder.is_dir():
+            self._refuse(404, "RepoNotFound")
+        elif (folder / ".gated").exists():
+            self._refuse(403, "GatedRepo")
+        elif revision not in (None, "main", commit_of(folder)):
+            self._refuse(404, "RevisionNotFound")
+        else:
+            return True
+        return False
+
+    def _range(self, size: int) -> tuple[int, int]:
+        match = RANGE.match(self.headers.get("Range", ""))
+        if match is None:
+            return 0, size - 1
+        return int(match[1]), min(int(match[2] or size - 1), size - 1)
+
+    def _send_range(self, path: Path, start: int, end: int) -> None:
+        with path.open("rb") as file:
+            file.seek(start)
+            left = end - start + 1
+            while left > 0 and (piece := file.read(min(left, PIECE_BYTES))):
+                self.wfile.write(piece)
+                left -= len(piece)
+
+    def _refuse(self, status: int, code: str) -> None:
+        self._send(status, json.dumps({"error": code}).encode(), {"X-Error-Code": code})
+
+    def _send(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
+        self.send_response(status)
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+
+def commit_of(folder: Path) -> str:
+    """The repo's one commit: a hash of its files' names and contents."""
+    digest = hashlib.sha1(usedforsecurity=False)
+    for name, path in _files(folder).items():
+        digest.update(f"{name}\0{_digest(path)}\n".encode())
+    return digest.hexdigest()
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    paths = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != ".gated")
+    return {path.relative_to(folder).as_posix(): path for path in paths}
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

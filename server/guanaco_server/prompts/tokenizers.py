@@ -1,0 +1,32 @@
+"""A submission's own tokenizer, from its artifact's tokenizer.json."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+
+from tokenizers import Tokenizer
+
+from guanaco_server.artifacts.stores.store import ArtifactStore
+from guanaco_server.prompts.rendering import CountTokens
+
+KEPT = 32  # a tokenizer of 128,000 words takes some 60 MB
+
+
+class TokenizerCache:
+    """The most recently used tokenizers; submissions of one commit share one."""
+
+    def __init__(self, store: ArtifactStore) -> None:
+        self._store = store
+        self._counts: OrderedDict[str, CountTokens] = OrderedDict()
+
+    async def count_with(self, artifact_key: str) -> CountTokens:
+        """A function that counts the tokens of a prompt as the model server does, special tokens included."""
+        if artifact_key not in self._counts:
+            content = await self._store.read(artifact_key, "tokenizer.json")
+            tokenizer = await asyncio.to_thread(Tokenizer.from_str, content.decode())
+            self._counts[artifact_key] = lambda text: len(tokenizer.encode(text))
+            if len(self._counts) > KEPT:
+                self._counts.popitem(last=False)
+        self._counts.move_to_end(artifact_key)
+        return self._counts[artifact_key]

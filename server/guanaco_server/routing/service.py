@@ -1,0 +1,98 @@
+"""The routing decision, in memory: a snapshot of what is published, and the endpoints as they are now."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+
+from sqlalchemy.exc import DBAPIError
+
+from guanaco.errors import ModelUnavailable, NoModelAvailable
+from guanaco.submissions import Status
+from guanaco_server.deployments.service import DeploymentService
+from guanaco_server.routing.policy import AssignmentPolicy, LiveSubmission
+from guanaco_server.submissions.service import ServingSubmission, SubmissionService
+
+REFRESH_S = 1.0  # how old a feedback count may be; statuses come at once
+
+logger = logging.getLogger(__name__)
+
+
+class RoutingService:
+    def __init__(
+        self,
+        submissions: SubmissionService,
+        deployments: DeploymentService,
+        count_feedback: Callable[[], Awaitable[dict[str, int]]],
+        policy: AssignmentPolicy,
+    ) -> None:
+        self._submissions = submissions
+        self._deployments = deployments
+        self._count_feedback = count_feedback
+        self._policy = policy
+        self._serving: dict[str, ServingSubmission] = {}
+        self._feedback: dict[str, int] = {}
+        self._woken = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        await self.refresh()
+        self._task = asyncio.create_task(self._keep_fresh(), name="routing snapshot")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def note_change(self) -> None:
+        """Something was published or withdrawn: look at once."""
+        self._woken.set()
+
+    async def refresh(self) -> None:
+        serving = await self._submissions.list_serving()
+        self._feedback = await self._count_feedback()
+        self._serving = {submission.id: submission for submission in serving}
+
+    async def assign(self) -> LiveSubmission:
+        """A submission for a new conversation; NoModelAvailable when none can take one."""
+        candidates = self._candidates()
+        if not candidates:
+            await self.refresh()
+            candidates = self._candidates()
+        if not candidates:
+            raise NoModelAvailable
+        return self._policy.choose(candidates)
+
+    async def target(self, submission_id: str) -> LiveSubmission:
+        """A conversation's own submission, while it is served: also an inactive one. ModelUnavailable otherwise."""
+        if submission_id not in self._serving:
+            await self.refresh()
+        serving = self._serving.get(submission_id)
+        live = self._live(serving) if serving else None
+        if live is None or live.endpoint is None:
+            raise ModelUnavailable(submission_id)
+        return live
+
+    def _candidates(self) -> list[LiveSubmission]:
+        lives = (
+            self._live(serving)
+            for serving in self._serving.values()
+            if serving.status is Status.DEPLOYED
+        )
+        return [live for live in lives if live.endpoint is not None]
+
+    def _live(self, serving: ServingSubmission) -> LiveSubmission:
+        endpoint = self._deployments.endpoints().get(serving.id)
+        return LiveSubmission(serving, endpoint, self._feedback.get(serving.id, 0))
+
+    async def _keep_fresh(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._woken.wait(), REFRESH_S)
+            self._woken.clear()
+            try:
+                await self.refresh()
+            except (DBAPIError, OSError) as error:
+                logger.warning("the routing snapshot stays as it was: %s", error)

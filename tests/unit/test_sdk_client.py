@@ -1,0 +1,327 @@
+from __future__ import annotations
+
+import inspect
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from guanaco import calls, errors
+from guanaco.bots import BOTS
+from guanaco.chat import Reply, Token
+from guanaco.client import AsyncClient, Client
+from guanaco.wire import Call, StreamCall
+from tests.fixtures.wire import (
+    Broken,
+    Script,
+    feedback_json,
+    refused,
+    reply_json,
+    sse,
+    submission_events,
+    submission_json,
+)
+
+URL = "http://guanaco.test"
+BOT = BOTS["ada"]
+
+ARGUMENTS: dict[str, tuple[Any, ...]] = {
+    "create_key": ("alice", "developer"),
+    "revoke_key": ("k1",),
+    "submit": ("org/model",),
+    "preview": ("id", BOT),
+    "stream_preview": ("id", BOT),
+    "send": ("conv_1", "hi"),
+    "stream_send": ("conv_1", "hi"),
+    "rate": ("conv_1", True),
+    "open_conversation": ("user-1", BOT),
+}
+
+
+def call_names() -> list[str]:
+    return sorted(
+        name
+        for name, function in inspect.getmembers(calls, inspect.isfunction)
+        if not name.startswith("_") and function.__module__ == calls.__name__
+    )
+
+
+def client(*answers: Any) -> tuple[Client, Script]:
+    script = Script(*answers)
+    return Client(URL, "key", transport=script.transport), script
+
+
+def async_client(*answers: Any) -> tuple[AsyncClient, Script]:
+    script = Script(*answers)
+    return AsyncClient(URL, "key", transport=script.transport), script
+
+
+async def exhaust(outcome: Any) -> None:
+    if inspect.iscoroutine(outcome):
+        await outcome
+    else:
+        _ = [item async for item in outcome]
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    from guanaco import following, transport
+
+    monkeypatch.setattr(transport, "RETRY_DELAYS_S", (0.0, 0.0))
+    monkeypatch.setattr(following, "RESUME_DELAYS_S", (0.0,) * 8)
+
+
+@pytest.mark.parametrize("name", call_names())
+def test_every_call_is_a_method_of_both_clients_with_its_arguments_and_docstring(name: str) -> None:
+    function = getattr(calls, name)
+    assert function.__doc__, "every call says what it gives"
+    for kind in (Client, AsyncClient):
+        method = getattr(kind, name)
+        assert method.__doc__ == function.__doc__
+        given = list(inspect.signature(method).parameters.values())[1:]
+        assert given == list(inspect.signature(function).parameters.values())
+
+
+@pytest.mark.parametrize("name", call_names())
+async def test_both_clients_send_the_same_request(name: str) -> None:
+    keywords: dict[str, Any] = {"consent": True} if name == "open_conversation" else {}
+    if name == "submit":
+        keywords = {"idempotency_key": "once"}
+    call = getattr(calls, name)
+    arguments = ARGUMENTS.get(name) or ("some-id",) * (len(inspect.signature(call).parameters) > 0)
+    refusal = refused(errors.Forbidden("No."), 403)
+    sync, sync_script = client(refusal)
+    anyway, async_script = async_client(refusal)
+    with pytest.raises(errors.Forbidden):
+        list(getattr(sync, name)(*arguments, **keywords))
+    with pytest.raises(errors.Forbidden):
+        await exhaust(getattr(anyway, name)(*arguments, **keywords))
+    ours, theirs = sync_script.requests[0], async_script.requests[0]
+    assert (ours.method, ours.url, ours.content) == (theirs.method, theirs.url, theirs.content)
+    assert ours.headers["Authorization"] == "Bearer key"
+    definition = call(*arguments, **keywords)
+    assert isinstance(definition, Call | StreamCall)
+    assert ours.url.path == definition.path
+
+
+def test_submit_sends_the_request_and_a_random_idempotency_key() -> None:
+    guanaco, script = client(httpx.Response(202, json=submission_json(status="queued")))
+    assert guanaco.submit("org/model", formatter="chatml").status == "queued"
+    guanaco.submit("org/model")
+    sent = json.loads(script.requests[0].content)
+    assert sent["repo"] == "org/model"
+    assert sent["formatter"]["memory_template"].startswith("<|im_start|>")
+    keys = {request.headers["Idempotency-Key"] for request in script.requests}
+    assert len(keys) == 2
+
+
+def test_submit_is_sent_again_under_the_same_key_when_the_connection_breaks() -> None:
+    guanaco, script = client(httpx.ReadError("broken"), httpx.Response(202, json=submission_json()))
+    guanaco.submit("org/model")
+    first, second = script.requests
+    assert first.headers["Idempotency-Key"] == second.headers["Idempotency-Key"]
+
+
+def test_a_message_is_never_sent_twice() -> None:
+    guanaco, script = client(httpx.ReadError("broken"))
+    with pytest.raises(errors.ServerUnreachable):
+        guanaco.send("conv_1", "hi")
+    assert len(script.requests) == 1
+
+
+def test_a_server_that_is_not_there_is_named_after_three_tries() -> None:
+    guanaco, script = client(httpx.ConnectError("refused"))
+    with pytest.raises(errors.ServerUnreachable, match=r"guanaco\.test"):
+        guanaco.me()
+    assert len(script.requests) == 3
+
+
+@pytest.mark.parametrize("kind", errors.error_classes().values(), ids=lambda kind: kind.code)
+def test_every_error_comes_back_as_its_class(kind: type[errors.GuanacoError]) -> None:
+    body = {"error": kind.code, "detail": "A sentence.", "hint": "A step."}
+    guanaco, _ = client(httpx.Response(400, json=body))
+    with pytest.raises(errors.GuanacoError) as caught:
+        guanaco.submission("x")
+    assert type(caught.value) is kind
+    assert (caught.value.detail, caught.value.hint) == ("A sentence.", "A step.")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        httpx.Response(404, html="<h1>nginx</h1>"),
+        httpx.Response(500, json=["no", "object"]),
+        httpx.Response(400, json={"error": {"message": "OpenAI's way"}}),
+        httpx.Response(307, headers={"Location": "https://elsewhere.test"}),
+        httpx.Response(200, html="<h1>a router's login page</h1>"),
+        httpx.Response(200, json={"not": "a submission"}),
+    ],
+)
+def test_an_answer_that_is_not_guanacos_is_one_sentence(answer: httpx.Response) -> None:
+    guanaco, _ = client(answer)
+    with pytest.raises(errors.GuanacoError, match=r"guanaco\.test") as caught:
+        guanaco.submission("x")
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("bad", ["", ".", ".."])
+def test_an_id_that_would_name_another_place_is_not_sent(bad: str) -> None:
+    guanaco, script = client(httpx.Response(200))
+    with pytest.raises(errors.InvalidInput):
+        guanaco.submission(bad)
+    assert not script.requests
+
+
+def test_an_id_cannot_escape_its_place_in_the_path() -> None:
+    guanaco, script = client(refused(errors.SubmissionNotFound("x"), 404))
+    with pytest.raises(errors.SubmissionNotFound):
+        guanaco.submission("../keys?x=1")
+    assert script.requests[0].url.raw_path == b"/api/v1/submissions/..%2Fkeys%3Fx%3D1"
+
+
+def test_events_go_on_where_the_connection_broke() -> None:
+    guanaco, script = client(
+        httpx.Response(200, stream=Broken(submission_events(1, 2) + b"id: 3\nevent: log\ndata: {")),
+        httpx.ConnectError("the server restarts"),
+        httpx.Response(502, text="the proxy says so too"),
+        httpx.Response(200, content=submission_events(3, 4)),
+    )
+    assert [event.seq for event in guanaco.events("x")] == [1, 2, 3, 4]
+    assert [request.headers.get("Last-Event-ID") for request in script.requests] == [
+        None,
+        "2",
+        "2",
+        "2",
+    ]
+
+
+async def test_events_go_on_where_the_connection_broke_in_asyncio_too() -> None:
+    guanaco, script = async_client(
+        httpx.Response(200, stream=Broken(submission_events(1))),
+        httpx.Response(200, content=submission_events(2)),
+    )
+    assert [event.seq async for event in guanaco.events("x")] == [1, 2]
+    assert script.requests[1].headers["Last-Event-ID"] == "1"
+
+
+def test_events_give_up_on_a_server_that_does_not_come_back() -> None:
+    guanaco, script = client(
+        httpx.Response(200, stream=Broken(submission_events(1))), httpx.ConnectError("gone")
+    )
+    with pytest.raises(errors.ServerUnreachable):
+        list(guanaco.events("x"))
+    assert len(script.requests) == 1 + 8
+
+
+def test_events_of_a_server_that_refuses_are_not_asked_for_again() -> None:
+    guanaco, script = client(refused(errors.SubmissionNotFound("x"), 404))
+    with pytest.raises(errors.SubmissionNotFound):
+        list(guanaco.events("x"))
+    assert len(script.requests) == 1
+
+
+def test_events_without_following_ask_for_what_is_recorded() -> None:
+    guanaco, script = client(httpx.Response(200, content=submission_events(8)))
+    assert [event.seq for event in guanaco.events("x", after=7, follow=False)] == [8]
+    assert script.requests[0].url.query == b"follow=false"
+    assert script.requests[0].headers["Last-Event-ID"] == "7"
+
+
+def wait_answers() -> list[httpx.Response]:
+    """The events end while the submission is still in progress: the server was stopped in good order."""
+    return [
+        httpx.Response(200, content=submission_events(1, 2)),
+        httpx.Response(200, json=submission_json(status="checking")),
+        httpx.Response(200, content=submission_events(3)),
+        httpx.Response(200, json=submission_json(status="deployed")),
+    ]
+
+
+def test_wait_follows_events_until_the_submission_is_no_longer_in_progress() -> None:
+    guanaco, script = client(*wait_answers())
+    seen: list[int] = []
+    assert guanaco.wait("x", lambda event: seen.append(event.seq)).status == "deployed"
+    assert seen == [1, 2, 3]
+    assert script.requests[2].headers["Last-Event-ID"] == "2"
+
+
+async def test_wait_does_the_same_in_asyncio() -> None:
+    guanaco, _ = async_client(*wait_answers())
+    seen: list[int] = []
+    assert (await guanaco.wait("x", lambda event: seen.append(event.seq))).status == "deployed"
+    assert seen == [1, 2, 3]
+
+
+def pages() -> list[httpx.Response]:
+    return [
+        httpx.Response(
+            200, json={"items": [feedback_json(1), feedback_json(2)], "next_cursor": "c"}
+        ),
+        httpx.Response(200, json={"items": [feedback_json(3)], "next_cursor": None}),
+    ]
+
+
+async def test_feedback_walks_through_all_pages() -> None:
+    guanaco, script = client(*pages())
+    assert [one.id for one in guanaco.feedback("x")] == ["fb_1", "fb_2", "fb_3"]
+    assert script.requests[1].url.params["cursor"] == "c"
+    anyway, _ = async_client(*pages())
+    assert [one.id async for one in anyway.feedback("x")] == ["fb_1", "fb_2", "fb_3"]
+
+
+def test_a_streamed_reply_is_tokens_and_then_the_reply() -> None:
+    body = (
+        sse("token", {"text": "Hello"})
+        + sse("token", {"text": " there."})
+        + sse("done", reply_json())
+    )
+    guanaco, script = client(httpx.Response(200, content=body))
+    *tokens, reply = guanaco.stream_send("conv_1", "hi")
+    assert tokens == [Token(text="Hello"), Token(text=" there.")]
+    assert isinstance(reply, Reply)
+    assert json.loads(script.requests[0].content) == {"content": "hi", "stream": True}
+
+
+def test_an_error_within_a_stream_is_raised_as_its_class() -> None:
+    body = sse("token", {"text": "Hel"}) + sse("error", errors.ModelUnavailable("x").to_wire())
+    guanaco, _ = client(httpx.Response(200, content=body))
+    with pytest.raises(errors.ModelUnavailable):
+        list(guanaco.stream_preview("x", BOT))
+
+
+@pytest.mark.parametrize("is_broken", [True, False])
+async def test_a_reply_that_is_cut_off_is_no_reply(is_broken: bool) -> None:
+    body = sse("token", {"text": "Hel"})
+
+    def answer(_request: httpx.Request) -> httpx.Response:
+        return (
+            httpx.Response(200, stream=Broken(body))
+            if is_broken
+            else httpx.Response(200, content=body)
+        )
+
+    guanaco, script = client(answer)
+    with pytest.raises(errors.Unavailable, match="before the reply was complete"):
+        list(guanaco.stream_regenerate("conv_1"))
+    assert len(script.requests) == 1
+    anyway, _ = async_client(answer)
+    with pytest.raises(errors.Unavailable, match="before the reply was complete"):
+        _ = [item async for item in anyway.stream_regenerate("conv_1")]
+
+
+async def test_clients_are_context_managers() -> None:
+    script = Script(httpx.Response(200, json={"name": "alice", "role": "developer"}))
+    with Client(URL, "key", transport=script.transport) as guanaco:
+        assert guanaco.me().name == "alice"
+    async with AsyncClient(URL, "key", transport=script.transport) as anyway:
+        assert (await anyway.me()).name == "alice"
+
+
+def test_a_server_on_this_machine_is_reached_without_the_environments_proxy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from guanaco.transport import Address
+
+    assert not Address("http://127.0.0.1:8300", None).options()["trust_env"]
+    assert Address("https://guanaco.example.com", None).options()["trust_env"]
