@@ -102,7 +102,9 @@ def idle_platform(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
         "GUANACO_DATA_DIR": str(folder / "data"),
         "GUANACO_PORT": str(port),
     }
-    process = subprocess.Popen([GUANACO, "up"], env=surroundings, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [GUANACO, "up"], env=surroundings, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     try:
         wait_until_ready(f"http://127.0.0.1:{port}/readyz", process)
         yield process

@@ -163,7 +163,7 @@ def teardown(submission_id: str) -> Call[Submission]:
 def feedback_page(
     submission_id: str, *, cursor: str | None = None, limit: int = 100
 ) -> Call[FeedbackPage]:
-    """One page of feedback, newest first. ``feedback`` walks through all of them."""
+    """One page of feedback, oldest first. ``feedback`` walks through all of them."""
     params = {"limit": str(limit)} | ({"cursor": cursor} if cursor else {})
     return _get(
         _of(submission_id, "feedback"), parse=FeedbackPage.model_validate_json, params=params

@@ -16,8 +16,12 @@ class Bot(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = Field(min_length=1, max_length=64, pattern=r"^[^\x00-\x1f\x7f]+$")
-    memory: str = Field(default="", max_length=MAX_MESSAGE_CHARS, description="The persona; never cut.")
-    prompt: str = Field(default="", max_length=MAX_MESSAGE_CHARS, description="Scenario or example dialogue.")
+    memory: str = Field(
+        default="", max_length=MAX_MESSAGE_CHARS, description="The persona; never cut."
+    )
+    prompt: str = Field(
+        default="", max_length=MAX_MESSAGE_CHARS, description="Scenario or example dialogue."
+    )
     first_message: str = Field(default="", max_length=MAX_MESSAGE_CHARS)
 
 
@@ -26,8 +30,12 @@ class ConversationRequest(BaseModel):
 
     user_id: str = Field(min_length=1, max_length=128, description="The app's own id of the user.")
     bot: Bot
-    user_name: str = Field(default="You", min_length=1, max_length=64, pattern=r"^[^\x00-\x1f\x7f]+$")
-    consent: bool = Field(default=False, description="True when the user agreed to talk to an experimental model.")
+    user_name: str = Field(
+        default="You", min_length=1, max_length=64, pattern=r"^[^\x00-\x1f\x7f]+$"
+    )
+    consent: bool = Field(
+        default=False, description="True when the user agreed to talk to an experimental model."
+    )
 
 
 class ConversationOpened(BaseModel):
@@ -86,7 +94,9 @@ class Reply(BaseModel):
     finish_reason: str
     usage: Usage
     timings: Timings
-    prompt: str | None = Field(default=None, description="The very prompt the model got; previews only.")
+    prompt: str | None = Field(
+        default=None, description="The very prompt the model got; previews only."
+    )
 
 
 class Token(BaseModel):
@@ -102,7 +112,9 @@ class PreviewRequest(BaseModel):
 
     bot: Bot
     turns: list[Turn] = Field(default=[], max_length=1_000)
-    user_name: str = Field(default="You", min_length=1, max_length=64, pattern=r"^[^\x00-\x1f\x7f]+$")
+    user_name: str = Field(
+        default="You", min_length=1, max_length=64, pattern=r"^[^\x00-\x1f\x7f]+$"
+    )
     stream: bool = False
 
 

@@ -132,7 +132,7 @@ class Client:
                 return submission
 
     def feedback(self, submission_id: str) -> Generator[Feedback, None, None]:
-        """All feedback of a submission, newest first, page after page."""
+        """All feedback of a submission, oldest first, page after page."""
         cursor: str | None = None
         while True:
             page = self.feedback_page(submission_id, cursor=cursor)
@@ -208,7 +208,7 @@ class AsyncClient:
                 return submission
 
     async def feedback(self, submission_id: str) -> AsyncGenerator[Feedback, None]:
-        """All feedback of a submission, newest first, page after page."""
+        """All feedback of a submission, oldest first, page after page."""
         cursor: str | None = None
         while True:
             page = await self.feedback_page(submission_id, cursor=cursor)

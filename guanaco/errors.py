@@ -126,7 +126,8 @@ class Unauthenticated(GuanacoError):
 
     def __init__(self, detail: str = "The API key is missing, wrong or revoked.") -> None:
         super().__init__(
-            detail, hint="`guanaco login` stores a key; an operator makes one with `guanaco keys create`."
+            detail,
+            hint="`guanaco login` stores a key; an operator makes one with `guanaco keys create`.",
         )
 
 
@@ -142,7 +143,9 @@ class SubmissionNotFound(NotFound):
     code = "submission_not_found"
 
     def __init__(self, submission_id: str) -> None:
-        super().__init__(f"No submission {submission_id}.", hint="`guanaco submissions` lists yours.")
+        super().__init__(
+            f"No submission {submission_id}.", hint="`guanaco submissions` lists yours."
+        )
 
 
 class ConversationNotFound(NotFound):
@@ -164,7 +167,8 @@ class ReportNotFound(NotFound):
 
     def __init__(self, submission_id: str) -> None:
         super().__init__(
-            f"{submission_id} has no stress report yet.", hint=f"`guanaco status {submission_id}` shows its stage."
+            f"{submission_id} has no stress report yet.",
+            hint=f"`guanaco status {submission_id}` shows its stage.",
         )
 
 
@@ -187,7 +191,8 @@ class IdempotencyConflict(Conflict):
 
     def __init__(self) -> None:
         super().__init__(
-            "This Idempotency-Key was used before with another request.", hint="Use a new key for a new request."
+            "This Idempotency-Key was used before with another request.",
+            hint="Use a new key for a new request.",
         )
 
 
@@ -196,7 +201,8 @@ class ConversationBusy(Conflict):
 
     def __init__(self) -> None:
         super().__init__(
-            "A reply is still being written in this conversation.", hint="Send the next message when it has ended."
+            "A reply is still being written in this conversation.",
+            hint="Send the next message when it has ended.",
         )
 
 
@@ -218,7 +224,9 @@ class AccountRoleConflict(Conflict):
     code = "account_role_conflict"
 
     def __init__(self, name: str, role: str) -> None:
-        super().__init__(f"The account {name} exists already, as {role}.", hint="Choose another --name.")
+        super().__init__(
+            f"The account {name} exists already, as {role}.", hint="Choose another --name."
+        )
 
 
 class Unavailable(GuanacoError):
@@ -249,7 +257,8 @@ class ModelTimedOut(Unavailable):
 
     def __init__(self, submission_id: str, after_s: float) -> None:
         super().__init__(
-            f"{submission_id} did not answer within {after_s:g} s.", hint="Try again, or regenerate the reply."
+            f"{submission_id} did not answer within {after_s:g} s.",
+            hint="Try again, or regenerate the reply.",
         )
 
 
@@ -258,7 +267,8 @@ class ServerUnreachable(Unavailable):
 
     def __init__(self, url: str) -> None:
         super().__init__(
-            f"No Guanaco server answers at {url}.", hint="`guanaco up` starts one; `guanaco login --url` names another."
+            f"No Guanaco server answers at {url}.",
+            hint="`guanaco up` starts one; `guanaco login --url` names another.",
         )
 
 
@@ -267,7 +277,8 @@ class DataDirInUse(Unavailable):
 
     def __init__(self, data_dir: str) -> None:
         super().__init__(
-            f"Another Guanaco runs on {data_dir}.", hint="Stop it first, or choose another --data-dir."
+            f"Another Guanaco runs on {data_dir}.",
+            hint="Stop it first, or choose another --data-dir.",
         )
 
 
@@ -309,7 +320,9 @@ class RevisionNotFound(SubmissionFailure):
     code = "revision_not_found"
 
     def __init__(self, repo: str, revision: str) -> None:
-        super().__init__(f"The repo {repo} has no revision {revision}.", hint="Name a branch, a tag or a commit.")
+        super().__init__(
+            f"The repo {repo} has no revision {revision}.", hint="Name a branch, a tag or a commit."
+        )
 
 
 class PickleWeights(SubmissionFailure):

@@ -36,4 +36,6 @@ class Feedback(BaseModel):
 
 class FeedbackPage(BaseModel):
     items: list[Feedback]
-    next_cursor: str | None = Field(default=None, description="Give it back as ?cursor= for the next page.")
+    next_cursor: str | None = Field(
+        default=None, description="Give it back as ?cursor= for the next page."
+    )

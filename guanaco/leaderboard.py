@@ -20,7 +20,9 @@ class SubmissionMetrics(BaseModel):
     interval_low: float | None = Field(description="Wilson score interval, 95 %.")
     interval_high: float | None
     conversation_count: int
-    mean_conversation_length: float | None = Field(description="Messages not deleted, both sides, of rated conversations.")
+    mean_conversation_length: float | None = Field(
+        description="Messages not deleted, both sides, of rated conversations."
+    )
 
 
 class LeaderboardRow(SubmissionMetrics):

@@ -28,7 +28,8 @@ def parse_template(template: str) -> tuple[Piece, ...]:
         parsed = list(string.Formatter().parse(template))
     except ValueError as error:
         raise InvalidFormatter(
-            f"The template {template!r} is broken: {error}.", hint="Write {{ and }} for literal braces."
+            f"The template {template!r} is broken: {error}.",
+            hint="Write {{ and }} for literal braces.",
         ) from None
     pieces: list[Piece] = []
     for literal, field, spec, conversion in parsed:

@@ -20,6 +20,7 @@ class SseDecoder:
 
     def __init__(self) -> None:
         self.last_id: str | None = None
+        self._id: str | None = None
         self._buffer = b""
         self._event = ""
         self._data: list[str] = []
@@ -33,6 +34,7 @@ class SseDecoder:
     def reset(self) -> None:
         """Forget a half-read event: its connection is gone."""
         self._buffer, self._event, self._data = b"", "", []
+        self._id = self.last_id
 
     @staticmethod
     def _split(buffer: bytes) -> list[bytes]:
@@ -51,10 +53,11 @@ class SseDecoder:
         elif name == "data":
             self._data.append(value)
         elif name == "id" and "\0" not in value:
-            self.last_id = value
+            self._id = value
         return None
 
     def _dispatch(self) -> ServerEvent | None:
+        self.last_id = self._id
         event = ServerEvent(self._event or "message", "\n".join(self._data), self.last_id)
         is_empty = not self._data
         self._event, self._data = "", []

@@ -92,7 +92,11 @@ class SubmissionRequest(BaseModel):
         description="Branch, tag or commit; the repo's main branch otherwise.",
     )
     name: str | None = Field(
-        default=None, min_length=1, max_length=64, pattern=r"^[^\x00-\x1f\x7f]+$", description="Shown on the leaderboard."
+        default=None,
+        min_length=1,
+        max_length=64,
+        pattern=r"^[^\x00-\x1f\x7f]+$",
+        description="Shown on the leaderboard.",
     )
     params: GenerationParams = GenerationParams()
     formatter: PromptFormatter = PromptFormatter()
@@ -193,7 +197,9 @@ class StressReport(BaseModel):
     reasons: list[str] = Field(description="One sentence for each threshold that was missed.")
     at: datetime
     duration_s: float
-    offered_rate: float = Field(description="Requests a second that were due, whether or not earlier ones had ended.")
+    offered_rate: float = Field(
+        description="Requests a second that were due, whether or not earlier ones had ended."
+    )
     requests: int
     errors: int
     error_rate: float

@@ -43,7 +43,7 @@ class Address:
 
 class SyncTransport:
     def __init__(self, address: Address, transport: httpx.BaseTransport | None = None) -> None:
-        self.url = address.url
+        self.address, self.url = address, address.url
         with translated(self.url):
             self._http = httpx.Client(**address.options(), transport=transport)
 
@@ -92,7 +92,7 @@ class SyncTransport:
 
 class AsyncTransport:
     def __init__(self, address: Address, transport: httpx.AsyncBaseTransport | None = None) -> None:
-        self.url = address.url
+        self.address, self.url = address, address.url
         with translated(self.url):
             self._http = httpx.AsyncClient(**address.options(), transport=transport)
 

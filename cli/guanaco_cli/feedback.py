@@ -30,7 +30,7 @@ def feedback(
         bool, typer.Option("--csv", help="Print CSV, with the conversations.")
     ] = False,
 ) -> None:
-    """What people thought of your submission, newest first."""
+    """What people thought of your submission, oldest first."""
     if as_json and as_csv:
         raise typer.BadParameter("choose --json or --csv, not both.")
     with connect() as client:

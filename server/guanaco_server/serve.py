@@ -33,7 +33,7 @@ def run(settings: Settings, on_ready: Callable[[Started], None]) -> int:
     logging.basicConfig(
         level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    for noisy in ("httpx", "huggingface_hub", "alembic", "dbos"):
+    for noisy in ("httpx", "httpx2", "huggingface_hub", "alembic", "dbos"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     with DataDir(settings.data_dir) as data_dir, _listen(settings) as listener:
         server = _Server(Platform(settings, data_dir), settings, listener, on_ready)

@@ -19,11 +19,11 @@ from typing import Any
 
 import psutil
 import pytest
-from guanaco_server.demo.tiny_repo import make_tiny_repo
 
 from guanaco.submissions import GenerationParams
 from guanaco_server.artifacts.stores.local import LocalStore
 from guanaco_server.artifacts.stores.store import TENSORS_NAME, Manifest
+from guanaco_server.demo.tiny_repo import make_tiny_repo
 from guanaco_server.deployments.clusters.cluster import DeploymentSpec, ReplicaPhase
 from guanaco_server.deployments.clusters.local import LocalCluster
 from guanaco_server.deployments.clusters.local_records import DeploymentRecord

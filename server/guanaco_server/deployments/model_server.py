@@ -28,7 +28,7 @@ class Chunk:
     completion_tokens: int = 0
 
 
-class ModelServerFault(Exception):  # noqa: N818 - a fault of theirs, translated by each caller into its own error
+class ModelServerFault(Exception):  # translated by each caller into its own error
     """The server refused, broke off or sent something else than it should; the text says which."""
 
 

@@ -166,6 +166,10 @@ class DeploymentService:
                 row.restarts = restarts
         self.note_endpoint(submission_id, endpoint if phase is Phase.READY else None)
 
+    async def mark_ready(self, submission_id: str, endpoint: str) -> None:
+        """It has generated: the gateway may use it, and the reconciler looks after it from now on."""
+        await self.mark(submission_id, Phase.READY, endpoint)
+
     def note_endpoint(self, submission_id: str, endpoint: str | None) -> None:
         """What the gateway uses, in memory only."""
         if endpoint is None:

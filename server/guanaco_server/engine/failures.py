@@ -8,7 +8,7 @@ from collections.abc import Iterator
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
-class JobFailed(Exception):  # noqa: N818 - the job's verdict, not a programming error
+class JobFailed(Exception):  # the job's verdict, not a programming error
     """``code`` is one of disk_full, corrupt_weights, hub_unreachable, out_of_memory, serializer_died."""
 
     def __init__(self, code: str, message: str) -> None:

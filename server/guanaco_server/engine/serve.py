@@ -39,6 +39,8 @@ CPU_ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     # A process whose OpenMP threads have run must not fork; the engine takes its own count afterwards.
     "OMP_NUM_THREADS": "1",
+    # Log-probabilities (best_of) would be compiled at the first request: 13.7 s, and a C++ compiler needed.
+    "TORCH_COMPILE_DISABLE": "1",
 }
 ROUTES_LOGGER = "vllm.entrypoints.launchers.launcher"  # 36 lines at each start
 

@@ -76,11 +76,11 @@ class FeedbackService:
     async def page(
         self, account: Account, submission_id: str, cursor: str | None, limit: int
     ) -> FeedbackPage:
-        """Oldest first, so that the last page's cursor later gives only what is new."""
+        """Oldest first, so that the last cursor given, kept, later gives only what is new; None when there is nothing after it."""
         await self._submissions.require_visible(account, submission_id)
         position = _decode_cursor(cursor) if cursor else None
         items, last = await self._load(submission_id, position, limit)
-        return FeedbackPage(items=items, next_cursor=_encode_cursor(last) if last else cursor)
+        return FeedbackPage(items=items, next_cursor=_encode_cursor(last) if last else None)
 
     async def stream(self, account: Account, submission_id: str) -> AsyncIterator[Feedback]:
         """Everything there is, oldest first, page by page."""

@@ -9,7 +9,6 @@ from guanaco.errors import EngineMissing, ModelServerDied, ModelServerTooSlow
 from guanaco.submissions import Stage, Submission
 from guanaco_server.deployments.model_server import Generation, ModelServer, ModelServerFault
 from guanaco_server.deployments.service import Deployment, DeploymentService, ServerState
-from guanaco_server.deployments.tables import Phase
 from guanaco_server.submissions.pipeline.journal import Journal, Ticket
 
 POLL_S = 0.25
@@ -53,7 +52,7 @@ class ServerStart:
         started = time.monotonic()
         endpoint = await self._wait_healthy(ticket, started)
         await self._generate_once(submission, endpoint)
-        await self._deployments.mark(submission.id, Phase.READY, endpoint)
+        await self._deployments.mark_ready(submission.id, endpoint)
         await self._journal.log(
             ticket,
             Stage.DEPLOY,

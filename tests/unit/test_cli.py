@@ -1,0 +1,359 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from guanaco import errors
+from guanaco.accounts import Role
+from guanaco.profile import Profile
+from guanaco.submissions import GenerationParams
+from guanaco_cli import connection, keys
+from guanaco_cli.main import run
+from tests.fixtures.wire import (
+    AT,
+    Script,
+    event_json,
+    feedback_json,
+    refused,
+    reply_json,
+    sse,
+    submission_events,
+    submission_json,
+)
+
+HOSTILE = "\x1b]0;owned\x07\x1b[2J\u202e[bold]x[/bold]\x9b31m"
+
+
+@pytest.fixture(autouse=True)
+def profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "profile.json"
+    Profile("http://guanaco.test", "key").save(path)
+    monkeypatch.setenv("GUANACO_PROFILE", str(path))
+    for name in ("GUANACO_URL", "GUANACO_API_KEY", "GUANACO_DEBUG"):
+        monkeypatch.delenv(name, raising=False)
+    return path
+
+
+@pytest.fixture
+def server() -> Iterator[Any]:
+    """Call it with answers: commands then talk to them."""
+    tokens = []
+
+    def answering(*answers: Any) -> Script:
+        script = Script(*answers)
+        tokens.append(connection.transport.set(script.transport))
+        return script
+
+    yield answering
+    for token in reversed(tokens):
+        connection.transport.reset(token)
+
+
+def is_safe(text: str) -> bool:
+    return not any(mark in text for mark in "\x1b\x07\x9b\u202e")
+
+
+def test_submit_sends_every_option_and_prints_the_id_alone(server: Any, capsys: Any) -> None:
+    script = server(httpx.Response(202, json=submission_json(status="queued")))
+    options = {
+        "temperature": 0.5, "top_p": 0.9, "top_k": 7, "min_p": 0.1, "repetition_penalty": 1.1,
+        "presence_penalty": -0.5, "frequency_penalty": 0.5, "max_input_tokens": 512,
+        "max_output_tokens": 32, "best_of": 2,
+    }  # fmt: skip
+    arguments = [
+        part
+        for name, value in options.items()
+        for part in (f"--{name.replace('_', '-')}", str(value))
+    ]
+    words = ["--stopping-word", r"\n", "--stopping-word", "END"]
+    rest = ["--revision", "v1", "--name", "mine", "--formatter", "chatml", "--no-wait"]
+    assert run(["submit", "org/model", *arguments, *words, *rest]) == 0
+    sent = json.loads(script.requests[0].content)
+    assert sent["params"] == options | {"stopping_words": ["\n", "END"]}
+    assert (sent["revision"], sent["name"]) == ("v1", "mine")
+    assert set(options) | {"stopping_words"} == set(GenerationParams.model_fields)
+    shown = capsys.readouterr()
+    assert shown.out == "org-model_v1\n"
+    assert "logs -f org-model_v1" in shown.err
+
+
+def test_no_stopping_words_can_be_asked_for(server: Any) -> None:
+    script = server(httpx.Response(202, json=submission_json(status="queued")))
+    assert run(["submit", "org/model", "--stopping-word", "", "--no-wait"]) == 0
+    assert json.loads(script.requests[0].content)["params"]["stopping_words"] == []
+
+
+def test_submit_follows_the_stages_to_the_end(server: Any, capsys: Any) -> None:
+    stage = {"kind": "stage", "stage": "check"}
+    events = (
+        sse("stage", event_json(1, **stage, message="Stage check started.", data={"outcome": None}), 1)
+        + sse("log", event_json(2, message="a debug line", level="debug"), 2)
+        + sse("log", event_json(3, message=f"a line {HOSTILE}"), 3)
+        + sse("stage", event_json(4, **stage, message="Stage check done after 1.5 s.", data={"outcome": "done", "duration_s": 1.5}), 4)
+    )  # fmt: skip
+    server(
+        httpx.Response(202, json=submission_json(status="queued")),
+        httpx.Response(200, content=events),
+        httpx.Response(200, json=submission_json()),
+    )
+    assert run(["submit", "org/model", "--json"]) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["status"] == "deployed"
+    assert "Stage check done after 1.5 s." in shown.err
+    assert "a debug line" not in shown.err
+    assert is_safe(shown.err)
+
+
+def test_a_submission_that_fails_says_why_and_whom_to_blame(server: Any, capsys: Any) -> None:
+    failure = {
+        "code": "pickle_weights", "detail": "It holds pickles.", "hint": "Convert them.",
+        "blame": "developer", "stage": "check",
+    }  # fmt: skip
+    server(
+        httpx.Response(202, json=submission_json(status="queued")),
+        httpx.Response(200, content=b""),
+        httpx.Response(200, json=submission_json(status="failed", failure=failure)),
+    )
+    assert run(["submit", "org/model"]) == 1
+    shown = capsys.readouterr().err
+    assert "error: org-model_v1 failed in stage check: It holds pickles." in shown
+    assert "hint: Convert them." in shown
+    assert "blame: developer" in shown
+
+
+def test_ctrl_c_leaves_the_remote_work_running_and_says_how_to_follow_it(
+    server: Any, capsys: Any
+) -> None:
+    def interrupt(_request: httpx.Request) -> httpx.Response:
+        raise KeyboardInterrupt
+
+    script = server(httpx.Response(202, json=submission_json(status="queued")), interrupt)
+    assert run(["submit", "org/model"]) == 130
+    assert "guanaco logs -f org-model_v1" in capsys.readouterr().err
+    assert not any(request.url.path.endswith("cancel") for request in script.requests)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["submit", "nonsense"], "REPO: It should look like org/name"),
+        (["submit", "a/b", "--temperature", "3"], "--temperature: Input should be less than or equal to 2."),
+        (["submit", "a/b", "--stopping-word", "x" * 65], "--stopping-word: "),
+        (["submit", "a/b", "--formatter", "nothing"], "neither a preset nor a file"),
+        (["submit", "a/b", "--top-k", "many"], "--top-k"),
+        (["keys", "create", "--role", "king", "--name", "x"], "--role"),
+        (["keys", "create", "--role", "admin", "--name", "no spaces"], "--name: It should be"),
+        (["chat", "x", "--bot", "nobody"], "marlowe"),
+        (["feedback", "x", "--json", "--csv"], "not both"),
+        (["nonsense"], "No such command"),
+    ],
+)  # fmt: skip
+def test_wrong_use_is_a_sentence_and_exit_status_2(
+    arguments: list[str], says: str, server: Any, capsys: Any
+) -> None:
+    script = server(httpx.Response(500))
+    assert run(arguments) == 2
+    shown = capsys.readouterr()
+    assert says in shown.err
+    assert "Traceback" not in shown.err
+    assert not shown.out
+    assert not script.requests
+
+
+def test_two_problems_are_two_sentences(capsys: Any) -> None:
+    assert run(["submit", "a/b", "--temperature", "3", "--top-p", "0"]) == 2
+    assert capsys.readouterr().err.count("error: ") == 2
+
+
+def test_a_refusal_is_a_sentence_with_a_hint_and_exit_status_1(server: Any, capsys: Any) -> None:
+    server(refused(errors.SubmissionNotFound("x"), 404))
+    assert run(["status", "x"]) == 1
+    assert (
+        capsys.readouterr().err
+        == "error: No submission x.\nhint: `guanaco submissions` lists yours.\n"
+    )
+
+
+def test_what_nobody_foresaw_is_a_sentence_and_a_traceback_only_when_asked_for(
+    server: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server(ZeroDivisionError("odd"))
+    assert run(["submissions"]) == 1
+    assert capsys.readouterr().err.startswith(
+        "error: Something unexpected happened: ZeroDivisionError: odd"
+    )
+    monkeypatch.setenv("GUANACO_DEBUG", "1")
+    assert run(["submissions"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_status_shows_stages_failure_and_blame(server: Any, capsys: Any) -> None:
+    stages = [
+        {"run": 1, "stage": "resolve", "attempts": 1, "started_at": AT, "ended_at": "2026-01-02T03:04:06.5Z", "outcome": "done"},
+        {"run": 1, "stage": "check", "attempts": 2, "started_at": AT, "ended_at": None, "outcome": None},
+    ]  # fmt: skip
+    server(httpx.Response(200, json=submission_json(status="checking", stages=stages)))
+    assert run(["status", "org-model_v1"]) == 0
+    shown = capsys.readouterr().out
+    assert "1.5 s" in shown
+    assert "running" in shown
+    assert "560.0 k" in shown
+
+
+READING = [
+    (["submissions"], [submission_json()]),
+    (["status", "x"], submission_json()),
+    (["keys", "list"], []),
+    (["leaderboard"], {"at": AT, "rows": []}),
+    (["feedback", "x"], {"items": [feedback_json(1)], "next_cursor": None}),
+    (["stress", "x"], {
+        "is_passed": True, "reasons": [], "at": AT, "duration_s": 6, "offered_rate": 2, "requests": 12, "errors": 0,
+        "error_rate": 0, "output_tokens": 99, "tokens_per_second": 16.5, "ttft_ms": None, "tpot_ms": None, "e2e_ms": None,
+    }),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"), READING, ids=[" ".join(case[0]) for case in READING]
+)
+def test_every_reading_command_prints_json_or_a_table_on_stdout(
+    arguments: list[str], answer: Any, server: Any, capsys: Any
+) -> None:
+    server(httpx.Response(200, json=answer))
+    assert run([*arguments, "--json"]) == 0
+    shown = capsys.readouterr()
+    json.loads(shown.out)
+    assert not shown.err
+    assert run(arguments) == 0
+    assert capsys.readouterr().out.strip()
+
+
+def test_logs_show_debug_lines_only_when_asked_for(server: Any, capsys: Any) -> None:
+    body = submission_events(1) + sse(
+        "log", event_json(2, level="debug", message=f"deep {HOSTILE}"), 2
+    )
+    script = server(httpx.Response(200, content=body))
+    assert run(["logs", "x"]) == 0
+    assert "deep" not in capsys.readouterr().out
+    assert run(["logs", "x", "-f", "--verbose"]) == 0
+    shown = capsys.readouterr().out
+    assert "debug: deep" in shown
+    assert is_safe(shown)
+    assert run(["logs", "x", "--json"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [json.loads(line)["seq"] for line in lines] == [1, 2]
+    assert json.loads(lines[1])["message"] == f"deep {HOSTILE}"
+    assert is_safe(lines[1])
+    assert [request.url.query for request in script.requests] == [
+        b"follow=false",
+        b"",
+        b"follow=false",
+    ]
+
+
+def test_feedback_cannot_drive_the_terminal(server: Any, capsys: Any) -> None:
+    page = {"items": [feedback_json(1, text=HOSTILE, user=HOSTILE)], "next_cursor": None}
+    server(httpx.Response(200, json=page))
+    for form in ([], ["--csv"], ["--json"]):
+        assert run(["feedback", "x", *form]) == 0
+        assert is_safe(capsys.readouterr().out)
+    assert run(["feedback", "x"]) == 0
+    assert "[bold]x[/bold]" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t=", " =", "\uff1d"])
+def test_a_csv_cell_is_never_a_formula(start: str, server: Any, capsys: Any) -> None:
+    text = f"{start}HYPERLINK(A1)"
+    message = {"id": "m", "sender": "user", "content": 'hi, "you"', "at": AT}
+    page = {"items": [feedback_json(1, text=text, messages=[message])], "next_cursor": None}
+    server(httpx.Response(200, json=page))
+    assert run(["feedback", "x", "--csv"]) == 0
+    row = next(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert row["text"] == f"'{text}"
+    assert row["messages"] == 'user: hi, "you"'
+
+
+def chat_answer(request: httpx.Request) -> httpx.Response:
+    sent = json.loads(request.content)
+    reply = reply_json(f"reply {len(sent['turns'])}{HOSTILE}", prompt=f"the prompt {HOSTILE}")
+    if not sent["stream"]:
+        return httpx.Response(200, json=reply)
+    return httpx.Response(
+        200, content=sse("token", {"text": reply["content"]}) + sse("done", reply)
+    )
+
+
+def test_chat_reads_lines_from_stdin_and_remembers_the_turns(
+    server: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = server(chat_answer)
+    monkeypatch.setattr("sys.stdin", io.StringIO("hello\n\nand then?\n"))
+    assert run(["chat", "x", "--bot", "ada"]) == 0
+    shown = capsys.readouterr()
+    assert [line[:7] for line in shown.out.splitlines()] == ["reply 1", "reply 3"]
+    assert is_safe(shown.out)
+    turns = json.loads(script.requests[1].content)["turns"]
+    assert [turn["sender"] for turn in turns] == ["user", "bot", "user"]
+
+
+def test_chat_says_one_message_and_shows_the_very_prompt(server: Any, capsys: Any) -> None:
+    server(chat_answer)
+    assert run(["chat", "x", "--message", "hello", "--show-prompt"]) == 0
+    shown = capsys.readouterr()
+    assert "the prompt" in shown.err
+    assert is_safe(shown.err)
+    assert run(["chat", "x", "--message", "hello", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["prompt"].startswith("the prompt")
+
+
+@pytest.mark.parametrize("verb", ["cancel", "deactivate", "reactivate", "teardown"])
+def test_a_verb_is_one_request_and_one_line(verb: str, server: Any, capsys: Any) -> None:
+    script = server(httpx.Response(200, json=submission_json(status="inactive")))
+    assert run([verb, "org-model_v1"]) == 0
+    assert script.requests[0].url.path == f"/api/v1/submissions/org-model_v1/{verb}"
+    assert capsys.readouterr().err == "org-model_v1 is inactive.\n"
+
+
+def test_redeploy_shows_only_what_happens_from_now_on(server: Any, capsys: Any) -> None:
+    old = event_json(1, message="an old line", at="2026-01-02T03:04:04Z")
+    server(
+        httpx.Response(202, json=submission_json(status="queued")),
+        httpx.Response(200, content=sse("log", old, 1) + submission_events(2)),
+        httpx.Response(200, json=submission_json()),
+    )
+    assert run(["redeploy", "org-model_v1"]) == 0
+    shown = capsys.readouterr().err
+    assert "line 2" in shown
+    assert "an old line" not in shown
+
+
+def test_a_new_key_is_the_only_thing_on_stdout(server: Any, capsys: Any) -> None:
+    created = {"id": "k1", "name": "app", "role": "backend", "created_at": AT, "key": "gk_secret"}
+    server(httpx.Response(201, json=created))
+    assert run(["keys", "create", "--role", "backend", "--name", "app"]) == 0
+    assert capsys.readouterr().out == "gk_secret\n"
+
+
+def test_the_roles_that_can_be_chosen_are_all_roles() -> None:
+    from typing import get_args, get_type_hints
+
+    assert set(get_args(get_type_hints(keys.create)["role"])) == {str(role) for role in Role}
+
+
+def test_login_tries_the_key_before_it_is_stored(server: Any, profile: Path, capsys: Any) -> None:
+    server(refused(errors.Unauthenticated(), 401))
+    before = profile.read_text()
+    assert run(["login", "--url", "http://new.test", "--key", "wrong"]) == 1
+    assert profile.read_text() == before
+    script = server(httpx.Response(200, json={"name": "alice", "role": "developer"}))
+    assert run(["login", "--url", "http://new.test", "--key", "right"]) == 0
+    assert script.requests[0].headers["Authorization"] == "Bearer right"
+    assert Profile.read(profile) == Profile("http://new.test", "right")
+    assert "right" not in capsys.readouterr().err

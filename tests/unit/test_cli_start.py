@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import pytest
+from annotated_types import Ge, Gt, Le
+
+from guanaco.submissions import GenerationParams
+from guanaco_cli import submit
+from guanaco_cli.console import Console
+from guanaco_cli.main import run
+
+ROOT = Path(__file__).parents[2]
+HEAVY = {
+    "httpx",
+    "pydantic",
+    "rich",
+    "yaml",
+    "asyncio",
+    "guanaco_server",
+    "fastapi",
+    "sqlalchemy",
+    "torch",
+}
+COMMANDS = [
+    "login",
+    "submit",
+    "submissions",
+    "status",
+    "logs",
+    "stress",
+    "chat",
+    "feedback",
+    "leaderboard",
+    "cancel",
+    "deactivate",
+    "reactivate",
+    "redeploy",
+    "teardown",
+    "up",
+    "demo",
+    "doctor",
+    "keys",
+]
+
+
+def python(code: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([str(ROOT / name) for name in (".", "cli", "server")])
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": path, **environ},
+    )
+
+
+def loaded_by(*arguments: str) -> set[str]:
+    code = f"import sys\nfrom guanaco_cli.main import run\nrun({list(arguments)})\nprint('LOADED', *sys.modules)"
+    loaded = set(python(code).stdout.rpartition("LOADED")[2].split())
+    assert "guanaco_cli.main" in loaded
+    return loaded
+
+
+def test_help_imports_nothing_heavy() -> None:
+    assert not HEAVY & loaded_by("--help")
+
+
+@pytest.mark.parametrize("arguments", [("submit", "--help"), ("nonsense",)])
+def test_a_commands_help_and_a_misspelt_command_import_no_more_than_typer_does(
+    arguments: tuple[str, ...],
+) -> None:
+    assert not (HEAVY - {"pydantic"}) & loaded_by(*arguments)  # Typer reads arguments with pydantic
+
+
+def test_help_lists_every_command(capsys: Any) -> None:
+    assert run(["--help"]) == 0
+    shown = capsys.readouterr().out
+    for command in COMMANDS:
+        assert re.search(rf"^  {command} ", shown, re.MULTILINE), command
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself_with_an_example(command: str, capsys: Any) -> None:
+    sub = ["create"] if command == "keys" else []
+    assert run([command, *sub, "--help"]) == 0
+    assert "Example: guanaco" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_help_of_generation_parameters_tells_the_true_ranges_and_defaults() -> None:
+    hints = get_type_hints(submit.submit, include_extras=True)
+    for name, field in GenerationParams.model_fields.items():
+        option = get_args(hints["stopping_word" if name == "stopping_words" else name])[1]
+        default = r"\n" if name == "stopping_words" else str(field.default)
+        assert option.help.endswith(f"[default: {default}]"), name
+        for limit in (one for one in field.metadata if isinstance(one, Ge | Gt | Le)):
+            value = (
+                limit.le
+                if isinstance(limit, Le)
+                else limit.ge
+                if isinstance(limit, Ge)
+                else limit.gt
+            )
+            assert re.search(rf"(?<!\d){value}\b", option.help), (name, limit)
+
+
+def test_python_m_is_the_same_command() -> None:
+    code = "import runpy, sys\nsys.argv = ['guanaco', '--help']\nrunpy.run_module('guanaco_cli', run_name='__main__')"
+    shown = python(code)
+    assert shown.returncode == 0
+    assert shown.stdout.startswith("Usage: guanaco ")
+
+
+def test_completion_can_be_installed() -> None:
+    shown = python(
+        "from guanaco_cli.main import main; main()",
+        _GUANACO_COMPLETE="complete_bash",
+        COMP_WORDS="guanaco sub",
+        COMP_CWORD="1",
+    )
+    assert {"submit", "submissions"} <= set(shown.stdout.split())
+
+
+def test_a_character_that_the_terminal_cannot_show_is_no_failure() -> None:
+    code = "from guanaco_cli.console import console; console.prepare(); console.line('\\u2713 \\ud83e')"
+    shown = python(code, PYTHONIOENCODING="ascii")
+    assert shown.returncode == 0
+    assert shown.stdout.startswith("?")
+
+
+def test_nothing_is_coloured_without_a_terminal(capsys: Any) -> None:
+    Console().error("Bad.", "Do good.")
+    assert capsys.readouterr().err == "error: Bad.\nhint: Do good.\n"
+
+
+def test_a_closed_pipe_is_no_traceback() -> None:
+    code = "from guanaco_cli.main import main; main()"
+    path = os.pathsep.join([str(ROOT / name) for name in (".", "cli", "server")])
+    shown = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -c '{code}' --help | true; echo ${{PIPESTATUS[0]}}"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    assert "Traceback" not in shown.stderr

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from guanaco.profile import Profile
+from guanaco_cli.main import run
+from guanaco_cli.up import greet, read_settings
+from guanaco_server.serve import Started
+
+URL = "http://127.0.0.1:8300"
+
+
+@pytest.fixture(autouse=True)
+def profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in os.environ:
+        if name.startswith("GUANACO_"):
+            monkeypatch.delenv(name)
+    path = tmp_path / "config" / "profile.json"
+    monkeypatch.setenv("GUANACO_PROFILE", str(path))
+    monkeypatch.chdir(tmp_path)
+    return path
+
+
+def test_the_first_start_shows_the_admin_key_and_stores_the_profile(
+    profile: Path, capsys: Any
+) -> None:
+    greet(Started(URL, "gk_admin"))
+    shown = capsys.readouterr().err
+    assert URL in shown
+    assert shown.count("gk_admin") == 1
+    assert Profile.read(profile) == Profile(URL, "gk_admin")
+
+
+def test_a_later_start_shows_no_key_and_touches_no_profile(profile: Path, capsys: Any) -> None:
+    greet(Started(URL, None))
+    assert URL in capsys.readouterr().err
+    assert not profile.exists()
+
+
+def test_a_profile_of_another_server_stays(profile: Path, capsys: Any) -> None:
+    other = Profile("https://guanaco.example.com", "mine")
+    other.save(profile)
+    greet(Started(URL, "gk_admin"))
+    assert Profile.read(profile) == other
+    assert f"guanaco login --url {URL}" in capsys.readouterr().err
+
+
+def test_a_new_platform_at_the_same_address_takes_the_profile_over(profile: Path) -> None:
+    Profile(URL, "of a data folder that is gone").save(profile)
+    greet(Started(URL, "gk_admin"))
+    assert Profile.read(profile) == Profile(URL, "gk_admin")
+
+
+def test_a_profile_that_cannot_be_used_does_not_stop_the_platform(
+    profile: Path, capsys: Any
+) -> None:
+    Profile(URL, "x").save(profile)
+    profile.chmod(0o644)
+    greet(Started(URL, "gk_admin"))
+    assert "warning: " in capsys.readouterr().err
+
+
+def test_the_engine_environment_beside_the_working_folder_is_found(tmp_path: Path) -> None:
+    python = tmp_path / ".venv-engine" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.touch()
+    assert read_settings({}).engine_python == python
+
+
+def test_what_the_settings_say_of_the_engine_is_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".venv-engine" / "bin").mkdir(parents=True)
+    (tmp_path / ".venv-engine" / "bin" / "python").touch()
+    config = tmp_path / "guanaco.toml"
+    config.write_text('engine_python = "/opt/engine/bin/python"\n')
+    monkeypatch.setenv("GUANACO_CONFIG", str(config))
+    assert read_settings({}).engine_python == Path("/opt/engine/bin/python")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("GUANACO_STRESS_RATE", "-1", "GUANACO_STRESS_RATE: Input should be greater than 0."),
+        ("GUANACO_ENGINE_ARGS", "not json", "The settings cannot be read"),
+        ("GUANACO_PORT", "many", "GUANACO_PORT: "),
+    ],
+)
+def test_a_wrong_setting_is_a_sentence_and_exit_status_2(
+    name: str, value: str, says: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setenv(name, value)
+    assert run(["up"]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_a_broken_config_file_is_a_sentence_and_exit_status_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setenv("GUANACO_CONFIG", "")  # given back at the end of the test
+    (tmp_path / "bad.toml").write_text("port = \n")
+    assert run(["up", "--config", str(tmp_path / "bad.toml")]) == 2
+    assert "The settings cannot be read" in capsys.readouterr().err
+    assert run(["up", "--config", str(tmp_path / "none.toml")]) == 2
+
+
+def test_without_the_platforms_packages_it_says_which_extra_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setitem(sys.modules, "guanaco_server.serve", None)
+    assert run(["up"]) == 1
+    assert "pip install 'guanaco[server]'" in capsys.readouterr().err
