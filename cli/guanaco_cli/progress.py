@@ -58,7 +58,7 @@ class LineProgress:
 
     def show(self, event: SubmissionEvent) -> None:
         if event.kind != "status" and is_shown(event, self._is_verbose):
-            line = clean_line(f"{words.clock(event.at)} {event.stage or '':<9} {event.message}")
+            line = f"{words.clock(event.at)} {event.stage or '':<9} {clean_line(event.message)}"
             console.say(line, style=LEVEL_STYLES.get(event.level))
 
 

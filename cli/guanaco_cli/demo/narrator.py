@@ -35,7 +35,7 @@ class Narrator:
         console.say("\nA user of the app talks to it:", style=BOLD)
         self._line(f"{bot.name}: {bot.first_message}")
         self._line(f"{user}: {content}")
-        self.says(f"{bot.name}:")
+        self.says(f"{bot.name}: ")
 
     def says(self, text: str) -> None:
         console.piece(text, is_talk=self._is_talk)

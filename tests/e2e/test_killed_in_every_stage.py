@@ -1,0 +1,102 @@
+"""kill -9 of the platform in every stage: the next start ends with `deployed`, and nothing finished is done twice."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from guanaco import Client
+from guanaco.chat import Bot
+from guanaco.submissions import Outcome, Stage, Status, Submission
+from tests.e2e.conftest import StartPlatform
+from tests.fixtures.hub import ControlledHub
+from tests.fixtures.up import SCRIPTED_ENGINE, eventually
+
+pytestmark = pytest.mark.engine
+
+# What keeps each stage from ending, so that it can be hit: the Hub holds an answer, the model server is slow.
+HELD_AT_HUB = {
+    Stage.RESOLVE: "/api/models/",
+    Stage.CHECK: "/config.json",
+    Stage.SERIALIZE: "/model.safetensors",
+}
+SETTINGS: dict[Stage, dict[str, object]] = {
+    Stage.DEPLOY: {"engine_command": [*SCRIPTED_ENGINE, "--start-delay", "4"]},
+    Stage.STRESS: {"stress_duration_s": 4},
+}
+REFUSE_TO_PUBLISH = """
+CREATE TRIGGER refuse_to_publish BEFORE UPDATE OF status ON submissions WHEN NEW.status = 'deployed'
+BEGIN SELECT RAISE(ABORT, 'held by the test'); END
+"""
+
+
+@pytest.mark.parametrize("stage", list(Stage))
+def test_a_platform_killed_in_a_stage_finishes_after_a_restart(
+    stage: Stage, start_platform: StartPlatform, hub: ControlledHub
+) -> None:
+    up = start_platform(**SETTINGS.get(stage, {}))
+    if stage is Stage.PUBLISH:
+        execute(up.data_dir, REFUSE_TO_PUBLISH)
+    if stage is not Stage.SERIALIZE and stage in HELD_AT_HUB:
+        hub.hold(HELD_AT_HUB[stage])
+    client = up.client()
+    submission = client.submit("acme/tiny")
+    if stage is Stage.SERIALIZE:
+        eventually(lambda: is_running(client, submission.id, Stage.SERIALIZE), "serialize stage")
+        hub.hold(HELD_AT_HUB[stage])
+    eventually(lambda: is_running(client, submission.id, stage), f"{stage} stage")
+
+    up.kill()
+    hub.release()
+    if stage is Stage.PUBLISH:
+        execute(up.data_dir, "DROP TRIGGER refuse_to_publish")
+    up.start()
+
+    done = client.wait(submission.id)
+    assert done.status is Status.DEPLOYED, done.failure
+    attempts = {run.stage: run.attempts for run in done.stages}
+    assert all(run.outcome is Outcome.DONE for run in done.stages)
+    assert attempts[stage] >= 2
+    assert {attempts[other] for other in Stage if other is not stage} == {1}
+    assert len(up.model_servers()) == 1
+
+
+def test_servers_are_found_again_after_a_kill(start_platform: StartPlatform) -> None:
+    up = start_platform()
+    client = up.client()
+    submission = client.wait(client.submit("acme/tiny").id)
+    (before,) = up.model_servers()
+
+    up.kill()
+    up.start()
+
+    (after,) = up.model_servers()
+    assert (after.pid, after.create_time()) == (before.pid, before.create_time())
+    assert client.preview(submission.id, Bot(name="Luna"), []).content
+
+
+def test_servers_end_by_themselves_when_no_platform_comes_back(
+    start_platform: StartPlatform,
+) -> None:
+    up = start_platform(lifeline_grace_s=1)
+    client = up.client()
+    client.wait(client.submit("acme/tiny").id)
+    assert up.model_servers()
+
+    up.kill()
+
+    eventually(lambda: not up.model_servers(), "end of the model servers", 20)
+
+
+def is_running(client: Client, submission_id: str, stage: Stage) -> bool:
+    submission: Submission = client.submission(submission_id)
+    assert submission.status is not Status.FAILED, submission.failure
+    return any(run.stage is stage and run.outcome is None for run in submission.stages)
+
+
+def execute(data_dir: Path, statement: str) -> None:
+    with closing(sqlite3.connect(data_dir / "guanaco.db", timeout=10)) as connection, connection:
+        connection.execute(statement)

@@ -1,0 +1,65 @@
+"""The story that everything else serves: a developer submits a repo, and reads what a user thought of that very model."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from guanaco.accounts import Role
+from guanaco.bots import BOTS
+from guanaco.chat import Reply, Sender, Token
+from guanaco.submissions import EventKind, GenerationParams, Outcome, Stage, Status
+from tests.e2e.conftest import StartPlatform
+
+PROMISE_S = 300  # the product's promise, not a measurement: on this machine it takes half a minute
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(
+    "database", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
+)
+def test_a_developer_reads_the_first_feedback_within_five_minutes(
+    start_platform: StartPlatform, database: str, request: pytest.FixtureRequest
+) -> None:
+    started = time.monotonic()
+    settings: dict[str, object] = {"engine_command": "null"}
+    if database == "postgres":
+        postgres = request.getfixturevalue("postgres")
+        settings["database_url"] = postgres.url(postgres.create()).replace("+psycopg", "")
+    up = start_platform(**settings)
+    developer = up.client(Role.DEVELOPER, "ada")
+    app = up.client(Role.BACKEND, "app")
+
+    params = GenerationParams(best_of=2, max_output_tokens=24)
+    submission = developer.submit("acme/tiny", name="Tiny", params=params)
+    events = []
+    submission = developer.wait(submission.id, events.append)
+    assert submission.status is Status.DEPLOYED, submission.failure
+    assert [run.stage for run in submission.stages] == list(Stage)
+    assert all(run.outcome is Outcome.DONE and run.attempts == 1 for run in submission.stages)
+    assert [event.seq for event in events] == list(range(1, len(events) + 1))
+    assert {event.kind for event in events} == set(EventKind)
+    assert developer.stress(submission.id).is_passed
+
+    bot = BOTS["luna"] if "luna" in BOTS else next(iter(BOTS.values()))
+    opened = app.open_conversation("user-17", bot, user_name="Sam", consent=True)
+    assert opened.submission_id == submission.id
+    *tokens, reply = list(app.stream_send(opened.conversation_id, "Hello! How are you?"))
+    assert isinstance(reply, Reply)
+    assert "".join(token.text for token in tokens if isinstance(token, Token)) == reply.content
+    assert reply.usage.prompt_tokens > 10 < len(reply.content)
+    app.rate(opened.conversation_id, True, "She is funny.")
+
+    (feedback,) = developer.feedback(submission.id)
+    assert time.monotonic() - started < PROMISE_S
+    assert feedback.thumbs_up
+    assert feedback.text == "She is funny."
+    assert feedback.user.startswith("user_")
+    assert "user-17" not in feedback.model_dump_json()
+    assert [(m.sender, m.content) for m in feedback.messages] == [
+        (Sender.USER, "Hello! How are you?"),
+        (Sender.BOT, reply.content),
+    ]
+    (row,) = app.leaderboard().rows
+    assert (row.rank, row.submission_id, row.thumbs_up) == (1, submission.id, 1)
