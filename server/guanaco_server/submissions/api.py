@@ -10,7 +10,7 @@ from fastapi import APIRouter, Header
 from fastapi.responses import StreamingResponse
 
 from guanaco.accounts import Role
-from guanaco.submissions import StressReport, Submission, SubmissionRequest
+from guanaco.submissions import StressReport, Submission, SubmissionEvent, SubmissionRequest
 from guanaco_server.accounts.auth import Auth
 from guanaco_server.accounts.service import Account
 from guanaco_server.sse import HEARTBEAT, encode_event, event_stream
@@ -45,10 +45,13 @@ def router(submissions: SubmissionService, feed: EventFeed, auth: Auth) -> APIRo
 
     @routes.get("/{submission_id}/events")
     async def follow_events(
-        submission_id: str, last_event_id: LastEventId = 0, account: Account = developer
+        submission_id: str,
+        last_event_id: LastEventId = 0,
+        follow: bool = True,
+        account: Account = developer,
     ) -> StreamingResponse:
         await submissions.require_visible(account, submission_id)
-        return event_stream(_encoded(feed, submission_id, last_event_id))
+        return event_stream(_encoded(feed.follow(submission_id, last_event_id, wait=follow)))
 
     @routes.get("/{submission_id}/stress")
     async def read_stress_report(submission_id: str, account: Account = developer) -> StressReport:
@@ -77,9 +80,9 @@ def router(submissions: SubmissionService, feed: EventFeed, auth: Auth) -> APIRo
     return routes
 
 
-async def _encoded(feed: EventFeed, submission_id: str, after: int) -> AsyncIterator[bytes]:
+async def _encoded(events: AsyncIterator[SubmissionEvent | None]) -> AsyncIterator[bytes]:
     quiet_since = time.monotonic()
-    async for event in feed.follow(submission_id, after):
+    async for event in events:
         if event is not None:
             quiet_since = time.monotonic()
             yield encode_event(event.kind, event, event.seq)

@@ -18,15 +18,17 @@ class EventFeed:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def follow(self, submission_id: str, after: int) -> AsyncIterator[SubmissionEvent | None]:
-        """Events with a ``seq`` over ``after``, until the pipeline has ended and all is sent. None when there is nothing new."""
+    async def follow(
+        self, submission_id: str, after: int, wait: bool = True
+    ) -> AsyncIterator[SubmissionEvent | None]:
+        """Events with a ``seq`` over ``after``, until the pipeline has ended and all is sent. None when there is nothing new. Without ``wait`` only what is recorded now."""
         while True:
             events, status = await self._load(submission_id, after)
             for event in events:
                 yield event
             if events:
                 after = events[-1].seq
-            elif status not in IN_PROGRESS:
+            elif status not in IN_PROGRESS or not wait:
                 return
             else:
                 yield None

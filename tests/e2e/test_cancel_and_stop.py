@@ -1,0 +1,115 @@
+"""Stopping things: a submission in any stage, the platform in any stage, a published model."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from guanaco.errors import IllegalTransition, NoModelAvailable
+from guanaco.submissions import Outcome, Stage, Status
+from tests.e2e.conftest import StartPlatform
+from tests.e2e.test_bad_submissions import can_reply
+from tests.e2e.test_killed_in_every_stage import HELD_AT_HUB, SETTINGS, is_running
+from tests.fixtures.hub import ControlledHub
+from tests.fixtures.up import eventually
+
+pytestmark = pytest.mark.engine
+
+LONG_STAGES = [stage for stage in Stage if stage is not Stage.PUBLISH]  # publish is one transaction
+
+
+@pytest.mark.parametrize("stage", LONG_STAGES)
+def test_a_submission_cancelled_in_a_stage_leaves_nothing_behind(
+    stage: Stage, start_platform: StartPlatform, hub: ControlledHub
+) -> None:
+    up = start_platform(**SETTINGS.get(stage, {}))
+    client = up.client()
+    if stage in (Stage.RESOLVE, Stage.CHECK):
+        hub.hold(HELD_AT_HUB[stage])
+    submission = client.submit("acme/tiny")
+    eventually(lambda: is_running(client, submission.id, stage), f"{stage} stage")
+
+    assert client.cancel(submission.id).status is Status.CANCELLED
+
+    eventually(
+        lambda: client.submission(submission.id).stages[-1].outcome is Outcome.CANCELLED,
+        "end of the stage",
+        10,
+    )
+    hub.release()
+    eventually(lambda: not up.model_servers(), "end of the model server", 10)
+    staging = up.data_dir / "artifacts" / ".staging"
+    eventually(lambda: not staging.exists() or not any(staging.iterdir()), "empty staging", 10)
+    with pytest.raises(IllegalTransition):
+        client.cancel(submission.id)
+
+
+@pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGINT])
+def test_a_platform_stopped_in_a_stage_goes_on_with_it_at_the_next_start(
+    by: signal.Signals, start_platform: StartPlatform
+) -> None:
+    up = start_platform(**SETTINGS[Stage.DEPLOY])
+    submission = up.client().submit("acme/tiny")
+    client = up.client()
+    eventually(lambda: is_running(client, submission.id, Stage.DEPLOY), "deploy stage")
+
+    assert up.stop(by) == 0
+    assert up.model_servers() == []
+    up.start()
+
+    done = up.client().wait(submission.id)
+    assert done.status is Status.DEPLOYED, done.failure
+
+
+def test_a_published_model_is_served_again_after_a_stop_and_a_start(
+    start_platform: StartPlatform,
+) -> None:
+    up = start_platform()
+    client = up.client()
+    client.wait(client.submit("acme/tiny").id)
+    opened = client.open_conversation("user", {"name": "Luna"}, consent=True)
+
+    assert up.stop() == 0
+    assert up.model_servers() == []
+    up.start()
+    client = up.client()
+
+    eventually(lambda: client.leaderboard().rows[0].status is Status.DEPLOYED, "leaderboard")
+    eventually(up.model_servers, "model server")
+    eventually(lambda: can_reply(client, opened.conversation_id), "reply")
+
+
+def test_deactivate_reactivate_redeploy_and_teardown(start_platform: StartPlatform) -> None:
+    up = start_platform()
+    client = up.client()
+    submission = client.wait(client.submit("acme/tiny").id)
+    opened = client.open_conversation("user", {"name": "Luna"}, consent=True)
+
+    client.deactivate(submission.id)
+    assert client.send(opened.conversation_id, "Still here?").content
+    with pytest.raises(NoModelAvailable):
+        client.open_conversation("user", {"name": "Luna"}, consent=True)
+    client.reactivate(submission.id)
+    client.open_conversation("user", {"name": "Luna"}, consent=True)
+
+    (before,) = up.model_servers()
+    client.redeploy(submission.id)
+    redeployed = client.wait(submission.id)
+    assert redeployed.status is Status.DEPLOYED, redeployed.failure
+    (after,) = up.model_servers()
+    assert after.pid != before.pid
+    assert redeployed.commit == submission.commit
+
+    assert client.teardown(submission.id).status is Status.TORN_DOWN
+    eventually(lambda: not up.model_servers(), "end of the model server", 10)
+
+
+def test_a_second_submission_of_a_commit_reuses_its_artifact(start_platform: StartPlatform) -> None:
+    client = start_platform().client()
+    first = client.wait(client.submit("acme/tiny").id)
+    second = client.wait(client.submit("acme/tiny").id)
+    assert (first.id, second.id) == ("acme-tiny_v1", "acme-tiny_v2")
+    assert first.artifact_key == second.artifact_key
+    said = [event.message for event in client.events(second.id)]
+    assert any("used again" in message for message in said)
