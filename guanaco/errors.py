@@ -8,17 +8,13 @@ GuanacoError
 │   └── PayloadTooLarge          the request's body is over the limit
 ├── Unauthenticated              no key, or one that is wrong or revoked
 ├── Forbidden                    a valid key whose role does not allow this
-├── NotFound
-│   ├── SubmissionNotFound
-│   ├── ConversationNotFound
-│   ├── KeyNotFound
-│   └── ReportNotFound           no stress report yet
+├── NotFound                     SubmissionNotFound, ConversationNotFound, KeyNotFound,
+│                                ReportNotFound (no stress report yet)
 ├── Conflict
 │   ├── IllegalTransition        the submission's status does not allow this
 │   ├── IdempotencyConflict      the same Idempotency-Key with another body
 │   ├── ConversationBusy         a reply is still being written
-│   ├── AlreadyRated
-│   ├── NothingToRegenerate
+│   ├── AlreadyRated, NothingToRegenerate
 │   └── AccountRoleConflict      the account exists with another role
 ├── Unavailable                  trying again later can help
 │   ├── NoModelAvailable         no submission can take a conversation now
@@ -28,10 +24,8 @@ GuanacoError
 │   └── DataDirInUse             another platform runs on the same data folder
 ├── SubmissionFailure            a pipeline stage ended badly; says whom to blame
 │   ├── HubUnreachable           (chance) the Hugging Face Hub did not answer
-│   ├── RepoNotFound, RepoGated, RevisionNotFound                          (developer)
-│   ├── PickleWeights, MissingFile, CorruptWeights, CorruptConfig          (developer)
-│   ├── RemoteCode, UnsupportedArchitecture, ModelTooLarge                 (developer)
-│   ├── ContextTooLong           max_input_tokens + max_output_tokens over the model's positions
+│   ├── RepoNotFound, RepoGated, RevisionNotFound, PickleWeights, MissingFile, CorruptWeights,
+│   │   CorruptConfig, RemoteCode, UnsupportedArchitecture, ModelTooLarge, ContextTooLong (developer)
 │   ├── DiskFull, SerializerDied, EngineMissing                            (platform)
 │   ├── ModelServerDied          (developer) it could not start or kept dying
 │   ├── ModelServerTooSlow       (developer) not ready within the time allowed

@@ -82,6 +82,7 @@ class Platform:
         tokenizers = TokenizerCache(self._store)
         generator = ReplyGenerator(
             self._model_server,
+            tokenizers,
             Deadlines(settings.first_token_timeout_s, settings.reply_timeout_s),
             self._deployments.report_fault,
         )
@@ -93,9 +94,9 @@ class Platform:
         )
         self.conversations = ConversationService(self.database, clock, self.routing)
         self.replies = ReplyService(
-            self.database, clock, self.routing, tokenizers, generator, settings.reply_timeout_s
+            self.database, clock, self.routing, generator, settings.reply_timeout_s
         )
-        self.previews = PreviewService(self.submissions, self.routing, tokenizers, generator)
+        self.previews = PreviewService(self.submissions, self.routing, generator)
         self.feedback = FeedbackService(
             self.database,
             clock,

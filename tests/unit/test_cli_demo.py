@@ -11,7 +11,7 @@ from guanaco.leaderboard import Leaderboard
 from guanaco.submissions import StressReport, Submission, SubmissionEvent
 from guanaco_cli.demo import command, running_platform
 from guanaco_cli.demo.figures import figures_of, rows_of
-from guanaco_cli.demo.journey import Journey, Talked
+from guanaco_cli.demo.record import Journey, Talked
 from guanaco_cli.main import run
 from guanaco_cli.progress import LiveProgress
 from tests.fixtures.wire import AT, event_json, reply_json, submission_json

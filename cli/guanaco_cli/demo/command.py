@@ -19,8 +19,8 @@ from guanaco_cli.options import AsJson, Port, Verbose
 from guanaco_cli.platform_extra import needs_platform
 
 if TYPE_CHECKING:
-    from guanaco_cli.demo.journey import Journey
     from guanaco_cli.demo.narrator import Narrator
+    from guanaco_cli.demo.record import Journey
     from guanaco_cli.demo.running_platform import RunningPlatform
 
 app = typer.Typer()

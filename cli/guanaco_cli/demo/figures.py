@@ -9,7 +9,7 @@ from guanaco.submissions import Stage
 from guanaco_cli import words
 
 if TYPE_CHECKING:
-    from guanaco_cli.demo.journey import Journey
+    from guanaco_cli.demo.record import Journey
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 
 from guanaco.accounts import Role
 from guanaco.bots import BOTS
@@ -11,9 +10,9 @@ from guanaco.chat import ConversationOpened, Reply
 from guanaco.client import Client
 from guanaco.errors import GuanacoError, NoModelAvailable
 from guanaco.feedback import Feedback
-from guanaco.leaderboard import Leaderboard
-from guanaco.submissions import Status, StressReport, Submission
+from guanaco.submissions import Status, Submission
 from guanaco_cli.demo.narrator import Narrator
+from guanaco_cli.demo.record import Journey, Talked
 from guanaco_cli.demo.running_platform import RunningPlatform
 
 BOT = BOTS["marlowe"]
@@ -22,27 +21,6 @@ USER_SAYS = "No geese. Where are we going?"
 RATING = "She made me laugh, even without making sense."
 ASSIGNMENT_PATIENCE_S = 15  # the router learns of a new model within a second or two
 POLL_S = 0.2
-
-
-@dataclass(frozen=True)
-class Talked:
-    conversation_id: str
-    submission_id: str
-    reply: Reply
-
-
-@dataclass(frozen=True)
-class Journey:
-    """What happened, and when, in seconds after the submit."""
-
-    submission: Submission
-    report: StressReport
-    talked: Talked
-    feedback: list[Feedback]
-    leaderboard: Leaderboard
-    live_after_s: float
-    replied_after_s: float
-    feedback_after_s: float
 
 
 def new_client(platform: RunningPlatform, role: Role, name: str) -> Client:

@@ -1,4 +1,4 @@
-"""One reply from a model server: trimmed, timed, within its deadlines, its faults translated.
+"""One reply from a model server: rendered, trimmed, timed, within its deadlines, its faults translated.
 
 Leading and trailing whitespace is held back, so that the tokens sent, joined, are the content that is stored.
 A reply of nothing but whitespace is sampled once more; if that is empty too, the reply is an ellipsis, for a
@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from guanaco.chat import Timings, Usage
+from guanaco.chat import Bot, Timings, Turn, Usage
 from guanaco.errors import ModelTimedOut, ModelUnavailable
 from guanaco_server.deployments.model_server import Chunk, Generation, ModelServer, ModelServerFault
+from guanaco_server.prompts.rendering import render
+from guanaco_server.prompts.tokenizers import TokenizerCache
 from guanaco_server.routing.policy import LiveSubmission
 
 SILENCE = "…"
@@ -32,8 +34,9 @@ class Deadlines:
 
 @dataclass(frozen=True)
 class Generated:
-    """A whole reply, after its last token."""
+    """A whole reply, after its last token; ``prompt`` is the very text that the model got."""
 
+    prompt: str
     content: str
     finish_reason: str
     usage: Usage
@@ -44,18 +47,28 @@ class ReplyGenerator:
     def __init__(
         self,
         model_server: ModelServer,
+        tokenizers: TokenizerCache,
         deadlines: Deadlines,
         report_fault: Callable[[str], None],
     ) -> None:
         self._model_server = model_server
+        self._tokenizers = tokenizers
         self._deadlines = deadlines
         self._report_fault = report_fault
 
     async def generate(
-        self, live: LiveSubmission, prompt: str
+        self, live: LiveSubmission, bot: Bot, user_name: str, turns: Sequence[Turn]
     ) -> AsyncGenerator[str | Generated, None]:
         """The reply's text, piece by piece, then the whole. Closing it cancels the generation upstream."""
         started = time.perf_counter()
+        prompt = render(
+            formatter=live.serving.formatter,
+            bot=bot,
+            user_name=user_name,
+            turns=turns,
+            count_tokens=await self._tokenizers.count_with(live.serving.artifact_key),
+            max_input_tokens=live.serving.params.max_input_tokens,
+        )
         first: float | None = None
         for is_last in (False,) * (SAMPLES - 1) + (True,):
             sample = _Sample()
@@ -71,6 +84,7 @@ class ReplyGenerator:
                 break
         now = time.perf_counter()
         yield Generated(
+            prompt=prompt,
             content=sample.content,
             finish_reason=sample.finish_reason,
             usage=sample.usage,

@@ -8,8 +8,6 @@ from guanaco.chat import PreviewRequest, Reply, Token
 from guanaco_server.accounts.service import Account
 from guanaco_server.chat.generation import Generated, ReplyGenerator
 from guanaco_server.chat.replies import ReplyEvents
-from guanaco_server.prompts.rendering import render
-from guanaco_server.prompts.tokenizers import TokenizerCache
 from guanaco_server.routing.service import RoutingService
 from guanaco_server.submissions.service import SubmissionService
 
@@ -19,12 +17,10 @@ class PreviewService:
         self,
         submissions: SubmissionService,
         routing: RoutingService,
-        tokenizers: TokenizerCache,
         generator: ReplyGenerator,
     ) -> None:
         self._submissions = submissions
         self._routing = routing
-        self._tokenizers = tokenizers
         self._generator = generator
 
     async def preview(
@@ -35,15 +31,8 @@ class PreviewService:
 
     async def _reply(self, submission_id: str, request: PreviewRequest) -> ReplyEvents:
         live = await self._routing.target(submission_id)
-        prompt = render(
-            formatter=live.serving.formatter,
-            bot=request.bot,
-            user_name=request.user_name,
-            turns=request.turns,
-            count_tokens=await self._tokenizers.count_with(live.serving.artifact_key),
-            max_input_tokens=live.serving.params.max_input_tokens,
-        )
-        async with aclosing(self._generator.generate(live, prompt)) as pieces:
+        pieces = self._generator.generate(live, request.bot, request.user_name, request.turns)
+        async with aclosing(pieces):
             async for piece in pieces:
                 if isinstance(piece, Generated):
                     yield Reply(
@@ -52,7 +41,7 @@ class PreviewService:
                         finish_reason=piece.finish_reason,
                         usage=piece.usage,
                         timings=piece.timings,
-                        prompt=prompt,
+                        prompt=piece.prompt,
                     )
                 else:
                     yield Token(text=piece)

@@ -28,8 +28,6 @@ from guanaco_server.chat.generation import Generated, ReplyGenerator
 from guanaco_server.chat.tables import MessageRow
 from guanaco_server.clock import Clock
 from guanaco_server.database.database import Database
-from guanaco_server.prompts.rendering import render
-from guanaco_server.prompts.tokenizers import TokenizerCache
 from guanaco_server.routing.service import RoutingService
 
 LEASE_MARGIN_S = 30  # over a reply's longest time, for recording it
@@ -56,14 +54,12 @@ class ReplyService:
         database: Database,
         clock: Clock,
         routing: RoutingService,
-        tokenizers: TokenizerCache,
         generator: ReplyGenerator,
         reply_timeout_s: float,
     ) -> None:
         self._database = database
         self._clock = clock
         self._routing = routing
-        self._tokenizers = tokenizers
         self._generator = generator
         self._lease = timedelta(seconds=reply_timeout_s + LEASE_MARGIN_S)
         self._releases: set[asyncio.Task[None]] = set()
@@ -108,15 +104,8 @@ class ReplyService:
         is_recorded = False
         try:
             live = await self._routing.target(turn.submission_id)
-            prompt = render(
-                formatter=live.serving.formatter,
-                bot=turn.bot,
-                user_name=turn.user_name,
-                turns=turn.turns,
-                count_tokens=await self._tokenizers.count_with(live.serving.artifact_key),
-                max_input_tokens=live.serving.params.max_input_tokens,
-            )
-            async with aclosing(self._generator.generate(live, prompt)) as pieces:
+            pieces = self._generator.generate(live, turn.bot, turn.user_name, turn.turns)
+            async with aclosing(pieces):
                 async for piece in pieces:
                     if isinstance(piece, Generated):
                         reply = await self._record(turn, piece)

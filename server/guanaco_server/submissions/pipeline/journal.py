@@ -162,21 +162,9 @@ class Journal:
         self._changes.announce(submission_id, Status.FAILED)
 
     async def log(
-        self, ticket: Ticket, stage: Stage, message: str, level: Level = Level.INFO
+        self, ticket: Ticket, stage: Stage, *lines: str, level: Level = Level.INFO
     ) -> None:
-        async with self._database.write() as session:
-            await lifecycle.append_event(
-                session,
-                ticket.submission_id,
-                EventKind.LOG,
-                message,
-                at=self._clock.now(),
-                stage=stage,
-                level=level,
-            )
-
-    async def log_lines(self, ticket: Ticket, stage: Stage, lines: list[str]) -> None:
-        """Many debug lines in one transaction."""
+        """Log lines of a stage, in one transaction."""
         async with self._database.write() as session:
             for line in lines:
                 await lifecycle.append_event(
@@ -186,7 +174,7 @@ class Journal:
                     line,
                     at=self._clock.now(),
                     stage=stage,
-                    level=Level.DEBUG,
+                    level=level,
                 )
 
     async def save_report(self, ticket: Ticket, report: StressReport) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import time
 
 from guanaco.errors import EngineMissing, ModelServerDied, ModelServerTooSlow
-from guanaco.submissions import Stage, Submission
+from guanaco.submissions import Level, Stage, Submission
 from guanaco_server.deployments.model_server import Generation, ModelServer, ModelServerFault
 from guanaco_server.deployments.service import Deployment, DeploymentService, ServerState
 from guanaco_server.submissions.pipeline.journal import Journal, Ticket
@@ -76,7 +76,7 @@ class ServerStart:
             sighting = await self._deployments.look(ticket.submission_id)
             lines, offset = await self._deployments.logs(ticket.submission_id, offset)
             if lines:
-                await self._journal.log_lines(ticket, Stage.DEPLOY, lines)
+                await self._journal.log(ticket, Stage.DEPLOY, *lines, level=Level.DEBUG)
                 seen.extend(lines)
             if sighting.state is ServerState.HEALTHY and sighting.endpoint:
                 return sighting.endpoint

@@ -74,7 +74,10 @@ class StageRunner:
                 if delay_s is None or not error.is_retryable:
                     raise
                 await self._journal.log(
-                    ticket, stage, f"{error.detail} Trying again in {delay_s:g} s.", Level.WARNING
+                    ticket,
+                    stage,
+                    f"{error.detail} Trying again in {delay_s:g} s.",
+                    level=Level.WARNING,
                 )
                 await asyncio.sleep(delay_s)
         raise AssertionError("the last try returns or raises")

@@ -68,7 +68,7 @@ async def serialize(parts: StageParts, ticket: Ticket, submission: Submission) -
     snapshot, model = await _checked(parts, submission)
 
     async def log(message: str, level: Level) -> None:
-        await parts.journal.log(ticket, Stage.SERIALIZE, message, level)
+        await parts.journal.log(ticket, Stage.SERIALIZE, message, level=level)
 
     manifest = await parts.artifacts.ensure(snapshot, model, log)
     await log(
