@@ -42,6 +42,10 @@ def main() -> None:
         },
         "submit_to_feedback_s": median(run["submit_to_feedback_s"] for run in runs),
         "platform_share_s": median(run["platform_share_s"] for run in runs),
+        "spread": {
+            name: [min(run[name] for run in runs), max(run[name] for run in runs)]
+            for name in ("submit_to_feedback_s", "platform_share_s", "model_server_start_s")
+        },
         "help_s": help_s(),
         "sdk_packages": sdk_packages(),
         "idle_mib": idle_mib(),
@@ -152,8 +156,12 @@ def show(figures: dict[str, Any]) -> None:
         ("packages of SDK and CLI", str(figures["sdk_packages"])),
         ("idle API and worker", f"{figures['idle_mib']:.0f} MiB"),
     ]
+    rows += [
+        (f"spread of {name}", f"{low:.1f} to {high:.1f} s")
+        for name, (low, high) in figures["spread"].items()
+    ]
     for name, value in rows:
-        print(f"  {name:<26}{value:>10}")
+        print(f"  {name:<34}{value:>16}")
     print()
 
 

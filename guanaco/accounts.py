@@ -7,6 +7,8 @@ from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from guanaco.forms import AccountName
+
 
 class Role(StrEnum):
     """A key has one role. ``admin`` may do everything."""
@@ -20,12 +22,7 @@ class KeyRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     role: Role
-    name: str = Field(
-        min_length=1,
-        max_length=64,
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
-        description="The account the key belongs to; made if new.",
-    )
+    name: AccountName = Field(description="The account the key belongs to; made if new.")
 
 
 class ApiKey(BaseModel):

@@ -7,6 +7,8 @@ from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from guanaco.forms import OneLine
+
 MAX_MESSAGE_CHARS = 16_384
 
 
@@ -15,7 +17,7 @@ class Bot(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: str = Field(min_length=1, max_length=64, pattern=r"^[^\x00-\x1f\x7f]+$")
+    name: OneLine
     memory: str = Field(
         default="", max_length=MAX_MESSAGE_CHARS, description="The persona; never cut."
     )
@@ -30,9 +32,7 @@ class ConversationRequest(BaseModel):
 
     user_id: str = Field(min_length=1, max_length=128, description="The app's own id of the user.")
     bot: Bot
-    user_name: str = Field(
-        default="You", min_length=1, max_length=64, pattern=r"^[^\x00-\x1f\x7f]+$"
-    )
+    user_name: OneLine = "You"
     consent: bool = Field(
         default=False, description="True when the user agreed to talk to an experimental model."
     )
@@ -112,9 +112,7 @@ class PreviewRequest(BaseModel):
 
     bot: Bot
     turns: list[Turn] = Field(default=[], max_length=1_000)
-    user_name: str = Field(
-        default="You", min_length=1, max_length=64, pattern=r"^[^\x00-\x1f\x7f]+$"
-    )
+    user_name: OneLine = "You"
     stream: bool = False
 
 

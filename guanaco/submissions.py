@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from guanaco.errors import Blame
+from guanaco.forms import OneLine, Repo, Revision
 from guanaco.prompts import PromptFormatter
 
 
@@ -71,33 +72,14 @@ class GenerationParams(BaseModel):
     )
 
 
-Repo = Annotated[
-    str,
-    StringConstraints(
-        max_length=193,
-        pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*/[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$",
-    ),
-]
-
-
 class SubmissionRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
     repo: Repo = Field(description="The Hugging Face model repo, org/name.")
-    revision: str | None = Field(
-        default=None,
-        min_length=1,
-        max_length=128,
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$",
-        description="Branch, tag or commit; the repo's main branch otherwise.",
+    revision: Revision | None = Field(
+        default=None, description="Branch, tag or commit; the repo's main branch otherwise."
     )
-    name: str | None = Field(
-        default=None,
-        min_length=1,
-        max_length=64,
-        pattern=r"^[^\x00-\x1f\x7f]+$",
-        description="Shown on the leaderboard.",
-    )
+    name: OneLine | None = Field(default=None, description="Shown on the leaderboard.")
     params: GenerationParams = GenerationParams()
     formatter: PromptFormatter = PromptFormatter()
 

@@ -13,11 +13,6 @@ FAILED, WRONG_USE = 1, 2
 WRONG_USE_ERRORS = (InvalidInput, InvalidFormatter, InvalidSettings)  # these, not their subclasses
 
 PLACES = {"repo": "REPO", "stopping_words": "--stopping-word"}
-EXPECTED_FORMS = {
-    "repo": "It should look like org/name, as on the Hub.",
-    "revision": "It should be a branch, a tag or a commit.",
-    "name": "It should be 1 to 64 characters, letters first.",
-}
 
 
 def report(error: Exception) -> int:
@@ -57,6 +52,4 @@ def _wrong_option(place: str, text: str) -> str:
     if not names:
         return text
     name = names[-1]
-    if "pattern" in text:
-        text = EXPECTED_FORMS.get(name, text)
     return f"{PLACES.get(name, '--' + name.replace('_', '-'))}: {text}"
