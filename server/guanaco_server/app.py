@@ -36,11 +36,12 @@ def create_app(platform: Platform) -> FastAPI:
     )
     app.add_middleware(BodyLimit, limit_bytes=platform.settings.max_body_bytes)
     http_errors.install(app)
-    _include_routes(app, platform)
+    include_routes(app, platform)
     return app
 
 
-def _include_routes(app: FastAPI, platform: Platform) -> None:
+def include_routes(app: FastAPI, platform: Platform) -> None:
+    """Every route there is, over the platform's services."""
     auth = Auth(platform.accounts)
     app.include_router(accounts_api.router(platform.accounts, auth))
     app.include_router(submissions_api.router(platform.submissions, platform.events, auth))

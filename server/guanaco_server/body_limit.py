@@ -21,14 +21,24 @@ class BodyLimit:
         if not declared.isdigit() or int(declared) > self._limit_bytes:
             await answer(PayloadTooLarge(self._limit_bytes))(scope, receive, send)
             return
-        received = 0
+        await self._app(scope, *self._counted(scope, receive, send))
 
-        async def limited_receive() -> Message:
-            nonlocal received
+    def _counted(self, scope: Scope, receive: Receive, send: Send) -> tuple[Receive, Send]:
+        """The same, until the body gets too long: then the app hears that the client left, and ours is the only answer."""
+        received = 0
+        refused = False
+
+        async def counted_receive() -> Message:
+            nonlocal received, refused
             message = await receive()
             received += len(message.get("body", b""))
-            if received > self._limit_bytes:
-                raise PayloadTooLarge(self._limit_bytes)
-            return message
+            if received > self._limit_bytes and not refused:
+                refused = True
+                await answer(PayloadTooLarge(self._limit_bytes))(scope, receive, send)
+            return {"type": "http.disconnect"} if refused else message
 
-        await self._app(scope, limited_receive, send)
+        async def guarded_send(message: Message) -> None:
+            if not refused:
+                await send(message)
+
+        return counted_receive, guarded_send

@@ -1,0 +1,105 @@
+"""Keys and roles, and that no route is left open by oversight; on both databases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
+from sqlalchemy import select
+
+from guanaco.accounts import Role
+from guanaco_server.accounts.tables import ApiKeyRow
+from guanaco_server.database.database import Database
+from tests.fixtures.world import World
+
+PUBLIC = {"/api/v1/leaderboard", "/healthz", "/readyz"}
+
+
+async def test_a_key_is_shown_once_and_stored_as_a_hash(database: Database) -> None:
+    world = World(database)
+    admin = await world.http(Role.ADMIN)
+    created = (await admin.post("/keys", json={"role": "developer", "name": "ada"})).json()
+    secret = created["key"].rpartition("_")[2]
+    listed = await admin.get("/keys")
+    assert secret not in listed.text
+    async with database.read() as session:
+        rows = (await session.scalars(select(ApiKeyRow))).all()
+    assert secret not in "".join(row.secret_hash for row in rows)
+    me = await world.http_with({"Authorization": f"Bearer {created['key']}"}).get("/me")
+    assert me.json() == {"name": "ada", "role": "developer"}
+
+
+async def test_missing_wrong_malformed_and_revoked_keys_open_nothing(database: Database) -> None:
+    world = World(database)
+    admin = await world.http(Role.ADMIN)
+    key = await world.key(Role.DEVELOPER, "ada")
+    key_id = key.split("_")[1]
+    wrong = key[:-1] + ("0" if key[-1] != "0" else "1")
+    assert (await admin.post(f"/keys/{key_id}/revoke")).json()["revoked_at"]
+    for headers in (
+        {},
+        {"Authorization": "Basic abc"},
+        {"Authorization": "Bearer nonsense"},
+        {"Authorization": "Bearer gk_00_ü".encode()},  # type: ignore[dict-item]
+        {"Authorization": f"Bearer {wrong}"},
+        {"Authorization": f"Bearer {key}"},
+    ):
+        answer = await world.http_with(headers).get("/submissions")  # type: ignore[arg-type]
+        assert (answer.status_code, answer.json()["error"]) == (401, "unauthenticated")
+        assert answer.headers["WWW-Authenticate"] == "Bearer"
+    assert (await admin.post("/keys/none/revoke")).json()["error"] == "key_not_found"
+
+
+@pytest.mark.parametrize(
+    ("role", "method", "path"),
+    [
+        (Role.BACKEND, "GET", "/submissions"),
+        (Role.BACKEND, "POST", "/submissions/x/cancel"),
+        (Role.BACKEND, "GET", "/submissions/x/feedback"),
+        (Role.DEVELOPER, "GET", "/conversations/x"),
+        (Role.DEVELOPER, "POST", "/conversations/x/regenerate"),
+        (Role.DEVELOPER, "GET", "/keys"),
+        (Role.BACKEND, "GET", "/keys"),
+    ],
+)
+async def test_a_key_of_the_wrong_role_is_forbidden(
+    database: Database, role: Role, method: str, path: str
+) -> None:
+    http = await World(database).http(role)
+    answer = await http.request(method, path)
+    assert (answer.status_code, answer.json()["error"]) == (403, "forbidden")
+    assert f"yours is {role}" in answer.json()["detail"]
+
+
+async def test_an_account_keeps_its_role(database: Database) -> None:
+    world = World(database)
+    admin = await world.http(Role.ADMIN)
+    await admin.post("/keys", json={"role": "developer", "name": "ada"})
+    second = await admin.post("/keys", json={"role": "developer", "name": "ada"})
+    assert second.status_code == 201
+    other = await admin.post("/keys", json={"role": "backend", "name": "ada"})
+    assert (other.status_code, other.json()["error"]) == (409, "account_role_conflict")
+
+
+async def test_every_route_is_public_on_purpose_or_needs_a_role(database: Database) -> None:
+    routes = list(api_routes(World(database).app.routes))
+    assert len(routes) > 25
+    for route in routes:
+        guards = [d.call for d in dependencies(route.dependant) if hasattr(d.call, "roles")]
+        assert bool(guards) != (route.path in PUBLIC), route.path
+
+
+def api_routes(routes: object) -> Iterator[APIRoute]:
+    for route in routes:  # type: ignore[attr-defined]
+        if isinstance(route, APIRoute):
+            yield route
+        elif original := getattr(route, "original_router", None):
+            yield from api_routes(original.routes)
+
+
+def dependencies(dependant: Dependant) -> Iterator[Dependant]:
+    for inner in dependant.dependencies:
+        yield inner
+        yield from dependencies(inner)

@@ -1,0 +1,245 @@
+"""A conversation over HTTP, on both databases, with a scripted model server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import func, select
+
+from guanaco.accounts import Role
+from guanaco.chat import MessageRequest, Reply, Token
+from guanaco.errors import ConversationBusy
+from guanaco.submissions import GenerationParams
+from guanaco_server.chat.tables import ConversationRow
+from guanaco_server.database.database import Database
+from guanaco_server.deployments.memory_server import Script
+from tests.fixtures.world import BODY_LIMIT, BOT, REPLY_TIMEOUT_S, World
+
+SLOW = Script(pieces=("One", " two", " three"), delay_s=0.05)
+
+
+async def talking(
+    database: Database, *scripts: Script, **params: Any
+) -> tuple[World, httpx.AsyncClient, str]:
+    """A world with a published model, a backend, and its conversation."""
+    world = World(database, *scripts)
+    developer = await world.account(Role.DEVELOPER, "ada")
+    await world.publish(developer, params=GenerationParams(**params))
+    http = await world.http(Role.BACKEND, "app")
+    return world, http, await world.open(http)
+
+
+async def contents(http: httpx.AsyncClient, conversation_id: str) -> list[tuple[str, str, bool]]:
+    found = (await http.get(f"/conversations/{conversation_id}")).json()["messages"]
+    return [(m["sender"], m["content"], m["is_deleted"]) for m in found]
+
+
+def parse(stream: str) -> list[tuple[str, dict[str, Any]]]:
+    blocks = [block.split("\n") for block in stream.strip().split("\n\n")]
+    return [
+        (lines[0].removeprefix("event: "), json.loads(lines[1].removeprefix("data: ")))
+        for lines in blocks
+    ]
+
+
+async def test_without_consent_nothing_is_stored(database: Database) -> None:
+    _world, http, _ = await talking(database)
+    for refused in ({}, {"consent": False}):
+        body = {"user_id": "u", "bot": {"name": "Luna"}, **refused}
+        answer = await http.post("/conversations", json=body)
+        assert (answer.status_code, answer.json()["error"]) == (422, "consent_required")
+    async with database.read() as session:
+        assert await session.scalar(select(func.count()).select_from(ConversationRow)) == 1
+
+
+async def test_a_reply_is_whole_or_streamed_and_the_same_as_what_is_stored(
+    database: Database,
+) -> None:
+    _, http, conversation = await talking(
+        database, Script((" Hi", " there \n")), Script(("So", "  it", " is. "))
+    )
+    whole = await http.post(f"/conversations/{conversation}/messages", json={"content": "Hello"})
+    assert whole.json()["content"] == "Hi there"
+    streamed = await http.post(
+        f"/conversations/{conversation}/messages", json={"content": "Is it?", "stream": True}
+    )
+    *tokens, (last, reply) = parse(streamed.text)
+    assert last == "done"
+    assert "".join(data["text"] for _, data in tokens) == reply["content"] == "So  it is."
+    assert await contents(http, conversation) == [
+        ("user", "Hello", False),
+        ("bot", "Hi there", False),
+        ("user", "Is it?", False),
+        ("bot", "So  it is.", False),
+    ]
+
+
+async def test_both_turns_are_stored_before_the_final_event(database: Database) -> None:
+    world, http, conversation = await talking(database)
+    backend = await world.account(Role.BACKEND, "app")
+    events = await world.replies.send(backend, conversation, MessageRequest(content="Hello"))
+    assert await contents(http, conversation) == [("user", "Hello", False)]
+    async for event in events:
+        if isinstance(event, Reply):
+            assert (await contents(http, conversation))[-1] == ("bot", event.content, False)
+
+
+async def test_of_two_messages_at_once_one_is_refused(database: Database) -> None:
+    _, http, conversation = await talking(database, SLOW)
+    answers = await asyncio.gather(
+        *(
+            http.post(f"/conversations/{conversation}/messages", json={"content": text})
+            for text in ("first", "second")
+        )
+    )
+    assert sorted(answer.status_code for answer in answers) == [200, 409]
+    assert len(await contents(http, conversation)) == 2
+
+
+async def test_a_turn_whose_process_died_is_free_when_its_lease_has_run_out(
+    database: Database,
+) -> None:
+    world, http, conversation = await talking(database)
+    backend = await world.account(Role.BACKEND, "app")
+    abandoned = await world.replies.send(backend, conversation, MessageRequest(content="Hello"))
+    with pytest.raises(ConversationBusy):
+        await world.replies.send(backend, conversation, MessageRequest(content="Hello?"))
+    world.clock.advance(REPLY_TIMEOUT_S + 31)
+    answer = await http.post(f"/conversations/{conversation}/messages", json={"content": "Hello"})
+    assert answer.status_code == 200
+    await abandoned.aclose()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_fault_before_the_first_token_has_a_status_and_can_be_repeated(
+    database: Database, stream: bool
+) -> None:
+    _, http, conversation = await talking(database, Script((), fault="died"), Script())
+    body = {"content": "Hello", "stream": stream}
+    failed = await http.post(f"/conversations/{conversation}/messages", json=body)
+    assert (failed.status_code, failed.json()["error"]) == (503, "model_unavailable")
+    assert failed.headers["Retry-After"]
+    repeated = await http.post(f"/conversations/{conversation}/messages", json=body)
+    assert repeated.status_code == 200
+    assert [turn[0] for turn in await contents(http, conversation)] == ["user", "bot"]
+
+
+async def test_a_fault_after_the_first_token_is_an_event_and_the_turn_can_be_regenerated(
+    database: Database,
+) -> None:
+    world, http, conversation = await talking(
+        database, Script(("Once", " upon"), fault="died"), Script(("Better.",))
+    )
+    broken = await http.post(
+        f"/conversations/{conversation}/messages", json={"content": "A story", "stream": True}
+    )
+    assert [event for event, _ in parse(broken.text)] == ["token", "token", "error"]
+    assert parse(broken.text)[-1][1]["error"] == "model_unavailable"
+    assert world.deployments.take_suspects() == {"acme-tiny_v1"}
+    again = await http.post(f"/conversations/{conversation}/regenerate")
+    assert again.json()["content"] == "Better."
+
+
+async def test_a_client_that_leaves_cancels_the_generation_and_frees_the_turn(
+    database: Database,
+) -> None:
+    world, http, conversation = await talking(database, SLOW, Script())
+    backend = await world.account(Role.BACKEND, "app")
+    events = await world.replies.send(backend, conversation, MessageRequest(content="Hello"))
+    assert isinstance(await anext(events), Token)
+    await events.aclose()
+    assert world.model_server.cancelled == 1
+    answer = await http.post(f"/conversations/{conversation}/messages", json={"content": "Hello"})
+    assert answer.status_code == 200
+
+
+async def test_regenerating_marks_the_old_reply_deleted(database: Database) -> None:
+    _, http, conversation = await talking(database, Script(("Old.",)), Script(("New.",)))
+    nothing = await http.post(f"/conversations/{conversation}/regenerate")
+    assert (nothing.status_code, nothing.json()["error"]) == (409, "nothing_to_regenerate")
+    await http.post(f"/conversations/{conversation}/messages", json={"content": "Hello"})
+    await http.post(f"/conversations/{conversation}/regenerate", json={"stream": False})
+    assert await contents(http, conversation) == [
+        ("user", "Hello", False),
+        ("bot", "Old.", True),
+        ("bot", "New.", False),
+    ]
+
+
+async def test_an_empty_reply_is_sampled_again_and_never_shown(database: Database) -> None:
+    _, http, conversation = await talking(
+        database, Script((" \n",)), Script(("There.",)), Script(("",))
+    )
+    first = await http.post(f"/conversations/{conversation}/messages", json={"content": "Hello"})
+    assert first.json()["content"] == "There."
+    second = await http.post(f"/conversations/{conversation}/messages", json={"content": "Well?"})
+    assert second.json()["content"] == "…"
+
+
+async def test_a_slow_first_token_is_a_timeout(database: Database) -> None:
+    _, http, conversation = await talking(database, Script(delay_s=2))
+    answer = await http.post(f"/conversations/{conversation}/messages", json={"content": "Hello"})
+    assert (answer.status_code, answer.json()["error"]) == (504, "model_timed_out")
+
+
+async def test_the_prompt_is_cut_to_the_models_budget_and_too_long_a_message_is_refused(
+    database: Database,
+) -> None:
+    world, http, conversation = await talking(database, max_input_tokens=32)
+    for number in range(4):
+        await http.post(
+            f"/conversations/{conversation}/messages", json={"content": f"message {number} a b c"}
+        )
+    prompt = world.model_server.generations[-1].prompt
+    assert len(prompt.split()) <= 32
+    assert BOT.memory in prompt
+    assert "message 3" in prompt
+    assert "message 0" not in prompt
+    long = await http.post(
+        f"/conversations/{conversation}/messages", json={"content": "word " * 100}
+    )
+    assert (long.status_code, long.json()["error"]) == (422, "message_too_long")
+
+
+async def test_a_message_of_a_megabyte_is_refused(database: Database) -> None:
+    _, http, conversation = await talking(database)
+    path = f"/conversations/{conversation}/messages"
+    answer = await http.post(path, json={"content": "a" * 1_000_000})
+    assert (answer.status_code, answer.json()["error"]) == (413, "payload_too_large")
+
+    async def pieces() -> Any:
+        for _ in range(10):
+            yield b"a" * (BODY_LIMIT // 5)
+
+    undeclared = await http.post(path, content=pieces())
+    assert undeclared.status_code == 413
+    assert await contents(http, conversation) == []
+
+
+async def test_another_backends_conversation_is_not_found(database: Database) -> None:
+    world, _, conversation = await talking(database)
+    stranger = await world.http(Role.BACKEND, "stranger")
+    for answer in (
+        await stranger.get(f"/conversations/{conversation}"),
+        await stranger.post(f"/conversations/{conversation}/messages", json={"content": "Hi"}),
+        await stranger.post(f"/conversations/{conversation}/regenerate"),
+        await stranger.post(f"/conversations/{conversation}/feedback", json={"thumbs_up": True}),
+        await stranger.get("/conversations/conv_none"),
+    ):
+        assert (answer.status_code, answer.json()["error"]) == (404, "conversation_not_found")
+
+
+async def test_a_preview_shows_its_prompt_and_records_nothing(database: Database) -> None:
+    world, http, conversation = await talking(database)
+    developer = await world.http(Role.DEVELOPER, "ada")
+    body = {"bot": BOT.model_dump(), "turns": [{"sender": "user", "content": "Hello"}]}
+    reply = (await developer.post("/submissions/acme-tiny_v1/preview", json=body)).json()
+    assert reply["prompt"] == world.model_server.generations[-1].prompt
+    assert "Luna's Persona: Luna keeps a lighthouse." in reply["prompt"]
+    assert await contents(http, conversation) == []
+    other = await world.http(Role.DEVELOPER, "bob")
+    assert (await other.post("/submissions/acme-tiny_v1/preview", json=body)).status_code == 404
