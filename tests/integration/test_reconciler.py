@@ -1,0 +1,108 @@
+"""The reconciler brings the cluster to what the database wishes; on both databases."""
+
+from __future__ import annotations
+
+import pytest
+
+from guanaco.accounts import Role
+from guanaco_server.database.database import Database
+from guanaco_server.deployments.clusters.cluster import DeploymentSpec
+from guanaco_server.deployments.reconciler import HANGS_AFTER, Reconciler
+from guanaco_server.deployments.service import Deployment
+from guanaco_server.deployments.specs import deployment_name
+from tests.fixtures.world import World
+
+ID = "acme-tiny_v1"
+NAME = deployment_name(ID)
+
+
+class Kept(World):
+    """A world with a reconciler that allows one restart."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        self.given_up: list[tuple[str, list[str]]] = []
+        self.reconciler = Reconciler(
+            self.deployments,
+            self.cluster,
+            self.clock,
+            self._give_up,
+            restart_limit=1,
+            ready_timeout_s=60,
+        )
+
+    async def _give_up(self, submission_id: str, lines: list[str]) -> None:
+        self.given_up.append((submission_id, lines))
+        await self.deployments.remove(submission_id)
+
+    async def deploy(self) -> None:
+        await self.publish(await self.account(Role.DEVELOPER, "ada"), ID)
+        deployment = Deployment(ID, 1, "a" * 64, 1_096)
+        await self.deployments.wish(deployment)
+        await self.deployments.apply(deployment)
+
+    async def make_ready(self) -> None:
+        await self.deploy()
+        await self.deployments.mark_ready(ID, "memory://1")
+        await self.reconciler.reconcile()
+
+
+@pytest.fixture
+def world(database: Database) -> Kept:
+    return Kept(database)
+
+
+async def test_a_dead_server_is_started_again_and_used_when_it_is_healthy(world: Kept) -> None:
+    await world.make_ready()
+    world.cluster.die(NAME)
+    await world.reconciler.reconcile()
+    assert world.deployments.endpoints() == {}
+    assert world.cluster.starts == [NAME, NAME]
+    await world.reconciler.reconcile()
+    assert set(world.deployments.endpoints()) == {ID}
+
+
+async def test_a_server_that_keeps_dying_is_given_up_with_its_last_words(world: Kept) -> None:
+    await world.make_ready()
+    for _ in range(2):
+        world.cluster.die(NAME, lines=["ERROR: out of luck"])
+        await world.reconciler.reconcile()
+        await world.reconciler.reconcile()
+    assert [submission_id for submission_id, _ in world.given_up] == [ID]
+    assert world.given_up[0][1][-1] == "ERROR: out of luck"
+    assert await world.cluster.list_deployments() == []
+
+
+async def test_a_server_that_hangs_is_taken_out_at_once_and_restarted_later(world: Kept) -> None:
+    await world.make_ready()
+    world.model_server.unhealthy.update(world.deployments.endpoints().values())
+    await world.reconciler.reconcile()
+    assert world.deployments.endpoints() == {}
+    assert world.cluster.starts == [NAME]
+    for _ in range(HANGS_AFTER):
+        await world.reconciler.reconcile()
+    assert world.cluster.starts == [NAME, NAME]
+
+
+async def test_a_stray_server_is_stopped(world: Kept) -> None:
+    await world.make_ready()
+    await world.cluster.apply_deployment(DeploymentSpec("m-stray", ("engine",)))
+    await world.reconciler.reconcile()
+    assert await world.cluster.list_deployments() == [NAME]
+
+
+async def test_a_starting_server_belongs_to_its_pipeline_stage(world: Kept) -> None:
+    await world.deploy()
+    world.cluster.die(NAME)
+    await world.reconciler.reconcile()
+    assert world.cluster.starts == [NAME]
+    assert world.given_up == []
+
+
+async def test_a_withdrawn_server_is_stopped_and_a_late_apply_does_not_bring_it_back(
+    world: Kept,
+) -> None:
+    await world.make_ready()
+    await world.deployments.remove(ID)
+    await world.deployments.apply(Deployment(ID, 1, "a" * 64, 1_096))
+    assert await world.cluster.list_deployments() == []

@@ -1,0 +1,149 @@
+"""Submitting, following and moving submissions over HTTP; on both databases."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import httpx
+import pytest
+
+from guanaco.accounts import Role
+from guanaco.errors import IllegalTransition
+from guanaco.submissions import Stage, Status
+from guanaco_server.database.database import Database
+from guanaco_server.submissions import lifecycle
+from guanaco_server.submissions.pipeline.journal import Ticket
+from tests.fixtures.world import World
+
+
+async def submit(http: httpx.AsyncClient, key: str | None = None, **body: object) -> httpx.Response:
+    headers = {"Idempotency-Key": key} if key else {}
+    return await http.post("/submissions", json={"repo": "Acme/Tiny"} | body, headers=headers)
+
+
+async def test_submissions_of_a_name_are_numbered(database: Database) -> None:
+    http = await World(database).http(Role.DEVELOPER)
+    answers = await asyncio.gather(*(submit(http) for _ in range(5)))
+    assert {answer.status_code for answer in answers} == {202}
+    numbers = sorted(answer.json()["id"] for answer in answers)
+    assert numbers == [f"acme-tiny_v{number}" for number in range(1, 6)]
+    listed = (await http.get("/submissions")).json()
+    assert {one["status"] for one in listed} == {"queued"}
+
+
+async def test_one_idempotency_key_gives_one_submission_also_when_two_race(
+    database: Database,
+) -> None:
+    world = World(database)
+    http = await world.http(Role.DEVELOPER)
+    answers = await asyncio.gather(*(submit(http, "k1") for _ in range(4)))
+    assert {answer.json()["id"] for answer in answers} == {"acme-tiny_v1"}
+    other = await submit(http, "k1", name="Other")
+    assert (other.status_code, other.json()["error"]) == (409, "idempotency_conflict")
+    stranger = await world.http(Role.DEVELOPER, "bob")
+    assert (await submit(stranger, "k1")).json()["id"] == "acme-tiny_v2"
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ({"repo": "nothing"}, "repo: It should look like org/name"),
+        ({"repo": "../../etc"}, "repo: It should look like org/name"),
+        ({"params": {"temperature": 9}}, "params.temperature"),
+        ({"params": {"top_q": 1}}, "params.top_q"),
+        ({"params": {"stopping_words": [""]}}, "params.stopping_words.0"),
+        ({"formatter": {"memory_template": "x"}}, "memory_template must contain {memory}"),
+        ({"formatter": {"bot_template": "{message.__class__}"}}, "not one of its fields"),
+        ({"formatter": {"bot_template": "{message"}}, "is broken"),
+        ({"revision": "--help"}, "revision: It should be a branch"),
+        ({"name": "two\nlines"}, "name: It should be"),
+    ],
+)
+async def test_bad_requests_get_a_sentence_and_leave_nothing(
+    database: Database, body: dict[str, object], says: str
+) -> None:
+    http = await World(database).http(Role.DEVELOPER)
+    answer = await submit(http, **body)
+    assert (answer.status_code, answer.json()["error"]) == (422, "invalid_input")
+    assert says in answer.json()["detail"]
+    assert (await http.get("/submissions")).json() == []
+
+
+async def test_a_developer_sees_only_her_own(database: Database) -> None:
+    world = World(database)
+    ada, bob = await world.http(Role.DEVELOPER, "ada"), await world.http(Role.DEVELOPER, "bob")
+    admin = await world.http(Role.ADMIN)
+    submission_id = (await submit(ada)).json()["id"]
+    assert (await bob.get("/submissions")).json() == []
+    assert len((await admin.get("/submissions")).json()) == 1
+    for method, path in (("GET", ""), ("POST", "/cancel"), ("POST", "/teardown")):
+        answer = await bob.request(method, f"/submissions/{submission_id}{path}")
+        assert (answer.status_code, answer.json()["error"]) == (404, "submission_not_found")
+
+
+async def test_only_allowed_transitions_are_made(database: Database) -> None:
+    http = await World(database).http(Role.DEVELOPER)
+    submission_id = (await submit(http)).json()["id"]
+    for action in ("deactivate", "reactivate", "redeploy", "teardown"):
+        answer = await http.post(f"/submissions/{submission_id}/{action}")
+        assert (answer.status_code, answer.json()["error"]) == (409, "illegal_transition")
+    assert (await http.post(f"/submissions/{submission_id}/cancel")).json()["status"] == "cancelled"
+    redeployed = (await http.post(f"/submissions/{submission_id}/redeploy")).json()
+    assert (redeployed["status"], redeployed["run"]) == ("queued", 2)
+
+
+async def test_of_two_that_move_a_submission_at_once_one_loses(database: Database) -> None:
+    world = World(database)
+    http = await world.http(Role.DEVELOPER)
+    submission_id = (await submit(http)).json()["id"]
+    answers = await asyncio.gather(
+        *(http.post(f"/submissions/{submission_id}/cancel") for _ in range(4))
+    )
+    assert sorted(answer.status_code for answer in answers) == [200, 409, 409, 409]
+
+
+async def test_events_are_numbered_without_gaps_and_resume_where_they_were_left(
+    database: Database,
+) -> None:
+    world = World(database)
+    http = await world.http(Role.DEVELOPER)
+    ticket = Ticket((await submit(http)).json()["id"], 1)
+    await asyncio.gather(*(world.journal.log(ticket, Stage.CHECK, f"line {n}") for n in range(10)))
+    await http.post(f"/submissions/{ticket.submission_id}/cancel")
+    path = f"/submissions/{ticket.submission_id}/events"
+
+    whole = sse(await http.get(path))
+    assert [event["seq"] for event in whole] == list(range(1, 13))
+    rest = sse(await http.get(path, headers={"Last-Event-ID": "7"}))
+    assert rest == whole[7:]
+
+
+async def test_events_end_at_once_when_they_are_not_to_be_followed(database: Database) -> None:
+    http = await World(database).http(Role.DEVELOPER)
+    submission_id = (await submit(http)).json()["id"]
+    answer = await http.get(f"/submissions/{submission_id}/events", params={"follow": False})
+    assert len(sse(answer)) == 1
+
+
+async def test_a_stale_run_cannot_publish(database: Database) -> None:
+    world = World(database)
+    http = await world.http(Role.DEVELOPER)
+    stale = Ticket((await submit(http)).json()["id"], 1)
+    await http.post(f"/submissions/{stale.submission_id}/cancel")
+    await http.post(f"/submissions/{stale.submission_id}/redeploy")
+    with pytest.raises(IllegalTransition):
+        await world.journal.end_stage(stale, Stage.PUBLISH, {})
+    assert (await http.get(f"/submissions/{stale.submission_id}")).json()["status"] == "queued"
+
+
+def test_every_status_can_be_left_or_is_left_by_redeploy() -> None:
+    reachable = {source for sources in lifecycle.SOURCES.values() for source in sources}
+    assert reachable == set(Status)
+    assert set(lifecycle.SOURCES) == set(Status)
+
+
+def sse(answer: httpx.Response) -> list[dict[str, object]]:
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    lines = answer.text.splitlines()
+    return [json.loads(line[6:]) for line in lines if line.startswith("data: ")]
