@@ -17,6 +17,7 @@ from datetime import timedelta
 
 from sqlalchemy.exc import DBAPIError
 
+from guanaco_server.background import Background
 from guanaco_server.clock import Clock
 from guanaco_server.deployments.clusters.cluster import Cluster
 from guanaco_server.deployments.service import (
@@ -55,19 +56,17 @@ class Reconciler:
         self._restart_limit = restart_limit
         self._ready_timeout = timedelta(seconds=ready_timeout_s)
         self._failed_checks: dict[str, int] = {}
-        self._task: asyncio.Task[None] | None = None
+        self._background = Background("reconciler")
 
     async def start(self) -> None:
         """Look once, so that servers found again are used at once; then go on in the background."""
         for row in await self._deployments.list_wishes():
             if row.phase is not Phase.STARTING:
                 await self._welcome(row)
-        self._task = asyncio.create_task(self._run(), name="reconciler")
+        self._background.start(self._run())
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._background.stop()
 
     async def reconcile(self) -> None:
         """One look at everything."""

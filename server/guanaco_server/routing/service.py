@@ -11,6 +11,7 @@ from sqlalchemy.exc import DBAPIError
 
 from guanaco.errors import ModelUnavailable, NoModelAvailable
 from guanaco.submissions import Status
+from guanaco_server.background import Background
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.routing.policy import AssignmentPolicy, LiveSubmission
 from guanaco_server.submissions.service import ServingSubmission, SubmissionService
@@ -35,16 +36,14 @@ class RoutingService:
         self._serving: dict[str, ServingSubmission] = {}
         self._feedback: dict[str, int] = {}
         self._woken = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._background = Background("routing snapshot")
 
     async def start(self) -> None:
         await self.refresh()
-        self._task = asyncio.create_task(self._keep_fresh(), name="routing snapshot")
+        self._background.start(self._keep_fresh())
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._background.stop()
 
     def note_change(self) -> None:
         """Something was published or withdrawn: look at once."""

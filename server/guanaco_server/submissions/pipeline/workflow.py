@@ -15,6 +15,7 @@ from dbos import DBOS, DBOSConfig, DBOSPortableJSONSerializer, SetWorkflowID
 from sqlalchemy.exc import DBAPIError
 
 from guanaco.submissions import Outcome, Stage, Status
+from guanaco_server.background import Background
 from guanaco_server.submissions.changes import StatusChanges
 from guanaco_server.submissions.pipeline.journal import Journal, Ticket
 from guanaco_server.submissions.pipeline.runner import StageRunner
@@ -47,7 +48,7 @@ class Pipeline:
         self._journal = journal
         self._concurrency = concurrency
         self._woken = asyncio.Event()
-        self._sweeper: asyncio.Task[None] | None = None
+        self._sweeper = Background("pipeline sweeper")
         self._config: DBOSConfig = {
             "name": "guanaco",
             "system_database_url": database_url,
@@ -71,13 +72,11 @@ class Pipeline:
         await DBOS.register_queue_async(
             QUEUE, worker_concurrency=self._concurrency, polling_interval_sec=QUEUE_POLL_S
         )
-        self._sweeper = asyncio.create_task(self._sweep(), name="pipeline sweeper")
+        self._sweeper.start(self._sweep())
 
     async def stop(self) -> None:
         """Stages under way are left as they are; the next start resumes them."""
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-            await asyncio.gather(self._sweeper, return_exceptions=True)
+        await self._sweeper.stop()
         await asyncio.to_thread(DBOS.destroy, destroy_registry=True)
 
     async def _run(self, ticket: Ticket) -> str:

@@ -1,0 +1,158 @@
+"""Every way in which a repo is refused before its weights are fetched."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from guanaco import errors
+from guanaco.submissions import GenerationParams
+from guanaco_server.artifacts.checks import (
+    FIRST_READ_BYTES,
+    CheckedModel,
+    CheckLimits,
+    check_context,
+    check_repo,
+)
+from guanaco_server.artifacts.hub.memory import MemoryHub
+from guanaco_server.demo.tiny_repo import make_tiny_repo
+
+Files = dict[str, bytes]
+LIMITS = CheckLimits(max_parameters=10_000, max_weight_bytes=40_000)
+INDEX = "model.safetensors.index.json"
+
+
+def weights(**shapes: tuple[int, ...]) -> bytes:
+    """A safetensors file of zeros."""
+    header, position = {}, 0
+    for name, shape in shapes.items():
+        end = position + 4 * math.prod(shape)
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [position, end]}
+        position = end
+    encoded = json.dumps(header).encode()
+    return len(encoded).to_bytes(8, "little") + encoded + bytes(position)
+
+
+def repo(**changes: bytes | None) -> Files:
+    """A good repo; ``config_json=None`` takes config.json away."""
+    files: dict[str, bytes | None] = {
+        "config.json": config(),
+        "tokenizer.json": b"{}",
+        "model.safetensors": weights(a=(10, 10), b=(5,)),
+    }
+    files |= {
+        name.replace("__", ".").replace("_json", ".json"): data for name, data in changes.items()
+    }
+    return {name: data for name, data in files.items() if data is not None}
+
+
+def config(**changes: Any) -> bytes:
+    content = {"architectures": ["LlamaForCausalLM"], "max_position_embeddings": 2_048}
+    return json.dumps(content | changes).encode()
+
+
+async def check(files: Files, limits: CheckLimits = LIMITS) -> CheckedModel:
+    hub = MemoryHub()
+    hub.add_repo("acme/x", files)
+    return await check_repo(hub, await hub.resolve("acme/x", None), limits)
+
+
+async def test_a_good_repo_is_counted_from_its_headers() -> None:
+    model = await check(repo())
+    assert model.architecture == "LlamaForCausalLM"
+    assert (model.parameter_count, model.weight_bytes) == (105, 420)
+    assert model.weight_files == ("model.safetensors",)
+    assert model.small_files == ("config.json", "tokenizer.json")
+    assert model.max_positions == 2_048
+
+
+async def test_the_demos_own_repo_passes(tmp_path: Path) -> None:
+    make_tiny_repo(tmp_path / "repo")
+    files = {path.name: path.read_bytes() for path in (tmp_path / "repo").iterdir()}
+    model = await check(files, CheckLimits(10**9, 10**9))
+    assert model.parameter_count == 1_574_144
+
+
+async def test_a_sharded_repo_is_read_by_its_index() -> None:
+    index = {"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}}
+    files = repo() | {
+        INDEX: json.dumps(index).encode(),
+        "one.safetensors": weights(a=(10,)),
+        "two.safetensors": weights(b=(20,)),
+    }
+    model = await check(files)
+    assert model.weight_files == ("one.safetensors", "two.safetensors")
+    assert model.parameter_count == 30
+
+
+async def test_a_header_longer_than_the_first_read_is_read_whole() -> None:
+    many = {f"layer.{number}.weight": (1,) for number in range(2_000)}
+    data = weights(**many)
+    assert int.from_bytes(data[:8], "little") > FIRST_READ_BYTES
+    model = await check(repo() | {"model.safetensors": data})
+    assert model.parameter_count == 2_000
+
+
+async def test_pickles_beside_safetensors_are_left_alone() -> None:
+    model = await check(repo() | {"pytorch_model.bin": b"pickle"})
+    assert model.weight_files == ("model.safetensors",)
+
+
+def sharded(**weight_map: str) -> Files:
+    return repo() | {INDEX: json.dumps({"weight_map": weight_map}).encode()}
+
+
+def without(name: str) -> Files:
+    return {path: data for path, data in repo().items() if path != name}
+
+
+@pytest.mark.parametrize(
+    ("files", "kind", "says"),
+    [
+        (without("model.safetensors") | {"m.bin": b""}, errors.PickleWeights, r"m\.bin"),
+        (without("model.safetensors"), errors.MissingFile, "no weights"),
+        (without("model.safetensors") | {"a.safetensors": b"", "b.safetensors": b""}, errors.MissingFile, "2 safetensors files"),
+        (without("config.json"), errors.MissingFile, r"no config\.json"),
+        (without("tokenizer.json"), errors.MissingFile, r"no tokenizer\.json"),
+        (repo() | {"config.json": b"{"}, errors.CorruptConfig, "not valid JSON"),
+        (repo() | {"config.json": b"[" * 100_000}, errors.CorruptConfig, "not valid JSON"),
+        (repo() | {"config.json": b"[]"}, errors.CorruptConfig, "not a JSON object"),
+        (repo() | {"config.json": b" " * 1_000_001}, errors.CorruptConfig, "1,000,001 bytes"),
+        (repo() | {"config.json": config(auto_map={})}, errors.RemoteCode, r"config\.json has an auto_map"),
+        (repo() | {"tokenizer_config.json": b'{"auto_map": {}}'}, errors.RemoteCode, "tokenizer_config"),
+        (repo() | {"config.json": config(architectures=["Bert"])}, errors.UnsupportedArchitecture, "Bert"),
+        (repo() | {"config.json": config(architectures=[])}, errors.CorruptConfig, "one architecture"),
+        (repo() | {"model.safetensors": weights(a=(10,))[:-1]}, errors.CorruptWeights, r"model\.safetensors is corrupt"),
+        (repo() | {"model.safetensors": b""}, errors.CorruptWeights, "only 0 bytes"),
+        (repo() | {"model.safetensors": b"\xff" * 100}, errors.CorruptWeights, "claims"),
+        (repo() | {"model.safetensors": weights(a=(101, 100))}, errors.ModelTooLarge, "10,100 parameters; 10,000"),
+        (sharded(a="gone.safetensors"), errors.MissingFile, r"gone\.safetensors"),
+        (sharded(a="evil.bin"), errors.PickleWeights, r"evil\.bin"),
+        (sharded(), errors.CorruptWeights, "no weight_map"),
+        (repo() | {"../escape": b""}, errors.CorruptConfig, "forbidden name"),
+        (repo() | {"/etc/passwd": b""}, errors.CorruptConfig, "forbidden name"),
+        (repo() | {"a\\b": b""}, errors.CorruptConfig, "forbidden name"),
+        (repo() | {"a\nb": b""}, errors.CorruptConfig, "forbidden name"),
+    ],
+)  # fmt: skip
+async def test_a_bad_repo_is_refused_with_what_is_wrong(
+    files: Files, kind: type[errors.SubmissionFailure], says: str
+) -> None:
+    with pytest.raises(kind, match=says):
+        await check(files)
+
+
+async def test_too_many_bytes_are_refused_with_both_figures() -> None:
+    with pytest.raises(errors.ModelTooLarge, match="420 bytes; 100 are allowed"):
+        await check(repo(), CheckLimits(10_000, 100))
+
+
+async def test_a_context_beyond_the_models_positions_is_refused() -> None:
+    model = await check(repo())
+    check_context(model, GenerationParams(max_input_tokens=2_000, max_output_tokens=48))
+    with pytest.raises(errors.ContextTooLong, match=r"2,049.*2,048 positions"):
+        check_context(model, GenerationParams(max_input_tokens=2_000, max_output_tokens=49))

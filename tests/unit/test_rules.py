@@ -1,0 +1,118 @@
+"""The small rules: errors and statuses, the interval, pseudonyms, the verdict, names."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from guanaco.errors import GuanacoError, SubmissionNotFound, error_classes
+from guanaco_server.accounts import secrets
+from guanaco_server.deployments.specs import deployment_name
+from guanaco_server.feedback.pseudonyms import Pseudonyms
+from guanaco_server.http_errors import status_of
+from guanaco_server.leaderboard.wilson import wilson_interval
+from guanaco_server.stress.load import LoadProfile, Sample
+from guanaco_server.stress.verdict import Thresholds, judge, percentiles
+from guanaco_server.submissions.pipeline.readiness import evidence
+
+PROFILE = LoadProfile(rate=2, duration_s=5, request_timeout_s=10)
+THRESHOLDS = Thresholds(100, 50, 1_000, 0.1)
+
+
+def test_every_error_has_its_own_code_a_status_and_a_place_in_the_tree() -> None:
+    from guanaco import errors
+
+    classes = [
+        kind
+        for kind in vars(errors).values()
+        if isinstance(kind, type) and issubclass(kind, GuanacoError)
+    ]
+    assert len(error_classes()) == len(classes)
+    assert errors.__doc__ is not None
+    for kind in classes:
+        error = kind.__new__(kind)
+        assert 400 <= status_of(error) <= 599
+        assert re.search(rf"\b{kind.__name__}\b", errors.__doc__), kind
+
+
+def test_an_error_comes_back_from_the_wire_as_its_class() -> None:
+    sent = SubmissionNotFound("x")
+    back = GuanacoError.from_wire(sent.to_wire())
+    assert type(back) is SubmissionNotFound
+    assert (str(back), back.hint) == (str(sent), sent.hint)
+    assert type(GuanacoError.from_wire({"error": "from the future", "detail": "?"})) is GuanacoError
+
+
+def test_the_wilson_interval_has_its_known_values() -> None:
+    assert wilson_interval(1, 1) == pytest.approx((0.2065, 1.0), abs=1e-4)
+    assert wilson_interval(0, 10) == pytest.approx((0.0, 0.2775), abs=1e-4)
+    assert wilson_interval(90, 100) == pytest.approx((0.8256, 0.9448), abs=1e-4)
+
+
+@given(st.integers(1, 10_000), st.floats(0, 1))
+def test_the_wilson_interval_holds_the_ratio(trials: int, share: float) -> None:
+    successes = round(trials * share)
+    low, high = wilson_interval(successes, trials)
+    assert 0 <= low <= successes / trials + 1e-12
+    assert successes / trials - 1e-12 <= high <= 1
+
+
+def test_pseudonyms_are_the_same_for_a_user_and_differ_by_key() -> None:
+    one, other = Pseudonyms(b"one"), Pseudonyms(b"other")
+    assert one.of("alice") == one.of("alice") != one.of("bob")
+    assert one.of("alice") != other.of("alice")
+
+
+def test_a_key_opens_only_with_its_own_secret() -> None:
+    key = secrets.new_key()
+    parts = secrets.split_key(key.text)
+    assert parts is not None
+    assert parts[0] == key.id
+    assert secrets.is_secret(parts[1], key.secret_hash)
+    assert not secrets.is_secret(parts[1][:-1], key.secret_hash)
+    for malformed in ("", "gk", "gk_a", "xx_a_b", "gk_a_b_c", "gk_ä_b"):
+        assert secrets.split_key(malformed) is None
+
+
+def test_percentiles_are_values_that_were_measured() -> None:
+    found = percentiles(float(n) for n in range(1, 101))
+    assert found is not None
+    assert (found.p50, found.p95, found.p99, found.max) == (50, 95, 99, 100)
+    assert percentiles([None]) is None
+
+
+@pytest.mark.parametrize(
+    ("sample", "says"),
+    [
+        (Sample(output_tokens=5, ttft_ms=101, tpot_ms=1, e2e_ms=200), "time to first token took up to 101 ms; allowed 100"),
+        (Sample(output_tokens=5, ttft_ms=1, tpot_ms=51, e2e_ms=200), "time per output token took up to 51 ms; allowed 50"),
+        (Sample(output_tokens=5, ttft_ms=1, tpot_ms=1, e2e_ms=1_001), "whole reply took up to 1,001 ms; allowed 1,000"),
+        (Sample(error="refused"), "2 of 2 requests failed (100%; allowed 10%): refused"),
+    ],
+)  # fmt: skip
+def test_each_missed_threshold_is_a_sentence_with_the_figures(sample: Sample, says: str) -> None:
+    report = judge([sample, sample], PROFILE, THRESHOLDS, datetime.now(UTC), 5.0)
+    assert not report.is_passed
+    assert says in report.reasons[0]
+
+
+def test_a_good_run_passes_with_its_figures() -> None:
+    good = Sample(output_tokens=5, ttft_ms=10, tpot_ms=2, e2e_ms=20)
+    report = judge([good] * 10, PROFILE, THRESHOLDS, datetime.now(UTC), 5.0)
+    assert report.is_passed
+    assert (report.requests, report.errors, report.tokens_per_second) == (10, 0, 10.0)
+
+
+@given(st.text(min_size=1, max_size=120))
+def test_deployment_names_are_dns_labels(submission_id: str) -> None:
+    assert re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", deployment_name(submission_id))
+
+
+def test_evidence_is_the_last_errors_else_the_last_lines() -> None:
+    assert evidence(["fine", "ERROR one", "fine", "ERROR two"]) == "ERROR one | ERROR two"
+    assert evidence(["a", "b"]) == "a | b"
+    assert evidence([]) == "it said nothing."

@@ -1,0 +1,104 @@
+"""The strict reader of safetensors headers."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from guanaco_server.engine.safetensors_header import (
+    DTYPE_BYTES,
+    TensorInfo,
+    parameter_count,
+    parse_header,
+    parse_length,
+    read_header,
+)
+
+tensors = st.dictionaries(
+    st.text(min_size=1, max_size=30).filter(lambda name: name != "__metadata__"),
+    st.tuples(st.sampled_from(sorted(DTYPE_BYTES)), st.lists(st.integers(0, 5), max_size=4)),
+    max_size=8,
+)
+
+
+def entry(dtype: str = "F32", shape: Any = (2,), offsets: Any = (0, 8)) -> dict[str, Any]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
+
+
+@given(tensors)
+def test_what_was_written_is_read(written: dict[str, tuple[str, list[int]]]) -> None:
+    header, infos, position = {}, [], 0
+    for name, (dtype, shape) in written.items():
+        end = position + math.prod(shape) * DTYPE_BYTES[dtype]
+        header[name] = entry(dtype, shape, [position, end])
+        infos.append(TensorInfo(name, dtype, tuple(shape), position, end))
+        position = end
+    read = parse_header(json.dumps(header | {"__metadata__": {"format": "pt"}}).encode(), position)
+    assert sorted(read, key=lambda info: info.name) == sorted(infos, key=lambda info: info.name)
+    assert parameter_count(read) == sum(math.prod(shape) for _, shape in written.values())
+
+
+@given(st.binary(max_size=200), st.integers(0, 1_000))
+def test_whatever_the_bytes_are_there_is_a_sentence(header: bytes, length: int) -> None:
+    try:
+        parse_header(header, length)
+    except ValueError as error:
+        assert str(error)  # noqa: PT017 - either outcome is right
+
+
+@pytest.mark.parametrize(
+    ("header", "says"),
+    [
+        (b"\xff", "not valid JSON"),
+        (b"[" * 100_000, "not valid JSON"),
+        (b"[]", "not a JSON object"),
+        (b'{"a": 1, "a": 2}', "the same key twice"),
+        ({"a": 5}, "not dtype, shape and data_offsets"),
+        ({"a": {"dtype": "F32", "shape": [2]}}, "not dtype, shape and data_offsets"),
+        ({"a": entry(dtype="F33")}, "unknown dtype"),
+        ({"a": entry(shape=[-2])}, "impossible shape"),
+        ({"a": entry(shape=[True, 2])}, "impossible shape"),
+        ({"a": entry(shape=[2**70])}, "impossible shape"),
+        ({"a": entry(shape=[1] * 17)}, "impossible shape"),
+        ({"a": entry(shape=2)}, "impossible shape"),
+        ({"a": entry(offsets=[8, 0])}, "impossible offsets"),
+        ({"a": entry(offsets=[0])}, "impossible offsets"),
+        ({"a": entry(offsets=[0, 4])}, "do not fit"),
+        ({"a": entry(offsets=[4, 12])}, "overlaps another or leaves a gap"),
+        ({"a": entry(), "b": entry()}, "overlaps another or leaves a gap"),
+        ({"a": entry(), "b": entry(offsets=[8, 16])}, "promises 16 bytes"),
+        ({}, "promises 0 bytes"),
+        ({"a" * 2_000: entry()}, "too long"),
+    ],
+)
+def test_a_corrupt_header_is_refused(header: Any, says: str) -> None:
+    raw = header if isinstance(header, bytes) else json.dumps(header).encode()
+    with pytest.raises(ValueError, match=says):
+        parse_header(raw, 8)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "size", "says"),
+    [
+        (b"\x01", 1, "only 1 bytes"),
+        ((200_000_000).to_bytes(8, "little"), 10**9, "more than the format allows"),
+        ((100).to_bytes(8, "little"), 50, "claims 100 bytes but the file has 50"),
+    ],
+)
+def test_an_impossible_length_is_refused(prefix: bytes, size: int, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        parse_length(prefix, size)
+
+
+def test_a_file_is_read_with_the_offset_of_its_data(tmp_path: Path) -> None:
+    header = json.dumps({"a": entry()}).encode()
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+    infos, offset = read_header(path)
+    assert (infos[0].name, infos[0].shape, offset) == ("a", (2,), 8 + len(header))
