@@ -175,7 +175,7 @@ async def test_a_hub_that_has_lost_the_file_is_unreachable(hub: Hub, store: Loca
 
 async def test_a_memory_limit_too_small_is_told(hub: Hub, store: LocalStore) -> None:
     status, lines, _ = serialize(request(hub, await store.begin(KEY), memory_bytes=100_000_000))
-    assert (status, lines[-1]["error"]) == (1, "out_of_memory")
+    assert (status, lines[-1]["error"]) == (1, "out_of_memory"), lines
 
 
 @pytest.mark.parametrize("room", [pytest.param(0.5, id="download"), pytest.param(1.6, id="write")])

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import errno
+import re
+import resource
 from collections.abc import Iterator
+from pathlib import Path
 
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -17,6 +20,17 @@ class JobFailed(Exception):  # the job's verdict, not a programming error
         self.message = message
 
 
+NO_MEMORY = (
+    "not enough memory",
+    "can't start new thread",
+    "Cannot allocate memory",
+    "Resource temporarily unavailable",
+    "bad_alloc",
+    "failed to map segment",
+)
+HUB_CLIENTS = ("huggingface_hub", "httpx", "httpx2", "httpcore", "httpcore2", "hf_xet")
+
+
 def diagnose(error: BaseException) -> JobFailed:
     """The verdict on any exception; libraries wrap the cause in their own, so the whole chain is read."""
     chain = list(_causes(error))
@@ -25,7 +39,7 @@ def diagnose(error: BaseException) -> JobFailed:
             return cause
     if any(_is_full_disk(cause) for cause in chain):
         return JobFailed("disk_full", "The disk is full: there is no room for the model's files.")
-    if any(_is_out_of_memory(cause) for cause in chain):
+    if any(_is_out_of_memory(cause) for cause in chain) or _is_at_memory_limit():
         return JobFailed("out_of_memory", "The serializer needs more memory than it was given.")
     if from_the_hub := [cause for cause in chain if _is_from_the_hub(cause)]:
         why = _sentence(
@@ -52,17 +66,22 @@ def _is_full_disk(error: BaseException) -> bool:
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    texts = (
-        "not enough memory",
-        "can't start new thread",
-    )  # of torch's allocator, and of threading
-    return isinstance(error, MemoryError) or any(text in str(error) for text in texts)
+    """Torch's allocator, threads, C++ and the system each say it in their own way."""
+    is_errno = isinstance(error, OSError) and error.errno == errno.ENOMEM
+    return isinstance(error, MemoryError) or is_errno or any(t in str(error) for t in NO_MEMORY)
+
+
+def _is_at_memory_limit() -> bool:
+    """Whatever failed, failed for want of memory: a library may say anything then."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    used = re.search(r"VmData:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    return limit != resource.RLIM_INFINITY and used is not None and int(used[1]) * 1024 > limit
 
 
 def _is_from_the_hub(error: BaseException) -> bool:
     module = type(error).__module__.partition(".")[0]
     is_broken_off = isinstance(error, OSError) and "Consistency check failed" in str(error)
-    return is_broken_off or module in ("huggingface_hub", "httpx", "httpcore", "hf_xet")
+    return is_broken_off or module in HUB_CLIENTS
 
 
 def _sentence(error: BaseException) -> str:
