@@ -54,10 +54,13 @@ class Console:
 
     def csv(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         import csv
+        from itertools import chain, islice
 
         writer = csv.writer(sys.stdout, lineterminator="\n")
+        waiting = iter(rows)
+        first = list(islice(waiting, 1))  # what cannot be read fails before the header is out
         writer.writerow(columns)
-        for row in rows:
+        for row in chain(first, waiting):
             writer.writerow([csv_cell(cell) if isinstance(cell, str) else cell for cell in row])
 
     def table(

@@ -12,9 +12,7 @@ import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import psutil
@@ -23,6 +21,7 @@ import pytest
 from guanaco.submissions import GenerationParams
 from guanaco_server.artifacts.stores.local import LocalStore
 from guanaco_server.artifacts.stores.store import TENSORS_NAME, Manifest
+from guanaco_server.demo.hub_server import LocalHub, commit_of
 from guanaco_server.demo.tiny_repo import make_tiny_repo
 from guanaco_server.deployments.clusters.cluster import DeploymentSpec, ReplicaPhase
 from guanaco_server.deployments.clusters.local import LocalCluster
@@ -34,7 +33,7 @@ ROOT = Path(__file__).parents[2]
 PYTHON = Path(os.environ.get("GUANACO_ENGINE_PYTHON", ROOT / ".venv-engine" / "bin" / "python"))
 IMPORTS = {"PYTHONPATH": ":".join([str(ROOT / "server"), os.environ.get("PYTHONPATH", "")])}
 KEY = "ab" * 32
-COMMIT = "c" * 40
+REPO = "acme/tiny"
 SMALL_FILES = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"]
 READY_S = 180  # 13 s on an idle machine
 
@@ -44,53 +43,16 @@ pytestmark = [
 ]
 
 
-class Hub(ThreadingHTTPServer):
-    """The files of one folder, as the Hub serves them."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        super().__init__(("127.0.0.1", 0), HubHandler)
-
-    @property
-    def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
-
-
-class HubHandler(BaseHTTPRequestHandler):
-    server: Hub
-
-    def do_HEAD(self) -> None:
-        self.do_GET()
-
-    def do_GET(self) -> None:
-        path = self.server.folder / self.path.rpartition("/")[2]
-        data = path.read_bytes() if path.exists() else b""
-        self.send_response(200 if path.exists() else 404)
-        self.send_header("ETag", f'"{hashlib.sha256(data).hexdigest()}"')
-        self.send_header("X-Repo-Commit", COMMIT)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(data)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Quiet."""
-
-
 @pytest.fixture
 def repo(tmp_path: Path) -> Path:
-    make_tiny_repo(tmp_path / "repo")
-    return tmp_path / "repo"
+    make_tiny_repo(tmp_path / "hub" / REPO)
+    return tmp_path / "hub" / REPO
 
 
 @pytest.fixture
-def hub(repo: Path) -> Iterator[Hub]:
-    with Hub(repo) as hub:
-        thread = Thread(target=hub.serve_forever)
-        thread.start()
+def hub(repo: Path) -> Iterator[LocalHub]:
+    with LocalHub(repo.parents[1]) as hub:
         yield hub
-        hub.shutdown()
-        thread.join()
 
 
 @pytest.fixture
@@ -98,16 +60,16 @@ def store(tmp_path: Path) -> LocalStore:
     return LocalStore(tmp_path / "artifacts")
 
 
-def request(hub: Hub, staging_uri: str, **changes: Any) -> str:
-    present = [name for name in SMALL_FILES if (hub.folder / name).exists()]
+def request(hub: LocalHub, staging_uri: str, **changes: Any) -> str:
+    present = [name for name in SMALL_FILES if (hub.root / REPO / name).exists()]
     return json.dumps(
         {
             "key": KEY,
-            "repo": "org/tiny",
-            "commit": COMMIT,
+            "repo": REPO,
+            "commit": commit_of(hub.root / REPO),
             "weight_files": ["model.safetensors"],
             "small_files": present,
-            "hub_endpoint": hub.endpoint,
+            "hub_endpoint": hub.url,
             "staging_uri": staging_uri,
             "memory_bytes": 8 * 1024**3,
             **changes,
@@ -127,7 +89,7 @@ def serialize(asked: str, wrapper: tuple[str, ...] = ()) -> tuple[int, list[dict
     return job.returncode, [json.loads(line) for line in job.stdout.splitlines()], job.stderr
 
 
-async def make_artifact(hub: Hub, store: LocalStore) -> Manifest:
+async def make_artifact(hub: LocalHub, store: LocalStore) -> Manifest:
     status, lines, errors = await asyncio.to_thread(serialize, request(hub, await store.begin(KEY)))
     assert status == 0, errors
     assert "complete" in lines[-1]["message"]
@@ -135,7 +97,7 @@ async def make_artifact(hub: Hub, store: LocalStore) -> Manifest:
 
 
 async def test_a_serialized_artifact_is_whole_and_leaves_nothing_else(
-    hub: Hub, repo: Path, store: LocalStore, tmp_path: Path
+    hub: LocalHub, repo: Path, store: LocalStore, tmp_path: Path
 ) -> None:
     manifest = await make_artifact(hub, store)
     folder = tmp_path / "artifacts" / KEY
@@ -157,7 +119,7 @@ def tensor_count(safetensors: Path) -> int:
 
 @pytest.mark.parametrize("kept", [0.5, 0.0])
 async def test_a_truncated_file_is_the_developers_fault(
-    hub: Hub, repo: Path, store: LocalStore, kept: float
+    hub: LocalHub, repo: Path, store: LocalStore, kept: float
 ) -> None:
     weights = repo / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[: int(weights.stat().st_size * kept)])
@@ -166,20 +128,22 @@ async def test_a_truncated_file_is_the_developers_fault(
     assert "model.safetensors" in lines[-1]["message"]
 
 
-async def test_a_hub_that_has_lost_the_file_is_unreachable(hub: Hub, store: LocalStore) -> None:
+async def test_a_hub_that_has_lost_the_file_is_unreachable(
+    hub: LocalHub, store: LocalStore
+) -> None:
     status, lines, _ = serialize(
         request(hub, await store.begin(KEY), weight_files=["lost.safetensors"])
     )
     assert (status, lines[-1]["error"]) == (1, "hub_unreachable")
 
 
-async def test_a_memory_limit_too_small_is_told(hub: Hub, store: LocalStore) -> None:
+async def test_a_memory_limit_too_small_is_told(hub: LocalHub, store: LocalStore) -> None:
     status, lines, _ = serialize(request(hub, await store.begin(KEY), memory_bytes=100_000_000))
     assert (status, lines[-1]["error"]) == (1, "out_of_memory"), lines
 
 
 @pytest.mark.parametrize("room", [pytest.param(0.5, id="download"), pytest.param(1.6, id="write")])
-async def test_a_full_disk_is_told(hub: Hub, repo: Path, tmp_path: Path, room: float) -> None:
+async def test_a_full_disk_is_told(hub: LocalHub, repo: Path, tmp_path: Path, room: float) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     pages = int((repo / "model.safetensors").stat().st_size * room) // 4096
@@ -217,7 +181,7 @@ async def model_server(folder: Path, artifact: Path) -> AsyncIterator[LocalClust
 
 
 async def test_vllm_generates_from_the_artifact_and_ends_with_its_platform(
-    hub: Hub, store: LocalStore, tmp_path: Path
+    hub: LocalHub, store: LocalStore, tmp_path: Path
 ) -> None:
     await make_artifact(hub, store)
     async with model_server(tmp_path, tmp_path / "artifacts" / KEY) as cluster:
@@ -246,7 +210,9 @@ async def test_vllm_generates_from_the_artifact_and_ends_with_its_platform(
         assert not alive
 
 
-async def test_a_damaged_artifact_is_refused(hub: Hub, store: LocalStore, tmp_path: Path) -> None:
+async def test_a_damaged_artifact_is_refused(
+    hub: LocalHub, store: LocalStore, tmp_path: Path
+) -> None:
     await make_artifact(hub, store)
     artifact = tmp_path / "damaged"
     shutil.copytree(tmp_path / "artifacts" / KEY, artifact)
