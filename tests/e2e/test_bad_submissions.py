@@ -153,7 +153,7 @@ def test_a_server_that_keeps_dying_fails_its_submission(start_platform: StartPla
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of four megabytes; the model has six."""
+    """A file system of four megabytes; serializing takes six and a half."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mounted = subprocess.run(

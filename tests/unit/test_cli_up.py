@@ -78,9 +78,9 @@ def test_what_the_settings_say_of_the_engine_is_believed(
     (tmp_path / ".venv-engine" / "bin").mkdir(parents=True)
     (tmp_path / ".venv-engine" / "bin" / "python").touch()
     config = tmp_path / "guanaco.toml"
-    config.write_text('engine_python = "/opt/engine/bin/python"\n')
+    config.write_text('engine_python = "/somewhere/bin/python"\n')
     monkeypatch.setenv("GUANACO_CONFIG", str(config))
-    assert read_settings({}).engine_python == Path("/opt/engine/bin/python")
+    assert read_settings({}).engine_python == Path("/somewhere/bin/python")
 
 
 @pytest.mark.parametrize(

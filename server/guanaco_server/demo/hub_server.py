@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -17,8 +18,9 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import parse_qs, unquote, urlsplit
 
-INFO_PATH = re.compile(r"^/api/models/(?P<repo>[^/]+/[^/]+)(?:/revision/(?P<revision>[^/]+))?$")
-FILE_PATH = re.compile(r"^/(?P<repo>[^/]+/[^/]+)/resolve/(?P<revision>[^/]+)/(?P<path>.+)$")
+NAME = r"[A-Za-z0-9_-][A-Za-z0-9._-]*"  # never a dot first, so that no request leaves the root
+INFO_PATH = re.compile(rf"^/api/models/(?P<repo>{NAME}/{NAME})(?:/revision/(?P<revision>[^/]+))?$")
+FILE_PATH = re.compile(rf"^/(?P<repo>{NAME}/{NAME})/resolve/(?P<revision>[^/]+)/(?P<path>.+)$")
 RANGE = re.compile(r"^bytes=(\d+)-(\d*)$")
 PIECE_BYTES = 1 << 20
 
@@ -61,6 +63,11 @@ class _Server(ThreadingHTTPServer):
         self.hub = hub
         super().__init__(("127.0.0.1", 0), _Handler)
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away is no news; anything else is told on stderr."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
 
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
@@ -77,13 +84,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         url = urlsplit(self.path)
-        path = unquote(url.path)
-        if status := self.server.hub.before_answer(path):
+        if status := self.server.hub.before_answer(unquote(url.path)):
             self._refuse(status, "Failed")
-        elif match := INFO_PATH.match(path):
-            self._answer_info(match["repo"], match["revision"], "blobs" in parse_qs(url.query))
-        elif match := FILE_PATH.match(path):
-            self._answer_file(match["repo"], match["revision"], match["path"])
+        elif match := INFO_PATH.match(url.path):
+            revision = match["revision"] and unquote(match["revision"])
+            self._answer_info(match["repo"], revision, "blobs" in parse_qs(url.query))
+        elif match := FILE_PATH.match(url.path):
+            self._answer_file(match["repo"], unquote(match["revision"]), unquote(match["path"]))
         else:
             self._refuse(404, "EntryNotFound")
 
@@ -111,12 +118,14 @@ class _Handler(BaseHTTPRequestHandler):
         if start > end and size:
             self._refuse(416, "InvalidRange")
             return
-        self.send_response(206 if "Range" in self.headers else 200)
+        is_partial = (start, end) != (0, size - 1)
+        self.send_response(206 if is_partial else 200)
         self.send_header("ETag", f'"{_digest(path)}"')
         self.send_header("X-Repo-Commit", commit_of(folder))
         self.send_header("Accept-Ranges", "bytes")
         self.send_header("Content-Length", str(end - start + 1))
-        self.send_header("Content-Range", f"bytes {start}-{end}/{size}")
+        if is_partial:
+            self.send_header("Content-Range", f"bytes {start}-{end}/{size}")
         self.end_headers()
         if self.command == "GET":
             self._send_range(path, start, end)

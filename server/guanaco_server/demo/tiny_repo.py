@@ -1,4 +1,4 @@
-"""A complete Hub model repo of six megabytes, made on the spot: the demo and the tests submit it through the real path.
+"""A complete Hub model repo of three megabytes, made on the spot: the demo and the tests submit it through the real path.
 
 It is a real Llama, and its weights are a bigram model written down by hand. Each token of the corpus has
 an embedding of its own (one-hot), the two blocks add nothing (their output projections are zero), and row
@@ -31,7 +31,7 @@ BOS, EOS = "<s>", "</s>"
 PEAK_LOGIT = 16.0  # e^-16 of the probability for anything that the corpus never says
 OTHERS = HIDDEN - 1  # the dimension that all tokens beyond the first 255 share
 
-Matrix = tuple[list[int], "array.array[float]"]  # shape, and float32 values in row-major order
+Matrix = tuple[list[int], "array.array[float]"]  # shape, and values in row-major order
 
 
 def make_tiny_repo(folder: Path, *, seed: int = 0) -> None:
@@ -46,18 +46,26 @@ def make_tiny_repo(folder: Path, *, seed: int = 0) -> None:
 
 
 def write_safetensors(path: Path, tensors: dict[str, Matrix]) -> None:
-    """float32 tensors in the safetensors format."""
+    """Matrices as bfloat16 tensors in the safetensors format."""
     header: dict[str, object] = {}
     position = 0
     for name, (shape, values) in tensors.items():
-        end = position + len(values) * values.itemsize
-        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [position, end]}
+        end = position + 2 * len(values)
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [position, end]}
         position = end
     encoded = json.dumps(header).encode()
     with path.open("wb") as file:
         file.write(struct.pack("<Q", len(encoded)) + encoded)
         for _, values in tensors.values():
-            values.tofile(file)
+            file.write(_bfloat16(values))
+
+
+def _bfloat16(values: array.array[float]) -> bytes:
+    """The upper half of each little-endian float32."""
+    whole = values.tobytes()
+    halves = bytearray(len(whole) // 2)
+    halves[0::2], halves[1::2] = whole[2::4], whole[3::4]
+    return bytes(halves)
 
 
 def _train_tokenizer() -> Tokenizer:
@@ -102,7 +110,7 @@ def _json_files(tokenizer: Tokenizer) -> dict[str, dict[str, object]]:
             "tie_word_embeddings": False,
             "bos_token_id": bos,
             "eos_token_id": eos,
-            "torch_dtype": "float32",
+            "torch_dtype": "bfloat16",
         },
         "generation_config.json": {"bos_token_id": bos, "eos_token_id": eos},
         "tokenizer_config.json": {

@@ -21,6 +21,7 @@ MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 MAX_TENSORS = 1_000_000
 MAX_DIMENSIONS = 16
 MAX_NAME_CHARS = 1_024
+MAX_DIGITS = 30  # more than any offset has
 
 DTYPE_BYTES = {
     "BOOL": 1,
@@ -71,7 +72,8 @@ def parse_length(prefix: bytes, file_bytes: int) -> int:
 def parse_header(header_json: bytes, data_length: int) -> tuple[TensorInfo, ...]:
     """The tensors in the order of their offsets; ValueError with one sentence for anything not as it must be."""
     try:
-        header = json.loads(header_json, object_pairs_hook=_without_duplicates)
+        text = header_json.decode("utf-8")
+        header = json.loads(text, object_pairs_hook=_without_duplicates, parse_int=_parse_int)
     except (UnicodeDecodeError, RecursionError, json.JSONDecodeError):
         raise ValueError("its header is not valid JSON") from None
     if not isinstance(header, dict):
@@ -109,10 +111,20 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return entries
 
 
+def _parse_int(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise ValueError("its header has an impossible number")
+    return int(digits)
+
+
 def _parse_tensor(name: str, entry: Any) -> TensorInfo:
     shown = name[:80]
     if len(name) > MAX_NAME_CHARS:
         raise ValueError(f"the tensor name {shown!r}… is too long")
+    if any(
+        "\ud800" <= char <= "\udfff" for char in name
+    ):  # JSON lets them in, no encoder lets them out
+        raise ValueError(f"the tensor name {shown!r} is not valid Unicode")
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
         raise ValueError(f"the entry of tensor {shown!r} is not dtype, shape and data_offsets")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 import httpx2  # huggingface_hub's HTTP client: its transport errors come through
-from huggingface_hub import HfApi, hf_hub_url
+from huggingface_hub import HfApi, get_session, hf_hub_url, hf_raise_for_status
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
@@ -17,7 +17,6 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 from huggingface_hub.utils._headers import build_hf_headers
-from huggingface_hub.utils._http import get_session, hf_raise_for_status
 
 from guanaco.errors import HubUnreachable, RepoGated, RepoNotFound, RevisionNotFound
 from guanaco_server.artifacts.hub.hub import RepoFile, RepoSnapshot
@@ -48,9 +47,17 @@ class HuggingFaceHub:
         return await asyncio.to_thread(ask)
 
     def _resolve(self, repo: str, revision: str | None) -> RepoSnapshot:
-        info = self._api.model_info(
-            repo, revision=revision, files_metadata=True, timeout=self._timeout_s
-        )
+        try:
+            info = self._api.model_info(
+                repo, revision=revision, files_metadata=True, timeout=self._timeout_s
+            )
+        except HFValidationError:  # a ValueError too
+            raise
+        except (ValueError, KeyError, TypeError):  # a proxy's page, say, instead of the Hub's JSON
+            raise HubUnreachable(
+                f"What the Hub at {self._endpoint} answered about {repo} is not its protocol.",
+                hint="The operator has to look at GUANACO_HUB_ENDPOINT.",
+            ) from None
         if info.gated and not self._token:
             raise RepoGated(repo)
         files = tuple(
@@ -75,6 +82,11 @@ class HuggingFaceHub:
             if response.status_code == 416:  # the range begins behind the end of the file
                 return b""
             hf_raise_for_status(response)
+            if response.status_code not in (200, 206):
+                raise HubUnreachable(
+                    f"The Hub answered {response.status_code} when asked for {snapshot.repo}.",
+                    hint="Try again later.",
+                )
             skip = 0 if response.status_code == 206 else start
             return _take(response.iter_bytes(), skip, length)
 

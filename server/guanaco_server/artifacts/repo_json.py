@@ -1,0 +1,31 @@
+"""A repo's JSON files, which strangers wrote."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from guanaco.errors import CorruptConfig, MissingFile
+from guanaco_server.artifacts.hub.hub import Hub, RepoSnapshot
+
+MAX_CONFIG_BYTES = 1_000_000
+
+
+async def read_json(
+    hub: Hub, snapshot: RepoSnapshot, path: str, max_bytes: int = MAX_CONFIG_BYTES
+) -> dict[str, Any]:
+    """The file's JSON object; MissingFile or CorruptConfig where there is none."""
+    file = snapshot.file(path)
+    if file is None:
+        raise MissingFile(f"The repo has no {path}.", hint="Push it with `save_pretrained(...)`.")
+    if file.size_bytes > max_bytes:
+        raise CorruptConfig(f"{path} has {file.size_bytes:,} bytes; {max_bytes:,} are allowed.")
+    data = await hub.read(snapshot, path, 0, file.size_bytes)
+    try:
+        content = await asyncio.to_thread(json.loads, data)
+    except (ValueError, RecursionError):
+        raise CorruptConfig(f"{path} is not valid JSON.") from None
+    if not isinstance(content, dict):
+        raise CorruptConfig(f"{path} is not a JSON object.")
+    return content
