@@ -35,12 +35,12 @@ def test_a_submission_cancelled_in_a_stage_leaves_nothing_behind(
     eventually(
         lambda: client.submission(submission.id).stages[-1].outcome is Outcome.CANCELLED,
         "end of the stage",
-        10,
+        30,
     )
     hub.release()
-    eventually(lambda: not up.model_servers(), "end of the model server", 10)
+    eventually(lambda: not up.model_servers(), "end of the model server", 30)
     staging = up.data_dir / "artifacts" / ".staging"
-    eventually(lambda: not staging.exists() or not any(staging.iterdir()), "empty staging", 10)
+    eventually(lambda: not staging.exists() or not any(staging.iterdir()), "empty staging", 30)
     with pytest.raises(IllegalTransition):
         client.cancel(submission.id)
 
@@ -102,7 +102,7 @@ def test_deactivate_reactivate_redeploy_and_teardown(start_platform: StartPlatfo
     assert redeployed.commit == submission.commit
 
     assert client.teardown(submission.id).status is Status.TORN_DOWN
-    eventually(lambda: not up.model_servers(), "end of the model server", 10)
+    eventually(lambda: not up.model_servers(), "end of the model server", 30)
 
 
 def test_a_second_submission_of_a_commit_reuses_its_artifact(start_platform: StartPlatform) -> None:

@@ -88,7 +88,7 @@ def test_servers_end_by_themselves_when_no_platform_comes_back(
 
     up.kill()
 
-    eventually(lambda: not up.model_servers(), "end of the model servers", 20)
+    eventually(lambda: not up.model_servers(), "end of the model servers", 60)
 
 
 def is_running(client: Client, submission_id: str, stage: Stage) -> bool:

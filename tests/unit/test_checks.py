@@ -12,13 +12,14 @@ import pytest
 from guanaco import errors
 from guanaco.submissions import GenerationParams
 from guanaco_server.artifacts.checks import (
-    FIRST_READ_BYTES,
     CheckedModel,
     CheckLimits,
     check_context,
     check_repo,
 )
+from guanaco_server.artifacts.hub.hub import RepoSnapshot
 from guanaco_server.artifacts.hub.memory import MemoryHub
+from guanaco_server.artifacts.weights import FIRST_READ_BYTES, MAX_HEADER_BYTES
 from guanaco_server.demo.tiny_repo import make_tiny_repo
 
 Files = dict[str, bytes]
@@ -55,8 +56,22 @@ def config(**changes: Any) -> bytes:
     return json.dumps(content | changes).encode()
 
 
-async def check(files: Files, limits: CheckLimits = LIMITS) -> CheckedModel:
-    hub = MemoryHub()
+class CountingHub(MemoryHub):
+    """Remembers how many bytes of which file were asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[tuple[str, int]] = []
+
+    async def read(self, snapshot: RepoSnapshot, path: str, start: int, length: int) -> bytes:
+        self.asked.append((path, length))
+        return await super().read(snapshot, path, start, length)
+
+
+async def check(
+    files: Files, limits: CheckLimits = LIMITS, hub: MemoryHub | None = None
+) -> CheckedModel:
+    hub = hub or MemoryHub()
     hub.add_repo("acme/x", files)
     return await check_repo(hub, await hub.resolve("acme/x", None), limits)
 
@@ -93,8 +108,20 @@ async def test_a_header_longer_than_the_first_read_is_read_whole() -> None:
     many = {f"layer.{number}.weight": (1,) for number in range(2_000)}
     data = weights(**many)
     assert int.from_bytes(data[:8], "little") > FIRST_READ_BYTES
-    model = await check(repo() | {"model.safetensors": data})
+    hub = CountingHub()
+    model = await check(repo() | {"model.safetensors": data}, hub=hub)
     assert model.parameter_count == 2_000
+    assert [path for path, _ in hub.asked].count("model.safetensors") == 2
+
+
+async def test_no_weights_are_fetched() -> None:
+    hub = CountingHub()
+    await check(
+        repo() | {"model.safetensors": weights(a=(1_000, 1_000))}, CheckLimits(10**9, 10**9), hub
+    )
+    assert [read for read in hub.asked if read[0] == "model.safetensors"] == [
+        ("model.safetensors", FIRST_READ_BYTES)
+    ]
 
 
 async def test_pickles_beside_safetensors_are_left_alone() -> None:
@@ -108,6 +135,11 @@ def sharded(**weight_map: str) -> Files:
 
 def without(name: str) -> Files:
     return {path: data for path, data in repo().items() if path != name}
+
+
+def long_header(length: int) -> bytes:
+    """A file without tensors whose header is all padding."""
+    return length.to_bytes(8, "little") + b"{}".ljust(length)
 
 
 @pytest.mark.parametrize(
@@ -133,6 +165,12 @@ def without(name: str) -> Files:
         (sharded(a="gone.safetensors"), errors.MissingFile, r"gone\.safetensors"),
         (sharded(a="evil.bin"), errors.PickleWeights, r"evil\.bin"),
         (sharded(), errors.CorruptWeights, "no weight_map"),
+        (sharded(**{"evil\x1b[2J": "model.safetensors"}), errors.CorruptWeights, r"'evil\\x1b\[2J' is in model"),
+        (sharded(a="model.safetensors", c="model.safetensors"), errors.CorruptWeights, "'c' is in model.safetensors, and it is not"),
+        (sharded(a="model.safetensors", b="two.safetensors") | {"two.safetensors": weights(a=(1,))}, errors.CorruptWeights, "'a' is in both"),
+        (repo() | {"model.safetensors": long_header(MAX_HEADER_BYTES + 1)}, errors.CorruptWeights, "10,000,001 bytes"),
+        (repo() | {"tokenizer.model": b" " * 64_000_001}, errors.ModelTooLarge, r"tokenizer\.model has 64,000,001"),
+        (repo() | {"config.json": config(architectures=["\ud800\x1b"])}, errors.UnsupportedArchitecture, r"'\\ud800\\x1b'"),
         (repo() | {"../escape": b""}, errors.CorruptConfig, "forbidden name"),
         (repo() | {"/etc/passwd": b""}, errors.CorruptConfig, "forbidden name"),
         (repo() | {"a\\b": b""}, errors.CorruptConfig, "forbidden name"),
@@ -144,6 +182,13 @@ async def test_a_bad_repo_is_refused_with_what_is_wrong(
 ) -> None:
     with pytest.raises(kind, match=says):
         await check(files)
+
+
+async def test_headers_that_are_too_long_together_are_refused() -> None:
+    shard = long_header(MAX_HEADER_BYTES)
+    index = {str(number): f"{number}.safetensors" for number in range(7)}
+    with pytest.raises(errors.CorruptWeights, match="64,000,000 a repo"):
+        await check(sharded(**index) | dict.fromkeys(index.values(), shard))
 
 
 async def test_too_many_bytes_are_refused_with_both_figures() -> None:

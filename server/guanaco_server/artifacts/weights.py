@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from guanaco.errors import CorruptWeights, MissingFile, PickleWeights
@@ -128,22 +127,16 @@ class _Headers:
 
 def _check_places(shards: dict[str, tuple[TensorInfo, ...]], weight_map: dict[str, str]) -> None:
     places: dict[str, str] = {}
-    for path, tensor in _names(shards):
-        if tensor in places:
-            raise CorruptWeights(
-                f"The tensor {tensor[:80]!r} is in both {places[tensor]} and {path}.",
-                hint="Save the model again with `save_pretrained(...)`, then push.",
-            )
-        places[tensor] = path
+    for path, infos in shards.items():
+        for info in infos:
+            if (other := places.setdefault(info.name, path)) != path:
+                raise CorruptWeights(
+                    f"The tensor {info.name[:80]!r} is in both {other} and {path}.",
+                    hint="Save the model again with `save_pretrained(...)`, then push.",
+                )
     for tensor, path in weight_map.items():
         if places.get(tensor) != path:
             raise CorruptWeights(
                 f"{INDEX_NAME} says that {tensor[:80]!r} is in {path}, and it is not.",
                 hint="Push the index and the shards of the same save.",
             )
-
-
-def _names(shards: dict[str, tuple[TensorInfo, ...]]) -> Iterator[tuple[str, str]]:
-    for path, infos in shards.items():
-        for info in infos:
-            yield path, info.name

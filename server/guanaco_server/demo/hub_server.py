@@ -118,7 +118,7 @@ class _Handler(BaseHTTPRequestHandler):
         if start > end and size:
             self._refuse(416, "InvalidRange")
             return
-        is_partial = (start, end) != (0, size - 1)
+        is_partial = "Range" in self.headers and size > 0
         self.send_response(206 if is_partial else 200)
         self.send_header("ETag", f'"{_digest(path)}"')
         self.send_header("X-Repo-Commit", commit_of(folder))
