@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import re
 import socket
@@ -9,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Event, Thread
+from threading import Thread
 
 import pytest
 
@@ -149,15 +150,19 @@ def send(request: BaseHTTPRequestHandler, status: int, body: bytes, location: st
 
 @pytest.mark.parametrize("body", [b"<html>Log in to the Wi-Fi</html>", b"[]", b"{}"])
 async def test_a_server_that_is_no_hub_is_told(body: bytes) -> None:
-    with answering(lambda request: send(request, 200, body)) as url:
-        with pytest.raises(errors.HubUnreachable, match="not its protocol"):
-            await HuggingFaceHub(url, None, 5).resolve("acme/good", None)
+    with (
+        answering(lambda request: send(request, 200, body)) as url,
+        pytest.raises(errors.HubUnreachable, match="not its protocol"),
+    ):
+        await HuggingFaceHub(url, None, 5).resolve("acme/good", None)
 
 
 async def test_a_redirect_to_nowhere_is_not_content() -> None:
-    with answering(lambda request: send(request, 302, b"moved")) as url:
-        with pytest.raises(errors.HubUnreachable, match="302"):
-            await HuggingFaceHub(url, None, 5).read(SNAPSHOT, "config.json", 0, 5)
+    with (
+        answering(lambda request: send(request, 302, b"moved")) as url,
+        pytest.raises(errors.HubUnreachable, match="302"),
+    ):
+        await HuggingFaceHub(url, None, 5).read(SNAPSHOT, "config.json", 0, 5)
 
 
 async def test_a_server_that_ignores_ranges_is_read_no_further_than_asked() -> None:
@@ -203,10 +208,13 @@ async def test_a_held_request_goes_on_once_it_is_released(
     server: ControlledHub, root: Path
 ) -> None:
     server.hold("/api/models/")
-    asked = Event()
-    Thread(target=lambda: (asked.wait(5), server.release())).start()
-    asked.set()
-    snapshot = await HuggingFaceHub(server.url, None, 5).resolve("acme/good", None)
+    resolving = asyncio.create_task(HuggingFaceHub(server.url, None, 5).resolve("acme/good", None))
+    async with asyncio.timeout(5):
+        while not server.asked:
+            await asyncio.sleep(0.01)
+    assert not resolving.done()
+    server.release()
+    snapshot = await resolving
     assert snapshot.commit == commit_of(root / "acme" / "good")
     assert server.asked == ["/api/models/acme/good"]
 
