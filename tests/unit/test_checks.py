@@ -201,3 +201,10 @@ async def test_a_context_beyond_the_models_positions_is_refused() -> None:
     check_context(model, GenerationParams(max_input_tokens=2_000, max_output_tokens=48))
     with pytest.raises(errors.ContextTooLong, match=r"2,049.*2,048 positions"):
         check_context(model, GenerationParams(max_input_tokens=2_000, max_output_tokens=49))
+
+
+@pytest.mark.parametrize("positions", [None, True, 0, -1, "2048", 2.5, []])
+async def test_positions_that_are_no_number_are_not_known(positions: Any) -> None:
+    model = await check(repo() | {"config.json": config(max_position_embeddings=positions)})
+    assert model.max_positions is None
+    check_context(model, GenerationParams())

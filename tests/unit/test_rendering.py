@@ -74,6 +74,27 @@ def test_a_prompt_is_within_its_budget_and_keeps_persona_and_newest_message(
     assert f"Sam: {newest}\n" in made
 
 
+@given(st.lists(words, min_size=1, max_size=12), st.integers(1, 60))
+def test_no_more_is_dropped_than_must_be(contents: list[str], budget: int) -> None:
+    said = turns(*contents)
+    everything = prompt(10_000, said)
+    persona, rest = everything.split("SCENARIO", 1)
+    lines = rest.removeprefix("\n<START>\n").removesuffix("\nNia:").split("\n")
+    newest = 1 + (len(contents) % 2 == 0)  # a bot's turn after the newest user message stays too
+    longest_first = [
+        f"{persona}SCENARIO\n<START>\n" + "".join(f"{line}\n" for line in kept) + "Nia:"
+        for kept in (lines[dropped:] for dropped in range(len(lines) - newest + 1))
+    ]
+    fitting = [candidate for candidate in longest_first if count(candidate) <= budget]
+    if fitting:
+        assert prompt(budget, said) == fitting[0]
+
+
+def test_without_a_user_message_every_turn_may_go() -> None:
+    bare = prompt(count("Nia's Persona: PERSONA #### Nia:"), [])
+    assert bare == "Nia's Persona: PERSONA\n####\nNia:"
+
+
 @pytest.mark.parametrize("text", ["{bot_name.__class__}", "{user_name}", "{", "{0!r:>9}", "{{x}}"])
 def test_a_strangers_text_is_never_a_template(text: str) -> None:
     bot = Bot(name="Nia", memory=text, prompt=text)

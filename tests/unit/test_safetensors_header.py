@@ -26,6 +26,16 @@ tensors = st.dictionaries(
     max_size=8,
 )
 
+anything = st.none() | st.booleans() | st.integers(-1, 9) | st.floats() | st.text(max_size=3)
+sizes = st.lists(st.integers(0, 9) | anything, max_size=3)
+likely_entries = anything | st.fixed_dictionaries(
+    {
+        "dtype": st.sampled_from(["U8", "F32"]) | anything,
+        "shape": sizes | anything,
+        "data_offsets": sizes | anything,
+    }
+)
+
 
 def entry(dtype: str = "F32", shape: Any = (2,), offsets: Any = (0, 8)) -> dict[str, Any]:
     return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
@@ -50,6 +60,18 @@ def test_whatever_the_bytes_are_there_is_a_sentence(header: bytes, length: int) 
         parse_header(header, length)
     except ValueError as error:
         assert str(error)  # noqa: PT017 - either outcome is right
+
+
+@given(st.dictionaries(st.text(max_size=5), likely_entries, max_size=3), st.integers(0, 16))
+def test_whatever_the_entries_are_they_cover_the_data_or_are_refused(
+    header: dict[str, Any], length: int
+) -> None:
+    try:
+        infos = parse_header(json.dumps(header).encode(), length)
+    except ValueError as error:
+        assert str(error)  # noqa: PT017 - either outcome is right
+    else:
+        assert sum(info.end - info.start for info in infos) == length
 
 
 @pytest.mark.parametrize(
@@ -105,3 +127,25 @@ def test_a_file_is_read_with_the_offset_of_its_data(tmp_path: Path) -> None:
     path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
     infos, offset = read_header(path)
     assert (infos[0].name, infos[0].shape, offset) == ("a", (2,), 8 + len(header))
+
+
+@given(st.binary(max_size=64))
+def test_a_file_of_any_bytes_is_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.safetensors"
+    path.write_bytes(content)
+    try:
+        read_header(path)
+    except ValueError as error:
+        assert str(error)  # noqa: PT017 - either outcome is right
+
+
+def test_a_file_cut_short_anywhere_is_refused(tmp_path: Path) -> None:
+    header = json.dumps({"a": entry()}).encode()
+    whole = len(header).to_bytes(8, "little") + header + bytes(8)
+    path = tmp_path / "cut.safetensors"
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        with pytest.raises(ValueError, match=r"only \d bytes|claims|promises"):
+            read_header(path)

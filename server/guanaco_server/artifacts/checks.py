@@ -134,7 +134,7 @@ def _architecture(config: dict[str, Any]) -> str:
 
 def _max_positions(config: dict[str, Any]) -> int | None:
     positions = config.get("max_position_embeddings", config.get("n_positions"))
-    return positions if isinstance(positions, int) and positions > 0 else None
+    return positions if type(positions) is int and positions > 0 else None  # true is no number
 
 
 def _small_files(snapshot: RepoSnapshot) -> tuple[str, ...]:
