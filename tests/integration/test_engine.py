@@ -142,7 +142,7 @@ async def test_a_memory_limit_too_small_is_told(hub: LocalHub, store: LocalStore
     status, lines, errors = serialize(asked)
     said = [line["error"] for line in lines if "error" in line]
     # Once in a hundred a native library aborts before anything is said; the platform then names memory itself.
-    assert (status, said) == (1, ["out_of_memory"]) or (status < 0 and not said), (lines, errors)
+    assert (status, said) == (1, ["out_of_memory"]) or (status != 0 and not said), errors
 
 
 @pytest.mark.parametrize("room", [pytest.param(0.5, id="download"), pytest.param(1.6, id="write")])
