@@ -10,6 +10,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from sqlalchemy.exc import DataError
 from starlette.exceptions import HTTPException
 
 from guanaco import errors
@@ -57,6 +58,11 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(_request: Request, error: RequestValidationError) -> JSONResponse:
         return answer(errors.InvalidInput(describe_problems(error.errors())))
+
+    @app.exception_handler(DataError)
+    async def unstorable(_request: Request, _error: DataError) -> JSONResponse:
+        """PostgreSQL refuses a NUL in a text, and rolls back whatever was begun."""
+        return answer(errors.InvalidInput("The request holds a character that cannot be stored."))
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> JSONResponse:

@@ -42,7 +42,7 @@ async def test_missing_wrong_malformed_and_revoked_keys_open_nothing(database: D
         {},
         {"Authorization": "Basic abc"},
         {"Authorization": "Bearer nonsense"},
-        {"Authorization": "Bearer gk_00_ü".encode()},  # type: ignore[dict-item]
+        {"Authorization": "Bearer gk_00_ü".encode()},
         {"Authorization": f"Bearer {wrong}"},
         {"Authorization": f"Bearer {key}"},
     ):

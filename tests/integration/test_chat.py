@@ -17,7 +17,7 @@ from guanaco.submissions import GenerationParams
 from guanaco_server.chat.tables import ConversationRow
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.memory_server import Script
-from tests.fixtures.world import BODY_LIMIT, BOT, REPLY_TIMEOUT_S, World
+from tests.fixtures.world import BODY_LIMIT, BOT, REPLY_TIMEOUT_S, World, eventually
 
 SLOW = Script(pieces=("One", " two", " three"), delay_s=0.05)
 
@@ -52,6 +52,27 @@ async def test_without_consent_nothing_is_stored(database: Database) -> None:
         body = {"user_id": "u", "bot": {"name": "Luna"}, **refused}
         answer = await http.post("/conversations", json=body)
         assert (answer.status_code, answer.json()["error"]) == (422, "consent_required")
+    async with database.read() as session:
+        assert await session.scalar(select(func.count()).select_from(ConversationRow)) == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ({"age": 30}, "age"),
+        ({"user_id": ""}, "user_id"),
+        ({"user_name": "two\nlines"}, "user_name: It should be 1 to 64 characters on one line"),
+        ({"bot": {"name": "Luna", "voice": "low"}}, "bot.voice"),
+    ],
+)
+async def test_a_conversation_with_what_nobody_knows_is_refused_with_a_sentence(
+    database: Database, body: dict[str, object], says: str
+) -> None:
+    _, http, _ = await talking(database)
+    whole = {"user_id": "u", "bot": {"name": "Luna"}, "consent": True} | body
+    answer = await http.post("/conversations", json=whole)
+    assert (answer.status_code, answer.json()["error"]) == (422, "invalid_input")
+    assert says in answer.json()["detail"]
     async with database.read() as session:
         assert await session.scalar(select(func.count()).select_from(ConversationRow)) == 1
 
@@ -157,6 +178,49 @@ async def test_a_client_that_leaves_cancels_the_generation_and_frees_the_turn(
     assert answer.status_code == 200
 
 
+async def test_a_client_that_closes_the_stream_cancels_the_generation_and_frees_the_turn(
+    database: Database,
+) -> None:
+    world, http, conversation = await talking(database, SLOW, Script())
+    path = f"/conversations/{conversation}/messages"
+    await leave_after_the_first_token(world, http, path)
+
+    async def is_free() -> bool:
+        return (await http.post(path, json={"content": "Hello"})).status_code == 200
+
+    await eventually(is_free)
+    assert world.model_server.cancelled == 1
+    assert [turn[0] for turn in await contents(http, conversation)] == ["user", "bot"]
+
+
+async def test_a_regeneration_that_fails_leaves_the_old_reply(database: Database) -> None:
+    _, http, conversation = await talking(
+        database, Script(("Old.",)), Script(("Half",), fault="died"), Script(("New.",))
+    )
+    await http.post(f"/conversations/{conversation}/messages", json={"content": "Hello"})
+    failed = await http.post(f"/conversations/{conversation}/regenerate")
+    assert (failed.status_code, failed.json()["error"]) == (503, "model_unavailable")
+    assert await contents(http, conversation) == [
+        ("user", "Hello", False),
+        ("bot", "Old.", False),
+    ]
+    again = await http.post(f"/conversations/{conversation}/regenerate", json={"stream": True})
+    assert parse(again.text)[-1][1]["content"] == "New."
+    assert [turn[2] for turn in await contents(http, conversation)] == [False, True, False]
+
+
+async def test_a_reply_that_outlived_its_lease_is_not_recorded(database: Database) -> None:
+    world, http, conversation = await talking(database, Script(("Late.",)), Script(("Prompt.",)))
+    backend = await world.account(Role.BACKEND, "app")
+    late = await world.replies.send(backend, conversation, MessageRequest(content="Hello"))
+    assert isinstance(await anext(late), Token)
+    world.clock.advance(REPLY_TIMEOUT_S + 31)
+    await http.post(f"/conversations/{conversation}/messages", json={"content": "Hello"})
+    with pytest.raises(ConversationBusy):
+        await anext(late)
+    assert [turn[1] for turn in await contents(http, conversation)] == ["Hello", "Prompt."]
+
+
 async def test_regenerating_marks_the_old_reply_deleted(database: Database) -> None:
     _, http, conversation = await talking(database, Script(("Old.",)), Script(("New.",)))
     nothing = await http.post(f"/conversations/{conversation}/regenerate")
@@ -243,3 +307,49 @@ async def test_a_preview_shows_its_prompt_and_records_nothing(database: Database
     assert await contents(http, conversation) == []
     other = await world.http(Role.DEVELOPER, "bob")
     assert (await other.post("/submissions/acme-tiny_v1/preview", json=body)).status_code == 404
+
+
+async def test_a_preview_streams_and_is_for_developers_only(database: Database) -> None:
+    world, backend, _ = await talking(database)
+    developer = await world.http(Role.DEVELOPER, "ada")
+    path = "/submissions/acme-tiny_v1/preview"
+    body = {"bot": BOT.model_dump(), "stream": True}
+    *tokens, (last, reply) = parse((await developer.post(path, json=body)).text)
+    assert last == "done"
+    assert "".join(data["text"] for _, data in tokens) == reply["content"]
+    assert (reply["message_id"], bool(reply["prompt"])) == (None, True)
+    refused = await backend.post(path, json=body)
+    assert (refused.status_code, refused.json()["error"]) == (403, "forbidden")
+
+
+async def leave_after_the_first_token(world: World, http: httpx.AsyncClient, path: str) -> None:
+    """Be a client that asks for a stream and hangs up; httpx's own transport waits for the whole body."""
+    body = json.dumps({"content": "Hello", "stream": True}).encode()
+    headers = {"content-type": "application/json", "authorization": http.headers["authorization"]}
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": f"/api/v1{path}",
+        "raw_path": f"/api/v1{path}".encode(),
+        "root_path": "",
+        "query_string": b"",
+        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+    }
+    requests = iter([{"type": "http.request", "body": body, "more_body": False}])
+    heard = asyncio.Event()
+
+    async def receive() -> dict[str, Any]:
+        if request := next(requests, None):
+            return request
+        await heard.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        if b"event: token" in message.get("body", b""):
+            heard.set()
+
+    async with asyncio.timeout(5):
+        await world.app(scope, receive, send)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import pytest
 
 from guanaco.accounts import Role
+from guanaco.errors import ModelServerDied
+from guanaco.submissions import Status
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.clusters.cluster import DeploymentSpec
-from guanaco_server.deployments.reconciler import HANGS_AFTER, Reconciler
+from guanaco_server.deployments.reconciler import HANGS_AFTER, STABLE_S, Reconciler
 from guanaco_server.deployments.service import Deployment
 from guanaco_server.deployments.specs import deployment_name
+from guanaco_server.submissions.pipeline.readiness import evidence
 from tests.fixtures.world import World
 
 ID = "acme-tiny_v1"
@@ -32,8 +35,9 @@ class Kept(World):
         )
 
     async def _give_up(self, submission_id: str, lines: list[str]) -> None:
+        """As the platform does."""
         self.given_up.append((submission_id, lines))
-        await self.deployments.remove(submission_id)
+        await self.journal.fail_published(submission_id, ModelServerDied(evidence(lines)))
 
     async def deploy(self) -> None:
         await self.publish(await self.account(Role.DEVELOPER, "ada"), ID)
@@ -70,7 +74,36 @@ async def test_a_server_that_keeps_dying_is_given_up_with_its_last_words(world: 
         await world.reconciler.reconcile()
     assert [submission_id for submission_id, _ in world.given_up] == [ID]
     assert world.given_up[0][1][-1] == "ERROR: out of luck"
+    ada = await world.account(Role.DEVELOPER, "ada")
+    submission = await world.submissions.require_visible(ada, ID)
+    assert submission.status is Status.FAILED
+    assert submission.failure is not None
+    assert submission.failure.code == "model_server_died"
+    assert "ERROR: out of luck" in submission.failure.detail
+    assert await world.deployments.list_wishes() == []
+    assert world.deployments.endpoints() == {}
     assert await world.cluster.list_deployments() == []
+
+
+async def test_a_server_that_ran_long_has_its_restarts_forgiven(world: Kept) -> None:
+    await world.make_ready()
+    for _ in range(3):
+        world.cluster.die(NAME)
+        await world.reconciler.reconcile()  # starts it again
+        await world.reconciler.reconcile()  # finds it healthy
+        world.clock.advance(STABLE_S + 1)
+        await world.reconciler.reconcile()
+    assert world.given_up == []
+    assert set(world.deployments.endpoints()) == {ID}
+
+
+async def test_a_server_found_at_the_start_of_the_platform_is_used_at_once(world: Kept) -> None:
+    await world.make_ready()
+    world.deployments.note_endpoint(ID, None)
+    await world.reconciler.start()
+    assert set(world.deployments.endpoints()) == {ID}
+    assert world.cluster.starts == [NAME]
+    await world.reconciler.stop()
 
 
 async def test_a_server_that_hangs_is_taken_out_at_once_and_restarted_later(world: Kept) -> None:

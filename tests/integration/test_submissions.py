@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import httpx
 import pytest
@@ -12,9 +13,10 @@ from guanaco.accounts import Role
 from guanaco.errors import IllegalTransition
 from guanaco.submissions import Stage, Status
 from guanaco_server.database.database import Database
+from guanaco_server.deployments.service import Deployment
 from guanaco_server.submissions import lifecycle
 from guanaco_server.submissions.pipeline.journal import Ticket
-from tests.fixtures.world import World
+from tests.fixtures.world import World, eventually
 
 
 async def submit(http: httpx.AsyncClient, key: str | None = None, **body: object) -> httpx.Response:
@@ -61,7 +63,7 @@ async def test_one_idempotency_key_gives_one_submission_also_when_two_race(
     ],
 )
 async def test_bad_requests_get_a_sentence_and_leave_nothing(
-    database: Database, body: dict[str, object], says: str
+    database: Database, body: dict[str, Any], says: str
 ) -> None:
     http = await World(database).http(Role.DEVELOPER)
     answer = await submit(http, **body)
@@ -135,6 +137,92 @@ async def test_a_stale_run_cannot_publish(database: Database) -> None:
     with pytest.raises(IllegalTransition):
         await world.journal.end_stage(stale, Stage.PUBLISH, {})
     assert (await http.get(f"/submissions/{stale.submission_id}")).json()["status"] == "queued"
+
+
+@pytest.mark.parametrize("last", ["-1", "x", "2147483648", "9" * 30])
+async def test_a_last_event_id_that_none_of_ours_can_be_is_refused(
+    database: Database, last: str
+) -> None:
+    http = await World(database).http(Role.DEVELOPER)
+    submission_id = (await submit(http)).json()["id"]
+    path = f"/submissions/{submission_id}/events"
+    answer = await http.get(path, headers={"Last-Event-ID": last}, params={"follow": False})
+    assert (answer.status_code, answer.json()["error"]) == (422, "invalid_input")
+
+
+async def test_a_follower_gets_each_event_as_it_comes_and_ends_with_the_run(
+    database: Database,
+) -> None:
+    world = World(database)
+    http = await world.http(Role.DEVELOPER)
+    ticket = Ticket((await submit(http)).json()["id"], 1)
+    feed = world.events.follow(ticket.submission_id, 0)
+    whole = asyncio.create_task(http.get(f"/submissions/{ticket.submission_id}/events"))
+    async with asyncio.timeout(5):
+        first = await anext(feed)
+        assert first is not None
+        assert first.seq == 1
+        assert await anext(feed) is None
+        await world.journal.log(ticket, Stage.CHECK, "news")
+        second = await anext(feed)
+        assert second is not None
+        assert second.message == "news"
+        await http.post(f"/submissions/{ticket.submission_id}/cancel")
+        rest = [event async for event in feed if event is not None]
+        assert [event.data["status"] for event in rest] == ["cancelled"]
+        assert [event["seq"] for event in sse(await whole)] == [1, 2, 3]
+
+
+async def test_a_deactivated_submission_gets_no_new_conversation_but_keeps_its_own(
+    database: Database,
+) -> None:
+    world = World(database)
+    await world.publish(await world.account(Role.DEVELOPER, "ada"), "acme-tiny_v1")
+    developer = await world.http(Role.DEVELOPER, "ada")
+    backend = await world.http(Role.BACKEND)
+    conversation = await world.open(backend)
+    await world.routing.start()
+
+    async def is_assigned() -> bool:
+        return (await backend.get("/assignment")).status_code == 200
+
+    async def is_refused() -> bool:
+        return not await is_assigned()
+
+    moved = await developer.post("/submissions/acme-tiny_v1/deactivate")
+    assert moved.json()["status"] == "inactive"
+    await eventually(is_refused)
+    path = f"/conversations/{conversation}/messages"
+    assert (await backend.post(path, json={"content": "Still there?"})).status_code == 200
+
+    moved = await developer.post("/submissions/acme-tiny_v1/reactivate")
+    assert moved.json()["status"] == "deployed"
+    await eventually(is_assigned)
+    await world.routing.stop()
+
+
+async def test_a_submission_that_is_torn_down_is_withdrawn_and_its_conversations_end(
+    database: Database,
+) -> None:
+    world = World(database)
+    await world.publish(await world.account(Role.DEVELOPER, "ada"), "acme-tiny_v1")
+    await world.deployments.wish(Deployment("acme-tiny_v1", 1, "a" * 64, 1_096))
+    await world.deployments.mark_ready("acme-tiny_v1", "memory://1")
+    developer = await world.http(Role.DEVELOPER, "ada")
+    backend = await world.http(Role.BACKEND)
+    conversation = await world.open(backend)
+
+    moved = await developer.post("/submissions/acme-tiny_v1/teardown")
+
+    assert moved.json()["status"] == "torn_down"
+    assert await world.deployments.list_wishes() == []
+    assert world.deployments.endpoints() == {}
+    assert world.deployments.woken.is_set()
+    answer = await backend.post(f"/conversations/{conversation}/messages", json={"content": "Hi"})
+    assert (answer.status_code, answer.json()["error"]) == (503, "model_unavailable")
+    assert (await backend.get("/assignment")).json()["error"] == "no_model_available"
+    again = await developer.post("/submissions/acme-tiny_v1/teardown")
+    assert (again.status_code, again.json()["error"]) == (409, "illegal_transition")
 
 
 def test_every_status_can_be_left_or_is_left_by_redeploy() -> None:

@@ -134,7 +134,7 @@ class _Sample:
             self.usage = Usage(
                 prompt_tokens=chunk.prompt_tokens, completion_tokens=chunk.completion_tokens
             )
-        text = self._held + chunk.text
+        text = self._held + chunk.text.replace("\x00", "")  # which PostgreSQL does not store
         if not self.content:
             text = text.lstrip()
         sendable = text.rstrip()

@@ -7,7 +7,7 @@ import binascii
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -153,7 +153,7 @@ def _decode_cursor(cursor: str) -> tuple[datetime, str]:
         moment = datetime.fromisoformat(at)
     except (ValueError, binascii.Error):
         moment = datetime.min  # noqa: DTZ901 - naive, and refused below
-    if moment.tzinfo is None:
+    if moment.utcoffset() != timedelta(0) or not feedback_id.isprintable():
         raise InvalidInput(
             "The cursor is not one that this server gave.",
             hint="Leave it out to begin at the first rating.",

@@ -18,9 +18,10 @@ from guanaco_server.submissions.events import EventFeed
 from guanaco_server.submissions.service import SubmissionService
 
 HEARTBEAT_S = 10
+MAX_SEQ = 2**31 - 1  # what the database's integer holds
 
 IdempotencyKey = Annotated[str | None, Header(min_length=1, max_length=128)]
-LastEventId = Annotated[int, Header(ge=0)]
+LastEventId = Annotated[int, Header(ge=0, le=MAX_SEQ)]
 
 
 def router(submissions: SubmissionService, feed: EventFeed, auth: Auth) -> APIRouter:
