@@ -24,6 +24,7 @@ GuanacoError
 │   └── DataDirInUse             another platform runs on the same data folder
 ├── SubmissionFailure            a pipeline stage ended badly; says whom to blame
 │   ├── HubUnreachable           (chance) the Hugging Face Hub did not answer
+│   ├── StoreUnreachable         (chance) the artifact store did not answer
 │   ├── RepoNotFound, RepoGated, RevisionNotFound, PickleWeights, MissingFile, CorruptWeights,
 │   │   CorruptConfig, RemoteCode, UnsupportedArchitecture, ModelTooLarge, ContextTooLong (developer)
 │   ├── DiskFull, SerializerDied, EngineMissing                            (platform)
@@ -354,6 +355,12 @@ class ContextTooLong(SubmissionFailure):
 class DiskFull(SubmissionFailure):
     code = "disk_full"
     blame = Blame.PLATFORM
+
+
+class StoreUnreachable(SubmissionFailure):
+    code = "store_unreachable"
+    blame = Blame.CHANCE
+    is_retryable = True
 
 
 class SerializerDied(SubmissionFailure):

@@ -180,7 +180,7 @@ def _engine(settings: Settings) -> EngineOptions:
 def _serializer(settings: Settings) -> SerializerOptions:
     token = settings.hub_token
     return SerializerOptions(
-        command=(str(settings.engine_python), "-m", "guanaco_server.engine.serialize"),
+        command=(str(settings.engine_python), "-m", "guanaco_server.serializer.job"),
         hub_endpoint=settings.hub_endpoint,
         memory_bytes=settings.serializer_memory_bytes,
         timeout_s=settings.serializer_timeout_s,

@@ -80,7 +80,7 @@ def request(hub: LocalHub, staging_uri: str, **changes: Any) -> str:
 def serialize(asked: str, wrapper: tuple[str, ...] = ()) -> tuple[int, list[dict[str, Any]], str]:
     """Exit status, the lines of stdout, and stderr."""
     job = subprocess.run(
-        [*wrapper, str(PYTHON), "-m", "guanaco_server.engine.serialize", asked],
+        [*wrapper, str(PYTHON), "-m", "guanaco_server.serializer.job", asked],
         env={**os.environ, **IMPORTS},
         capture_output=True,
         text=True,

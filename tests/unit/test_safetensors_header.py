@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from guanaco_server.engine.safetensors_header import (
+from guanaco_server.formats.safetensors_header import (
     DTYPE_BYTES,
     TensorInfo,
     parameter_count,

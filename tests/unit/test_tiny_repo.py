@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 
 from guanaco_server.demo.corpus import CORPUS
 from guanaco_server.demo.tiny_repo import HIDDEN, VOCABULARY, make_tiny_repo
-from guanaco_server.engine.safetensors_header import TensorInfo, read_header
+from guanaco_server.formats.safetensors_header import TensorInfo, read_header
 
 SENTENCES = CORPUS.strip().splitlines()
 

@@ -23,22 +23,11 @@ from guanaco_server.artifacts.architectures import KNOWN_ARCHITECTURES
 from guanaco_server.artifacts.hub.hub import Hub, RepoSnapshot
 from guanaco_server.artifacts.repo_json import read_json
 from guanaco_server.artifacts.weights import find_weight_files, read_tensors
-from guanaco_server.engine.safetensors_header import parameter_count
+from guanaco_server.formats.safetensors_header import parameter_count
+from guanaco_server.serializer.ticket import SMALL_FILES
 
 MAX_SMALL_FILE_BYTES = 64_000_000  # the largest known tokenizer.json is 34 MB
 MAX_FILES = 10_000
-SMALL_FILES = (
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "tokenizer.model",
-    "vocab.json",
-    "merges.txt",
-    "chat_template.jinja",
-)
 
 
 @dataclass(frozen=True)

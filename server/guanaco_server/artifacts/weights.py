@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from guanaco.errors import CorruptWeights, MissingFile, PickleWeights
 from guanaco_server.artifacts.hub.hub import Hub, RepoSnapshot
 from guanaco_server.artifacts.repo_json import read_json
-from guanaco_server.engine.safetensors_header import (
+from guanaco_server.formats.safetensors_header import (
     LENGTH_BYTES,
     TensorInfo,
     parse_header,

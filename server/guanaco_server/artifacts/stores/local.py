@@ -1,7 +1,7 @@
 """Artifacts in a folder of this machine.
 
     <root>/<key>/            a published artifact: manifest.json and the files it lists
-    <root>/.staging/<key>/   what a serializer job is writing
+    <root>/.staging/<key>/   what a serializer job is writing, its ticket and its journal
     <root>/.trash/           artifacts on their way out
 
 A rename moves an artifact from one to the next, so that none is ever seen in part.
@@ -13,15 +13,18 @@ import asyncio
 import os
 import re
 import shutil
+import time
 import uuid
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from guanaco.errors import SerializerDied
-from guanaco_server.artifacts.stores.store import MANIFEST_NAME, Manifest
+from guanaco_server.formats.manifest import MANIFEST_NAME, TENSORS_NAME, Manifest
+from guanaco_server.serializer.ticket import JOURNAL_NAME, SerializerJob, Ticket, Upload
 
 KEY = re.compile(r"[0-9a-f]{8,128}")
+TICKET_NAME = "ticket.json"
 
 
 class LocalStore:
@@ -38,10 +41,11 @@ class LocalStore:
             raise FileNotFoundError(f"no {path} in artifact {key}")
         return await asyncio.to_thread(file.read_bytes)
 
-    async def begin(self, key: str) -> str:
-        staging = self._staging(key)
-        await asyncio.to_thread(self._make_empty, staging)
-        return staging.as_uri()
+    async def list_keys(self) -> list[str]:
+        return await asyncio.to_thread(self._list_keys)
+
+    async def begin(self, job: SerializerJob, max_bytes: int) -> str:
+        return await asyncio.to_thread(self._begin, job)
 
     async def publish(self, key: str) -> Manifest:
         return await asyncio.to_thread(self._publish, key)
@@ -49,11 +53,18 @@ class LocalStore:
     async def discard(self, key: str) -> None:
         await asyncio.to_thread(shutil.rmtree, self._staging(key), ignore_errors=True)
 
+    async def discard_stale(self, older_than_s: float) -> list[str]:
+        return await asyncio.to_thread(self._discard_stale, time.time() - older_than_s)
+
     async def delete(self, key: str) -> None:
         await asyncio.to_thread(self._throw_away, self._published(key))
 
     def uri(self, key: str) -> str:
         return self._published(key).as_uri()
+
+    async def access(self, key: str) -> dict[str, str]:
+        manifest = await self.find(key)
+        return {path: f"{self.uri(key)}/{path}" for path in manifest.paths} if manifest else {}
 
     async def free_bytes(self) -> int | None:
         self._root.mkdir(parents=True, exist_ok=True)
@@ -71,10 +82,24 @@ class LocalStore:
         except FileNotFoundError:
             return None
 
-    def _make_empty(self, folder: Path) -> None:
-        if folder.exists():
-            shutil.rmtree(folder)
-        folder.mkdir(parents=True)
+    def _list_keys(self) -> list[str]:
+        folders = self._root.iterdir() if self._root.exists() else ()
+        return sorted(path.name for path in folders if (path / MANIFEST_NAME).exists())
+
+    def _begin(self, job: SerializerJob) -> str:
+        staging = self._staging(job.key)
+        staging.mkdir(parents=True, exist_ok=True)
+        ticket = Ticket(**job.model_dump(), upload=Upload(folder=str(staging)))
+        (staging / TICKET_NAME).write_text(ticket.model_dump_json())
+        return (staging / TICKET_NAME).as_uri()
+
+    def _discard_stale(self, before: float) -> list[str]:
+        stale = []
+        for staging in (self._root / ".staging").glob("*"):
+            if max(path.stat().st_mtime for path in (staging, *staging.iterdir())) < before:
+                shutil.rmtree(staging, ignore_errors=True)
+                stale.append(staging.name)
+        return stale
 
     def _publish(self, key: str) -> Manifest:
         staging, published = self._staging(key), self._published(key)
@@ -82,6 +107,8 @@ class LocalStore:
             shutil.rmtree(staging, ignore_errors=True)
             return found
         manifest = _require_whole(staging, key)
+        for name in (TICKET_NAME, JOURNAL_NAME):
+            (staging / name).unlink(missing_ok=True)
         if published.exists():
             self._throw_away(published)
         staging.rename(published)
@@ -118,12 +145,11 @@ def _require_whole(staging: Path, key: str) -> Manifest:
         raise SerializerDied("The serializer left a manifest that cannot be read.") from error
     if manifest.key != key:
         raise SerializerDied("The serializer left the artifact of another key.")
-    for file in manifest.files:
-        path = staging / file.path
-        if path.parent != staging or not path.is_file() or path.stat().st_size != file.size_bytes:
-            raise SerializerDied(
-                f"The serializer left no whole artifact: {file.path} is not as listed."
-            )
+    sizes = {file.path: file.size_bytes for file in manifest.files}
+    for name, size in {TENSORS_NAME: manifest.tensors_bytes, **sizes}.items():
+        path = staging / name
+        if path.parent != staging or not path.is_file() or path.stat().st_size != size:
+            raise SerializerDied(f"The serializer left no whole artifact: {name} is not as listed.")
     return manifest
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from guanaco.errors import SerializerDied
-from guanaco_server.artifacts.stores.store import MANIFEST_NAME, Manifest
+from guanaco_server.formats.manifest import MANIFEST_NAME, Manifest
+from guanaco_server.serializer.ticket import SerializerJob
 
 Artifact = tuple[Manifest, dict[str, bytes]]
 
@@ -23,6 +24,9 @@ class MemoryStore:
     async def find(self, key: str) -> Manifest | None:
         return self._published[key][0] if key in self._published else None
 
+    async def list_keys(self) -> list[str]:
+        return sorted(self._published)
+
     async def read(self, key: str, path: str) -> bytes:
         manifest, files = self._published.get(key, (None, {}))
         if manifest is not None and path == MANIFEST_NAME:
@@ -31,9 +35,9 @@ class MemoryStore:
             raise FileNotFoundError(f"no {path} in artifact {key}")
         return files[path]
 
-    async def begin(self, key: str) -> str:
-        self._staged[key] = None
-        return f"memory://staging/{key}"
+    async def begin(self, job: SerializerJob, max_bytes: int) -> str:
+        self._staged.setdefault(job.key, None)
+        return f"memory://staging/{job.key}"
 
     async def publish(self, key: str) -> Manifest:
         if key not in self._published:
@@ -47,11 +51,22 @@ class MemoryStore:
     async def discard(self, key: str) -> None:
         self._staged.pop(key, None)
 
+    async def discard_stale(self, older_than_s: float) -> list[str]:
+        """Time stands still here: what is staged is stale when nothing is young enough."""
+        stale = sorted(self._staged) if older_than_s <= 0 else []
+        for key in stale:
+            await self.discard(key)
+        return stale
+
     async def delete(self, key: str) -> None:
         self._published.pop(key, None)
 
     def uri(self, key: str) -> str:
         return f"memory://{key}"
+
+    async def access(self, key: str) -> dict[str, str]:
+        manifest = await self.find(key)
+        return {path: f"{self.uri(key)}/{path}" for path in manifest.paths} if manifest else {}
 
     async def free_bytes(self) -> int | None:
         return self._free_bytes

@@ -1,67 +1,49 @@
 """The port to where serialized models live.
 
-An artifact is written once, under its key, by a serializer job that gets ``staging_uri``; ``publish``
-makes it visible in one step. Whoever sees a manifest sees a whole artifact.
+An artifact is written once, under its key, by a serializer job that gets a ticket; ``publish`` makes it
+visible in one step. Whoever sees a manifest sees a whole artifact. What a key stands for is decided by its
+content, so two that write the same artifact at once write the same bytes.
 """
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Protocol
 
-from pydantic import BaseModel, ConfigDict
-
-MANIFEST_NAME = "manifest.json"
-TENSORS_NAME = "model.tensors"
-
-
-class StoredFile(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-    path: str
-    size_bytes: int
-    sha256: str
-
-
-class Manifest(BaseModel):
-    """What an artifact holds and what it was made from; ``files`` leaves out the manifest itself."""
-
-    model_config = ConfigDict(frozen=True)
-
-    key: str
-    repo: str
-    commit: str
-    tensor_count: int
-    files: tuple[StoredFile, ...]
-    tool_versions: dict[str, str]
-    created_at: datetime
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(file.size_bytes for file in self.files)
-
+from guanaco_server.formats.manifest import Manifest
+from guanaco_server.serializer.ticket import SerializerJob
 
 class ArtifactStore(Protocol):
-    """Every call may be repeated."""
+    """Every call may be repeated. Keys are lower-case hexadecimal digits. Errors are StoreUnreachable and DiskFull."""
 
     async def find(self, key: str) -> Manifest | None:
         """The manifest of a published artifact."""
         ...
 
-    async def read(self, key: str, path: str) -> bytes:
-        """A small file of a published artifact (config, tokenizer)."""
+    async def list_keys(self) -> list[str]:
+        """The keys of all published artifacts."""
         ...
 
-    async def begin(self, key: str) -> str:
-        """The URI of an empty staging place for a serializer job; what an earlier attempt left there is dropped."""
+    async def read(self, key: str, path: str) -> bytes:
+        """A small file of a published artifact (config, tokenizer); FileNotFoundError if it has none of that name."""
+        ...
+
+    async def begin(self, job: SerializerJob, max_bytes: int) -> str:
+        """Open the staging place of a job whose tensors file has at most ``max_bytes``; the URL of its ticket.
+
+        What an earlier attempt for the same key left there is kept for the job to go on with.
+        """
         ...
 
     async def publish(self, key: str) -> Manifest:
-        """Make the staged artifact the published one; if another was first, that one stays."""
+        """Make the staged artifact the published one, if it is whole; if another was first, that one stays."""
         ...
 
     async def discard(self, key: str) -> None:
         """Drop the staging place."""
+        ...
+
+    async def discard_stale(self, older_than_s: float) -> list[str]:
+        """Drop staging places that nobody has written to for so long; their keys."""
         ...
 
     async def delete(self, key: str) -> None:
@@ -69,7 +51,11 @@ class ArtifactStore(Protocol):
         ...
 
     def uri(self, key: str) -> str:
-        """Where a model server reads a published artifact from."""
+        """Names a published artifact, for people and for the model server; no secret."""
+        ...
+
+    async def access(self, key: str) -> dict[str, str]:
+        """A URL that needs no credentials for each file of a published artifact, by path; each is a secret for an hour or more."""
         ...
 
     async def free_bytes(self) -> int | None:

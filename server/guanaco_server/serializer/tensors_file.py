@@ -10,9 +10,9 @@ import torch
 from tensorizer import TensorSerializer
 from tensorizer.serialization import TensorType
 
-from guanaco_server.engine.failures import JobFailed
-from guanaco_server.engine.progress import Counter, say
-from guanaco_server.engine.safetensors_header import TensorInfo, read_header
+from guanaco_server.serializer.failures import JobFailed
+from guanaco_server.serializer.progress import Counter, say
+from guanaco_server.formats.safetensors_header import TensorInfo, read_header
 
 DTYPES = {
     "BOOL": torch.bool,

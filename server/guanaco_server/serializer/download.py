@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from guanaco_server.engine.progress import Counter, say, watching
+from guanaco_server.serializer.progress import Counter, say, watching
 
 TRIES_FOR_SIZE_S = 20.0
 

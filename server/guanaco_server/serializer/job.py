@@ -1,6 +1,6 @@
 """The serializer job: a Hub repo at one commit becomes an artifact in a staging folder.
 
-    python -m guanaco_server.engine.serialize '{"key": …, "repo": …, "commit": …, "weight_files": […],
+    python -m guanaco_server.serializer.job '{"key": …, "repo": …, "commit": …, "weight_files": […],
         "small_files": […], "hub_endpoint": …, "staging_uri": "file://…", "memory_bytes": …}'
 
     download into staging/.scratch → model.tensors → drop the scratch → manifest.json
@@ -26,9 +26,9 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from guanaco_server.engine import lifeline
-from guanaco_server.engine.download import download, prepare
-from guanaco_server.engine.failures import diagnose
-from guanaco_server.engine.progress import say, say_failed
+from guanaco_server.serializer.download import download, prepare
+from guanaco_server.serializer.failures import diagnose
+from guanaco_server.serializer.progress import say, say_failed
 
 TENSORS_NAME = (
     "model.tensors"  # both as in artifacts/stores/store.py, which this process does not have
@@ -82,7 +82,7 @@ def serialize(request: Request) -> None:
     """Fill the staging folder, which must exist and be empty."""
     scratch = request.staging / SCRATCH_NAME
     prepare(scratch)
-    from guanaco_server.engine.tensors_file import write_tensors
+    from guanaco_server.serializer.tensors_file import write_tensors
 
     _limit_memory(request.memory_bytes)
     fetched = download(
