@@ -78,9 +78,9 @@ class Settings(BaseSettings):
         description="Folder of the artifacts; artifacts/ in the data folder otherwise.",
     )
     serializer_memory_bytes: int = Field(
-        default=8 * GIB,
-        ge=GIB,
-        description="Memory limit of a serializer process; it holds a few tensors at a time, and torch.",
+        default=GIB,
+        ge=GIB // 2,
+        description="Memory limit of a serializer process, whatever the model's size.",
     )
     serializer_timeout_s: float = Field(
         default=3_600, gt=0, description="Longest a serializer may take."

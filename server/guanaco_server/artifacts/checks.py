@@ -43,6 +43,7 @@ class CheckedModel:
     architecture: str
     parameter_count: int
     weight_bytes: int
+    tensor_count: int
     max_positions: int | None
     weight_files: tuple[str, ...]
     small_files: tuple[str, ...]
@@ -61,6 +62,7 @@ async def check_repo(hub: Hub, snapshot: RepoSnapshot, limits: CheckLimits) -> C
         architecture=architecture,
         parameter_count=parameter_count(tensors),
         weight_bytes=sum(info.end - info.start for info in tensors),
+        tensor_count=len(tensors),
         max_positions=_max_positions(config),
         weight_files=weights.paths,
         small_files=small_files,

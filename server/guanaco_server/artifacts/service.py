@@ -15,18 +15,22 @@ from guanaco.errors import (
     EngineMissing,
     HubUnreachable,
     SerializerDied,
+    StoreUnreachable,
     SubmissionFailure,
 )
 from guanaco.submissions import Level
 from guanaco_server.artifacts.checks import CheckedModel
 from guanaco_server.artifacts.hub.hub import RepoSnapshot
-from guanaco_server.artifacts.stores.store import ArtifactStore, Manifest
+from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.deployments.clusters.cluster import Cluster, JobSpec
+from guanaco_server.formats.manifest import Manifest
+from guanaco_server.serializer.ticket import TICKET_VARIABLE, SerializerJob, Source
 
 Log = Callable[[str, Level], Awaitable[None]]
 
-FORMAT = "tensorizer-2"  # part of every key: a change in how we serialize makes new artifacts
-ROOM_FACTOR = 2.1  # the download and the tensors file lie side by side for a while
+FORMAT = "tensorizer-3"  # part of every key: a change in how we serialize makes new artifacts
+ROOM_FACTOR = 1.05  # headers and small files
+TENSOR_OVERHEAD_BYTES = 16_384  # more than a tensor's header and index entry can take
 
 
 @dataclass(frozen=True)
@@ -47,23 +51,29 @@ class ArtifactService:
         self._options = options
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
-    async def ensure(self, snapshot: RepoSnapshot, model: CheckedModel, log: Log) -> Manifest:
+    async def ensure(
+        self, snapshot: RepoSnapshot, model: CheckedModel, dtype: str, log: Log
+    ) -> Manifest:
         """The artifact of a checked commit, serialized now unless it is there already."""
-        key = artifact_key(snapshot)
-        async with self._locks[key]:
-            if found := await self._store.find(key):
+        job = self._job(snapshot, model, dtype)
+        async with self._locks[job.key]:
+            if found := await self._store.find(job.key):
                 await log(
                     "This commit is serialized already: its artifact is used again.", Level.INFO
                 )
                 return found
             await self._require_room(model)
             try:
-                await self._serialize(key, snapshot, model, log)
-                return await self._store.publish(key)
+                await self._serialize(job, model, log)
+                manifest = await self._store.publish(job.key)
             except OSError as error:
                 raise DiskFull(f"The artifact could not be written: {error.strerror}.") from error
-            finally:
-                await self._store.discard(key)
+            except SubmissionFailure as failure:
+                if not failure.is_retryable:  # else what was written is where the next try goes on
+                    await self._store.discard(job.key)
+                raise
+            await self._store.discard(job.key)
+            return manifest
 
     async def _require_room(self, model: CheckedModel) -> None:
         free = await self._store.free_bytes()
@@ -74,24 +84,28 @@ class ArtifactService:
                 hint="The operator has to make room; then `guanaco redeploy`.",
             )
 
-    async def _serialize(
-        self, key: str, snapshot: RepoSnapshot, model: CheckedModel, log: Log
-    ) -> None:
-        request = {
-            "key": key,
-            "repo": snapshot.repo,
-            "commit": snapshot.commit,
-            "weight_files": model.weight_files,
-            "small_files": model.small_files,
-            "hub_endpoint": self._options.hub_endpoint,
-            "staging_uri": await self._store.begin(key),
-            "memory_bytes": self._options.memory_bytes,
-        }
+    def _job(self, snapshot: RepoSnapshot, model: CheckedModel, dtype: str) -> SerializerJob:
+        return SerializerJob(
+            key=artifact_key(snapshot, dtype),
+            hub_endpoint=self._options.hub_endpoint,
+            memory_bytes=self._options.memory_bytes,
+            model=Source(
+                repo=snapshot.repo,
+                commit=snapshot.commit,
+                weight_files=model.weight_files,
+                small_files=model.small_files,
+            ),
+            dtype=dtype,
+        )
+
+    async def _serialize(self, job: SerializerJob, model: CheckedModel, log: Log) -> None:
+        max_bytes = model.weight_bytes + model.tensor_count * TENSOR_OVERHEAD_BYTES + 1_000_000
+        ticket_url = await self._store.begin(job, max_bytes)
         reader = _JobReader(log)
         spec = JobSpec(
-            name=f"s-{key[:32]}",
-            command=(*self._options.command, json.dumps(request)),
-            environment=self._options.environment,
+            name=f"s-{job.key[:32]}",
+            command=self._options.command,
+            environment={**self._options.environment, TICKET_VARIABLE: ticket_url},
             timeout_s=self._options.timeout_s,
         )
         try:
@@ -110,7 +124,8 @@ class ArtifactService:
 
 
 FAILURES: dict[str, type[SubmissionFailure]] = {
-    kind.code: kind for kind in (DiskFull, CorruptWeights, HubUnreachable, SerializerDied)
+    kind.code: kind
+    for kind in (DiskFull, CorruptWeights, HubUnreachable, StoreUnreachable, SerializerDied)
 }
 
 
@@ -143,6 +158,7 @@ class _JobReader:
         return FAILURES.get(words["error"], SerializerDied)(words["message"])
 
 
-def artifact_key(snapshot: RepoSnapshot) -> str:
+def artifact_key(snapshot: RepoSnapshot, dtype: str) -> str:
     """SHA-256 over what decides an artifact's content."""
-    return hashlib.sha256(json.dumps([FORMAT, snapshot.repo, snapshot.commit]).encode()).hexdigest()
+    content = [FORMAT, snapshot.repo, snapshot.commit, dtype]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()

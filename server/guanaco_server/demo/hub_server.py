@@ -7,8 +7,10 @@ its files, over real folders: ``root/org/name/…``. It is no Hub: one revision 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
+import os
 import re
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -22,7 +24,6 @@ NAME = r"[A-Za-z0-9_-][A-Za-z0-9._-]*"  # never a dot first, so that no request 
 INFO_PATH = re.compile(rf"^/api/models/(?P<repo>{NAME}/{NAME})(?:/revision/(?P<revision>[^/]+))?$")
 FILE_PATH = re.compile(rf"^/(?P<repo>{NAME}/{NAME})/resolve/(?P<revision>[^/]+)/(?P<path>.+)$")
 RANGE = re.compile(r"^bytes=(\d+)-(\d*)$")
-PIECE_BYTES = 1 << 20
 
 
 class LocalHub:
@@ -149,11 +150,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send_range(self, path: Path, start: int, end: int) -> None:
         with path.open("rb") as file:
-            file.seek(start)
-            left = end - start + 1
-            while left > 0 and (piece := file.read(min(left, PIECE_BYTES))):
-                self.wfile.write(piece)
-                left -= len(piece)
+            while start <= end and (
+                sent := os.sendfile(self.connection.fileno(), file.fileno(), start, end + 1 - start)
+            ):
+                start += sent
 
     def _refuse(self, status: int, code: str) -> None:
         self._send(status, json.dumps({"error": code}).encode(), {"X-Error-Code": code})
@@ -183,5 +183,12 @@ def _files(folder: Path) -> dict[str, Path]:
 
 
 def _digest(path: Path) -> str:
+    status = path.stat()
+    return _digest_of(path, status.st_mtime_ns, status.st_size)
+
+
+@functools.lru_cache
+def _digest_of(path: Path, _changed_ns: int, _size: int) -> str:
+    """Remembered, for every answer names it, and a model may be large."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

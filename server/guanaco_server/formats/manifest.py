@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict
 
 MANIFEST_NAME = "manifest.json"
 TENSORS_NAME = "model.tensors"
-PIECE_BYTES = 64 * 1024**2
+PIECE_BYTES = 32 * 1024**2
 
 
 class StoredFile(BaseModel):

@@ -1,9 +1,8 @@
-"""The serializer job: a Hub repo at one commit becomes an artifact in a staging folder.
+"""The serializer job: a model of the Hub becomes an artifact, in one streaming pass.
 
-    python -m guanaco_server.serializer.job '{"key": …, "repo": …, "commit": …, "weight_files": […],
-        "small_files": […], "hub_endpoint": …, "staging_uri": "file://…", "memory_bytes": …}'
+    GUANACO_TICKET=URL python -m guanaco_server.serializer.job
 
-    download into staging/.scratch → model.tensors → drop the scratch → manifest.json
+    ticket → headers → plan → small files → tensors, streamed (pump.py) → manifest
 
 The manifest is written last: where it is, the artifact is whole. HF_TOKEN holds the Hub token, if any.
 stdout has one JSON object a line (progress.py); exit status 1 after a last line that says why.
@@ -12,64 +11,59 @@ stdout has one JSON object a line (progress.py); exit status 1 after a last line
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import resource
-import shutil
 import sys
+import tempfile
 import traceback
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib import metadata
-from pathlib import Path, PurePosixPath
-from typing import Any
+from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+os.environ.setdefault(
+    "OPENBLAS_NUM_THREADS", "1"
+)  # each of its threads takes memory; ours are enough
+
+import urllib3
+
 from guanaco_server.engine import lifeline
+from guanaco_server.formats.manifest import MANIFEST_NAME, Manifest, StoredFile, TensorRecord
+from guanaco_server.serializer.adapter import AdapterMatrices, lora_pairs
 from guanaco_server.serializer.download import download, prepare
-from guanaco_server.serializer.failures import diagnose
+from guanaco_server.serializer.failures import JobFailed, diagnose
+from guanaco_server.serializer.folder_target import FolderTarget
+from guanaco_server.serializer.headers import read_header
+from guanaco_server.serializer.hub_files import HubFiles, RangesRefused
+from guanaco_server.serializer.journal import Journal
+from guanaco_server.serializer.local_files import LocalFiles
+from guanaco_server.serializer.plan import Plan, chosen_cast, make_plan
 from guanaco_server.serializer.progress import say, say_failed
-
-TENSORS_NAME = (
-    "model.tensors"  # both as in artifacts/stores/store.py, which this process does not have
+from guanaco_server.serializer.pump import Matrices, Pump, RangedFiles
+from guanaco_server.serializer.small_files import (
+    CONFIG_NAME,
+    fetch,
+    is_quantized,
+    parse_config,
+    with_dtype,
 )
-MANIFEST_NAME = "manifest.json"
-SCRATCH_NAME = ".scratch"
-TOOLS = ("torch", "tensorizer", "huggingface_hub")
+from guanaco_server.serializer.targets import Target
+from guanaco_server.serializer.ticket import TICKET_VARIABLE, Ticket
+from guanaco_server.serializer.upload_target import UploadTarget
 
-
-@dataclass(frozen=True)
-class Request:
-    key: str
-    repo: str
-    commit: str
-    weight_files: tuple[str, ...]
-    small_files: tuple[str, ...]
-    hub_endpoint: str
-    staging_uri: str
-    memory_bytes: int | None = None
-
-    @staticmethod
-    def parse(text: str) -> Request:
-        """From JSON; ValueError for a path that would leave the folder."""
-        given: dict[str, Any] = json.loads(text)
-        request = Request(
-            **{field.name: given[field.name] for field in fields(Request) if field.name in given}
-        )
-        for path in (*request.weight_files, *request.small_files):
-            if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
-                raise ValueError(f"{path} is outside the repo.")
-        return request
-
-    @property
-    def staging(self) -> Path:
-        return Path(unquote(urlsplit(self.staging_uri).path))
+TOOLS = ("guanaco", "numpy", "huggingface_hub")
+BASE_BYTES = 256 * 1024**2  # what the process takes beside its parts
+WORKERS = 6
+PARTS_A_WORKER = 3  # the one it fills, one shared with a neighbour, one whose header waits
 
 
 def main() -> int:
     lifeline.hold()
     try:
-        serialize(Request.parse(sys.argv[1]))
+        ticket = read_ticket(os.environ[TICKET_VARIABLE])
+        with tempfile.TemporaryDirectory() as scratch:
+            serialize(ticket, Path(scratch))
     except Exception as error:  # noqa: BLE001 - the job's outermost frame: whatever happened must be told
         traceback.print_exc()
         failure = diagnose(error)
@@ -78,71 +72,147 @@ def main() -> int:
     return 0
 
 
-def serialize(request: Request) -> None:
-    """Fill the staging folder, which must exist and be empty."""
-    scratch = request.staging / SCRATCH_NAME
+def read_ticket(url: str) -> Ticket:
+    """From a file or an HTTP URL, which is not shown: it is a secret."""
+    if urlsplit(url).scheme == "file":
+        return Ticket.model_validate_json(Path(unquote(urlsplit(url).path)).read_bytes())
+    answer = urllib3.request("GET", url)
+    if answer.status != 200:
+        raise JobFailed(
+            "store_unreachable", f"The ticket could not be read: status {answer.status}."
+        )
+    return Ticket.model_validate_json(answer.data)
+
+
+def serialize(ticket: Ticket, scratch: Path) -> None:
     prepare(scratch)
-    from guanaco_server.serializer.tensors_file import write_tensors
-
-    _limit_memory(request.memory_bytes)
-    fetched = download(
-        request.repo,
-        request.commit,
-        (*request.small_files, *request.weight_files),
-        endpoint=request.hub_endpoint,
-        folder=scratch / "files",
+    _limit_memory(ticket.memory_bytes)
+    files = HubFiles(ticket.hub_endpoint, ticket.model.repo, ticket.model.commit)
+    target = _target(ticket)
+    small = _small_files(ticket, files)
+    plan, matrices = _plan(ticket, files, small)
+    journal = Journal(plan.digest(), target.identity, target.read_journal(), target.save_journal)
+    pump = _stream(ticket, plan, files, matrices, target, journal, scratch)
+    for name, content in small.items():
+        target.put_file(name, content)
+    manifest = _manifest(ticket, plan, pump, small)
+    target.put_file(MANIFEST_NAME, manifest.model_dump_json(indent=1).encode())
+    say(
+        f"Artifact of {manifest.tensor_count} tensors and {manifest.size_bytes / 1e6:,.1f} MB is complete."
     )
-    tensor_count = write_tensors(
-        [fetched[path] for path in request.weight_files], request.staging / TENSORS_NAME
+
+
+def _target(ticket: Ticket) -> Target:
+    folder = ticket.upload.folder
+    return UploadTarget(ticket.upload) if folder is None else FolderTarget(Path(folder))
+
+
+def _small_files(ticket: Ticket, files: HubFiles) -> dict[str, bytes]:
+    """An adapter's own come before its base's."""
+    small = fetch(files, ticket.model.small_files)
+    if ticket.adapter is not None:
+        small |= fetch(_adapter_files(ticket), ticket.adapter.small_files)
+    return small
+
+
+def _adapter_files(ticket: Ticket) -> HubFiles:
+    assert ticket.adapter is not None
+    return HubFiles(ticket.hub_endpoint, ticket.adapter.repo, ticket.adapter.commit)
+
+
+def _plan(ticket: Ticket, files: HubFiles, small: dict[str, bytes]) -> tuple[Plan, Matrices]:
+    """The plan, and config.json made true to it."""
+    weights = [read_header(files, path) for path in ticket.model.weight_files]
+    quantized = is_quantized(parse_config(small[CONFIG_NAME]))
+    cast_to = chosen_cast(ticket.dtype, weights, quantized)
+    small[CONFIG_NAME] = with_dtype(small[CONFIG_NAME], cast_to)
+    matrices, loras = AdapterMatrices(files, ""), {}
+    if ticket.adapter is not None:
+        adapter_files = _adapter_files(ticket)
+        header = read_header(adapter_files, ticket.adapter.weight_files[0])
+        matrices = AdapterMatrices(adapter_files, header.path)
+        loras = lora_pairs(ticket.adapter, header)
+    plan = make_plan(weights, cast_to, loras)
+    changed = f", cast to {cast_to}" if cast_to else ""
+    changed += f", {len(loras)} merged with the adapter's" if loras else ""
+    say(
+        f"Streaming {len(plan.tensors)} tensors of {ticket.model.repo} at {ticket.model.commit[:8]}, "
+        f"{plan.layout.total_bytes / 1e6:,.1f} MB{changed}."
     )
-    for path in request.small_files:
-        fetched[path].rename(request.staging / PurePosixPath(path).name)
-    shutil.rmtree(scratch)
-    _write_manifest(request, tensor_count)
+    return plan, matrices
 
 
-def _limit_memory(memory_bytes: int | None) -> None:
-    """Once everything is imported, so that a limit too small is an error that can be told."""
-    if memory_bytes is not None:
-        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, hard))
+def _stream(
+    ticket: Ticket,
+    plan: Plan,
+    files: HubFiles,
+    matrices: Matrices,
+    target: Target,
+    journal: Journal,
+    scratch: Path,
+) -> Pump:
+    def pump_from(source: RangedFiles) -> Pump:
+        sink = target.open_tensors(plan.layout.total_bytes, journal)
+        pump = Pump(plan, source, matrices, sink, journal, _workers(ticket))
+        pump.run()
+        return pump
 
-
-def _write_manifest(request: Request, tensor_count: int) -> None:
-    say("Checksumming.")
-    files = [_sealed(path) for path in sorted(request.staging.iterdir())]
-    manifest = {
-        "key": request.key,
-        "repo": request.repo,
-        "commit": request.commit,
-        "tensor_count": tensor_count,
-        "files": files,
-        "tool_versions": {tool: metadata.version(tool) for tool in TOOLS},
-        "created_at": datetime.now(UTC).isoformat(),
-    }
-    unfinished = request.staging / f".{MANIFEST_NAME}"
-    unfinished.write_text(json.dumps(manifest, indent=2))
-    _sync(unfinished)
-    unfinished.rename(request.staging / MANIFEST_NAME)
-    _sync(request.staging)
-    size = sum(entry["size_bytes"] for entry in files)
-    say(f"Artifact of {tensor_count} tensors and {size / 1e6:,.1f} MB is complete.")
-
-
-def _sealed(path: Path) -> dict[str, Any]:
-    """The manifest's entry of a file that is safely on disk."""
-    _sync(path)
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return {"path": path.name, "size_bytes": path.stat().st_size, "sha256": digest}
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        return pump_from(files)
+    except RangesRefused:
+        say(
+            "This Hub sends whole files only: the weights go to the disk first, then on from there."
+        )
+    model = ticket.model
+    fetched = download(
+        model.repo, model.commit, model.weight_files, endpoint=ticket.hub_endpoint, folder=scratch
+    )
+    return pump_from(LocalFiles(fetched))
+
+
+def _workers(ticket: Ticket) -> int:
+    """As many as the memory has parts for."""
+    part_bytes = ticket.upload.part_bytes or 1
+    return max(1, min(WORKERS, (ticket.memory_bytes - BASE_BYTES) // (PARTS_A_WORKER * part_bytes)))
+
+
+def _manifest(ticket: Ticket, plan: Plan, pump: Pump, small: Mapping[str, bytes]) -> Manifest:
+    source = ticket.adapter or ticket.model
+    base = ticket.model if ticket.adapter else None
+    return Manifest(
+        key=ticket.key,
+        repo=source.repo,
+        commit=source.commit,
+        base_repo=base.repo if base else None,
+        base_commit=base.commit if base else None,
+        dtype=ticket.dtype,
+        files=tuple(
+            StoredFile(
+                path=name, size_bytes=len(content), sha256=hashlib.sha256(content).hexdigest()
+            )
+            for name, content in sorted(small.items())
+        ),
+        tensors_bytes=plan.layout.total_bytes,
+        tensors=tuple(
+            TensorRecord(
+                name=tensor.name,
+                dtype=tensor.dtype,
+                shape=tensor.shape,
+                offset=plan.layout.tensors[index].data_offset,
+                size_bytes=tensor.size_bytes,
+                sha256=pump.digests(index),
+            )
+            for index, tensor in enumerate(plan.tensors)
+        ),
+        tool_versions={tool: metadata.version(tool) for tool in TOOLS},
+        created_at=datetime.now(UTC),
+    )
+
+
+def _limit_memory(memory_bytes: int) -> None:
+    """Once everything is imported, so that a limit too small is an error that can be told."""
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, hard))
 
 
 if __name__ == "__main__":

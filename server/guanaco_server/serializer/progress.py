@@ -31,6 +31,14 @@ class Counter:
         self._doing = doing
         self._total_bytes = total_bytes
         self._said_at = time.monotonic()
+        self._done_bytes = 0
+        self._lock = threading.Lock()
+
+    def add(self, count: int) -> None:
+        """Thread-safe."""
+        with self._lock:
+            self._done_bytes += count
+            self.at(self._done_bytes)
 
     def at(self, done_bytes: int) -> None:
         now = time.monotonic()

@@ -50,8 +50,23 @@ class Source(BaseModel):
     small_files: tuple[RepoPath, ...]
 
 
+class Merge(BaseModel):
+    """``tensor`` of the model gets scale * B A added; ``a`` and ``b`` name the adapter's tensors."""
+
+    model_config = ConfigDict(frozen=True)
+
+    tensor: str
+    a: str
+    b: str
+    scale: float
+
+
+class Adapter(Source):
+    merges: tuple[Merge, ...]
+
+
 class SerializerJob(BaseModel):
-    """``adapter`` is a LoRA adapter to merge into ``model``. ``dtype`` is auto, bfloat16 or float16."""
+    """``adapter`` is merged into ``model``, and its small files come before the model's. ``dtype`` is auto, bfloat16 or float16."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -59,18 +74,20 @@ class SerializerJob(BaseModel):
     hub_endpoint: str
     memory_bytes: int
     model: Source
-    adapter: Source | None = None
+    adapter: Adapter | None = None
     dtype: str = "auto"
 
 
 class Upload(BaseModel):
     """Where to write: ``folder``, or else one URL for each part of ``part_bytes`` (the last may be shorter).
 
-    ``put_urls`` and ``get_urls`` are by file name; the journal has both.
+    ``put_urls`` and ``get_urls`` are by file name; the journal has both. ``identity`` differs where what was
+    uploaded before is gone.
     """
 
     model_config = ConfigDict(frozen=True)
 
+    identity: str = ""
     folder: str | None = None
     part_bytes: int = 0
     part_urls: tuple[str, ...] = ()

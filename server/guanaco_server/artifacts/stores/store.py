@@ -12,6 +12,7 @@ from typing import Protocol
 from guanaco_server.formats.manifest import Manifest
 from guanaco_server.serializer.ticket import SerializerJob
 
+
 class ArtifactStore(Protocol):
     """Every call may be repeated. Keys are lower-case hexadecimal digits. Errors are StoreUnreachable and DiskFull."""
 

@@ -70,7 +70,7 @@ async def serialize(parts: StageParts, ticket: Ticket, submission: Submission) -
     async def log(message: str, level: Level) -> None:
         await parts.journal.log(ticket, Stage.SERIALIZE, message, level=level)
 
-    manifest = await parts.artifacts.ensure(snapshot, model, log)
+    manifest = await parts.artifacts.ensure(snapshot, model, "auto", log)
     await log(
         f"Artifact {manifest.key[:12]} holds {manifest.tensor_count} tensors, {manifest.size_bytes:,} bytes.",
         Level.INFO,

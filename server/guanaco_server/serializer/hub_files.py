@@ -1,0 +1,159 @@
+"""Files of one Hub repo at a pinned commit, by ranged requests.
+
+huggingface_hub says where a file's bytes are (a CDN's signed URL, mostly) and adds the token; urllib3 fetches
+them, for it reads into a buffer that is used again: 2.8 GB/s from loopback, where huggingface_hub's own client
+reaches 0.4 (docs/benchmarks.md). A connection that breaks is taken up again at the byte that it had reached.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import urllib3
+
+from guanaco_server.serializer.failures import JobFailed
+
+TRIES = 6  # in a row, without one byte: 16 s
+FIRST_DELAY_S = 0.5
+EXPIRED = (401, 403, 410)  # what CDNs say to a signed URL that is too old
+TIMEOUT = urllib3.Timeout(connect=10.0, read=30.0)
+CONNECTIONS = 16
+
+
+class RangesRefused(Exception):  # a fact about the server, which job.py acts on
+    """The server sends whole files only."""
+
+
+@dataclass
+class Place:
+    """Where a file's bytes are for now."""
+
+    url: str
+    headers: dict[str, str]
+    size_bytes: int
+
+
+class HubFiles:
+    """Thread-safe. The token, if any, is read from HF_TOKEN."""
+
+    def __init__(self, endpoint: str, repo: str, commit: str) -> None:
+        self._endpoint = endpoint.rstrip("/")
+        self._repo = repo
+        self._commit = commit
+        self._places: dict[str, Place] = {}
+        self._pool = urllib3.PoolManager(maxsize=CONNECTIONS, retries=False, timeout=TIMEOUT)
+
+    def size(self, path: str) -> int:
+        return self._place(path).size_bytes
+
+    def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
+        """A whole file, or a range of it, in memory."""
+        end = self.size(path) if end is None else end
+        data = bytearray(end - start)
+        if data:
+            with self.open(path, start, end) as stream:
+                stream.read_exactly(memoryview(data))
+        return bytes(data)
+
+    def open(self, path: str, start: int, end: int) -> RangeStream:
+        return RangeStream(self, path, start, end)
+
+    def get(self, path: str, start: int, end: int) -> Any:
+        """One answer, its body unread; urllib3's errors and RangesRefused come through."""
+        place = self._place(path)
+        headers = place.headers | {"Range": f"bytes={start}-{end - 1}"}
+        answer = self._pool.request("GET", place.url, headers=headers, preload_content=False)
+        is_whole = start == 0 and end == place.size_bytes
+        if answer.status == 206 or (answer.status == 200 and is_whole):
+            return answer
+        answer.close()
+        if answer.status == 200:
+            raise RangesRefused
+        if answer.status in EXPIRED:
+            self._places.pop(path, None)
+        raise urllib3.exceptions.HTTPError(f"status {answer.status}")
+
+    def _place(self, path: str) -> Place:
+        if path not in self._places:
+            self._places[path] = self._locate(path)
+        return self._places[path]
+
+    def _locate(self, path: str) -> Place:
+        from huggingface_hub import get_hf_file_metadata, hf_hub_url
+        from huggingface_hub.utils._headers import build_hf_headers
+
+        url = hf_hub_url(self._repo, path, revision=self._commit, endpoint=self._endpoint)
+        headers = build_hf_headers(token=os.environ.get("HF_TOKEN") or False)
+        found = get_hf_file_metadata(url, headers=headers, timeout=20.0)
+        if found.commit_hash not in (None, self._commit) or found.size is None:
+            raise JobFailed(
+                "hub_unreachable",
+                f"The Hub sent {path} of another commit than {self._commit[:8]}, or did not say how long it is.",
+            )
+        same_host = found.location.startswith(self._endpoint)
+        kept = dict(headers) if same_host else {}  # the token is the Hub's, not its CDN's
+        return Place(found.location, kept | {"Accept-Encoding": "identity"}, found.size)
+
+
+class RangeStream:
+    """The bytes of a file from ``start`` up to ``end``, whatever happens to the connection."""
+
+    def __init__(self, files: HubFiles, path: str, start: int, end: int) -> None:
+        self._files = files
+        self._path = path
+        self._at = start
+        self._end = end
+        self._answer: Any = None
+
+    def __enter__(self) -> RangeStream:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._drop(reuse=self._at == self._end)
+
+    def read_exactly(self, view: memoryview) -> None:
+        """Fill the view; JobFailed when the Hub stops delivering."""
+        filled, tries = 0, 0
+        while filled < len(view):
+            try:
+                count = self._read_some(view[filled:])
+                filled, tries = filled + count, 0
+            except (urllib3.exceptions.HTTPError, OSError) as error:
+                self._drop(reuse=False)
+                tries += 1
+                if tries == TRIES:
+                    raise JobFailed(
+                        "hub_unreachable",
+                        f"The Hub stopped delivering {self._path} at byte {self._at:,}: {_shortly(error)}.",
+                    ) from error
+                time.sleep(FIRST_DELAY_S * 2 ** (tries - 1))
+
+    def _read_some(self, view: memoryview) -> int:
+        if self._answer is None:
+            self._answer = self._files.get(self._path, self._at, self._end)
+        count: int = self._answer.readinto(view)
+        if count == 0:
+            raise urllib3.exceptions.HTTPError("it ended early")
+        self._at += count
+        return count
+
+    def _drop(self, *, reuse: bool) -> None:
+        if self._answer is not None:
+            if reuse:
+                self._answer.release_conn()
+            else:
+                self._answer.close()
+            self._answer = None
+
+
+def _shortly(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200].rstrip(".")

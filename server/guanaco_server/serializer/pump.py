@@ -1,0 +1,183 @@
+"""The streaming pass: from ranged requests to the tensors file, each byte once, in bounded memory.
+
+Several workers take one run each (plan.py) and go through it in blocks of BLOCK_BYTES:
+
+    read → refuse NaN → cast or merge where asked → SHA-256 and CRC-32 → write into the sink
+
+A tensor's header follows its last piece; the index and the end are written last.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import zlib
+from collections import Counter as Tally
+from collections.abc import Iterator
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from guanaco_server.formats.safetensors_header import DTYPE_BYTES
+from guanaco_server.formats.tensorizer_file import (
+    crc32_combine,
+    epilogue,
+    prologue,
+    tensor_header,
+)
+from guanaco_server.serializer.failures import JobFailed
+from guanaco_server.serializer.floats import from_float32, has_nan, to_float32
+from guanaco_server.serializer.journal import Journal, PieceFacts
+from guanaco_server.serializer.lora import LoraMatrices, LoraPair
+from guanaco_server.serializer.plan import Piece, Plan, PlannedTensor, Run, pieces_of
+from guanaco_server.serializer.progress import Counter
+from guanaco_server.serializer.targets import Sink
+
+BLOCK_BYTES = 1024**2  # fits the cores' caches, so that hashing reads what has just been read
+
+
+class Stream(Protocol):
+    def read_exactly(self, view: memoryview) -> None: ...
+
+
+class RangedFiles(Protocol):
+    def open(self, path: str, start: int, end: int) -> AbstractContextManager[Stream]: ...
+
+
+class Matrices(Protocol):
+    def load(self, pair: LoraPair) -> LoraMatrices: ...
+
+
+class Pump:
+    """Runs once. ``workers`` is also the number of requests under way."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        files: RangedFiles,
+        matrices: Matrices,
+        sink: Sink,
+        journal: Journal,
+        workers: int,
+    ) -> None:
+        self._plan = plan
+        self._files = files
+        self._matrices = matrices
+        self._sink = sink
+        self._journal = journal
+        self._workers = workers
+        self._lock = threading.Lock()
+        self._is_stopped = threading.Event()
+        self._missing = Tally(piece.tensor for run in plan.runs for piece in run.pieces)
+        self._counter = Counter("Streaming", sum(run.end - run.start for run in plan.runs))
+
+    def run(self) -> None:
+        """Until the whole file is written; raises what the first worker raised that failed."""
+        waiting = self._take_up()
+        with ThreadPoolExecutor(self._workers, thread_name_prefix="pump") as pool:
+            jobs = [pool.submit(self._stream, run) for run in waiting]
+            done, _ = wait(jobs, return_when=FIRST_EXCEPTION)
+            if any(job.exception() for job in done):
+                self._is_stopped.set()
+                pool.shutdown(cancel_futures=True)
+        for job in done:
+            job.result()
+        self._sink.write(0, memoryview(prologue(self._plan.layout)))
+        end = epilogue()
+        self._sink.write(self._plan.layout.total_bytes - len(end), memoryview(end))
+        self._sink.finish()
+
+    def digests(self, tensor: int) -> tuple[str, ...]:
+        """The SHA-256 of each of a tensor's pieces."""
+        pieces = pieces_of(self._plan.tensors[tensor], tensor)
+        return tuple(self._journal.pieces[_key(piece)].sha256 for piece in pieces)
+
+    def _take_up(self) -> list[Run]:
+        """The runs that are still to be done, after what an earlier job left."""
+        waiting = []
+        for run in self._plan.runs:
+            if self._is_done(run):
+                self._counter.add(run.end - run.start)
+                for piece in run.pieces:
+                    self._missing[piece.tensor] -= 1
+            else:
+                waiting.append(run)
+        for tensor in range(len(self._plan.tensors)):
+            if self._missing[tensor] == 0:
+                self._write_header(tensor)
+        return waiting
+
+    def _is_done(self, run: Run) -> bool:
+        spans = [self._plan.piece_bytes(piece) for piece in run.pieces]
+        is_known = all(_key(piece) in self._journal.pieces for piece in run.pieces)
+        return is_known and self._sink.is_written(spans[0][0], spans[-1][1])
+
+    def _stream(self, run: Run) -> None:
+        buffer = memoryview(bytearray(BLOCK_BYTES))
+        with self._files.open(run.path, run.start, run.end) as stream:
+            for piece in run.pieces:
+                self._stream_piece(piece, stream, buffer)
+
+    def _stream_piece(self, piece: Piece, stream: Stream, buffer: memoryview) -> None:
+        tensor = self._plan.tensors[piece.tensor]
+        offset, _ = self._plan.piece_bytes(piece)
+        sha256, crc32 = hashlib.sha256(), 0
+        for block in self._blocks(tensor, piece, stream, buffer):
+            sha256.update(block)
+            crc32 = zlib.crc32(block, crc32)
+            self._sink.write(offset, block)
+            offset += len(block)
+        self._journal.note_piece(_key(piece), PieceFacts(sha256=sha256.hexdigest(), crc32=crc32))
+        with self._lock:
+            self._missing[piece.tensor] -= 1
+            is_last = self._missing[piece.tensor] == 0
+        if is_last:
+            self._write_header(piece.tensor)
+
+    def _blocks(
+        self, tensor: PlannedTensor, piece: Piece, stream: Stream, buffer: memoryview
+    ) -> Iterator[memoryview]:
+        """The piece's bytes as they are to be written."""
+        item = DTYPE_BYTES[tensor.source_dtype]
+        lora = self._matrices.load(tensor.lora) if tensor.lora else None
+        for first in range(piece.first, piece.last, BLOCK_BYTES // item):
+            if self._is_stopped.is_set():
+                raise InterruptedError("another worker failed")
+            count = min(BLOCK_BYTES // item, piece.last - first)
+            block = buffer[: count * item]
+            stream.read_exactly(block)
+            self._counter.add(len(block))
+            if has_nan(block, tensor.source_dtype):
+                raise JobFailed(
+                    "corrupt_weights",
+                    f"The tensor {tensor.name[:80]!r} holds NaN (not a number), near its element {first:,}.",
+                )
+            yield _converted(block, tensor, lora, first)
+
+    def _write_header(self, tensor: int) -> None:
+        crc32 = 0
+        for piece in pieces_of(self._plan.tensors[tensor], tensor):
+            begin, end = self._plan.piece_bytes(piece)
+            crc32 = crc32_combine(crc32, self._journal.pieces[_key(piece)].crc32, end - begin)
+        placed = self._plan.layout.tensors[tensor]
+        self._sink.write(placed.header_offset, memoryview(tensor_header(placed.tensor, crc32)))
+
+
+def _key(piece: Piece) -> str:
+    return f"{piece.tensor}:{piece.number}"
+
+
+def _converted(
+    block: memoryview, tensor: PlannedTensor, lora: LoraMatrices | None, first: int
+) -> memoryview:
+    if tensor.dtype == tensor.source_dtype and lora is None:
+        return block
+    values = to_float32(block, tensor.source_dtype)
+    if lora is not None:
+        values = lora.add_to(values, first)
+    try:
+        return from_float32(values, tensor.dtype).data.cast("B")
+    except OverflowError as error:
+        raise JobFailed(
+            "corrupt_weights", f"The tensor {tensor.name[:80]!r} cannot be {tensor.dtype}: {error}."
+        ) from None

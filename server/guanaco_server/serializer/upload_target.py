@@ -1,0 +1,147 @@
+"""A target behind presigned URLs: the parts of a multipart upload, made in any order.
+
+A part is kept in memory until its last byte has come, then sent with its MD5, the one checksum that every S3
+server knows and that needs no signature. Where the answer's ETag is an MD5 too, it is compared, for a server
+may ignore what it was sent. Buffers are used again: fresh memory costs more than filling it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import urllib3
+
+from guanaco_server.serializer.failures import JobFailed
+from guanaco_server.serializer.journal import Journal
+from guanaco_server.serializer.ticket import JOURNAL_NAME, Upload
+
+TRIES = 6
+FIRST_DELAY_S = 0.5
+TIMEOUT = urllib3.Timeout(connect=10.0, read=120.0)  # a server may sync a part before it answers
+CONNECTIONS = 16
+MD5_ETAG = re.compile(r'"?([0-9a-f]{32})"?')
+
+
+class UploadTarget:
+    def __init__(self, upload: Upload) -> None:
+        self._upload = upload
+        self._http = urllib3.PoolManager(maxsize=CONNECTIONS, retries=False, timeout=TIMEOUT)
+        self.identity = upload.identity
+
+    def read_journal(self) -> bytes | None:
+        answer = self._http.request("GET", self._upload.get_urls[JOURNAL_NAME])
+        return answer.data if answer.status == 200 else None
+
+    def save_journal(self, content: bytes) -> None:
+        self.put_file(JOURNAL_NAME, content)
+
+    def put_file(self, name: str, content: bytes) -> None:
+        self.put(self._upload.put_urls[name], memoryview(content), name)
+
+    def put(self, url: str, content: Any, what: str) -> str:
+        """The ETag. Tried again while the server is at fault or away; JobFailed when that does not help."""
+        digest = hashlib.md5(content, usedforsecurity=False)
+        headers = {"Content-MD5": base64.b64encode(digest.digest()).decode()}
+        why = ""
+        for tried in range(TRIES):
+            if tried:
+                time.sleep(FIRST_DELAY_S * 2 ** (tried - 1))
+            try:
+                answer = self._http.request("PUT", url, body=content, headers=headers)
+            except (urllib3.exceptions.HTTPError, OSError) as error:
+                why = type(error).__name__
+                continue
+            if answer.status == 200 and _is_same(answer, digest.hexdigest()):
+                return str(answer.headers.get("ETag", ""))
+            why = f"status {answer.status}" if answer.status != 200 else "it stored other bytes"
+            if answer.status in (401, 403, 404):
+                break
+        raise JobFailed("store_unreachable", f"The artifact store did not take {what}: {why}.")
+
+    def open_tensors(self, total_bytes: int, journal: Journal) -> PartsSink:
+        return PartsSink(self, self._upload, total_bytes, journal)
+
+
+@dataclass
+class _OpenPart:
+    buffer: bytearray
+    missing_bytes: int
+
+
+class PartsSink:
+    def __init__(
+        self, target: UploadTarget, upload: Upload, total_bytes: int, journal: Journal
+    ) -> None:
+        self._target = target
+        self._upload = upload
+        self._total_bytes = total_bytes
+        self._journal = journal
+        self._lock = threading.Lock()
+        self._open: dict[int, _OpenPart] = {}
+        self._free: list[bytearray] = []
+        needed = -(-total_bytes // upload.part_bytes)
+        if needed > len(upload.part_urls):
+            raise JobFailed("serializer_died", "The artifact is larger than its ticket allows.")
+
+    def is_written(self, start: int, end: int) -> bool:
+        size = self._upload.part_bytes
+        return all(
+            number + 1 in self._journal.parts for number in range(start // size, -(-end // size))
+        )
+
+    def write(self, offset: int, data: memoryview) -> None:
+        size = self._upload.part_bytes
+        while data:
+            index, at = divmod(offset, size)
+            count = min(len(data), size - at)
+            if index + 1 not in self._journal.parts:
+                self._fill(index, at, data[:count])
+            data, offset = data[count:], offset + count
+
+    def finish(self) -> None:
+        assert not self._open, "every byte of every part was written"
+
+    def _fill(self, index: int, at: int, data: memoryview) -> None:
+        with self._lock:
+            part = self._open.get(index) or self._begin(index)
+        part.buffer[at : at + len(data)] = data
+        with self._lock:
+            part.missing_bytes -= len(data)
+            is_full = part.missing_bytes == 0
+        if is_full:
+            self._send(index, part)
+
+    def _begin(self, index: int) -> _OpenPart:
+        buffer = self._free.pop() if self._free else bytearray(self._upload.part_bytes)
+        self._open[index] = part = _OpenPart(buffer, self._length(index))
+        return part
+
+    def _send(self, index: int, part: _OpenPart) -> None:
+        content = memoryview(part.buffer)[: self._length(index)]
+        etag = self._target.put(self._upload.part_urls[index], content, f"part {index + 1}")
+        self._journal.note_part(index + 1, etag)
+        with self._lock:
+            del self._open[index]
+            self._free.append(part.buffer)
+        self._journal.save_sometimes()
+
+    def _length(self, index: int) -> int:
+        size = self._upload.part_bytes
+        return min(size, self._total_bytes - index * size)
+
+
+def _is_same(answer: urllib3.BaseHTTPResponse, md5: str) -> bool:
+    """Unknown counts as the same: an ETag is an MD5 only of what is not encrypted with a key of one's own."""
+    found = MD5_ETAG.fullmatch(answer.headers.get("ETag", ""))
+    has_own_key = any(
+        value.startswith("aws:") or "customer" in name.lower()
+        for name, value in answer.headers.items()
+        if name.lower().startswith("x-amz-server-side-encryption")
+    )
+    return found is None or has_own_key or found[1] == md5
