@@ -15,6 +15,7 @@ import re
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from socket import socket
 from threading import Thread
 from types import TracebackType
 from typing import Any, Self
@@ -55,6 +56,14 @@ class LocalHub:
     def before_answer(self, path: str) -> int | None:
         """A hook for tests, called in the request's thread: wait here, or give a status to fail with."""
         return None
+
+    def send(self, connection: socket, path: Path, start: int, end: int) -> None:
+        """The bytes from ``start`` to ``end``, both included; tests override it with a worse network."""
+        with path.open("rb") as file:
+            while start <= end and (
+                sent := os.sendfile(connection.fileno(), file.fileno(), start, end + 1 - start)
+            ):
+                start += sent
 
 
 class _Server(ThreadingHTTPServer):
@@ -119,7 +128,7 @@ class _Handler(BaseHTTPRequestHandler):
         if start > end and size:
             self._refuse(416, "InvalidRange")
             return
-        is_partial = "Range" in self.headers and size > 0
+        is_partial = self._is_partial(size)
         self.send_response(206 if is_partial else 200)
         self.send_header("ETag", f'"{_digest(path)}"')
         self.send_header("X-Repo-Commit", commit_of(folder))
@@ -129,7 +138,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Range", f"bytes {start}-{end}/{size}")
         self.end_headers()
         if self.command == "GET":
-            self._send_range(path, start, end)
+            self.wfile.flush()
+            self.server.hub.send(self.connection, path, start, end)
+
+    def _is_partial(self, size: int) -> bool:
+        return "Range" in self.headers and size > 0
 
     def _is_readable(self, folder: Path, revision: str | None) -> bool:
         if not folder.is_dir():
@@ -147,13 +160,6 @@ class _Handler(BaseHTTPRequestHandler):
         if match is None:
             return 0, size - 1
         return int(match[1]), min(int(match[2] or size - 1), size - 1)
-
-    def _send_range(self, path: Path, start: int, end: int) -> None:
-        with path.open("rb") as file:
-            while start <= end and (
-                sent := os.sendfile(self.connection.fileno(), file.fileno(), start, end + 1 - start)
-            ):
-                start += sent
 
     def _refuse(self, status: int, code: str) -> None:
         self._send(status, json.dumps({"error": code}).encode(), {"X-Error-Code": code})

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from guanaco_server.formats.safetensors_header import TensorInfo
 from guanaco_server.serializer.failures import JobFailed
 from guanaco_server.serializer.floats import has_nan, to_float32
-from guanaco_server.serializer.hub_files import HubFiles
 from guanaco_server.serializer.lora import LoraMatrices, LoraPair
 from guanaco_server.serializer.plan import WeightFile
+from guanaco_server.serializer.repo_files import RepoFiles
 from guanaco_server.serializer.ticket import Adapter
 
 KEPT = 8  # more than there are workers; a pair takes a few megabytes
@@ -22,7 +22,7 @@ KEPT = 8  # more than there are workers; a pair takes a few megabytes
 class AdapterMatrices:
     """Thread-safe."""
 
-    def __init__(self, files: HubFiles, path: str) -> None:
+    def __init__(self, files: RepoFiles, path: str) -> None:
         self._files = files
         self._path = path
         self._lock = threading.Lock()

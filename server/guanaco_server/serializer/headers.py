@@ -8,13 +8,13 @@ from guanaco_server.formats.safetensors_header import (
     parse_length,
 )
 from guanaco_server.serializer.failures import JobFailed
-from guanaco_server.serializer.hub_files import HubFiles
 from guanaco_server.serializer.plan import WeightFile
+from guanaco_server.serializer.repo_files import RepoFiles
 
 FIRST_READ_BYTES = 65_536  # holds most headers, so that one request is enough
 
 
-def read_header(files: HubFiles, path: str) -> WeightFile:
+def read_header(files: RepoFiles, path: str) -> WeightFile:
     """JobFailed for anything not as the format wants it."""
     size = files.size(path)
     head = files.read(path, 0, min(size, FIRST_READ_BYTES))

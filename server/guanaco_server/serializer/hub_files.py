@@ -63,12 +63,12 @@ class HubFiles:
         return RangeStream(self, path, start, end)
 
     def get(self, path: str, start: int, end: int) -> Any:
-        """One answer, its body unread; urllib3's errors and RangesRefused come through."""
+        """One answer, its body unread; urllib3's errors and RangesRefused come through. A whole file needs no range."""
         place = self._place(path)
-        headers = place.headers | {"Range": f"bytes={start}-{end - 1}"}
-        answer = self._pool.request("GET", place.url, headers=headers, preload_content=False)
         is_whole = start == 0 and end == place.size_bytes
-        if answer.status == 206 or (answer.status == 200 and is_whole):
+        headers = place.headers | ({} if is_whole else {"Range": f"bytes={start}-{end - 1}"})
+        answer = self._pool.request("GET", place.url, headers=headers, preload_content=False)
+        if answer.status == (200 if is_whole else 206):
             return answer
         answer.close()
         if answer.status == 200:

@@ -16,7 +16,7 @@ import resource
 import sys
 import tempfile
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -38,9 +38,11 @@ from guanaco_server.serializer.headers import read_header
 from guanaco_server.serializer.hub_files import HubFiles, RangesRefused
 from guanaco_server.serializer.journal import Journal
 from guanaco_server.serializer.local_files import LocalFiles
+from guanaco_server.serializer.lora import LoraPair
 from guanaco_server.serializer.plan import Plan, chosen_cast, make_plan
 from guanaco_server.serializer.progress import say, say_failed
-from guanaco_server.serializer.pump import Matrices, Pump, RangedFiles
+from guanaco_server.serializer.pump import Pump
+from guanaco_server.serializer.repo_files import RepoFiles
 from guanaco_server.serializer.small_files import (
     CONFIG_NAME,
     fetch,
@@ -49,7 +51,7 @@ from guanaco_server.serializer.small_files import (
     with_dtype,
 )
 from guanaco_server.serializer.targets import Target
-from guanaco_server.serializer.ticket import TICKET_VARIABLE, Ticket
+from guanaco_server.serializer.ticket import TICKET_VARIABLE, Source, Ticket
 from guanaco_server.serializer.upload_target import UploadTarget
 
 TOOLS = ("guanaco", "numpy", "huggingface_hub")
@@ -85,14 +87,28 @@ def read_ticket(url: str) -> Ticket:
 
 
 def serialize(ticket: Ticket, scratch: Path) -> None:
+    """Reads by range, or by way of the disk from a Hub that sends whole files only."""
     prepare(scratch)
     _limit_memory(ticket.memory_bytes)
-    files = HubFiles(ticket.hub_endpoint, ticket.model.repo, ticket.model.commit)
+    try:
+        _serialize(ticket, lambda source: _ranged(ticket, source))
+    except RangesRefused:
+        say("This Hub sends whole files only: they go to the disk first, and on from there.")
+        _serialize(ticket, lambda source: _downloaded(ticket, source, scratch))
+
+
+def _serialize(ticket: Ticket, open_repo: Callable[[Source], RepoFiles]) -> None:
+    model = open_repo(ticket.model)
+    adapter = open_repo(ticket.adapter) if ticket.adapter else None
     target = _target(ticket)
-    small = _small_files(ticket, files)
-    plan, matrices = _plan(ticket, files, small)
+    small = fetch(model, ticket.model.small_files)
+    if ticket.adapter and adapter:
+        small |= fetch(adapter, ticket.adapter.small_files)
+    plan, matrices = _plan(ticket, model, adapter, small)
     journal = Journal(plan.digest(), target.identity, target.read_journal(), target.save_journal)
-    pump = _stream(ticket, plan, files, matrices, target, journal, scratch)
+    sink = target.open_tensors(plan.layout.total_bytes, journal)
+    pump = Pump(plan, model, matrices, sink, journal, _workers(ticket))
+    pump.run()
     for name, content in small.items():
         target.put_file(name, content)
     manifest = _manifest(ticket, plan, pump, small)
@@ -107,67 +123,39 @@ def _target(ticket: Ticket) -> Target:
     return UploadTarget(ticket.upload) if folder is None else FolderTarget(Path(folder))
 
 
-def _small_files(ticket: Ticket, files: HubFiles) -> dict[str, bytes]:
-    """An adapter's own come before its base's."""
-    small = fetch(files, ticket.model.small_files)
-    if ticket.adapter is not None:
-        small |= fetch(_adapter_files(ticket), ticket.adapter.small_files)
-    return small
+def _ranged(ticket: Ticket, source: Source) -> RepoFiles:
+    return HubFiles(ticket.hub_endpoint, source.repo, source.commit)
 
 
-def _adapter_files(ticket: Ticket) -> HubFiles:
-    assert ticket.adapter is not None
-    return HubFiles(ticket.hub_endpoint, ticket.adapter.repo, ticket.adapter.commit)
+def _downloaded(ticket: Ticket, source: Source, scratch: Path) -> RepoFiles:
+    paths = (*source.weight_files, *source.small_files)
+    folder = scratch / source.commit
+    endpoint = ticket.hub_endpoint
+    return LocalFiles(download(source.repo, source.commit, paths, endpoint=endpoint, folder=folder))
 
 
-def _plan(ticket: Ticket, files: HubFiles, small: dict[str, bytes]) -> tuple[Plan, Matrices]:
+def _plan(
+    ticket: Ticket, model: RepoFiles, adapter: RepoFiles | None, small: dict[str, bytes]
+) -> tuple[Plan, AdapterMatrices | None]:
     """The plan, and config.json made true to it."""
-    weights = [read_header(files, path) for path in ticket.model.weight_files]
+    weights = [read_header(model, path) for path in ticket.model.weight_files]
     quantized = is_quantized(parse_config(small[CONFIG_NAME]))
     cast_to = chosen_cast(ticket.dtype, weights, quantized)
     small[CONFIG_NAME] = with_dtype(small[CONFIG_NAME], cast_to)
-    matrices, loras = AdapterMatrices(files, ""), {}
-    if ticket.adapter is not None:
-        adapter_files = _adapter_files(ticket)
-        header = read_header(adapter_files, ticket.adapter.weight_files[0])
-        matrices = AdapterMatrices(adapter_files, header.path)
+    loras: dict[str, LoraPair] = {}
+    matrices = None
+    if ticket.adapter and adapter:
+        header = read_header(adapter, ticket.adapter.weight_files[0])
+        matrices = AdapterMatrices(adapter, header.path)
         loras = lora_pairs(ticket.adapter, header)
     plan = make_plan(weights, cast_to, loras)
     changed = f", cast to {cast_to}" if cast_to else ""
-    changed += f", {len(loras)} merged with the adapter's" if loras else ""
+    changed += f", {len(loras)} of them merged with the adapter's" if loras else ""
     say(
         f"Streaming {len(plan.tensors)} tensors of {ticket.model.repo} at {ticket.model.commit[:8]}, "
         f"{plan.layout.total_bytes / 1e6:,.1f} MB{changed}."
     )
     return plan, matrices
-
-
-def _stream(
-    ticket: Ticket,
-    plan: Plan,
-    files: HubFiles,
-    matrices: Matrices,
-    target: Target,
-    journal: Journal,
-    scratch: Path,
-) -> Pump:
-    def pump_from(source: RangedFiles) -> Pump:
-        sink = target.open_tensors(plan.layout.total_bytes, journal)
-        pump = Pump(plan, source, matrices, sink, journal, _workers(ticket))
-        pump.run()
-        return pump
-
-    try:
-        return pump_from(files)
-    except RangesRefused:
-        say(
-            "This Hub sends whole files only: the weights go to the disk first, then on from there."
-        )
-    model = ticket.model
-    fetched = download(
-        model.repo, model.commit, model.weight_files, endpoint=ticket.hub_endpoint, folder=scratch
-    )
-    return pump_from(LocalFiles(fetched))
 
 
 def _workers(ticket: Ticket) -> int:

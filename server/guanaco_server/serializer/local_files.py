@@ -12,6 +12,14 @@ class LocalFiles:
     def __init__(self, paths: dict[str, Path]) -> None:
         self._paths = paths
 
+    def size(self, path: str) -> int:
+        return self._paths[path].stat().st_size
+
+    def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
+        with self._paths[path].open("rb") as file:
+            file.seek(start)
+            return file.read(-1 if end is None else end - start)
+
     def open(self, path: str, start: int, end: int) -> FileStream:
         return FileStream(self._paths[path], start)
 

@@ -15,7 +15,6 @@ import zlib
 from collections import Counter as Tally
 from collections.abc import Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager
 from typing import Protocol
 
 from guanaco_server.formats.safetensors_header import DTYPE_BYTES
@@ -31,17 +30,10 @@ from guanaco_server.serializer.journal import Journal, PieceFacts
 from guanaco_server.serializer.lora import LoraMatrices, LoraPair
 from guanaco_server.serializer.plan import Piece, Plan, PlannedTensor, Run, pieces_of
 from guanaco_server.serializer.progress import Counter
+from guanaco_server.serializer.repo_files import RepoFiles, Stream
 from guanaco_server.serializer.targets import Sink
 
 BLOCK_BYTES = 1024**2  # fits the cores' caches, so that hashing reads what has just been read
-
-
-class Stream(Protocol):
-    def read_exactly(self, view: memoryview) -> None: ...
-
-
-class RangedFiles(Protocol):
-    def open(self, path: str, start: int, end: int) -> AbstractContextManager[Stream]: ...
 
 
 class Matrices(Protocol):
@@ -54,8 +46,8 @@ class Pump:
     def __init__(
         self,
         plan: Plan,
-        files: RangedFiles,
-        matrices: Matrices,
+        files: RepoFiles,
+        matrices: Matrices | None,
         sink: Sink,
         journal: Journal,
         workers: int,
@@ -139,7 +131,7 @@ class Pump:
     ) -> Iterator[memoryview]:
         """The piece's bytes as they are to be written."""
         item = DTYPE_BYTES[tensor.source_dtype]
-        lora = self._matrices.load(tensor.lora) if tensor.lora else None
+        lora = self._matrices.load(tensor.lora) if tensor.lora and self._matrices else None
         for first in range(piece.first, piece.last, BLOCK_BYTES // item):
             if self._is_stopped.is_set():
                 raise InterruptedError("another worker failed")

@@ -7,14 +7,14 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from guanaco_server.serializer.failures import JobFailed
-from guanaco_server.serializer.hub_files import HubFiles
 from guanaco_server.serializer.plan import CASTS
+from guanaco_server.serializer.repo_files import RepoFiles
 
 CONFIG_NAME = "config.json"
 DTYPE_KEYS = ("dtype", "torch_dtype")  # transformers 5 writes the first, earlier ones the second
 
 
-def fetch(files: HubFiles, paths: tuple[str, ...]) -> dict[str, bytes]:
+def fetch(files: RepoFiles, paths: tuple[str, ...]) -> dict[str, bytes]:
     """By their names, without folders."""
     return {PurePosixPath(path).name: files.read(path) for path in paths}
 
