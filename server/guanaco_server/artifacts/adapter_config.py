@@ -79,7 +79,7 @@ def parse_adapter_config(content: dict[str, Any]) -> AdapterConfig:
         base_revision=_base_revision(content.get("revision")),
         r=_rank("r", content.get("r", DEFAULT_R)),
         alpha=_alpha("lora_alpha", content.get("lora_alpha", DEFAULT_ALPHA)),
-        is_rslora=content.get("use_rslora") is True,
+        is_rslora=bool(content.get("use_rslora")),
         rank_pattern=tuple((k, _rank(k, v)) for k, v in _patterns(content, "rank_pattern")),
         alpha_pattern=tuple((k, _alpha(k, v)) for k, v in _patterns(content, "alpha_pattern")),
         target_modules=_target_modules(content.get("target_modules")),

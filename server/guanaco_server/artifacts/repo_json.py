@@ -11,6 +11,7 @@ from guanaco_server.artifacts.hub.hub import Hub, RepoSnapshot
 
 MAX_CONFIG_BYTES = 1_000_000
 MAX_DEPTH = 64
+MAX_VALUES = 4_000_000  # twice 262,000 words and 515,000 merges, as Gemma has; such malicious JSON took 0.8 GB
 
 
 async def read_json(
@@ -28,6 +29,8 @@ async def read_json(
 
 def parse_object(path: str, data: bytes) -> dict[str, Any]:
     """The JSON object in ``data``, at most 64 levels deep; CorruptConfig naming ``path``."""
+    if sum(data.count(sign) for sign in (b",", b"[", b"{")) > MAX_VALUES:
+        raise CorruptConfig(f"{path} has more than {MAX_VALUES:,} values.")
     try:
         content = json.loads(data.decode("utf-8"))
     except (ValueError, RecursionError):  # also for a number of more digits than Python reads

@@ -1,7 +1,8 @@
 """tokenizer.json, before the `tokenizers` library reads it in the platform's own process.
 
-The library trusts its file: a pipeline of replacements that each double the text, or padding to 10^12 tokens,
-would take all memory. So what makes a text longer is limited here, and types are checked where it matters.
+The library trusts its file: a pipeline of replacements that each double the text, padding to 10^12 tokens, or
+a Unigram model of long pieces (344 bytes of memory for each byte of theirs) would take all memory. So what makes a
+text longer is limited here, and so are texts, and types are checked where it matters.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from guanaco_server.artifacts.repo_json import parse_object
 NAME = "tokenizer.json"
 MAX_TOKENIZER_BYTES = 64_000_000  # the largest known has 34 MB
 MAX_TOKEN_ID = 10_000_000
+MAX_UNIGRAM_BYTES = 4_000_000  # of all pieces: 16 each for 250,000; such a file took 1.4 GB
+MAX_ADDED_CHARS = 1_000_000  # of all added tokens
 MAX_PARTS = 64  # of normalizer, pre-tokenizer, decoder and post-processor each
 MAX_REGEX_CHARS = 4_000  # GPT-4's has 250
 MAX_GROWTH = 64  # how many times as long the replacements together may make a text
@@ -45,6 +48,7 @@ def _model_ids(model: Json) -> list[Any]:
     if isinstance(vocab, dict):
         return list(vocab.values())
     if isinstance(vocab, list):  # Unigram: an entry's id is its place
+        _require_short_pieces(vocab)
         return list(range(len(vocab)))
     raise CorruptConfig(f"{NAME} has no vocab.")
 
@@ -53,7 +57,18 @@ def _added_ids(content: Json) -> list[Any]:
     added = content.get("added_tokens") or []
     if not isinstance(added, list) or not all(isinstance(token, dict) for token in added):
         raise CorruptConfig(f"added_tokens in {NAME} must be a list of objects.")
+    if sum(len(str(token.get("content"))) for token in added) > MAX_ADDED_CHARS:
+        raise CorruptConfig(f"The added tokens in {NAME} have over {MAX_ADDED_CHARS:,} characters.")
     return [token.get("id") for token in added]
+
+
+def _require_short_pieces(vocab: list[Any]) -> None:
+    if not all(isinstance(entry, list) and entry and isinstance(entry[0], str) for entry in vocab):
+        raise CorruptConfig(f"vocab in {NAME} must be a list of pieces with their scores.")
+    if sum(4 * len(entry[0]) for entry in vocab) <= MAX_UNIGRAM_BYTES:
+        return
+    if sum(len(entry[0].encode("utf-8", "replace")) for entry in vocab) > MAX_UNIGRAM_BYTES:
+        raise CorruptConfig(f"The pieces in {NAME} have over {MAX_UNIGRAM_BYTES:,} bytes.")
 
 
 def _check_component(name: str, component: Any) -> None:
