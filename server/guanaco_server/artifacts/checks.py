@@ -121,12 +121,11 @@ async def _check_adapter(
     infos = _flat(model.tensors)
     modules = await read_modules(hub, snapshot, infos)
     _check_linear(model, modules)
-    size, most = (
-        _size(t for m in modules for t in (m.a_tensor, m.b_tensor)),
-        limits.max_weight_bytes,
-    )
-    if size > most:
-        raise ModelTooLarge(f"The adapter's weights are {size:,} bytes; {most:,} are allowed.")
+    size = sum(_size((module.a_tensor, module.b_tensor)) for module in modules)
+    if size > limits.max_weight_bytes:
+        raise ModelTooLarge(
+            f"The adapter's weights are {size:,} bytes; {limits.max_weight_bytes:,} are allowed."
+        )
     own = small_files.adapter_files(snapshot)
     kept = model.small_files
     if own:
