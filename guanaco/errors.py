@@ -26,7 +26,8 @@ GuanacoError
 │   ├── HubUnreachable           (chance) the Hugging Face Hub did not answer
 │   ├── StoreUnreachable         (chance) the artifact store did not answer
 │   ├── RepoNotFound, RepoGated, RevisionNotFound, PickleWeights, MissingFile, CorruptWeights,
-│   │   CorruptConfig, RemoteCode, UnsupportedArchitecture, ModelTooLarge, ContextTooLong (developer)
+│   │   CorruptConfig, RemoteCode, UnsupportedArchitecture, UnsupportedAdapter, UnsupportedTokenizer,
+│   │   BadChatTemplate, ModelTooLarge, ContextTooLong                     (developer)
 │   ├── DiskFull, SerializerDied, EngineMissing                            (platform)
 │   ├── ModelServerDied          (developer) it could not start or kept dying
 │   ├── ModelServerTooSlow       (developer) not ready within the time allowed
@@ -342,6 +343,18 @@ class RemoteCode(SubmissionFailure):
 
 class UnsupportedArchitecture(SubmissionFailure):
     code = "unsupported_architecture"
+
+
+class UnsupportedAdapter(SubmissionFailure):
+    code = "unsupported_adapter"
+
+
+class UnsupportedTokenizer(SubmissionFailure):
+    code = "unsupported_tokenizer"
+
+
+class BadChatTemplate(SubmissionFailure):
+    code = "bad_chat_template"
 
 
 class ModelTooLarge(SubmissionFailure):

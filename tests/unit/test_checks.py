@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,14 @@ async def test_pickles_beside_safetensors_are_left_alone() -> None:
     assert model.weight_files == ("model.safetensors",)
 
 
-def sharded(**weight_map: str) -> Files:
+def nested(levels: int) -> Any:
+    inner: Any = 0
+    for _ in range(levels):
+        inner = [inner]
+    return inner
+
+
+def sharded(**weight_map: Any) -> Files:
     return repo() | {INDEX: json.dumps({"weight_map": weight_map}).encode()}
 
 
@@ -149,7 +157,7 @@ def long_header(length: int) -> bytes:
         (without("model.safetensors"), errors.MissingFile, "no weights"),
         (without("model.safetensors") | {"a.safetensors": b"", "b.safetensors": b""}, errors.MissingFile, "2 safetensors files"),
         (without("config.json"), errors.MissingFile, r"no config\.json"),
-        (without("tokenizer.json"), errors.MissingFile, r"no tokenizer\.json"),
+        (without("tokenizer.json"), errors.MissingFile, r"no tokenizer\.json and no tokenizer\.model"),
         (repo() | {"config.json": b"{"}, errors.CorruptConfig, "not valid JSON"),
         (repo() | {"config.json": b"[" * 100_000}, errors.CorruptConfig, "not valid JSON"),
         (repo() | {"config.json": b"[]"}, errors.CorruptConfig, "not a JSON object"),
@@ -172,9 +180,15 @@ def long_header(length: int) -> bytes:
         (repo() | {"tokenizer.model": b" " * 64_000_001}, errors.ModelTooLarge, r"tokenizer\.model has 64,000,001"),
         (repo() | {"config.json": config(architectures=["\ud800\x1b"])}, errors.UnsupportedArchitecture, r"'\\ud800\\x1b'"),
         (repo() | {"../escape": b""}, errors.CorruptConfig, "forbidden name"),
-        (repo() | {"/etc/passwd": b""}, errors.CorruptConfig, "forbidden name"),
-        (repo() | {"a\\b": b""}, errors.CorruptConfig, "forbidden name"),
-        (repo() | {"a\nb": b""}, errors.CorruptConfig, "forbidden name"),
+        (repo() | {"config.json": b"../../etc/passwd"}, errors.CorruptConfig, "not valid JSON"),
+        (repo() | {"config.json": config(a=nested(64))}, errors.CorruptConfig, "more than 64 levels"),
+        (repo() | {"config.json": "{}".encode("utf-16")}, errors.CorruptConfig, "not valid JSON"),
+        (repo() | {"config.json": b'{"a": ' + b"1" * 5_000 + b"}"}, errors.CorruptConfig, "not valid JSON"),
+        (repo() | {"model.safetensors": b"../../etc/passwd"}, errors.CorruptWeights, "corrupt or truncated"),
+        (sharded(a=5), errors.CorruptWeights, "does not name files"),
+        (sharded(a=["model.safetensors"]), errors.CorruptWeights, "does not name files"),
+        (sharded(**{str(n): f"{n}.safetensors" for n in range(1_001)}), errors.CorruptWeights, "names 1,001 files; 1,000"),
+        (sharded() | {INDEX: b" " * 10_000_001}, errors.CorruptConfig, "10,000,001 bytes; 10,000,000"),
     ],
 )  # fmt: skip
 async def test_a_bad_repo_is_refused_with_what_is_wrong(
@@ -189,6 +203,30 @@ async def test_headers_that_are_too_long_together_are_refused() -> None:
     index = {str(number): f"{number}.safetensors" for number in range(7)}
     with pytest.raises(errors.CorruptWeights, match="64,000,000 a repo"):
         await check(sharded(**index) | dict.fromkeys(index.values(), shard))
+
+
+async def test_a_repo_with_a_sentencepiece_tokenizer_only_passes() -> None:
+    model = await check(without("tokenizer.json") | {"tokenizer.model": b"pieces"})
+    assert model.small_files == ("config.json", "tokenizer.model")
+
+
+async def test_the_tensors_of_each_file_are_told() -> None:
+    model = await check(repo())
+    assert model.tensor_count == 2
+    ((path, tensors),) = model.tensors
+    assert (path, [info.name for info in tensors]) == ("model.safetensors", ["a", "b"])
+
+
+async def test_json_of_64_levels_is_read() -> None:
+    await check(repo() | {"config.json": config(a=nested(63))})
+
+
+async def test_a_huge_index_is_read_in_time() -> None:
+    index = {f"t{number}": "model.safetensors" for number in range(200_000)}
+    started = time.monotonic()
+    with pytest.raises(errors.CorruptWeights, match="'t0' is in model"):
+        await check(sharded(**index))
+    assert time.monotonic() - started < 10  # 1 s on a busy machine
 
 
 async def test_too_many_bytes_are_refused_with_both_figures() -> None:

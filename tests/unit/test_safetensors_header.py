@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from guanaco_server.formats.safetensors_header import (
     DTYPE_BYTES,
+    MAX_TENSORS,
     TensorInfo,
     parameter_count,
     parse_header,
@@ -100,8 +101,24 @@ def test_whatever_the_entries_are_they_cover_the_data_or_are_refused(
         ({"a": entry(), "b": entry(offsets=[8, 16])}, "promises 16 bytes"),
         ({}, "promises 0 bytes"),
         ({"a" * 2_000: entry()}, "too long"),
+        ({"a": entry(), "b": entry("U8", [4], [4, 8])}, "overlaps another or leaves a gap"),
+        ({"a": entry("U8", [4], [0, 4]), "b": entry("U8", [2], [6, 8])}, "overlaps another or leaves a gap"),
+        ({"a": entry(shape=[2**40], offsets=[0, 2**42])}, "promises 4,398,046,511,104 bytes"),
+        ({"a": entry(shape=[2**62, 2**62], offsets=[0, 2**63 - 1])}, "do not fit"),
+        ({"a": entry(offsets=[-8, 0])}, "impossible offsets"),
+        ({"a": entry(offsets=[0, 2**63])}, "impossible offsets"),
+        ({"a": entry(offsets=[0.0, 8.0])}, "impossible offsets"),
+        ({"a": entry(offsets=["0", "8"])}, "impossible offsets"),
+        (b'{"a": {"dtype": "U8", "dtype": "F32"}}', "the same key twice"),
+        (b'{"__metadata__": {}, "__metadata__": {}}', "the same key twice"),
+        (b'{"a": 1, "\\u0061": 2}', "the same key twice"),
+        ({"__metadata__": {"a": 1}, "a": entry()}, "not an object of strings"),
+        ({"__metadata__": [], "a": entry()}, "not an object of strings"),
+        (b"[NaN]", "not a JSON object"),
+        (b"", "not valid JSON"),
+        (b"{} {}", "not valid JSON"),
     ],
-)
+)  # fmt: skip
 def test_a_corrupt_header_is_refused(header: Any, says: str) -> None:
     raw = header if isinstance(header, bytes) else json.dumps(header).encode()
     with pytest.raises(ValueError, match=says):
@@ -119,6 +136,12 @@ def test_a_corrupt_header_is_refused(header: Any, says: str) -> None:
 def test_an_impossible_length_is_refused(prefix: bytes, size: int, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         parse_length(prefix, size)
+
+
+def test_more_tensors_than_any_model_has_are_refused() -> None:
+    header = b"{" + b",".join(b'"%d":0' % number for number in range(MAX_TENSORS + 1)) + b"}"
+    with pytest.raises(ValueError, match="lists 1,000,001 tensors, more than 1,000,000"):
+        parse_header(header, 0)
 
 
 def test_a_file_is_read_with_the_offset_of_its_data(tmp_path: Path) -> None:

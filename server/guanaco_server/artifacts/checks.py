@@ -1,33 +1,38 @@
 """What a repo must be before any of its weights are fetched: safetensors only, known code only, within limits.
 
 Everything is read by range from the Hub at the pinned commit: configs of at most a megabyte, and the headers
-of the safetensors files, which tell every tensor's name, dtype and shape.
+of the safetensors files, which tell every tensor's name, dtype and shape. Of a LoRA adapter, its base is
+checked as a model, and then the adapter against it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import PurePosixPath
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
-from guanaco.errors import (
-    ContextTooLong,
-    CorruptConfig,
-    MissingFile,
-    ModelTooLarge,
-    RemoteCode,
-    UnsupportedArchitecture,
-)
+from guanaco.errors import ContextTooLong, ModelTooLarge, UnsupportedAdapter
 from guanaco.submissions import GenerationParams
-from guanaco_server.artifacts.architectures import KNOWN_ARCHITECTURES
+from guanaco_server.artifacts import small_files
+from guanaco_server.artifacts.adapter_config import AS_PLAIN_LORA
+from guanaco_server.artifacts.adapters import (
+    WEIGHT_FILE,
+    CheckedAdapter,
+    LoraModule,
+    read_modules,
+    resolve_base,
+)
+from guanaco_server.artifacts.file_names import check_names
 from guanaco_server.artifacts.hub.hub import Hub, RepoSnapshot
+from guanaco_server.artifacts.model_config import (
+    architecture_of,
+    check_no_code,
+    max_positions_of,
+)
 from guanaco_server.artifacts.repo_json import read_json
-from guanaco_server.artifacts.weights import find_weight_files, read_tensors
-from guanaco_server.formats.safetensors_header import parameter_count
-from guanaco_server.serializer.ticket import SMALL_FILES
+from guanaco_server.artifacts.weights import FileTensors, find_weight_files, read_tensors
+from guanaco_server.formats.safetensors_header import TensorInfo, parameter_count
 
-MAX_SMALL_FILE_BYTES = 64_000_000  # the largest known tokenizer.json is 34 MB
-MAX_FILES = 10_000
+TRANSPOSED = frozenset({"GPT2LMHeadModel"})  # their linear layers are stored as [in, out]
 
 
 @dataclass(frozen=True)
@@ -38,37 +43,38 @@ class CheckLimits:
 
 @dataclass(frozen=True)
 class CheckedModel:
-    """A repo that passed. ``max_positions`` is None where the config does not say."""
+    """A repo that passed. ``max_positions`` is None where the config does not say.
+
+    With an ``adapter``, all else is of its ``base``, whose ``small_files`` the adapter's own add to.
+    """
 
     architecture: str
     parameter_count: int
     weight_bytes: int
-    tensor_count: int
     max_positions: int | None
     weight_files: tuple[str, ...]
     small_files: tuple[str, ...]
+    tensor_count: int
+    tensors: FileTensors
+    is_tied: bool = False
+    adapter: CheckedAdapter | None = None
+    base: RepoSnapshot | None = None
 
 
-async def check_repo(hub: Hub, snapshot: RepoSnapshot, limits: CheckLimits) -> CheckedModel:
-    """The checked model, or the SubmissionFailure that says what is wrong and what to do."""
-    _check_names(snapshot)
-    weights = await find_weight_files(hub, snapshot)
-    config = await read_json(hub, snapshot, "config.json")
-    await _check_no_code(hub, snapshot, config)
-    architecture = _architecture(config)
-    small_files = _small_files(snapshot)
-    tensors = await read_tensors(hub, snapshot, weights)
-    model = CheckedModel(
-        architecture=architecture,
-        parameter_count=parameter_count(tensors),
-        weight_bytes=sum(info.end - info.start for info in tensors),
-        tensor_count=len(tensors),
-        max_positions=_max_positions(config),
-        weight_files=weights.paths,
-        small_files=small_files,
-    )
-    _check_size(model, limits)
-    return model
+async def check_repo(
+    hub: Hub, snapshot: RepoSnapshot, limits: CheckLimits, base_commit: str | None = None
+) -> CheckedModel:
+    """The checked model, or the SubmissionFailure that says what is wrong and what to do.
+
+    ``base_commit`` is that of an adapter's base, where it is pinned already.
+    """
+    check_names(snapshot)
+    base = await resolve_base(hub, snapshot, base_commit)
+    if base is None:
+        return await _check_model(hub, snapshot, limits)
+    check_names(base)
+    model = await _check_model(hub, base, limits)
+    return await _check_adapter(hub, snapshot, base, model, limits)
 
 
 def check_context(model: CheckedModel, params: GenerationParams) -> None:
@@ -80,67 +86,65 @@ def check_context(model: CheckedModel, params: GenerationParams) -> None:
         )
 
 
-def _check_names(snapshot: RepoSnapshot) -> None:
-    if len(snapshot.files) > MAX_FILES:
-        raise CorruptConfig(
-            f"The repo has {len(snapshot.files):,} files; {MAX_FILES:,} are allowed."
-        )
-    for file in snapshot.files:
-        path = PurePosixPath(file.path)
-        if (
-            path.is_absolute()
-            or ".." in path.parts
-            or "\\" in file.path
-            or not file.path.isprintable()
-        ):
-            raise CorruptConfig(f"The repo has a file with the forbidden name {file.path[:80]!r}.")
-
-
-async def _check_no_code(hub: Hub, snapshot: RepoSnapshot, config: dict[str, Any]) -> None:
-    tokenizer_config = (
-        await read_json(hub, snapshot, "tokenizer_config.json")
-        if snapshot.file("tokenizer_config.json")
-        else {}
+async def _check_model(hub: Hub, snapshot: RepoSnapshot, limits: CheckLimits) -> CheckedModel:
+    weights = await find_weight_files(hub, snapshot)
+    config = await read_json(hub, snapshot, "config.json")
+    await check_no_code(hub, snapshot)
+    architecture = architecture_of(config)
+    files = small_files.model_files(snapshot)
+    tensors = await read_tensors(hub, snapshot, weights)
+    infos = _flat(tensors)
+    model = CheckedModel(
+        architecture=architecture,
+        parameter_count=parameter_count(infos),
+        weight_bytes=_size(infos),
+        max_positions=max_positions_of(config),
+        weight_files=weights.paths,
+        small_files=files,
+        tensor_count=len(infos),
+        tensors=tensors,
+        is_tied=config.get("tie_word_embeddings") is True,
     )
-    for name, content in (("config.json", config), ("tokenizer_config.json", tokenizer_config)):
-        if "auto_map" in content:
-            raise RemoteCode(
-                f"{name} has an auto_map: the model needs the repo's own code, which is never run.",
-                hint="Submit a model of an architecture that vLLM knows, without auto_map.",
-            )
+    _check_size(model, limits)
+    return model
 
 
-def _architecture(config: dict[str, Any]) -> str:
-    architectures = config.get("architectures")
-    if not isinstance(architectures, list) or len(architectures) != 1:
-        raise CorruptConfig("config.json must name one architecture under `architectures`.")
-    architecture = str(architectures[0])
-    if architecture not in KNOWN_ARCHITECTURES:
-        raise UnsupportedArchitecture(
-            f"The architecture {architecture[:80]!r} is not one that can be served.",
-            hint="Text-generation models that vLLM has built in are: Llama, Mistral, Qwen, Gemma, Phi and others.",
+async def _check_adapter(
+    hub: Hub,
+    snapshot: RepoSnapshot,
+    base: RepoSnapshot,
+    model: CheckedModel,
+    limits: CheckLimits,
+) -> CheckedModel:
+    """The base's facts with the adapter's; the tokenizer is the adapter's, if it has one."""
+    await check_no_code(hub, snapshot)
+    infos = _flat(model.tensors)
+    modules = await read_modules(hub, snapshot, infos)
+    _check_linear(model, modules)
+    size = sum(_size((module.a_tensor, module.b_tensor)) for module in modules)
+    if size > limits.max_weight_bytes:
+        raise ModelTooLarge(
+            f"The adapter's weights are {size:,} bytes; {limits.max_weight_bytes:,} are allowed."
         )
-    return architecture
+    own = small_files.adapter_files(snapshot)
+    kept = model.small_files
+    if own:
+        await small_files.check_tokenizer_fits(hub, snapshot, infos)
+        kept = tuple(path for path in kept if path in small_files.MODEL_FILES)
+    adapter = CheckedAdapter(WEIGHT_FILE, own, modules)
+    return replace(model, small_files=kept, adapter=adapter, base=base)
 
 
-def _max_positions(config: dict[str, Any]) -> int | None:
-    positions = config.get("max_position_embeddings", config.get("n_positions"))
-    return positions if type(positions) is int and positions > 0 else None  # true is no number
-
-
-def _small_files(snapshot: RepoSnapshot) -> tuple[str, ...]:
-    if snapshot.file("tokenizer.json") is None:
-        raise MissingFile(
-            "The repo has no tokenizer.json.",
-            hint="Push it with `AutoTokenizer.from_pretrained(...).save_pretrained(...)`.",
+def _check_linear(model: CheckedModel, modules: tuple[LoraModule, ...]) -> None:
+    """A square matrix does not show by its shape that it is stored the other way round."""
+    if model.architecture in TRANSPOSED:
+        raise UnsupportedAdapter(
+            f"Adapters of {model.architecture} cannot be served.", hint=AS_PLAIN_LORA
         )
-    files = [file for name in SMALL_FILES if (file := snapshot.file(name))]
-    for file in files:
-        if file.size_bytes > MAX_SMALL_FILE_BYTES:
-            raise ModelTooLarge(
-                f"{file.path} has {file.size_bytes:,} bytes; {MAX_SMALL_FILE_BYTES:,} are allowed."
-            )
-    return tuple(file.path for file in files)
+    if model.is_tied and any(module.module.endswith("lm_head") for module in modules):
+        raise UnsupportedAdapter(
+            "The adapter changes lm_head, which is the embedding in this base.", hint=AS_PLAIN_LORA
+        )
 
 
 def _check_size(model: CheckedModel, limits: CheckLimits) -> None:
@@ -154,3 +158,11 @@ def _check_size(model: CheckedModel, limits: CheckLimits) -> None:
             f"The model's weights are {model.weight_bytes:,} bytes; {limits.max_weight_bytes:,} are allowed.",
             hint="Submit a smaller model, or save it as bfloat16.",
         )
+
+
+def _flat(tensors: FileTensors) -> tuple[TensorInfo, ...]:
+    return tuple(info for _, infos in tensors for info in infos)
+
+
+def _size(infos: Iterable[TensorInfo]) -> int:
+    return sum(info.end - info.start for info in infos)

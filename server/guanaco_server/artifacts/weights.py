@@ -19,8 +19,10 @@ FIRST_READ_BYTES = 65_536  # holds the header of most shards, so that one reques
 SHARDS_AT_ONCE = 4
 MAX_HEADER_BYTES = 10_000_000  # some 80,000 tensors; malicious JSON of it parses in 1 s and 300 MB
 MAX_HEADERS_BYTES = 64_000_000  # of all shards together
+MAX_SHARDS = 1_000  # the largest models have some 200
 INDEX_NAME = "model.safetensors.index.json"
 WEIGHTS_NAME = "model.safetensors"
+FileTensors = tuple[tuple[str, tuple[TensorInfo, ...]], ...]  # by file, in the order of the files
 OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".gguf", ".h5", ".msgpack", ".onnx")
 
 
@@ -57,10 +59,8 @@ async def find_weight_files(hub: Hub, snapshot: RepoSnapshot) -> WeightFiles:
     )
 
 
-async def read_tensors(
-    hub: Hub, snapshot: RepoSnapshot, weights: WeightFiles
-) -> tuple[TensorInfo, ...]:
-    """The tensors of all files; at most two small requests for each."""
+async def read_tensors(hub: Hub, snapshot: RepoSnapshot, weights: WeightFiles) -> FileTensors:
+    """The tensors of each file; at most two small requests for each."""
     headers = _Headers(hub, snapshot)
     turns = asyncio.Semaphore(SHARDS_AT_ONCE)
 
@@ -70,7 +70,7 @@ async def read_tensors(
 
     infos = await asyncio.gather(*(read(path) for path in weights.paths))
     _check_places(dict(zip(weights.paths, infos, strict=True)), weights.weight_map)
-    return tuple(info for shard in infos for info in shard)
+    return tuple(zip(weights.paths, infos, strict=True))
 
 
 async def _indexed_files(hub: Hub, snapshot: RepoSnapshot) -> WeightFiles:
@@ -78,7 +78,13 @@ async def _indexed_files(hub: Hub, snapshot: RepoSnapshot) -> WeightFiles:
     weight_map = index.get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise CorruptWeights(f"{INDEX_NAME} has no weight_map.")
-    shards = sorted({str(name) for name in weight_map.values()})
+    if not all(isinstance(name, str) for name in weight_map.values()):
+        raise CorruptWeights(f"{INDEX_NAME} has a weight_map that does not name files.")
+    shards = sorted(set(weight_map.values()))
+    if len(shards) > MAX_SHARDS:
+        raise CorruptWeights(
+            f"{INDEX_NAME} names {len(shards):,} files; {MAX_SHARDS:,} are allowed."
+        )
     for shard in shards:
         if not shard.endswith(".safetensors"):
             raise PickleWeights(
@@ -90,7 +96,7 @@ async def _indexed_files(hub: Hub, snapshot: RepoSnapshot) -> WeightFiles:
                 f"{INDEX_NAME} names {shard[:80]!r}, which the repo does not have.",
                 hint="Push the missing file.",
             )
-    return WeightFiles(tuple(shards), {tensor: str(shard) for tensor, shard in weight_map.items()})
+    return WeightFiles(tuple(shards), weight_map)
 
 
 class _Headers:

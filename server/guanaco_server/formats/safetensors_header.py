@@ -78,7 +78,7 @@ def parse_header(header_json: bytes, data_length: int) -> tuple[TensorInfo, ...]
         raise ValueError("its header is not valid JSON") from None
     if not isinstance(header, dict):
         raise ValueError("its header is not a JSON object")
-    header.pop("__metadata__", None)
+    _require_strings(header.pop("__metadata__", {}))
     if len(header) > MAX_TENSORS:
         raise ValueError(f"its header lists {len(header):,} tensors, more than {MAX_TENSORS:,}")
     infos = sorted(
@@ -109,6 +109,11 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(entries) != len(pairs):
         raise ValueError("its header names the same key twice")
     return entries
+
+
+def _require_strings(metadata: Any) -> None:
+    if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
+        raise ValueError("its __metadata__ is not an object of strings")
 
 
 def _parse_int(digits: str) -> int:

@@ -7,7 +7,9 @@ from collections import OrderedDict
 
 from tokenizers import Tokenizer
 
+from guanaco.errors import CorruptConfig
 from guanaco_server.artifacts.stores.store import ArtifactStore
+from guanaco_server.artifacts.tokenizer_json import check_tokenizer
 from guanaco_server.prompts.rendering import CountTokens
 
 KEPT = 32  # a tokenizer of 128,000 words takes some 60 MB
@@ -24,9 +26,26 @@ class TokenizerCache:
         """A function that counts the tokens of a prompt as the model server does, special tokens included."""
         if artifact_key not in self._counts:
             content = await self._store.read(artifact_key, "tokenizer.json")
-            tokenizer = await asyncio.to_thread(Tokenizer.from_str, content.decode())
+            tokenizer = await asyncio.to_thread(load_tokenizer, content)
             self._counts[artifact_key] = lambda text: len(tokenizer.encode(text))
             if len(self._counts) > KEPT:
                 self._counts.popitem(last=False)
         self._counts.move_to_end(artifact_key)
         return self._counts[artifact_key]
+
+
+def load_tokenizer(content: bytes) -> Tokenizer:
+    """A stranger's tokenizer.json, for whole texts; CorruptConfig if it cannot be one."""
+    check_tokenizer(content)
+    try:
+        tokenizer = Tokenizer.from_str(content.decode())
+    except BaseException as error:  # a panic of the library is no Exception
+        if type(error).__name__ not in (
+            "Exception",
+            "PanicException",
+        ):  # it has no class of its own
+            raise
+        raise CorruptConfig(f"tokenizer.json cannot be read: {str(error)[:200]}.") from None
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer

@@ -12,7 +12,8 @@ NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class JobFailed(Exception):  # the job's verdict, not a programming error
-    """``code`` is one of disk_full, corrupt_weights, hub_unreachable, out_of_memory, serializer_died."""
+    """``code`` is one of disk_full, corrupt_weights, unsupported_tokenizer, bad_chat_template, hub_unreachable,
+    out_of_memory, serializer_died."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)

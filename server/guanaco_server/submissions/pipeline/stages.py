@@ -52,16 +52,25 @@ async def resolve(parts: StageParts, ticket: Ticket, submission: Submission) -> 
 
 async def check(parts: StageParts, ticket: Ticket, submission: Submission) -> Facts:
     _, model = await _checked(parts, submission)
+    if model.adapter and model.base:
+        await parts.journal.log(
+            ticket,
+            Stage.CHECK,
+            f"A LoRA adapter on {len(model.adapter.modules)} modules of {model.base.repo} at commit {model.base.commit}.",
+        )
     await parts.journal.log(
         ticket,
         Stage.CHECK,
         f"{model.architecture} with {model.parameter_count:,} parameters in {model.weight_bytes:,} bytes of safetensors.",
     )
-    return {
+    facts = {
         "architecture": model.architecture,
         "parameter_count": model.parameter_count,
         "weight_bytes": model.weight_bytes,
     }
+    if model.base is None:
+        return facts
+    return facts | {"base_repo": model.base.repo, "base_commit": model.base.commit}
 
 
 async def serialize(parts: StageParts, ticket: Ticket, submission: Submission) -> Facts:
@@ -136,6 +145,7 @@ async def _snapshot(parts: StageParts, submission: Submission) -> RepoSnapshot:
 async def _checked(parts: StageParts, submission: Submission) -> tuple[RepoSnapshot, CheckedModel]:
     """Checked again where it is needed again: a few small requests, and nothing stale is trusted."""
     snapshot = await _snapshot(parts, submission)
-    model = await check_repo(parts.hub, snapshot, parts.limits)
+    base_commit = getattr(submission, "base_commit", None)  # pinned by an earlier check
+    model = await check_repo(parts.hub, snapshot, parts.limits, base_commit)
     check_context(model, submission.params)
     return snapshot, model

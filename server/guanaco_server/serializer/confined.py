@@ -1,0 +1,93 @@
+"""Work on what a stranger wrote, in a child process that can be killed: a thread cannot.
+
+    parent: run(module, folder, limits)      child: python -m module folder
+            waits, at most wall_s                    imports, confine(limits), works, tell(reason or None)
+
+The child gets no secret: neither the Hub token nor the ticket. It tells one JSON object; a child that ends
+without a word was ended by its limits, or crashed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+MAX_WORDS_BYTES = 10_000
+ENVIRONMENT = ("PATH", "PYTHONPATH", "LANG", "LD_LIBRARY_PATH")
+SETTINGS = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1", "PYTHONUTF8": "1"}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """``cpu_s`` and ``memory_bytes`` count from when the child has imported what it needs."""
+
+    cpu_s: int
+    memory_bytes: int
+    wall_s: float
+    file_bytes: int
+
+
+def run(module: str, folder: Path, limits: Limits) -> str | None:
+    """Why the child refuses the folder's content, as the end of a sentence; None if it does not."""
+    with tempfile.TemporaryFile() as words:
+        process = subprocess.Popen(
+            [sys.executable, "-s", "-P", "-m", module, str(folder.absolute())],
+            stdin=subprocess.DEVNULL,
+            stdout=words,
+            stderr=subprocess.DEVNULL,
+            env={name: os.environ[name] for name in ENVIRONMENT if name in os.environ} | SETTINGS,
+        )
+        try:
+            status = process.wait(limits.wall_s)
+        except subprocess.TimeoutExpired:
+            return f"it takes more than {limits.wall_s:g} s"
+        finally:
+            process.kill()
+            process.wait()
+        words.seek(0)
+        return _reason(status, words.read(MAX_WORDS_BYTES), limits)
+
+
+def confine(limits: Limits) -> None:
+    """Take the limits upon this process, for good."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    cpu_s = int(used.ru_utime + used.ru_stime) + 1 + limits.cpu_s
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    _lower(resource.RLIMIT_CPU, cpu_s)
+    _lower(resource.RLIMIT_AS, pages * resource.getpagesize() + limits.memory_bytes)
+    _lower(resource.RLIMIT_FSIZE, limits.file_bytes)
+    _lower(resource.RLIMIT_CORE, 0)
+
+
+def tell(reason: str | None) -> None:
+    """The child's verdict: None, or what is wrong as the end of a sentence."""
+    shown = None if reason is None else "".join(c if c.isprintable() else " " for c in reason)[:300]
+    print(json.dumps({"reason": shown}), flush=True)
+
+
+def _lower(kind: int, most: int) -> None:
+    _, hard = resource.getrlimit(kind)
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(kind, (most, most))
+
+
+def _reason(status: int, words: bytes, limits: Limits) -> str | None:
+    if status in (-signal.SIGXCPU, -signal.SIGKILL):
+        return f"it takes more than {limits.cpu_s} s of CPU time"
+    if status != 0:
+        return f"it takes more than {limits.memory_bytes // 10**6:,} MB of memory, or it is corrupt"
+    try:
+        told = json.loads(words)
+    except ValueError:
+        return "it is corrupt"
+    if not isinstance(told, dict):
+        return "it is corrupt"
+    reason = told.get("reason")
+    return None if reason is None else str(reason)
