@@ -74,10 +74,12 @@ def test_submit_sends_every_option_and_prints_the_id_alone(server: Any, capsys: 
     ]
     words = ["--stopping-word", r"\n", "--stopping-word", "END"]
     rest = ["--revision", "v1", "--name", "mine", "--formatter", "chatml", "--no-wait"]
-    assert run(["submit", "org/model", *arguments, *words, *rest]) == 0
+    kind = ["--dtype", "float16", "--quantization", "fp8"]
+    assert run(["submit", "org/model", *arguments, *words, *rest, *kind]) == 0
     sent = json.loads(script.requests[0].content)
     assert sent["params"] == options | {"stopping_words": ["\n", "END"]}
     assert (sent["revision"], sent["name"]) == ("v1", "mine")
+    assert (sent["dtype"], sent["quantization"]) == ("float16", "fp8")
     assert set(options) | {"stopping_words"} == set(GenerationParams.model_fields)
     shown = capsys.readouterr()
     assert shown.out == "org-model_v1\n"
