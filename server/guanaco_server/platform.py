@@ -42,6 +42,7 @@ from guanaco_server.stress.service import StressService
 from guanaco_server.stress.verdict import Thresholds
 from guanaco_server.submissions.changes import StatusChanges
 from guanaco_server.submissions.events import EventFeed
+from guanaco_server.submissions.pipeline.content_checks import ContentChecks
 from guanaco_server.submissions.pipeline.journal import Journal
 from guanaco_server.submissions.pipeline.readiness import ServerStart, evidence
 from guanaco_server.submissions.pipeline.runner import StageRunner
@@ -116,7 +117,16 @@ class Platform:
             tokenizers=tokenizers,
             deployments=self._deployments,
             server_start=ServerStart(
-                self._journal, self._deployments, self._model_server, settings.ready_timeout_s
+                self._journal,
+                self._deployments,
+                ContentChecks(
+                    self._journal,
+                    self._store,
+                    tokenizers,
+                    self._model_server,
+                    settings.reply_timeout_s,
+                ),
+                settings.ready_timeout_s,
             ),
             stress=StressService(
                 self._model_server, clock, _load_profile(settings), _thresholds(settings)

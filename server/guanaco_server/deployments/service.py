@@ -124,6 +124,7 @@ class DeploymentService:
                     self._store.uri(deployment.artifact_key),
                     deployment.max_model_tokens,
                     self._engine,
+                    deployment.quantization,
                 )
             )
 
