@@ -44,6 +44,7 @@ from guanaco_server.submissions.changes import StatusChanges
 from guanaco_server.submissions.events import EventFeed
 from guanaco_server.submissions.pipeline.content_checks import ContentChecks
 from guanaco_server.submissions.pipeline.journal import Journal
+from guanaco_server.submissions.pipeline.quantization_check import QuantizationCheck
 from guanaco_server.submissions.pipeline.readiness import ServerStart, evidence
 from guanaco_server.submissions.pipeline.runner import StageRunner
 from guanaco_server.submissions.pipeline.stages import StageParts
@@ -125,6 +126,13 @@ class Platform:
                     tokenizers,
                     self._model_server,
                     settings.reply_timeout_s,
+                ),
+                QuantizationCheck(
+                    self._journal,
+                    self._store,
+                    tokenizers,
+                    self._model_server,
+                    settings.quantization_max_perplexity_ratio,
                 ),
                 settings.ready_timeout_s,
             ),

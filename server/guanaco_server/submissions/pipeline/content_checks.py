@@ -126,7 +126,7 @@ class ContentChecks:
         except TimeoutError:
             raise _late(generation.prompt, text, self._deadline_s) from None
         except NotANumber as fault:
-            raise _no_number(generation.prompt, str(fault)) from None
+            raise no_number(generation.prompt, str(fault)) from None
         except ModelServerFault as fault:
             raise ModelServerDied(f"The model server is up but cannot generate: {fault}") from None
         return Probe(generation.prompt, text, reason, count, tuple(tokens))
@@ -156,7 +156,7 @@ def check_numbers(probes: list[Probe]) -> str:
     for probe in probes:
         for token in probe.tokens:
             if math.isnan(token.logprob):
-                raise _no_number(
+                raise no_number(
                     probe.prompt, f"the log-probability of the token {token.text!r} is NaN."
                 )
     return "No log-probability is NaN."
@@ -189,7 +189,7 @@ REPLY_CHECKS = {
 }
 
 
-def _no_number(prompt: str, why: str) -> ContentCheckFailed:
+def no_number(prompt: str, why: str) -> ContentCheckFailed:
     return ContentCheckFailed(
         f"Content check `numbers` failed: for {_cut(prompt)} the model computed NaN: {why}",
         hint="The weights hold NaN, or overflow in their type: --dtype bfloat16 has a wider range than float16.",

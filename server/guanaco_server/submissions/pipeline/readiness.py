@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 
-from guanaco.errors import EngineMissing, ModelServerDied, ModelServerTooSlow
+from guanaco.errors import (
+    EngineMissing,
+    ModelServerDied,
+    ModelServerTooSlow,
+    QuantizationUnsupported,
+)
 from guanaco.submissions import Level, Stage, Submission
 from guanaco_server.deployments.service import Deployment, DeploymentService, ServerState
 from guanaco_server.submissions.pipeline.content_checks import ContentChecks
 from guanaco_server.submissions.pipeline.journal import Journal, Ticket
+from guanaco_server.submissions.pipeline.quantization_check import QuantizationCheck
 
 POLL_S = 0.25
 EVIDENCE_LINES = 5
@@ -23,19 +30,29 @@ class ServerStart:
         journal: Journal,
         deployments: DeploymentService,
         content: ContentChecks,
+        quantization: QuantizationCheck,
         ready_timeout_s: float,
     ) -> None:
         self._journal = journal
         self._deployments = deployments
         self._content = content
+        self._quantization = quantization
         self._ready_timeout_s = ready_timeout_s
 
     async def run(self, ticket: Ticket, submission: Submission) -> None:
         """From the wish to replies that pass. A server found again after a kill is waited for, not started twice."""
         await self._content.check_files(ticket, submission)
+        deployment = deployment_of(ticket, submission)
+        if deployment.quantization is not None:
+            await self._quantization.require_possible(
+                deployment.artifact_key, deployment.quantization
+            )
+        unquantized = await self._unquantized_perplexity(ticket, deployment)
         started = time.monotonic()
-        endpoint = await self._serve(ticket, deployment_of(ticket, submission))
+        endpoint = await self._serve_as_wished(ticket, deployment)
         await self._content.check_replies(ticket, submission, endpoint)
+        if unquantized is not None:
+            await self._quantization.compare(ticket, deployment, endpoint, unquantized)
         await self._deployments.mark_ready(submission.id, endpoint)
         await self._journal.log(
             ticket,
@@ -53,6 +70,34 @@ class ServerStart:
         raise ModelServerTooSlow(
             f"The model server was not ready within {self._ready_timeout_s:,.0f} s."
         )
+
+    async def _unquantized_perplexity(self, ticket: Ticket, deployment: Deployment) -> float | None:
+        """Measured on a server of its own, which is stopped again; None when nothing is quantized."""
+        if deployment.quantization is None:
+            return None
+        known = self._quantization.remembered(deployment)
+        if known is not None:
+            return known
+        await self._journal.log(
+            ticket,
+            Stage.DEPLOY,
+            f"Serving the model unquantized first, to measure what {deployment.quantization} costs.",
+        )
+        endpoint = await self._serve(ticket, replace(deployment, quantization=None))
+        measured = await self._quantization.measure_unquantized(ticket, deployment, endpoint)
+        await self._deployments.stop_server(ticket.submission_id)
+        return measured
+
+    async def _serve_as_wished(self, ticket: Ticket, deployment: Deployment) -> str:
+        try:
+            return await self._serve(ticket, deployment)
+        except ModelServerDied as death:
+            if deployment.quantization is None:
+                raise
+            raise QuantizationUnsupported(
+                f"The model can be served here unquantized, but not as {deployment.quantization}: {death.detail}",
+                hint="Submit it without --quantization; docs/quantization.md lists what needs which hardware.",
+            ) from death
 
     async def _serve(self, ticket: Ticket, deployment: Deployment) -> str:
         """The endpoint, once it is healthy."""
