@@ -129,6 +129,18 @@ def test_a_model_that_says_nothing_of_use_is_told_what_it_said(
     eventually(lambda: not up.model_servers(), "end of the model server")
 
 
+def test_a_quantization_that_costs_too_much_is_refused_with_both_figures(
+    start_platform: StartPlatform,
+) -> None:
+    up = start_platform(engine_command=[*SCRIPTED_ENGINE, "--quantized-logprob", "-1.5"])
+    client = up.client()
+    submission = client.submit("acme/tiny", quantization="fp8")
+    figures = "perplexity 4.482 as fp8, 2.718 unquantized; 1.1 times is allowed"
+    assert_failed(client, submission, "quantization_too_lossy", figures)
+    unquantized = client.wait(client.submit("acme/tiny").id)
+    assert unquantized.status is Status.DEPLOYED
+
+
 def test_a_missing_engine_is_the_platforms_fault(start_platform: StartPlatform) -> None:
     client = start_platform(engine_python="nowhere/python").client()
     failed = assert_failed(client, client.submit("acme/tiny"), "engine_missing", "nowhere/python")

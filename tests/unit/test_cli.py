@@ -207,6 +207,19 @@ def test_status_shows_stages_failure_and_blame(server: Any, capsys: Any) -> None
     assert "1.5 s" in shown
     assert "running" in shown
     assert "560.0 k" in shown
+    assert "dtype" not in shown
+    assert "quantized" not in shown
+
+
+def test_status_shows_what_is_not_the_default_of_the_weights(server: Any, capsys: Any) -> None:
+    kind = {"dtype": "float16", "quantization": "int8"}
+    base = {"base_repo": "org/base", "base_commit": "beef"}
+    server(httpx.Response(200, json=submission_json(**kind, **base)))
+    assert run(["status", "org-model_v1"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["dtype", "float16"] in lines
+    assert ["quantized", "int8"] in lines
+    assert ["base", "org/base", "at", "beef"] in lines
 
 
 READING = [

@@ -77,7 +77,8 @@ def _texts_with(word: str) -> tuple[str, ...]:
 
 def _is_spelled(tokenizer: Tokenizer, unknown: int | None, word: str, text: str) -> bool:
     ids = tokenizer.encode(text, add_special_tokens=False).ids
-    return unknown not in ids and word in tokenizer.decode(ids, skip_special_tokens=False)
+    is_known = unknown not in ids or tokenizer.token_to_id(word) == unknown
+    return is_known and word in tokenizer.decode(ids, skip_special_tokens=False)
 
 
 def _respelled(tokenizer: Tokenizer, word: str) -> str:
