@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,8 +118,11 @@ class ContentChecks:
     async def _probe(self, endpoint: str, generation: Generation) -> Probe:
         text, reason, count, tokens = "", None, 0, list[Token]()
         try:
-            async with asyncio.timeout(self._deadline_s):
-                async for chunk in self._model_server.generate(endpoint, generation):
+            async with (
+                asyncio.timeout(self._deadline_s),
+                aclosing(self._model_server.generate(endpoint, generation)) as chunks,
+            ):
+                async for chunk in chunks:
                     text += chunk.text
                     tokens.extend(chunk.tokens)
                     reason = chunk.finish_reason or reason
