@@ -30,15 +30,19 @@ class TokenizerCache:
         """CorruptConfig when the file is no tokenizer."""
         if artifact_key not in self._tokenizers:
             content = await self._store.read(artifact_key, "tokenizer.json")
-            self._tokenizers[artifact_key] = await asyncio.to_thread(_parse, content)
+            self._tokenizers[artifact_key] = await asyncio.to_thread(load_tokenizer, content)
             if len(self._tokenizers) > KEPT:
                 self._tokenizers.popitem(last=False)
         self._tokenizers.move_to_end(artifact_key)
         return self._tokenizers[artifact_key]
 
 
-def _parse(content: bytes) -> Tokenizer:
+def load_tokenizer(content: bytes) -> Tokenizer:
+    """A stranger's tokenizer.json, for whole texts; CorruptConfig if it cannot be one."""
     try:
-        return Tokenizer.from_str(content.decode())
+        tokenizer = Tokenizer.from_str(content.decode())
     except Exception as error:  # noqa: BLE001 - tokenizers raises nothing narrower
-        raise CorruptConfig(f"tokenizer.json is no tokenizer: {str(error)[:200]}") from None
+        raise CorruptConfig(f"tokenizer.json cannot be read: {str(error)[:200]}.") from None
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer
