@@ -38,12 +38,14 @@ if TYPE_CHECKING:
         EventKind,
         Failure,
         GenerationParams,
+        Quantization,
         Stage,
         StageRun,
         Status,
         StressReport,
         Submission,
         SubmissionEvent,
+        WeightDtype,
     )
 
     __version__: str
@@ -72,12 +74,14 @@ _ROOMS = {
         "EventKind",
         "Failure",
         "GenerationParams",
+        "Quantization",
         "Stage",
         "StageRun",
         "Status",
         "StressReport",
         "Submission",
         "SubmissionEvent",
+        "WeightDtype",
     ),
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
@@ -106,6 +110,7 @@ __all__ = [  # held to _ROOMS by a test
     "Message",
     "Profile",
     "PromptFormatter",
+    "Quantization",
     "Reply",
     "Role",
     "Sender",
@@ -118,6 +123,7 @@ __all__ = [  # held to _ROOMS by a test
     "SubmissionMetrics",
     "Token",
     "Turn",
+    "WeightDtype",
     "__version__",
     "load_formatter",
 ]

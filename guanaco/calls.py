@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from urllib.parse import quote
 
 from pydantic import BaseModel, TypeAdapter
@@ -35,10 +35,12 @@ from guanaco.replies import LAST_EVENT, parse_reply_event
 from guanaco.sse import ServerEvent
 from guanaco.submissions import (
     GenerationParams,
+    Quantization,
     StressReport,
     Submission,
     SubmissionEvent,
     SubmissionRequest,
+    WeightDtype,
 )
 from guanaco.wire import ANSWER_TIMEOUT_S, REPLY_TIMEOUT_S, Call, StreamCall
 
@@ -78,6 +80,8 @@ def submit(
     name: str | None = None,
     params: GenerationParams | None = None,
     formatter: PromptFormatter | str | None = None,
+    dtype: WeightDtype | str = WeightDtype.AUTO,
+    quantization: Quantization | str | None = None,
     idempotency_key: str | None = None,
 ) -> Call[Submission]:
     """Enter a Hub repo; the answer is queued, not yet checked. ``formatter`` may name a preset or a file.
@@ -92,6 +96,8 @@ def submit(
         formatter=load_formatter(formatter)
         if isinstance(formatter, str)
         else formatter or PromptFormatter(),
+        dtype=cast(WeightDtype, dtype),  # pydantic takes the plain word too
+        quantization=cast(Quantization | None, quantization),
     )
     return Call(
         method="POST",

@@ -31,6 +31,9 @@ GuanacoError
 │   ├── DiskFull, SerializerDied, EngineMissing                            (platform)
 │   ├── ModelServerDied          (developer) it could not start or kept dying
 │   ├── ModelServerTooSlow       (developer) not ready within the time allowed
+│   ├── ContentCheckFailed       (developer) it serves, but what it says cannot be used
+│   ├── QuantizationUnsupported  (developer) the model cannot be quantized so when it is served
+│   ├── QuantizationTooLossy     (developer) quantized, it predicts text worse; both figures are in it
 │   ├── StressCheckFailed        (developer) too slow or too many errors; the figures are in it
 │   └── StageFault               (platform) an unforeseen error; the log has its id
 ├── InvalidSettings              the platform cannot start as configured
@@ -393,6 +396,18 @@ class ModelServerDied(SubmissionFailure):
 
 class ModelServerTooSlow(SubmissionFailure):
     code = "model_server_too_slow"
+
+
+class ContentCheckFailed(SubmissionFailure):
+    code = "content_check_failed"
+
+
+class QuantizationUnsupported(SubmissionFailure):
+    code = "quantization_unsupported"
+
+
+class QuantizationTooLossy(SubmissionFailure):
+    code = "quantization_too_lossy"
 
 
 class StressCheckFailed(SubmissionFailure):

@@ -72,6 +72,21 @@ class GenerationParams(BaseModel):
     )
 
 
+class WeightDtype(StrEnum):
+    """What the weights are stored and served in. ``auto`` casts float32 to bfloat16 and keeps anything else."""
+
+    AUTO = "auto"
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+
+
+class Quantization(StrEnum):
+    """What vLLM makes of the weights when it loads them; the artifact stays as it is."""
+
+    FP8 = "fp8"
+    INT8 = "int8"
+
+
 class SubmissionRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
@@ -82,6 +97,14 @@ class SubmissionRequest(BaseModel):
     name: OneLine | None = Field(default=None, description="Shown on the leaderboard.")
     params: GenerationParams = GenerationParams()
     formatter: PromptFormatter = PromptFormatter()
+    dtype: WeightDtype = Field(
+        default=WeightDtype.AUTO,
+        description="Type of the served weights; auto casts float32 to bfloat16 and keeps anything else.",
+    )
+    quantization: Quantization | None = Field(
+        default=None,
+        description="Serve fewer bits a weight: fp8, or int8 for a mixture's experts. Refused when it costs too much quality.",
+    )
 
 
 class Failure(BaseModel):
@@ -128,6 +151,10 @@ class Submission(BaseModel):
     failure: Failure | None
     params: GenerationParams
     formatter: PromptFormatter
+    dtype: WeightDtype
+    quantization: Quantization | None
+    base_repo: str | None = Field(description="For a LoRA adapter: the repo of the model under it.")
+    base_commit: str | None = Field(description="The commit that the base model is pinned to.")
     architecture: str | None
     parameter_count: int | None
     weight_bytes: int | None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -46,6 +46,14 @@ BotName = Annotated[
         help="Whom to talk to: marlowe, ada, bruno or pixel.",
         autocompletion=_complete_bots,
     ),
+]
+Dtype = Annotated[
+    Literal["auto", "bfloat16", "float16"],
+    typer.Option(help="Type of the served weights; auto casts float32 to bfloat16."),
+]
+Quantization = Annotated[
+    Literal["fp8", "int8"] | None,
+    typer.Option(help="Quantize when serving; int8 is for a mixture's experts. [default: none]"),
 ]
 
 # Ranges and defaults are GenerationParams'; a test holds these help texts to them.

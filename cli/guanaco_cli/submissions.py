@@ -106,11 +106,20 @@ def _facts(submission: Submission) -> list[tuple[str, str]]:
         ("name", submission.name),
         ("repo", submission.repo + revision),
         ("commit", submission.commit or ""),
+        ("base", _base(submission)),
         ("model", submission.architecture or ""),
         ("parameters", words.count(submission.parameter_count)),
         ("weights", words.size(submission.weight_bytes)),
+        ("dtype", "" if submission.dtype == "auto" else submission.dtype),
+        ("quantized", submission.quantization or ""),
         ("submitted", words.moment(submission.created_at)),
     ]
+
+
+def _base(submission: Submission) -> str:
+    if submission.base_repo is None:
+        return ""
+    return f"{submission.base_repo} at {submission.base_commit or 'its main branch'}"
 
 
 def _print_stages(submission: Submission) -> None:

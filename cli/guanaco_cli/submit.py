@@ -29,6 +29,8 @@ def submit(
         typer.Option(help="Shown on the leaderboard. [default: the repo's]", show_default=False),
     ] = None,
     formatter: options.Formatter = "pygmalion",
+    dtype: options.Dtype = "auto",
+    quantization: options.Quantization = None,
     temperature: options.Temperature = None,
     top_p: options.TopP = None,
     top_k: options.TopK = None,
@@ -65,7 +67,13 @@ def submit(
     )
     with connect() as client:
         submission = client.submit(
-            repo, revision=revision, name=name, params=params, formatter=formatter
+            repo,
+            revision=revision,
+            name=name,
+            params=params,
+            formatter=formatter,
+            dtype=dtype,
+            quantization=quantization,
         )
         console.say(f"Submitted {submission.repo} as {submission.id}.")
         if wait:

@@ -42,7 +42,9 @@ from guanaco_server.stress.service import StressService
 from guanaco_server.stress.verdict import Thresholds
 from guanaco_server.submissions.changes import StatusChanges
 from guanaco_server.submissions.events import EventFeed
+from guanaco_server.submissions.pipeline.content_checks import ContentChecks
 from guanaco_server.submissions.pipeline.journal import Journal
+from guanaco_server.submissions.pipeline.quantization_check import QuantizationCheck
 from guanaco_server.submissions.pipeline.readiness import ServerStart, evidence
 from guanaco_server.submissions.pipeline.runner import StageRunner
 from guanaco_server.submissions.pipeline.stages import StageParts
@@ -116,7 +118,23 @@ class Platform:
             tokenizers=tokenizers,
             deployments=self._deployments,
             server_start=ServerStart(
-                self._journal, self._deployments, self._model_server, settings.ready_timeout_s
+                self._journal,
+                self._deployments,
+                ContentChecks(
+                    self._journal,
+                    self._store,
+                    tokenizers,
+                    self._model_server,
+                    settings.reply_timeout_s,
+                ),
+                QuantizationCheck(
+                    self._journal,
+                    self._store,
+                    tokenizers,
+                    self._model_server,
+                    settings.quantization_max_perplexity_ratio,
+                ),
+                settings.ready_timeout_s,
             ),
             stress=StressService(
                 self._model_server, clock, _load_profile(settings), _thresholds(settings)

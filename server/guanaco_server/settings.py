@@ -117,6 +117,12 @@ class Settings(BaseSettings):
         description="How long model servers outlive a platform that was killed, so that a restart finds them.",
     )
 
+    quantization_max_perplexity_ratio: float = Field(
+        default=1.1,
+        ge=1,
+        description="Perplexity of a quantized model on a fixed text, in times of the unquantized one's, over which it is refused.",
+    )
+
     # The stress check
     stress_duration_s: float = Field(
         default=6, gt=0, description="Seconds during which requests are started."

@@ -110,6 +110,37 @@ def test_a_model_server_that_dies_at_start_is_explained(start_platform: StartPla
     assert up.model_servers() == []
 
 
+@pytest.mark.parametrize(
+    ("say", "part"),
+    [
+        ("constant", "repeats the token 'Hello'"),
+        ("empty", "Content check `not empty` failed"),
+        ("nan", "computed NaN"),
+    ],
+)
+def test_a_model_that_says_nothing_of_use_is_told_what_it_said(
+    start_platform: StartPlatform, say: str, part: str
+) -> None:
+    up = start_platform(engine_command=[*SCRIPTED_ENGINE, "--say", say])
+    client = up.client()
+    failed = assert_failed(client, client.submit("acme/tiny"), "content_check_failed", part)
+    assert failed.failure is not None
+    assert (failed.failure.blame, failed.failure.stage) == (Blame.DEVELOPER, Stage.DEPLOY)
+    eventually(lambda: not up.model_servers(), "end of the model server")
+
+
+def test_a_quantization_that_costs_too_much_is_refused_with_both_figures(
+    start_platform: StartPlatform,
+) -> None:
+    up = start_platform(engine_command=[*SCRIPTED_ENGINE, "--quantized-logprob", "-1.5"])
+    client = up.client()
+    submission = client.submit("acme/tiny", quantization="fp8")
+    figures = "perplexity 4.482 as fp8, 2.718 unquantized; 1.1 times is allowed"
+    assert_failed(client, submission, "quantization_too_lossy", figures)
+    unquantized = client.wait(client.submit("acme/tiny").id)
+    assert unquantized.status is Status.DEPLOYED
+
+
 def test_a_missing_engine_is_the_platforms_fault(start_platform: StartPlatform) -> None:
     client = start_platform(engine_python="nowhere/python").client()
     failed = assert_failed(client, client.submit("acme/tiny"), "engine_missing", "nowhere/python")

@@ -6,6 +6,7 @@ import asyncio
 import fcntl
 import hashlib
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -28,6 +29,7 @@ from guanaco_server.deployments.clusters.local import LocalCluster
 from guanaco_server.deployments.clusters.local_records import DeploymentRecord
 from guanaco_server.deployments.model_server import Chunk, Generation
 from guanaco_server.deployments.vllm_server import VllmServer
+from guanaco_server.submissions.pipeline.quantization_check import perplexity
 
 ROOT = Path(__file__).parents[2]
 PYTHON = Path(os.environ.get("GUANACO_ENGINE_PYTHON", ROOT / ".venv-engine" / "bin" / "python"))
@@ -203,6 +205,12 @@ async def test_vllm_generates_from_the_artifact_and_ends_with_its_platform(
         ]
         assert [chunk.finish_reason for chunk in chosen] == [chosen[0].finish_reason]
         assert isinstance(chosen[0], Chunk)
+        probe = Generation("tiny_v1", "Hello", greedy, with_tokens=True)
+        told = [token async for chunk in vllm.generate(endpoint, probe) for token in chunk.tokens]
+        assert len(told) == chunks[-1].completion_tokens
+        assert all(token.logprob <= 0 for token in told)
+        scores = await vllm.score(endpoint, "tiny_v1", ": Hello, how are you?")
+        assert 1 < perplexity(scores) < math.inf
         await vllm.close()
         record = DeploymentRecord.read(tmp_path / "cluster" / "m-tiny")
         assert record is not None

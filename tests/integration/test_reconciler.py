@@ -6,7 +6,7 @@ import pytest
 
 from guanaco.accounts import Role
 from guanaco.errors import ModelServerDied
-from guanaco.submissions import Status
+from guanaco.submissions import Quantization, Status
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.clusters.cluster import DeploymentSpec
 from guanaco_server.deployments.reconciler import HANGS_AFTER, STABLE_S, Reconciler
@@ -41,7 +41,7 @@ class Kept(World):
 
     async def deploy(self) -> None:
         await self.publish(await self.account(Role.DEVELOPER, "ada"), ID)
-        deployment = Deployment(ID, 1, "a" * 64, 1_096)
+        deployment = Deployment(ID, 1, "a" * 64, 1_096, Quantization.FP8)
         await self.deployments.wish(deployment)
         await self.deployments.apply(deployment)
 
@@ -64,6 +64,7 @@ async def test_a_dead_server_is_started_again_and_used_when_it_is_healthy(world:
     assert world.cluster.starts == [NAME, NAME]
     await world.reconciler.reconcile()
     assert set(world.deployments.endpoints()) == {ID}
+    assert "--quantization" in world.cluster.deployments[NAME].spec.command
 
 
 async def test_a_server_that_keeps_dying_is_given_up_with_its_last_words(world: Kept) -> None:

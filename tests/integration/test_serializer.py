@@ -270,7 +270,9 @@ async def test_a_job_that_was_killed_goes_on_where_it_was(
 ) -> None:
     tensors = {f"t{number}": noise("BF16", (16 * MIB,), number) for number in range(8)}
     write_repo(hub.root / REPO, tensors)
-    hub.bytes_a_second = 16 * MIB  # a connection, of which there are six: the last two pieces come later
+    hub.bytes_a_second = (
+        16 * MIB
+    )  # a connection, of which there are six: the last two pieces come later
     ticket = await store.begin(job_for(hub), GIB)
     journal = tmp_path / "artifacts" / ".staging" / KEY / "journal.json"
     first = subprocess.Popen(command(), env=environment(ticket), stdout=subprocess.DEVNULL)

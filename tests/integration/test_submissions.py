@@ -58,6 +58,8 @@ async def test_one_idempotency_key_gives_one_submission_also_when_two_race(
         ({"formatter": {"memory_template": "x"}}, "memory_template must contain {memory}"),
         ({"formatter": {"bot_template": "{message.__class__}"}}, "not one of its fields"),
         ({"formatter": {"bot_template": "{message"}}, "is broken"),
+        ({"dtype": "float8"}, "dtype: "),
+        ({"quantization": "int2"}, "quantization: "),
         ({"revision": "--help"}, "revision: It should be a branch"),
         ({"name": "two\nlines"}, "name: It should be"),
     ],
@@ -70,6 +72,20 @@ async def test_bad_requests_get_a_sentence_and_leave_nothing(
     assert (answer.status_code, answer.json()["error"]) == (422, "invalid_input")
     assert says in answer.json()["detail"]
     assert (await http.get("/submissions")).json() == []
+
+
+async def test_weights_and_base_are_kept_through_a_redeploy(database: Database) -> None:
+    world = World(database)
+    http = await world.http(Role.DEVELOPER)
+    ticket = Ticket((await submit(http, dtype="float16", quantization="fp8")).json()["id"], 1)
+    await world.journal.begin_stage(ticket, Stage.RESOLVE)
+    facts = {"commit": "c" * 40, "base_repo": "acme/base", "base_commit": "b" * 40}
+    await world.journal.end_stage(ticket, Stage.RESOLVE, facts)
+    await http.post(f"/submissions/{ticket.submission_id}/cancel")
+
+    again = (await http.post(f"/submissions/{ticket.submission_id}/redeploy")).json()
+
+    assert again == again | facts | {"dtype": "float16", "quantization": "fp8", "run": 2}
 
 
 async def test_a_developer_sees_only_her_own(database: Database) -> None:

@@ -74,10 +74,12 @@ def test_submit_sends_every_option_and_prints_the_id_alone(server: Any, capsys: 
     ]
     words = ["--stopping-word", r"\n", "--stopping-word", "END"]
     rest = ["--revision", "v1", "--name", "mine", "--formatter", "chatml", "--no-wait"]
-    assert run(["submit", "org/model", *arguments, *words, *rest]) == 0
+    kind = ["--dtype", "float16", "--quantization", "fp8"]
+    assert run(["submit", "org/model", *arguments, *words, *rest, *kind]) == 0
     sent = json.loads(script.requests[0].content)
     assert sent["params"] == options | {"stopping_words": ["\n", "END"]}
     assert (sent["revision"], sent["name"]) == ("v1", "mine")
+    assert (sent["dtype"], sent["quantization"]) == ("float16", "fp8")
     assert set(options) | {"stopping_words"} == set(GenerationParams.model_fields)
     shown = capsys.readouterr()
     assert shown.out == "org-model_v1\n"
@@ -205,6 +207,19 @@ def test_status_shows_stages_failure_and_blame(server: Any, capsys: Any) -> None
     assert "1.5 s" in shown
     assert "running" in shown
     assert "560.0 k" in shown
+    assert "dtype" not in shown
+    assert "quantized" not in shown
+
+
+def test_status_shows_what_is_not_the_default_of_the_weights(server: Any, capsys: Any) -> None:
+    kind = {"dtype": "float16", "quantization": "int8"}
+    base = {"base_repo": "org/base", "base_commit": "beef"}
+    server(httpx.Response(200, json=submission_json(**kind, **base)))
+    assert run(["status", "org-model_v1"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["dtype", "float16"] in lines
+    assert ["quantized", "int8"] in lines
+    assert ["base", "org/base", "at", "beef"] in lines
 
 
 READING = [

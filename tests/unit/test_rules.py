@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from datetime import UTC, datetime
 
@@ -10,13 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guanaco.errors import GuanacoError, SubmissionNotFound, error_classes
+from guanaco.submissions import Quantization
 from guanaco_server.accounts import secrets
-from guanaco_server.deployments.specs import deployment_name
+from guanaco_server.deployments.specs import EngineOptions, deployment_name, model_server_spec
 from guanaco_server.feedback.pseudonyms import Pseudonyms
 from guanaco_server.http_errors import status_of
 from guanaco_server.leaderboard.wilson import wilson_interval
 from guanaco_server.stress.load import LoadProfile, Sample
 from guanaco_server.stress.verdict import Thresholds, judge, percentiles
+from guanaco_server.submissions.pipeline.quantization_check import perplexity
 from guanaco_server.submissions.pipeline.readiness import evidence
 
 PROFILE = LoadProfile(rate=2, duration_s=5, request_timeout_s=10)
@@ -110,6 +113,20 @@ def test_a_good_run_passes_with_its_figures() -> None:
 @given(st.text(min_size=1, max_size=120))
 def test_deployment_names_are_dns_labels(submission_id: str) -> None:
     assert re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", deployment_name(submission_id))
+
+
+def test_perplexity_is_what_the_formula_says() -> None:
+    assert perplexity([math.log(0.5)] * 7) == pytest.approx(2)
+    assert perplexity([math.log(0.25), 0.0]) == pytest.approx(2)
+    assert perplexity([-9_999.0]) == math.inf
+
+
+def test_only_a_quantized_deployment_is_told_to_quantize() -> None:
+    engine = EngineOptions(("engine",), ())
+    plain = model_server_spec("a_v1", 1, "file:///a", 100, engine)
+    fp8 = model_server_spec("a_v1", 1, "file:///a", 100, engine, Quantization.FP8)
+    assert "--quantization" not in plain.command
+    assert fp8.command[-2:] == ("--quantization", "fp8_per_channel")
 
 
 def test_evidence_is_the_last_errors_else_the_last_lines() -> None:

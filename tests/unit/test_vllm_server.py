@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -9,7 +10,12 @@ import httpx
 import pytest
 
 from guanaco.submissions import GenerationParams
-from guanaco_server.deployments.model_server import Chunk, Generation, ModelServerFault
+from guanaco_server.deployments.model_server import (
+    Chunk,
+    Generation,
+    ModelServerFault,
+    NotANumber,
+)
 from guanaco_server.deployments.vllm_server import VllmServer
 
 ENDPOINT = "http://127.0.0.1:1"
@@ -58,6 +64,58 @@ async def test_a_reply_comes_in_pieces_and_ends_with_its_token_counts() -> None:
         Chunk(" you"),
         Chunk("", "stop", 3, 2),
     ]
+
+
+async def test_tokens_come_with_their_logprobs_and_nan_as_nan() -> None:
+    asked: list[dict[str, Any]] = []
+    first = piece("Hello")
+    first["choices"][0]["logprobs"] = {"tokens": ["Hel", "lo"], "token_logprobs": [-0.5, None]}
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(json.loads(request.content))
+        return httpx.Response(200, content=events(first, piece("", "stop"), USAGE))
+
+    greedy = GenerationParams(temperature=0)
+    received = await chunks(answer, Generation("m_v1", "Hi", greedy, with_tokens=True))
+    assert [token.text for token in received[0].tokens] == ["Hel", "lo"]
+    assert received[0].tokens[0].logprob == -0.5
+    assert math.isnan(received[0].tokens[1].logprob)
+    assert asked[0]["logprobs"] == 0
+
+
+NAN_REFUSED = {"error": {"message": "Out of range float values are not JSON compliant"}}
+
+
+async def test_a_refusal_to_write_nan_is_told_apart() -> None:
+    with pytest.raises(NotANumber, match="status 400: Out of range float"):
+        await chunks(lambda _: httpx.Response(400, json=NAN_REFUSED))
+
+
+async def test_a_text_is_scored_token_by_token() -> None:
+    scores = [None, {"7": {"logprob": -1.5, "rank": 3}}, {"9": {"logprob": None}}]
+    body = {"choices": [{"index": 0, "text": "x", "prompt_logprobs": scores}]}
+    async with server(lambda _: httpx.Response(200, json=body)) as vllm:
+        first, second = await vllm.score(ENDPOINT, "m_v1", "one two three")
+    assert first == -1.5
+    assert math.isnan(second)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "says"),
+    [
+        (400, NAN_REFUSED, "Out of range float"),
+        (200, {"choices": []}, "no completion"),
+        (200, {"choices": [{"text": "x"}]}, "no completion"),
+        (200, {"choices": [{"prompt_logprobs": [None]}]}, "no completion"),
+        (200, {"choices": [{"prompt_logprobs": [None, {}]}]}, "no completion"),
+    ],
+)
+async def test_a_text_that_is_not_scored_is_a_fault(
+    status: int, body: dict[str, Any], says: str
+) -> None:
+    async with server(lambda _: httpx.Response(status, json=body)) as vllm:
+        with pytest.raises(ModelServerFault, match=says):
+            await vllm.score(ENDPOINT, "m_v1", "one two three")
 
 
 async def test_every_generation_parameter_reaches_vllm() -> None:

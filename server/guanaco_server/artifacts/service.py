@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from guanaco.errors import (
+    BadChatTemplate,
+    CorruptConfig,
     CorruptWeights,
     DiskFull,
     EngineMissing,
@@ -17,14 +19,16 @@ from guanaco.errors import (
     SerializerDied,
     StoreUnreachable,
     SubmissionFailure,
+    UnsupportedTokenizer,
 )
-from guanaco.submissions import Level
+from guanaco.submissions import Level, WeightDtype
+from guanaco_server.artifacts.adapters import CheckedAdapter
 from guanaco_server.artifacts.checks import CheckedModel
 from guanaco_server.artifacts.hub.hub import RepoSnapshot
 from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.deployments.clusters.cluster import Cluster, JobSpec
 from guanaco_server.formats.manifest import Manifest
-from guanaco_server.serializer.ticket import TICKET_VARIABLE, SerializerJob, Source
+from guanaco_server.serializer.ticket import TICKET_VARIABLE, Adapter, Merge, SerializerJob, Source
 
 Log = Callable[[str, Level], Awaitable[None]]
 
@@ -52,7 +56,7 @@ class ArtifactService:
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def ensure(
-        self, snapshot: RepoSnapshot, model: CheckedModel, dtype: str, log: Log
+        self, snapshot: RepoSnapshot, model: CheckedModel, dtype: WeightDtype, log: Log
     ) -> Manifest:
         """The artifact of a checked commit, serialized now unless it is there already."""
         job = self._job(snapshot, model, dtype)
@@ -84,17 +88,15 @@ class ArtifactService:
                 hint="The operator has to make room; then `guanaco redeploy`.",
             )
 
-    def _job(self, snapshot: RepoSnapshot, model: CheckedModel, dtype: str) -> SerializerJob:
+    def _job(
+        self, snapshot: RepoSnapshot, model: CheckedModel, dtype: WeightDtype
+    ) -> SerializerJob:
         return SerializerJob(
-            key=artifact_key(snapshot, dtype),
+            key=artifact_key(snapshot, model.base, dtype),
             hub_endpoint=self._options.hub_endpoint,
             memory_bytes=self._options.memory_bytes,
-            model=Source(
-                repo=snapshot.repo,
-                commit=snapshot.commit,
-                weight_files=model.weight_files,
-                small_files=model.small_files,
-            ),
+            model=_source(model.base or snapshot, model),
+            adapter=_adapter_source(snapshot, model.adapter) if model.adapter else None,
             dtype=dtype,
         )
 
@@ -125,7 +127,16 @@ class ArtifactService:
 
 FAILURES: dict[str, type[SubmissionFailure]] = {
     kind.code: kind
-    for kind in (DiskFull, CorruptWeights, HubUnreachable, StoreUnreachable, SerializerDied)
+    for kind in (
+        BadChatTemplate,
+        CorruptConfig,
+        CorruptWeights,
+        DiskFull,
+        HubUnreachable,
+        SerializerDied,
+        StoreUnreachable,
+        UnsupportedTokenizer,
+    )
 }
 
 
@@ -158,7 +169,35 @@ class _JobReader:
         return FAILURES.get(words["error"], SerializerDied)(words["message"])
 
 
-def artifact_key(snapshot: RepoSnapshot, dtype: str) -> str:
+def artifact_key(snapshot: RepoSnapshot, base: RepoSnapshot | None, dtype: WeightDtype) -> str:
     """SHA-256 over what decides an artifact's content."""
-    content = [FORMAT, snapshot.repo, snapshot.commit, dtype]
+    of_base = [base.repo, base.commit] if base else []
+    content = [FORMAT, snapshot.repo, snapshot.commit, *of_base, dtype.value]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def _source(snapshot: RepoSnapshot, model: CheckedModel) -> Source:
+    return Source(
+        repo=snapshot.repo,
+        commit=snapshot.commit,
+        weight_files=model.weight_files,
+        small_files=model.small_files,
+    )
+
+
+def _adapter_source(snapshot: RepoSnapshot, adapter: CheckedAdapter) -> Adapter:
+    return Adapter(
+        repo=snapshot.repo,
+        commit=snapshot.commit,
+        weight_files=(adapter.weight_file,),
+        small_files=adapter.small_files,
+        merges=tuple(
+            Merge(
+                tensor=f"{module.module}.weight",
+                a=module.a_tensor.name,
+                b=module.b_tensor.name,
+                scale=module.scale,
+            )
+            for module in adapter.modules
+        ),
+    )

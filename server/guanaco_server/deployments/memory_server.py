@@ -6,17 +6,19 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
-from guanaco_server.deployments.model_server import Chunk, Generation, ModelServerFault
+from guanaco_server.deployments.model_server import Chunk, Generation, ModelServerFault, Token
 
 
 @dataclass(frozen=True)
 class Script:
-    """One reply: its pieces, then the end; ``fault`` comes in the end's place, after the pieces."""
+    """One reply: its pieces, each a token, then the end; ``fault`` comes in the end's place, after the pieces."""
 
     pieces: Sequence[str] = ("Hello", " from", " memory.")
-    fault: str | None = None
+    fault: str | ModelServerFault | None = None
     delay_s: float = 0.0
     prompt_tokens: int = 7
+    logprob: float = -1.0
+    finish_reason: str = "stop"
 
 
 class MemoryModelServer:
@@ -27,6 +29,8 @@ class MemoryModelServer:
         self.generations: list[Generation] = []
         self.cancelled = 0
         self.unhealthy: set[str] = set()
+        self.scores: list[tuple[float, ...] | ModelServerFault] = [(-1.0, -2.0)]
+        self.scored: list[tuple[str, str]] = []
 
     async def is_healthy(self, endpoint: str) -> bool:
         return endpoint not in self.unhealthy
@@ -39,13 +43,23 @@ class MemoryModelServer:
         try:
             for piece in script.pieces:
                 await asyncio.sleep(script.delay_s)
-                yield Chunk(piece)
+                tokens = (Token(piece, script.logprob),) if generation.with_tokens else ()
+                yield Chunk(piece, tokens=tokens)
         except (GeneratorExit, asyncio.CancelledError):
             self.cancelled += 1
             raise
         if script.fault is not None:
-            raise ModelServerFault(script.fault)
-        yield Chunk("", "stop", script.prompt_tokens, len(script.pieces))
+            fault = script.fault
+            raise ModelServerFault(fault) if isinstance(fault, str) else fault
+        yield Chunk("", script.finish_reason, script.prompt_tokens, len(script.pieces))
+
+    async def score(self, endpoint: str, model: str, text: str) -> tuple[float, ...]:
+        """Gives ``scores`` one after another and the last one for ever."""
+        self.scored.append((endpoint, text))
+        score = self.scores.pop(0) if len(self.scores) > 1 else self.scores[0]
+        if isinstance(score, ModelServerFault):
+            raise score
+        return score
 
     async def close(self) -> None:
         """Nothing is held."""

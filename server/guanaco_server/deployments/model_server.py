@@ -11,11 +11,20 @@ from guanaco.submissions import GenerationParams
 
 @dataclass(frozen=True)
 class Generation:
-    """What to generate."""
+    """What to generate. ``with_tokens`` asks for the reply's tokens beside its text, where there is one candidate."""
 
     model: str
     prompt: str
     params: GenerationParams
+    with_tokens: bool = False
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token that was chosen; ``logprob`` is NaN where the model computed no number."""
+
+    text: str
+    logprob: float
 
 
 @dataclass(frozen=True)
@@ -26,10 +35,15 @@ class Chunk:
     finish_reason: str | None = None
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    tokens: tuple[Token, ...] = ()
 
 
 class ModelServerFault(Exception):  # translated by each caller into its own error
     """The server refused, broke off or sent something else than it should; the text says which."""
+
+
+class NotANumber(ModelServerFault):
+    """The server refused because the model computed NaN."""
 
 
 class ModelServer(Protocol):
@@ -37,6 +51,10 @@ class ModelServer(Protocol):
 
     def generate(self, endpoint: str, generation: Generation) -> AsyncGenerator[Chunk, None]:
         """Stream the reply; closing the iterator cancels the generation. Raises ModelServerFault."""
+        ...
+
+    async def score(self, endpoint: str, model: str, text: str) -> tuple[float, ...]:
+        """The log-probability of each of the text's tokens but the first, given those before it. Raises ModelServerFault."""
         ...
 
     async def close(self) -> None: ...

@@ -141,4 +141,6 @@ class Reconciler:
 
 
 def _deployment(row: DeploymentRow) -> Deployment:
-    return Deployment(row.submission_id, row.run, row.artifact_key, row.max_model_tokens)
+    return Deployment(
+        row.submission_id, row.run, row.artifact_key, row.max_model_tokens, row.quantization
+    )

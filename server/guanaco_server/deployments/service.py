@@ -13,6 +13,7 @@ from enum import StrEnum
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from guanaco.submissions import Quantization
 from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.clock import Clock
 from guanaco_server.database.database import Database
@@ -29,6 +30,7 @@ class Deployment:
     run: int
     artifact_key: str
     max_model_tokens: int
+    quantization: Quantization | None = None
 
 
 class ServerState(StrEnum):
@@ -87,6 +89,7 @@ class DeploymentService:
             row.run = deployment.run
             row.artifact_key = deployment.artifact_key
             row.max_model_tokens = deployment.max_model_tokens
+            row.quantization = deployment.quantization
             row.phase, row.restarts = Phase.STARTING, 0
             row.updated_at = self._clock.now()
         self._endpoints.pop(deployment.submission_id, None)
@@ -121,6 +124,7 @@ class DeploymentService:
                     self._store.uri(deployment.artifact_key),
                     deployment.max_model_tokens,
                     self._engine,
+                    deployment.quantization,
                 )
             )
 

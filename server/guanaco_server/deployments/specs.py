@@ -8,10 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from guanaco.submissions import Quantization
 from guanaco_server.deployments.clusters.cluster import DeploymentSpec
 from guanaco_server.formats.manifest import TENSORS_NAME
 
 NAME_CHARS = 48
+ENGINE_QUANTIZATION = {  # vLLM 0.32's names for what it quantizes while loading
+    Quantization.FP8: "fp8_per_channel",  # weights by channel, activations by token: its most exact fp8
+    Quantization.INT8: "int8_per_channel_weight_only",  # a mixture's experts, and nothing else
+}
 
 
 @dataclass(frozen=True)
@@ -29,7 +34,12 @@ def deployment_name(submission_id: str) -> str:
 
 
 def model_server_spec(
-    submission_id: str, run: int, artifact_uri: str, max_model_tokens: int, engine: EngineOptions
+    submission_id: str,
+    run: int,
+    artifact_uri: str,
+    max_model_tokens: int,
+    engine: EngineOptions,
+    quantization: Quantization | None = None,
 ) -> DeploymentSpec:
     """Another run has another spec, so that a redeploy gets a fresh server."""
     return DeploymentSpec(
@@ -42,6 +52,7 @@ def model_server_spec(
             *("--host", "127.0.0.1"),
             *("--port", "{port}"),
             *("--max-model-len", str(max_model_tokens)),
+            *(("--quantization", ENGINE_QUANTIZATION[quantization]) if quantization else ()),
             *engine.args,
         ),
         environment={"GUANACO_RUN": str(run)},

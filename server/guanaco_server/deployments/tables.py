@@ -8,6 +8,7 @@ from enum import StrEnum
 from sqlalchemy import ForeignKey, String
 from sqlalchemy.orm import Mapped, mapped_column
 
+from guanaco.submissions import Quantization
 from guanaco_server.database.tables import Table
 from guanaco_server.database.types import EnumText, UtcDateTime
 
@@ -29,6 +30,7 @@ class DeploymentRow(Table):
     run: Mapped[int]
     artifact_key: Mapped[str] = mapped_column(String(64))
     max_model_tokens: Mapped[int]
+    quantization: Mapped[Quantization | None] = mapped_column(EnumText(Quantization))
     phase: Mapped[Phase] = mapped_column(EnumText(Phase))
     endpoint: Mapped[str | None] = mapped_column(String(255))
     restarts: Mapped[int] = mapped_column(default=0)

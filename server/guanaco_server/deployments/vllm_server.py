@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, contextmanager
 
 import httpx
 
@@ -11,9 +11,11 @@ from guanaco_server.deployments.model_server import Chunk, Generation, ModelServ
 from guanaco_server.deployments.vllm_wire import (
     candidates,
     read_best,
+    read_prompt_logprobs,
     read_stream,
     refusal,
     request_body,
+    score_body,
 )
 
 CONNECT_TIMEOUT_S = 5.0
@@ -43,7 +45,7 @@ class VllmServer:
 
     async def generate(self, endpoint: str, generation: Generation) -> AsyncGenerator[Chunk, None]:
         url, body = f"{endpoint}/v1/completions", request_body(generation)
-        try:
+        with _translated():
             async with self._client.stream("POST", url, json=body) as answer:
                 if answer.status_code != httpx.codes.OK:
                     raise refusal(answer.status_code, await answer.aread())
@@ -53,12 +55,27 @@ class VllmServer:
                 async with aclosing(read_stream(answer.aiter_lines())) as chunks:
                     async for chunk in chunks:
                         yield chunk
-        except httpx.TimeoutException:
-            raise ModelServerFault("The model server fell silent.") from None
-        except httpx.HTTPError as error:
-            raise ModelServerFault(
-                f"The model server cannot be reached or broke off: {error or type(error).__name__}."
-            ) from None
+
+    async def score(self, endpoint: str, model: str, text: str) -> tuple[float, ...]:
+        with _translated():
+            answer = await self._client.post(
+                f"{endpoint}/v1/completions", json=score_body(model, text)
+            )
+        if answer.status_code != httpx.codes.OK:
+            raise refusal(answer.status_code, answer.content)
+        return read_prompt_logprobs(answer.content)
 
     async def close(self) -> None:
         await self._client.aclose()
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except httpx.TimeoutException:
+        raise ModelServerFault("The model server fell silent.") from None
+    except httpx.HTTPError as error:
+        raise ModelServerFault(
+            f"The model server cannot be reached or broke off: {error or type(error).__name__}."
+        ) from None

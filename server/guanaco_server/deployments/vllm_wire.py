@@ -7,7 +7,18 @@ import math
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
-from guanaco_server.deployments.model_server import Chunk, Generation, ModelServerFault
+from guanaco_server.deployments.model_server import (
+    Chunk,
+    Generation,
+    ModelServerFault,
+    NotANumber,
+    Token,
+)
+
+NAN_REFUSAL = (
+    "Out of range float"  # what vLLM 0.32 answers, with 400, when an answer would hold NaN
+)
+CHOSEN_ONLY = 0  # `logprobs`: of the chosen tokens, and of no others
 
 
 def candidates(generation: Generation) -> int:
@@ -31,8 +42,20 @@ def request_body(generation: Generation) -> dict[str, Any]:
         "stop": params.stopping_words,
     }
     if (count := candidates(generation)) > 1:
-        return {**body, "n": count, "logprobs": 0}  # 0: of the chosen tokens only
+        return {**body, "n": count, "logprobs": CHOSEN_ONLY}
+    if generation.with_tokens:
+        body["logprobs"] = CHOSEN_ONLY
     return {**body, "stream": True, "stream_options": {"include_usage": True}}
+
+
+def score_body(model: str, text: str) -> dict[str, Any]:
+    return {
+        "model": model,
+        "prompt": text,
+        "max_tokens": 1,
+        "temperature": 0,
+        "prompt_logprobs": CHOSEN_ONLY,
+    }
 
 
 async def read_stream(lines: AsyncIterator[str]) -> AsyncGenerator[Chunk, None]:
@@ -47,7 +70,7 @@ async def read_stream(lines: AsyncIterator[str]) -> AsyncGenerator[Chunk, None]:
         event = _parse(data)
         if event.get("choices"):
             choice = _first_choice(event)
-            yield Chunk(_text(choice))
+            yield Chunk(_text(choice), tokens=_tokens(choice))
             finish_reason = choice.get("finish_reason") or finish_reason
         elif finish_reason is not None and event.get("usage"):
             yield Chunk("", finish_reason, *_token_counts(event))
@@ -69,15 +92,26 @@ def read_best(body: bytes) -> Chunk:
     return Chunk(_text(best), best.get("finish_reason") or "stop", *_token_counts(answer))
 
 
+def read_prompt_logprobs(body: bytes) -> tuple[float, ...]:
+    """Of each prompt token but the first, which has nothing before it."""
+    answer = _parse(body)
+    choices = answer.get("choices")
+    if not isinstance(choices, list) or not choices:
+        raise _nonsense(answer)
+    match _first_choice(answer).get("prompt_logprobs"):
+        case [None, *scores] if scores:
+            return tuple(_only_logprob(score) for score in scores)
+    raise _nonsense(answer)
+
+
 def refusal(status: int, body: bytes) -> ModelServerFault:
     """For an answer with an error status."""
     try:
         why = _error_text(json.loads(body))
     except ValueError:
         why = None
-    return ModelServerFault(
-        f"The model server answered with status {status}{f': {why}' if why else '.'}"
-    )
+    kind = NotANumber if why and NAN_REFUSAL in why else ModelServerFault
+    return kind(f"The model server answered with status {status}{f': {why}' if why else '.'}")
 
 
 def _parse(data: str | bytes) -> dict[str, Any]:
@@ -110,6 +144,27 @@ def _text(choice: dict[str, Any]) -> str:
     if not isinstance(text, str):
         raise _nonsense(choice)
     return text
+
+
+def _tokens(choice: dict[str, Any]) -> tuple[Token, ...]:
+    """In a stream vLLM writes NaN as null."""
+    match choice.get("logprobs"):
+        case {"tokens": list(texts), "token_logprobs": list(logprobs)}:
+            pairs = zip(texts, logprobs, strict=False)
+            return tuple(Token(str(text), _number(logprob)) for text, logprob in pairs)
+    return ()
+
+
+def _only_logprob(score: Any) -> float:
+    values = list(score.values()) if isinstance(score, dict) else []
+    match values:
+        case [{"logprob": logprob}]:
+            return _number(logprob)
+    raise _nonsense(score)
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, (int, float)) else math.nan
 
 
 def _token_counts(answer: dict[str, Any]) -> tuple[int, int]:

@@ -20,18 +20,22 @@ class TokenizerCache:
 
     def __init__(self, store: ArtifactStore) -> None:
         self._store = store
-        self._counts: OrderedDict[str, CountTokens] = OrderedDict()
+        self._tokenizers: OrderedDict[str, Tokenizer] = OrderedDict()
 
     async def count_with(self, artifact_key: str) -> CountTokens:
         """A function that counts the tokens of a prompt as the model server does, special tokens included."""
-        if artifact_key not in self._counts:
+        tokenizer = await self.tokenizer(artifact_key)
+        return lambda text: len(tokenizer.encode(text))
+
+    async def tokenizer(self, artifact_key: str) -> Tokenizer:
+        """CorruptConfig when the file is no tokenizer."""
+        if artifact_key not in self._tokenizers:
             content = await self._store.read(artifact_key, "tokenizer.json")
-            tokenizer = await asyncio.to_thread(load_tokenizer, content)
-            self._counts[artifact_key] = lambda text: len(tokenizer.encode(text))
-            if len(self._counts) > KEPT:
-                self._counts.popitem(last=False)
-        self._counts.move_to_end(artifact_key)
-        return self._counts[artifact_key]
+            self._tokenizers[artifact_key] = await asyncio.to_thread(load_tokenizer, content)
+            if len(self._tokenizers) > KEPT:
+                self._tokenizers.popitem(last=False)
+        self._tokenizers.move_to_end(artifact_key)
+        return self._tokenizers[artifact_key]
 
 
 def load_tokenizer(content: bytes) -> Tokenizer:

@@ -48,6 +48,7 @@ from guanaco_server.serializer.small_files import (
     fetch,
     is_quantized,
     parse_config,
+    prepared,
     with_dtype,
 )
 from guanaco_server.serializer.targets import Target
@@ -91,19 +92,20 @@ def serialize(ticket: Ticket, scratch: Path) -> None:
     prepare(scratch)
     _limit_memory(ticket.memory_bytes)
     try:
-        _serialize(ticket, lambda source: _ranged(ticket, source))
+        _serialize(ticket, lambda source: _ranged(ticket, source), scratch)
     except RangesRefused:
         say("This Hub sends whole files only: they go to the disk first, and on from there.")
-        _serialize(ticket, lambda source: _downloaded(ticket, source, scratch))
+        _serialize(ticket, lambda source: _downloaded(ticket, source, scratch), scratch)
 
 
-def _serialize(ticket: Ticket, open_repo: Callable[[Source], RepoFiles]) -> None:
+def _serialize(ticket: Ticket, open_repo: Callable[[Source], RepoFiles], scratch: Path) -> None:
     model = open_repo(ticket.model)
     adapter = open_repo(ticket.adapter) if ticket.adapter else None
     target = _target(ticket)
     small = fetch(model, ticket.model.small_files)
     if ticket.adapter and adapter:
         small |= fetch(adapter, ticket.adapter.small_files)
+    small = prepared(small, scratch / "small")
     plan, matrices = _plan(ticket, model, adapter, small)
     journal = Journal(plan.digest(), target.identity, target.read_journal(), target.save_journal)
     sink = target.open_tensors(plan.layout.total_bytes, journal)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
+from guanaco_server.serializer.chat_template import TEMPLATE_NAME, check_chat_templates
 from guanaco_server.serializer.failures import JobFailed
 from guanaco_server.serializer.plan import CASTS
+from guanaco_server.serializer.progress import say
 from guanaco_server.serializer.repo_files import RepoFiles
+from guanaco_server.serializer.tokenizer_files import CONFIG_NAME as TOKENIZER_CONFIG_NAME
+from guanaco_server.serializer.tokenizer_files import TOKENIZER_NAME, convert
 
 CONFIG_NAME = "config.json"
 DTYPE_KEYS = ("dtype", "torch_dtype")  # transformers 5 writes the first, earlier ones the second
@@ -17,6 +21,22 @@ DTYPE_KEYS = ("dtype", "torch_dtype")  # transformers 5 writes the first, earlie
 def fetch(files: RepoFiles, paths: tuple[str, ...]) -> dict[str, bytes]:
     """By their names, without folders."""
     return {PurePosixPath(path).name: files.read(path) for path in paths}
+
+
+def prepared(small: dict[str, bytes], folder: Path) -> dict[str, bytes]:
+    """With a tokenizer.json where there was only a sentencepiece model; JobFailed for a template that must not be served.
+
+    Both are tried out in child processes, on copies in the folder.
+    """
+    folder.mkdir(exist_ok=True)
+    for name, content in small.items():
+        (folder / name).write_bytes(content)
+    if TOKENIZER_NAME not in small:
+        say("Converting the sentencepiece tokenizer.")
+        convert(folder)
+    if TEMPLATE_NAME in small or b"chat_template" in small.get(TOKENIZER_CONFIG_NAME, b""):
+        check_chat_templates(folder)
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def is_quantized(config: dict[str, Any]) -> bool:

@@ -187,6 +187,8 @@ class SubmissionService:
             status=Status.QUEUED,
             params=request.params,
             formatter=request.formatter,
+            dtype=request.dtype,
+            quantization=request.quantization,
             run=1,
             event_count=0,
             created_at=now,

@@ -15,9 +15,11 @@ from guanaco.submissions import (
     GenerationParams,
     Level,
     Outcome,
+    Quantization,
     Stage,
     Status,
     StressReport,
+    WeightDtype,
 )
 from guanaco_server.database.tables import Table
 from guanaco_server.database.types import EnumText, JsonColumn, Pydantic, UtcDateTime
@@ -41,6 +43,10 @@ class SubmissionRow(Table):
     failure: Mapped[Failure | None] = mapped_column(Pydantic(Failure))
     params: Mapped[GenerationParams] = mapped_column(Pydantic(GenerationParams))
     formatter: Mapped[PromptFormatter] = mapped_column(Pydantic(PromptFormatter))
+    dtype: Mapped[WeightDtype] = mapped_column(EnumText(WeightDtype), default=WeightDtype.AUTO)
+    quantization: Mapped[Quantization | None] = mapped_column(EnumText(Quantization))
+    base_repo: Mapped[str | None] = mapped_column(String(193))
+    base_commit: Mapped[str | None] = mapped_column(String(64))
     architecture: Mapped[str | None] = mapped_column(String(128))
     parameter_count: Mapped[int | None] = mapped_column(BigInteger)
     weight_bytes: Mapped[int | None] = mapped_column(BigInteger)

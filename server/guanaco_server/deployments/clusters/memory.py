@@ -39,6 +39,9 @@ class MemoryCluster:
         self.jobs: list[JobSpec] = []
         self.deployments: dict[str, MemoryDeployment] = {}
         self.starts: list[str] = []
+        self.dies_with: dict[
+            str, str
+        ] = {}  # an argument, and what a server says of it before it exits
         self._numbers = itertools.count(1)
 
     def die(self, name: str, exit_code: int = 1, lines: Sequence[str] = ()) -> None:
@@ -69,6 +72,9 @@ class MemoryCluster:
         self.deployments[spec.name] = MemoryDeployment(
             spec, ReplicaState(ReplicaPhase.RUNNING, endpoint)
         )
+        for argument, line in self.dies_with.items():
+            if argument in spec.command:
+                self.die(spec.name, lines=[line])
 
     async def observe(self, name: str) -> ReplicaState | None:
         deployment = self.deployments.get(name)

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 
-from guanaco.errors import EngineMissing, ModelServerDied, ModelServerTooSlow
+from guanaco.errors import (
+    EngineMissing,
+    ModelServerDied,
+    ModelServerTooSlow,
+    QuantizationUnsupported,
+)
 from guanaco.submissions import Level, Stage, Submission
-from guanaco_server.deployments.model_server import Generation, ModelServer, ModelServerFault
 from guanaco_server.deployments.service import Deployment, DeploymentService, ServerState
+from guanaco_server.submissions.pipeline.content_checks import ContentChecks
 from guanaco_server.submissions.pipeline.journal import Journal, Ticket
+from guanaco_server.submissions.pipeline.quantization_check import QuantizationCheck
 
 POLL_S = 0.25
 EVIDENCE_LINES = 5
@@ -22,41 +29,35 @@ class ServerStart:
         self,
         journal: Journal,
         deployments: DeploymentService,
-        model_server: ModelServer,
+        content: ContentChecks,
+        quantization: QuantizationCheck,
         ready_timeout_s: float,
     ) -> None:
         self._journal = journal
         self._deployments = deployments
-        self._model_server = model_server
+        self._content = content
+        self._quantization = quantization
         self._ready_timeout_s = ready_timeout_s
 
     async def run(self, ticket: Ticket, submission: Submission) -> None:
-        """From the wish to the first generation. A server found again after a kill is waited for, not started twice."""
-        assert submission.artifact_key is not None, "the serialize stage is done"
-        params = submission.params
-        deployment = Deployment(
-            submission.id,
-            ticket.run,
-            submission.artifact_key,
-            params.max_input_tokens + params.max_output_tokens + TEMPLATE_TOKENS,
-        )
-        await self._deployments.wish(deployment)
-        try:
-            await self._deployments.apply(deployment)
-        except FileNotFoundError as error:
-            raise EngineMissing(
-                f"The engine environment is missing: there is no {error.filename}.",
-                hint="The operator runs `guanaco doctor`.",
-            ) from None
-        await self._journal.log(ticket, Stage.DEPLOY, "Model server started; loading the artifact.")
+        """From the wish to replies that pass. A server found again after a kill is waited for, not started twice."""
+        await self._content.check_files(ticket, submission)
+        deployment = deployment_of(ticket, submission)
+        if deployment.quantization is not None:
+            await self._quantization.require_possible(
+                deployment.artifact_key, deployment.quantization
+            )
+        unquantized = await self._unquantized_perplexity(ticket, deployment)
         started = time.monotonic()
-        endpoint = await self._wait_healthy(ticket, started)
-        await self._generate_once(submission, endpoint)
+        endpoint = await self._serve_as_wished(ticket, deployment)
+        await self._content.check_replies(ticket, submission, endpoint)
+        if unquantized is not None:
+            await self._quantization.compare(ticket, deployment, endpoint, unquantized)
         await self._deployments.mark_ready(submission.id, endpoint)
         await self._journal.log(
             ticket,
             Stage.DEPLOY,
-            f"Model server has generated its first tokens, {time.monotonic() - started:.1f} s after its start.",
+            f"Model server is ready, {time.monotonic() - started:.1f} s after its start.",
         )
 
     async def require_ready(self, submission_id: str) -> str:
@@ -69,6 +70,47 @@ class ServerStart:
         raise ModelServerTooSlow(
             f"The model server was not ready within {self._ready_timeout_s:,.0f} s."
         )
+
+    async def _unquantized_perplexity(self, ticket: Ticket, deployment: Deployment) -> float | None:
+        """Measured on a server of its own, which is stopped again; None when nothing is quantized."""
+        if deployment.quantization is None:
+            return None
+        known = self._quantization.remembered(deployment)
+        if known is not None:
+            return known
+        await self._journal.log(
+            ticket,
+            Stage.DEPLOY,
+            f"Serving the model unquantized first, to measure what {deployment.quantization} costs.",
+        )
+        endpoint = await self._serve(ticket, replace(deployment, quantization=None))
+        measured = await self._quantization.measure_unquantized(ticket, deployment, endpoint)
+        await self._deployments.stop_server(ticket.submission_id)
+        return measured
+
+    async def _serve_as_wished(self, ticket: Ticket, deployment: Deployment) -> str:
+        try:
+            return await self._serve(ticket, deployment)
+        except ModelServerDied as death:
+            if deployment.quantization is None:
+                raise
+            raise QuantizationUnsupported(
+                f"The model can be served here unquantized, but not as {deployment.quantization}: {death.detail}",
+                hint="Submit it without --quantization; docs/quantization.md lists what needs which hardware.",
+            ) from death
+
+    async def _serve(self, ticket: Ticket, deployment: Deployment) -> str:
+        """The endpoint, once it is healthy."""
+        await self._deployments.wish(deployment)
+        try:
+            await self._deployments.apply(deployment)
+        except FileNotFoundError as error:
+            raise EngineMissing(
+                f"The engine environment is missing: there is no {error.filename}.",
+                hint="The operator runs `guanaco doctor`.",
+            ) from None
+        await self._journal.log(ticket, Stage.DEPLOY, "Model server started; loading the artifact.")
+        return await self._wait_healthy(ticket, time.monotonic())
 
     async def _wait_healthy(self, ticket: Ticket, started: float) -> str:
         offset, seen = 0, list[str]()
@@ -90,26 +132,17 @@ class ServerStart:
             f"The model server was not ready within {self._ready_timeout_s:,.0f} s: {evidence(seen)}"
         )
 
-    async def _generate_once(self, submission: Submission, endpoint: str) -> None:
-        params = submission.params.model_copy(
-            update={
-                "stopping_words": [],
-                "max_output_tokens": min(8, submission.params.max_output_tokens),
-                "best_of": 1,
-            }
-        )
-        tokens = 0
-        try:
-            generation = Generation(submission.id, "Hello", params)
-            async with asyncio.timeout(self._ready_timeout_s):
-                async for chunk in self._model_server.generate(endpoint, generation):
-                    tokens = chunk.completion_tokens or tokens
-        except (ModelServerFault, TimeoutError) as fault:
-            raise ModelServerDied(
-                f"The model server is up but cannot generate: {fault or 'it did not answer'}."
-            ) from None
-        if tokens == 0:
-            raise ModelServerDied("The model server is up but generated no token.")
+
+def deployment_of(ticket: Ticket, submission: Submission) -> Deployment:
+    assert submission.artifact_key is not None, "the serialize stage is done"
+    params = submission.params
+    return Deployment(
+        submission.id,
+        ticket.run,
+        submission.artifact_key,
+        params.max_input_tokens + params.max_output_tokens + TEMPLATE_TOKENS,
+        submission.quantization,
+    )
 
 
 def evidence(lines: list[str]) -> str:

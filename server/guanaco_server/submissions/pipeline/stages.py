@@ -79,7 +79,7 @@ async def serialize(parts: StageParts, ticket: Ticket, submission: Submission) -
     async def log(message: str, level: Level) -> None:
         await parts.journal.log(ticket, Stage.SERIALIZE, message, level=level)
 
-    manifest = await parts.artifacts.ensure(snapshot, model, "auto", log)
+    manifest = await parts.artifacts.ensure(snapshot, model, submission.dtype, log)
     await log(
         f"Artifact {manifest.key[:12]} holds {manifest.tensor_count} tensors, {manifest.size_bytes:,} bytes.",
         Level.INFO,
@@ -145,7 +145,6 @@ async def _snapshot(parts: StageParts, submission: Submission) -> RepoSnapshot:
 async def _checked(parts: StageParts, submission: Submission) -> tuple[RepoSnapshot, CheckedModel]:
     """Checked again where it is needed again: a few small requests, and nothing stale is trusted."""
     snapshot = await _snapshot(parts, submission)
-    base_commit = getattr(submission, "base_commit", None)  # pinned by an earlier check
-    model = await check_repo(parts.hub, snapshot, parts.limits, base_commit)
+    model = await check_repo(parts.hub, snapshot, parts.limits, submission.base_commit)
     check_context(model, submission.params)
     return snapshot, model

@@ -1,0 +1,125 @@
+"""What quantizing costs a model: its perplexity on a fixed text, quantized against unquantized.
+
+Perplexity is exp(-1/(n-1) · Σ log p(token i | tokens before i)) over a text's tokens 2 to n; Jelinek, Mercer,
+Bahl and Baker, "Perplexity, a measure of the difficulty of speech recognition tasks", 1977. Only the ratio of the
+two says something: both are of the same text, in the same tokens, by the same artifact.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from guanaco.errors import ModelServerDied, QuantizationTooLossy, QuantizationUnsupported
+from guanaco.submissions import Quantization, Stage
+from guanaco_server.artifacts.stores.store import ArtifactStore
+from guanaco_server.deployments.model_server import ModelServer, ModelServerFault, NotANumber
+from guanaco_server.deployments.service import Deployment
+from guanaco_server.prompts.tokenizers import TokenizerCache
+from guanaco_server.submissions.pipeline.content_checks import no_number
+from guanaco_server.submissions.pipeline.journal import Journal, Ticket
+from guanaco_server.submissions.pipeline.perplexity_text import TEXT
+
+SPARE_TOKENS = 8  # for special tokens, and for the one that vLLM insists on generating
+EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+
+
+class QuantizationCheck:
+    """What was measured unquantized is remembered for as long as the process lives."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        store: ArtifactStore,
+        tokenizers: TokenizerCache,
+        model_server: ModelServer,
+        max_ratio: float,
+    ) -> None:
+        self._journal = journal
+        self._store = store
+        self._tokenizers = tokenizers
+        self._model_server = model_server
+        self._max_ratio = max_ratio
+        self._unquantized: dict[tuple[str, int], float] = {}
+
+    async def require_possible(self, artifact_key: str, quantization: Quantization) -> None:
+        """QuantizationUnsupported where the config tells already that vLLM would refuse, or do nothing."""
+        config: dict[str, Any] = json.loads(await self._store.read(artifact_key, "config.json"))
+        if "quantization_config" in config:
+            raise QuantizationUnsupported(
+                f"The checkpoint is quantized already, so it cannot be quantized to {quantization} when it is served.",
+                hint="Submit it without --quantization.",
+            )
+        if quantization is Quantization.INT8 and not _has_experts(config):
+            raise QuantizationUnsupported(
+                "int8 quantizes the experts of a mixture, and this model has none.",
+                hint="Submit it with --quantization fp8, or without.",
+            )
+
+    def remembered(self, deployment: Deployment) -> float | None:
+        """The unquantized perplexity, if this process has measured it."""
+        return self._unquantized.get(_measured(deployment))
+
+    async def measure_unquantized(self, ticket: Ticket, deployment: Deployment, at: str) -> float:
+        """Of the model served at this endpoint without quantization."""
+        figure = await self._perplexity(deployment, at)
+        self._unquantized[_measured(deployment)] = figure
+        await self._journal.log(
+            ticket, Stage.DEPLOY, f"Unquantized, its perplexity on the fixed text is {figure:.4g}."
+        )
+        return figure
+
+    async def compare(
+        self, ticket: Ticket, deployment: Deployment, at: str, unquantized: float
+    ) -> None:
+        """QuantizationTooLossy when the model at this endpoint predicts the text too much worse."""
+        figure = await self._perplexity(deployment, at)
+        figures = f"perplexity {figure:.4g} as {deployment.quantization}, {unquantized:.4g} unquantized; {self._max_ratio:g} times is allowed"
+        if not figure <= self._max_ratio * unquantized:
+            raise QuantizationTooLossy(
+                f"Quantizing costs too much quality: {figures}.",
+                hint="Submit it without --quantization.",
+            )
+        await self._journal.log(ticket, Stage.DEPLOY, f"Quantizing costs little: {figures}.")
+
+    async def _perplexity(self, deployment: Deployment, endpoint: str) -> float:
+        text = await self._text_within(deployment)
+        try:
+            scores = await self._model_server.score(endpoint, deployment.submission_id, text)
+        except NotANumber as fault:
+            raise no_number(text, str(fault)) from None
+        except ModelServerFault as fault:
+            raise ModelServerDied(
+                f"The model server is up but cannot score a text: {fault}"
+            ) from None
+        return perplexity(scores)
+
+    async def _text_within(self, deployment: Deployment) -> str:
+        """The fixed text, or as much of its beginning as the model server has room for."""
+        tokenizer = await self._tokenizers.tokenizer(deployment.artifact_key)
+        ends = [end for _, end in tokenizer.encode(TEXT).offsets]
+        room = deployment.max_model_tokens - SPARE_TOKENS
+        return TEXT if len(ends) <= room else TEXT[: ends[room - 1]]
+
+
+def perplexity(logprobs: Sequence[float]) -> float:
+    """Infinite where it is too large for a float."""
+    try:
+        return math.exp(-math.fsum(logprobs) / len(logprobs))
+    except OverflowError:
+        return math.inf
+
+
+def _measured(deployment: Deployment) -> tuple[str, int]:
+    """What decides the unquantized figure: the artifact, and how much of the text fits."""
+    return deployment.artifact_key, deployment.max_model_tokens
+
+
+def _has_experts(config: dict[str, Any]) -> bool:
+    nested = config.get("text_config")
+    texts = [config, nested] if isinstance(nested, dict) else [config]
+    return any(
+        isinstance(c.get(name), int) and c[name] > 1 for c in texts for name in EXPERT_COUNTS
+    )

@@ -1,0 +1,57 @@
+"""What only the real engine can tell: what it says of NaN, and what quantizing does to a model."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from guanaco import Client
+from guanaco.submissions import Quantization, Status
+from tests.e2e.conftest import StartPlatform
+from tests.fixtures.hub import ControlledHub
+
+pytestmark = pytest.mark.engine
+
+NAN = b"\xc0\x7f"  # bfloat16, little-endian
+REAL_ENGINE = {
+    "engine_command": None,
+    "engine_args": ["--kv-cache-memory-bytes", "67108864"],
+    "quantization_max_perplexity_ratio": 1.5,
+}
+FIGURES = re.compile(r"perplexity ([\d.e+]+) as fp8, ([\d.e+]+) unquantized")
+
+
+def spoil_last_weight(weights: Path) -> None:
+    with weights.open("r+b") as file:
+        file.seek(-len(NAN), 2)
+        file.write(NAN)
+
+
+def log_of(client: Client, submission_id: str) -> str:
+    return "\n".join(event.message for event in client.events(submission_id, follow=False))
+
+
+def test_a_model_that_computes_nan_is_refused(
+    start_platform: StartPlatform, hub: ControlledHub
+) -> None:
+    spoil_last_weight(hub.root / "acme" / "tiny" / "model.safetensors")
+    client = start_platform(**REAL_ENGINE).client()
+    failed = client.wait(client.submit("acme/tiny").id)
+    assert failed.failure is not None
+    assert failed.failure.code == "content_check_failed", failed.failure
+    assert "computed NaN" in failed.failure.detail
+
+
+def test_fp8_is_compared_with_the_unquantized_model_and_served(
+    start_platform: StartPlatform,
+) -> None:
+    client = start_platform(**REAL_ENGINE).client()
+    submission = client.wait(client.submit("acme/tiny", quantization=Quantization.FP8).id)
+    log = log_of(client, submission.id)
+    assert submission.status is Status.DEPLOYED, log
+    figures = FIGURES.search(log)
+    assert figures, log
+    quantized, unquantized = map(float, figures.groups())
+    assert 0.5 < quantized / unquantized <= 1.5

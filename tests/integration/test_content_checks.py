@@ -1,0 +1,167 @@
+"""The deploy stage refuses a model that serves and says nothing of use, and tells what it said."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from guanaco.errors import Blame
+from guanaco.submissions import GenerationParams, Outcome, Stage
+from guanaco_server.database.database import Database
+from guanaco_server.deployments.memory_server import Script
+from guanaco_server.deployments.model_server import NotANumber
+from guanaco_server.submissions.pipeline.content_checks import PROMPTS
+from tests.fixtures.pipeline import ID, PipelineWorld, tiny_files
+
+GOOD = Script()
+CHECKS = ["vocabulary", "stopping words", "answers", "numbers", "not empty", "not constant", "ends"]
+
+
+async def refusal(world: PipelineWorld, code: str = "content_check_failed") -> str:
+    assert await world.deploy() is Outcome.FAILED
+    failure = (await world.submission()).failure
+    assert failure is not None
+    assert (failure.code, failure.blame, failure.stage) == (code, Blame.DEVELOPER, Stage.DEPLOY)
+    assert world.deployments.endpoints() == {}
+    return failure.detail
+
+
+async def test_a_good_model_passes_every_check_and_the_log_says_so(
+    database: Database, tmp_path: Path
+) -> None:
+    world = PipelineWorld(database)
+    await world.serialized(tiny_files(tmp_path))
+    assert await world.deploy() is Outcome.DONE
+    passed = [line for line in await world.log() if "Content check" in line]
+    assert [line.split("`")[1] for line in passed] == CHECKS
+    assert set(world.deployments.endpoints()) == {ID}
+
+
+@pytest.mark.parametrize(
+    ("script", "check", "evidence"),
+    [
+        (Script(pieces=()), "answers", "to 'Hello' the model generated no token"),
+        (Script(pieces=("", " \n")), "not empty", "To 'Hello' it said ' \\n'"),
+        (Script(pieces=(" la",) * 5), "not constant", "repeats the token ' la'"),
+        (Script(logprob=float("nan")), "numbers", "for 'Hello' the model computed NaN"),
+    ],
+)
+async def test_a_reply_that_is_of_no_use_is_refused_with_the_reply(
+    database: Database, tmp_path: Path, script: Script, check: str, evidence: str
+) -> None:
+    world = PipelineWorld(database, script)
+    await world.serialized(tiny_files(tmp_path))
+    detail = await refusal(world)
+    assert f"Content check `{check}` failed" in detail
+    assert evidence in detail
+
+
+async def test_vllms_own_refusal_of_nan_is_the_models_fault(
+    database: Database, tmp_path: Path
+) -> None:
+    world = PipelineWorld(database, *[GOOD] * len(PROMPTS), Script(fault=NotANumber("NaN.")))
+    await world.serialized(tiny_files(tmp_path))
+    assert "Content check `numbers` failed" in await refusal(world)
+
+
+async def test_a_server_that_breaks_off_is_a_dead_server(
+    database: Database, tmp_path: Path
+) -> None:
+    world = PipelineWorld(database, Script(fault="it broke off."))
+    await world.serialized(tiny_files(tmp_path))
+    assert "cannot generate: it broke off." in await refusal(world, "model_server_died")
+
+
+async def test_one_odd_reply_among_several_is_no_failure(
+    database: Database, tmp_path: Path
+) -> None:
+    odd = (Script(pieces=("", "")), Script(pieces=("ha", "ha")))
+    world = PipelineWorld(database, *odd, GOOD)
+    await world.serialized(tiny_files(tmp_path))
+    assert await world.deploy() is Outcome.DONE
+
+
+async def test_replies_that_never_end_are_refused_when_they_take_too_long(
+    database: Database, tmp_path: Path
+) -> None:
+    slow = Script(delay_s=0.6)
+    world = PipelineWorld(database, *[GOOD] * len(PROMPTS), slow)
+    await world.serialized(tiny_files(tmp_path))
+    detail = await refusal(world)
+    assert "Content check `ends` failed: after 1 s" in detail
+    assert detail.endswith("so far it is 'Hello'.")
+
+
+async def test_replies_that_only_their_length_ends_are_warned_of(
+    database: Database, tmp_path: Path
+) -> None:
+    world = PipelineWorld(database, Script(finish_reason="length"))
+    await world.serialized(tiny_files(tmp_path))
+    assert await world.deploy() is Outcome.DONE
+    (warning,) = [line for line in await world.log() if line.startswith("warning")]
+    assert "None of 3 replies ended by itself within max_output_tokens = 64" in warning
+    assert "it said 'Hello from memory.'" in warning
+
+
+def one_row_too_few(folder: Path) -> None:
+    tiny_files(folder, vocab_size=511)
+
+
+def foreign_end(folder: Path) -> None:
+    tiny_files(folder, eos_token_id=[1, 512])
+
+
+def damaged_tokenizer(folder: Path) -> None:
+    tiny_files(folder)
+    (folder / "tokenizer.json").write_text('{"version": "1.0"}')
+
+
+@pytest.mark.parametrize(
+    ("make", "code", "evidence"),
+    [
+        (one_row_too_few, "content_check_failed", "highest token id is 511 ("),
+        (foreign_end, "content_check_failed", "eos_token_id in config.json is 512, and the"),
+        (damaged_tokenizer, "corrupt_config", "tokenizer.json "),
+    ],
+)
+async def test_a_vocabulary_that_does_not_fit_is_refused_before_anything_is_started(
+    database: Database, tmp_path: Path, make: Callable[[Path], None], code: str, evidence: str
+) -> None:
+    world = PipelineWorld(database)
+    make(tmp_path)
+    await world.serialized(tmp_path)
+    assert evidence in await refusal(world, code)
+    assert world.cluster.starts == []
+
+
+WORDS: dict[str, Any] = {
+    "version": "1.0",
+    "added_tokens": [],
+    "pre_tokenizer": {"type": "WhitespaceSplit"},
+    "model": {"type": "WordLevel", "vocab": {"[UNK]": 0, "Bye": 1}, "unk_token": "[UNK]"},
+}
+PIECES: dict[str, Any] = WORDS | {
+    "pre_tokenizer": None,
+    "model": {"type": "Unigram", "unk_id": 0, "vocab": [["?", 0.0], ["Bye", -1.0], ["a", -1.0]]},
+}
+
+
+@pytest.mark.parametrize("tokenizer", [WORDS, PIECES], ids=["words", "pieces"])
+@pytest.mark.parametrize(("word", "outcome"), [("Bye", Outcome.DONE), ("Ciao?", Outcome.FAILED)])
+async def test_a_stopping_word_must_be_spelled_by_the_vocabulary(
+    database: Database, tmp_path: Path, tokenizer: dict[str, Any], word: str, outcome: Outcome
+) -> None:
+    world = PipelineWorld(database)
+    tiny_files(tmp_path)
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
+    await world.serialized(tmp_path, params=GenerationParams(stopping_words=[word]))
+    assert await world.deploy() is outcome
+    if outcome is Outcome.FAILED:
+        failure = (await world.submission()).failure
+        assert failure is not None
+        assert f"cannot spell the stopping word '{word}'" in failure.detail
+        assert world.cluster.starts == []
