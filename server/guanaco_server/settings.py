@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field, SecretStr
 from pydantic_settings import (
@@ -76,6 +77,29 @@ class Settings(BaseSettings):
     artifacts_dir: Path | None = Field(
         default=None,
         description="Folder of the artifacts; artifacts/ in the data folder otherwise.",
+    )
+    artifacts_url: str | None = Field(
+        default=None,
+        description="Bucket of the artifacts (s3://bucket/folder), which several machines can share; the local folder otherwise.",
+    )
+    s3_endpoint: str | None = Field(
+        default=None, description="URL of the bucket's S3 server; AWS otherwise."
+    )
+    s3_region: str = Field(default="us-east-1", description="The bucket's region.")
+    s3_addressing: Literal["auto", "path", "virtual"] = Field(
+        default="auto",
+        description="Where the bucket's name goes: into the path, into the host's name (virtual), or as boto3 sees fit.",
+    )
+    s3_ca_file: Path | None = Field(
+        default=None,
+        description="Certificates that vouch for the S3 server; those of the system otherwise.",
+    )
+    s3_access_key_id: str | None = Field(
+        default=None,
+        description="Whom the S3 server knows the platform as; what boto3 finds by itself otherwise.",
+    )
+    s3_secret_access_key: SecretStr | None = Field(
+        default=None, description="The secret of that access key."
     )
     serializer_memory_bytes: int = Field(
         default=8 * GIB,

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from guanaco_server.artifacts.stores.store import TENSORS_NAME
 from guanaco_server.deployments.clusters.cluster import DeploymentSpec
+from guanaco_server.formats.manifest import TENSORS_NAME
 
 NAME_CHARS = 48
 
