@@ -238,15 +238,14 @@ async def test_the_artifact_of_another_key_is_not_published(real: StoreUnderTest
         await real.store.publish(KEY)
 
 
-@pytest.mark.parametrize("key", ["", "..", ".staging", "AB" * 32, "ab/cd", "ab" * 32 + "\n"])
-async def test_a_key_that_is_not_hexadecimal_reaches_nothing(
-    real: StoreUnderTest, key: str
-) -> None:
-    for call in (real.store.find, real.store.delete, real.store.discard, real.store.publish):
+async def test_a_key_that_is_not_hexadecimal_reaches_nothing(real: StoreUnderTest) -> None:
+    store = real.store
+    for key in ("", "..", ".staging", "AB" * 32, "ab/cd", "ab" * 32 + "\n"):
+        for call in (store.find, store.delete, store.discard, store.publish):
+            with pytest.raises(ValueError, match="artifact key"):
+                await call(key)
         with pytest.raises(ValueError, match="artifact key"):
-            await call(key)
-    with pytest.raises(ValueError, match="artifact key"):
-        await real.store.begin(job(key), MAX_BYTES)
+            await store.begin(job(key), MAX_BYTES)
 
 
 async def test_the_uri_of_a_local_artifact_is_its_folder(tmp_path: Path) -> None:
