@@ -14,6 +14,7 @@ from guanaco.accounts import CreatedKey
 from guanaco.errors import ModelServerDied
 from guanaco_server.accounts.service import AccountService
 from guanaco_server.artifacts.checks import CheckLimits
+from guanaco_server.artifacts.collector import ArtifactCollector, Graces
 from guanaco_server.artifacts.hub.hugging_face import HuggingFaceHub
 from guanaco_server.artifacts.service import ArtifactService, SerializerOptions
 from guanaco_server.artifacts.stores.local import LocalStore
@@ -113,6 +114,9 @@ class Platform:
             self.database, clock, self.submissions, self.conversations, self.feedback
         )
 
+        self._collector = ArtifactCollector(
+            self.database, clock, self._store, self.submissions.needed_artifacts, _graces(settings)
+        )
         parts = StageParts(
             journal=self._journal,
             hub=hub,
@@ -151,7 +155,7 @@ class Platform:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Up: database, cluster, reconciler, routing, pipeline. Down: the other way round."""
+        """Up: database, cluster, reconciler, routing, pipeline, collector. Down: the other way round."""
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self.database.close)
             await upgrade(self.database)
@@ -165,6 +169,8 @@ class Platform:
             await self.routing.start()
             stack.push_async_callback(self._pipeline.stop)
             await self._pipeline.start()
+            stack.push_async_callback(self._collector.stop)
+            await self._collector.start()
             yield
 
     async def _give_up(self, submission_id: str, log_lines: list[str]) -> None:
@@ -214,6 +220,14 @@ def _serializer(settings: Settings) -> SerializerOptions:
         memory_bytes=settings.serializer_memory_bytes,
         timeout_s=settings.serializer_timeout_s,
         environment={"HF_TOKEN": token.get_secret_value()} if token else {},
+    )
+
+
+def _graces(settings: Settings) -> Graces:
+    return Graces(
+        sweep_s=settings.artifact_sweep_s,
+        artifact_s=settings.artifact_grace_s,
+        staging_s=settings.staging_grace_s,
     )
 
 

@@ -109,6 +109,19 @@ class Settings(BaseSettings):
     serializer_timeout_s: float = Field(
         default=3_600, gt=0, description="Longest a serializer may take."
     )
+    artifact_sweep_s: float = Field(
+        default=600, gt=0, description="Seconds between two looks for artifacts that nobody needs."
+    )
+    artifact_grace_s: float = Field(
+        default=7 * 86_400,
+        ge=3_600,
+        description="How long an artifact is kept that no submission needs; a redeploy within this time need not serialize again.",
+    )
+    staging_grace_s: float = Field(
+        default=86_400,
+        ge=3_600,
+        description="How long what an unfinished serializer job wrote is kept for another to go on with.",
+    )
 
     # Model servers
     engine_python: Path = Field(
