@@ -80,7 +80,7 @@ class Settings(BaseSettings):
     )
     artifacts_url: str | None = Field(
         default=None,
-        description="Bucket of the artifacts (s3://bucket/folder), which several machines can share; the local folder otherwise.",
+        description="Bucket of the artifacts (s3://bucket/folder), for the machines of one database: what that does not need is deleted there. The local folder otherwise.",
     )
     s3_endpoint: str | None = Field(
         default=None, description="URL of the bucket's S3 server; AWS otherwise."

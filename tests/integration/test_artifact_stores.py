@@ -99,6 +99,14 @@ async def test_a_store_that_works_passes_its_own_check(tested: StoreUnderTest) -
     assert await tested.store.list_keys() == []
 
 
+async def test_an_empty_store_has_nothing_to_find_or_drop(tested: StoreUnderTest) -> None:
+    assert await tested.store.list_keys() == []
+    assert await tested.store.find(KEY) is None
+    assert await tested.store.discard_stale(-5) == []
+    await tested.store.discard(KEY)
+    await tested.store.delete(KEY)
+
+
 async def test_an_artifact_is_seen_only_once_it_is_published(tested: StoreUnderTest) -> None:
     await tested.serialize(manifest())
     assert await tested.store.find(KEY) is None

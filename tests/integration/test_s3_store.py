@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -232,6 +234,32 @@ async def test_wrong_credentials_are_said_in_a_sentence(s3_server: S3Server) -> 
 async def test_a_server_that_is_down_is_said_in_a_sentence(s3_server: S3Server) -> None:
     config = s3_server.config(endpoint="http://127.0.0.1:9", attempts=1)
     await refused(config, "at 127.0.0.1:9 does not answer")
+
+
+class _Website(BaseHTTPRequestHandler):
+    """Knows no page."""
+
+    def do_GET(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.send_response(404)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_PUT = do_HEAD = do_POST = do_DELETE = do_GET  # noqa: N815  http.server chose these names
+
+    def log_message(self, format: str, *args: object) -> None:
+        return
+
+
+async def test_a_server_that_is_no_s3_server_is_said_in_a_sentence(moto: S3Server) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Website) as website:
+        thread = Thread(target=website.serve_forever)
+        thread.start()
+        config = moto.config(endpoint=f"http://127.0.0.1:{website.server_port}")
+        with pytest.raises(StoreUnreachable, match="answered 404"):
+            await S3Store(config).check()
+        website.shutdown()
+        thread.join()
 
 
 async def test_a_second_platform_on_the_bucket_finds_what_the_first_published(

@@ -75,9 +75,9 @@ class Bucket:
         self._root = f"{config.prefix}/" if config.prefix else ""
         self.boto = _connect(config)
 
-    def calls(self) -> AbstractContextManager[None]:
-        """Around every use of ``boto``."""
-        return translated(self.config.place, self.config.bucket)
+    def calls(self, *, may_miss: bool = False) -> AbstractContextManager[None]:
+        """Around every use of ``boto``; where ``may_miss``, Missing is raised for what is not there."""
+        return translated(self.config.place, self.config.bucket, may_miss=may_miss)
 
     def at(self, name: str) -> dict[str, str]:
         """What every boto3 call on one object wants."""
@@ -95,7 +95,7 @@ class Bucket:
 
     def get(self, name: str) -> bytes | None:
         try:
-            with self.calls():
+            with self.calls(may_miss=True):
                 data: bytes = self.boto.get_object(**self.at(name))["Body"].read()
         except Missing:
             return None
@@ -109,14 +109,14 @@ class Bucket:
 
     def size(self, name: str) -> int | None:
         try:
-            with self.calls():
+            with self.calls(may_miss=True):
                 return int(self.boto.head_object(**self.at(name))["ContentLength"])
         except Missing:
             return None
 
     def delete(self, name: str) -> None:
         try:
-            with self.calls():
+            with self.calls(may_miss=True):
                 self.boto.delete_object(**self.at(name))
         except Missing:
             return

@@ -36,15 +36,17 @@ class Missing(Exception):
 
 
 @contextmanager
-def translated(place: str, bucket: str) -> Iterator[None]:
-    """Missing where there is no such thing, StoreUnreachable for all else; ``place`` names the server."""
+def translated(place: str, bucket: str, *, may_miss: bool) -> Iterator[None]:
+    """StoreUnreachable, or Missing where ``may_miss`` allows that there is no such thing; ``place`` names the server."""
     from botocore import exceptions as boto
 
     try:
         yield
     except boto.ClientError as error:
-        details = error.response.get("Error", {})
-        raise _answered(str(details.get("Code", "")), place, bucket) from None
+        code = str(error.response.get("Error", {}).get("Code", ""))
+        if may_miss and code in MISSING:
+            raise Missing(code) from None
+        raise _answered(code, place, bucket) from None
     except (boto.NoCredentialsError, boto.PartialCredentialsError):
         raise StoreUnreachable(
             "There are no credentials for the artifact store.",
@@ -70,9 +72,7 @@ def translated(place: str, bucket: str) -> Iterator[None]:
         ) from None
 
 
-def _answered(code: str, place: str, bucket: str) -> Exception:
-    if code in MISSING:
-        return Missing(code)
+def _answered(code: str, place: str, bucket: str) -> StoreUnreachable:
     if code == "NoSuchBucket":
         return StoreUnreachable(
             f"There is no bucket {bucket} at {place}.",
@@ -93,4 +93,7 @@ def _answered(code: str, place: str, bucket: str) -> Exception:
             f"The bucket {bucket} is in another region than s3_region says.",
             hint="Correct s3_region.",
         )
-    return StoreUnreachable(f"The artifact store at {place} answered {code or 'nonsense'}.")
+    return StoreUnreachable(
+        f"The artifact store at {place} answered {code or 'nonsense'}.",
+        hint="Check s3_endpoint and artifacts_url; the server's log may say more.",
+    )

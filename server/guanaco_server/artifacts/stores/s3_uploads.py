@@ -86,7 +86,7 @@ class Uploads:
             parts = list(self._parts(_file(key), upload.upload_id))
             _require_whole(parts, size_bytes)
             numbered = [{"PartNumber": part.number, "ETag": part.etag} for part in parts]
-            with self._bucket.calls():
+            with self._bucket.calls(may_miss=True):
                 self._bucket.boto.complete_multipart_upload(
                     **self._bucket.at(_file(key)),
                     UploadId=upload.upload_id,
@@ -102,7 +102,7 @@ class Uploads:
         noted = {upload.upload_id} if upload else set()
         for upload_id in noted | {found.upload_id for found in self.all_open(_file(key))}:
             try:
-                with self._bucket.calls():
+                with self._bucket.calls(may_miss=True):
                     self._bucket.boto.abort_multipart_upload(
                         **self._bucket.at(_file(key)), UploadId=upload_id
                     )
@@ -111,13 +111,15 @@ class Uploads:
 
     def all_open(self, name: str = "artifacts/") -> Iterator[Beginning]:
         """Every open upload to an object whose name begins so; a server may leave some out."""
-        with self._bucket.calls():
-            paginator = self._bucket.boto.get_paginator("list_multipart_uploads")
-            for page in paginator.paginate(**self._bucket.below(name)):
-                for entry in page.get("Uploads", ()):
-                    yield Beginning(
-                        self._bucket.name_of(entry["Key"]), entry["UploadId"], entry["Initiated"]
-                    )
+        try:
+            with self._bucket.calls(may_miss=True):
+                paginator = self._bucket.boto.get_paginator("list_multipart_uploads")
+                for page in paginator.paginate(**self._bucket.below(name)):
+                    for entry in page.get("Uploads", ()):
+                        found = self._bucket.name_of(entry["Key"])
+                        yield Beginning(found, entry["UploadId"], entry["Initiated"])
+        except Missing:  # so says rclone of a bucket that never had an upload
+            return
 
     def last_written(self, upload: Beginning) -> datetime:
         """When its youngest part came, or when it began."""
@@ -130,7 +132,7 @@ class Uploads:
     def _parts(self, name: str, upload_id: str) -> Iterator[Part]:
         """In their order; Missing where there is no such upload."""
         seen = 0  # rclone's pages overlap
-        with self._bucket.calls():
+        with self._bucket.calls(may_miss=True):
             paginator = self._bucket.boto.get_paginator("list_parts")
             for page in paginator.paginate(**self._bucket.at(name), UploadId=upload_id):
                 for entry in page.get("Parts", ()):
