@@ -115,7 +115,11 @@ class Platform:
         )
 
         self._collector = ArtifactCollector(
-            self.database, clock, self._store, self.submissions.needed_artifacts, _graces(settings)
+            self.database,
+            clock,
+            self._store,
+            self.submissions.needed_artifacts,
+            Graces(settings.artifact_sweep_s, settings.artifact_grace_s, settings.staging_grace_s),
         )
         parts = StageParts(
             journal=self._journal,
@@ -220,14 +224,6 @@ def _serializer(settings: Settings) -> SerializerOptions:
         memory_bytes=settings.serializer_memory_bytes,
         timeout_s=settings.serializer_timeout_s,
         environment={"HF_TOKEN": token.get_secret_value()} if token else {},
-    )
-
-
-def _graces(settings: Settings) -> Graces:
-    return Graces(
-        sweep_s=settings.artifact_sweep_s,
-        artifact_s=settings.artifact_grace_s,
-        staging_s=settings.staging_grace_s,
     )
 
 

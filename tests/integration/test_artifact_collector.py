@@ -5,93 +5,18 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from sqlalchemy import select
 
 from guanaco.accounts import Role
-from guanaco.errors import StoreUnreachable
 from guanaco.submissions import Status
 from guanaco_server.artifacts import queries
-from guanaco_server.artifacts.collector import LEASE_S, ArtifactCollector, Graces
-from guanaco_server.artifacts.stores.memory import MemoryStore
-from guanaco_server.artifacts.tables import ArtifactRow
+from guanaco_server.artifacts.collector import LEASE_S
 from guanaco_server.database.database import Database
-from guanaco_server.submissions import lifecycle
-from tests.fixtures.store_jobs import TENSORS, job, manifest
-from tests.fixtures.world import World, eventually
+from tests.fixtures.artifact_yard import DAY_S, GRACE_S, Yard
+from tests.fixtures.store_jobs import TENSORS, job
+from tests.fixtures.world import eventually
 
-GRACE_S = 7 * 86_400
-DAY_S = 86_400
 USED = "a" * 64  # what World's submissions need
 LOOSE = "b" * 64
-
-
-class HeldStore(MemoryStore):
-    """Deletes nothing until it is let; counts how often it was asked."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.deleted: list[str] = []
-        self.may_delete = asyncio.Event()
-        self.may_delete.set()
-        self.failures = 0
-
-    async def delete(self, key: str) -> None:
-        self.deleted.append(key)
-        await self.may_delete.wait()
-        await super().delete(key)
-
-    async def list_keys(self) -> list[str]:
-        if self.failures:
-            self.failures -= 1
-            raise StoreUnreachable("The artifact store does not answer.")
-        return await super().list_keys()
-
-
-class Yard:
-    """A platform's collector, and others on the same database and store."""
-
-    def __init__(self, database: Database) -> None:
-        self.world = World(database)
-        self.clock = self.world.clock
-        self.store = self.world.store = HeldStore()
-        self.collector = self.another()
-
-    def another(self, sweep_s: float = 600, staging_s: float = DAY_S) -> ArtifactCollector:
-        return ArtifactCollector(
-            self.world.database,
-            self.clock,
-            self.store,
-            self.world.submissions.needed_artifacts,
-            Graces(sweep_s=sweep_s, artifact_s=GRACE_S, staging_s=staging_s),
-        )
-
-    async def store_loose(self, *keys: str) -> None:
-        for key in keys:
-            self.store.stage(key, manifest(key), {})
-            await self.store.publish(key)
-
-    async def sweep_daily(self, days: int) -> None:
-        for _day in range(days):
-            self.clock.advance(DAY_S)
-            await self.collector.sweep()
-
-    async def touch(self, key: str) -> bool:
-        async with self.world.database.write() as session:
-            return await self.collector.touch(session, key)
-
-    async def doom(self, key: str) -> None:
-        """Be a platform that dies while it deletes."""
-        async with self.world.database.write() as session:
-            now = self.clock.now()
-            assert await queries.doom(session, key, now, now)
-
-    async def move(self, submission_id: str, to: Status) -> None:
-        async with self.world.database.write() as session:
-            await lifecycle.transition(session, submission_id, to, at=self.clock.now())
-
-    async def rows(self) -> dict[str, ArtifactRow]:
-        async with self.world.database.read() as session:
-            return {row.key: row for row in await session.scalars(select(ArtifactRow))}
 
 
 @pytest.fixture
