@@ -12,7 +12,9 @@ import pytest
 
 from guanaco_server.database.database import Database
 from guanaco_server.database.migrations import upgrade
+from tests.fixtures import s3
 from tests.fixtures.postgres import MissingPostgresError, PostgresServer, running_server
+from tests.fixtures.s3 import S3Server
 
 ROOT = Path(__file__).parents[1]
 BOTH_DATABASES = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
@@ -113,3 +115,22 @@ def migrate(url: str) -> None:
     )  # asyncio.run would take away the loop that pytest-asyncio keeps
     loop.run_until_complete(run())
     loop.close()
+
+
+@pytest.fixture(scope="session")
+def moto() -> Iterator[S3Server]:
+    with s3.moto() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def rclone() -> Iterator[S3Server]:
+    with s3.rclone() as server:
+        yield server
+
+
+@pytest.fixture(params=["moto", "rclone"])
+def s3_server(request: pytest.FixtureRequest) -> S3Server:
+    """Each S3 server in turn; one of each for all tests."""
+    server: S3Server = request.getfixturevalue(request.param)
+    return server

@@ -14,9 +14,13 @@ from guanaco.accounts import CreatedKey
 from guanaco.errors import ModelServerDied
 from guanaco_server.accounts.service import AccountService
 from guanaco_server.artifacts.checks import CheckLimits
+from guanaco_server.artifacts.collector import ArtifactCollector, Graces
 from guanaco_server.artifacts.hub.hugging_face import HuggingFaceHub
 from guanaco_server.artifacts.service import ArtifactService, SerializerOptions
 from guanaco_server.artifacts.stores.local import LocalStore
+from guanaco_server.artifacts.stores.s3 import S3Store
+from guanaco_server.artifacts.stores.s3_client import S3Config, split_url
+from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.chat.conversations import ConversationService
 from guanaco_server.chat.generation import Deadlines, ReplyGenerator
 from guanaco_server.chat.previews import PreviewService
@@ -51,6 +55,8 @@ from guanaco_server.submissions.pipeline.stages import StageParts
 from guanaco_server.submissions.pipeline.workflow import Pipeline
 from guanaco_server.submissions.service import SubmissionService
 
+MIN_URL_LIFETIME_S = 3_600  # beyond the longest job: also what a model server may take to read
+
 
 class Platform:
     """All parts of one platform process. ``first_key`` is the admin key, on the very first start."""
@@ -62,7 +68,7 @@ class Platform:
         self._changes = StatusChanges()
 
         self.database = Database(settings.sqlalchemy_url)
-        self._store = LocalStore(settings.artifacts_path.absolute())
+        self._store = _store(settings)
         self._cluster = LocalCluster(
             data_dir.cluster_path,
             data_dir.lock_path,
@@ -110,11 +116,20 @@ class Platform:
             self.database, clock, self.submissions, self.conversations, self.feedback
         )
 
+        self._collector = ArtifactCollector(
+            self.database,
+            clock,
+            self._store,
+            self.submissions.needed_artifacts,
+            Graces(settings.artifact_sweep_s, settings.artifact_grace_s, settings.staging_grace_s),
+        )
         parts = StageParts(
             journal=self._journal,
             hub=hub,
             limits=CheckLimits(settings.max_parameters, settings.max_weight_bytes),
-            artifacts=ArtifactService(self._store, self._cluster, _serializer(settings)),
+            artifacts=ArtifactService(
+                self._store, self._collector, self._cluster, _serializer(settings)
+            ),
             tokenizers=tokenizers,
             deployments=self._deployments,
             server_start=ServerStart(
@@ -158,9 +173,13 @@ class Platform:
         )
         self._changes.subscribe(lambda _id, _status: self.routing.note_change())
 
+    async def check(self) -> None:
+        """StoreUnreachable where artifacts cannot be kept; before anything is started."""
+        await self._store.check()
+
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Up: database, cluster, reconciler, routing, pipeline. Down: the other way round."""
+        """Up: database, cluster, reconciler, routing, pipeline, collector. Down: the other way round."""
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self.database.close)
             await upgrade(self.database)
@@ -174,6 +193,8 @@ class Platform:
             await self.routing.start()
             stack.push_async_callback(self._pipeline.stop)
             await self._pipeline.start()
+            stack.push_async_callback(self._collector.stop)
+            await self._collector.start()
             yield
 
     async def _give_up(self, submission_id: str, log_lines: list[str]) -> None:
@@ -184,6 +205,26 @@ class Platform:
                 hint="`guanaco redeploy` tries again.",
             ),
         )
+
+
+def _store(settings: Settings) -> ArtifactStore:
+    if settings.artifacts_url is None:
+        return LocalStore(settings.artifacts_path.absolute())
+    bucket, prefix = split_url(settings.artifacts_url)
+    secret = settings.s3_secret_access_key
+    return S3Store(
+        S3Config(
+            bucket=bucket,
+            prefix=prefix,
+            endpoint=settings.s3_endpoint,
+            region=settings.s3_region,
+            addressing=settings.s3_addressing,
+            ca_file=str(settings.s3_ca_file) if settings.s3_ca_file else None,
+            access_key_id=settings.s3_access_key_id,
+            secret_access_key=secret.get_secret_value() if secret else None,
+            url_lifetime_s=int(settings.serializer_timeout_s) + MIN_URL_LIFETIME_S,
+        )
+    )
 
 
 def _engine(settings: Settings) -> EngineOptions:

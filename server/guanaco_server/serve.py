@@ -31,14 +31,25 @@ class Started:
 
 
 def run(settings: Settings, on_ready: Callable[[Started], None]) -> int:
-    """Serve until SIGINT or SIGTERM; the exit status. InvalidSettings and DataDirInUse before anything is started."""
+    """Serve until SIGINT or SIGTERM; the exit status. InvalidSettings, DataDirInUse and StoreUnreachable before anything is started."""
     logging.basicConfig(
         level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    for noisy in ("httpx", "httpx2", "huggingface_hub", "alembic", "dbos"):
+    for noisy in (
+        "httpx",
+        "httpx2",
+        "huggingface_hub",
+        "alembic",
+        "dbos",
+        "boto3",
+        "botocore",
+        "urllib3",
+    ):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     with DataDir(settings.data_dir) as data_dir, _listen(settings) as listener:
-        server = _Server(Platform(settings, data_dir), settings, listener, on_ready)
+        platform = Platform(settings, data_dir)
+        asyncio.run(platform.check())
+        server = _Server(platform, settings, listener, on_ready)
         server.run(sockets=[listener])
         return 0 if server.is_ready_told else 1
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field, SecretStr
 from pydantic_settings import (
@@ -77,6 +78,29 @@ class Settings(BaseSettings):
         default=None,
         description="Folder of the artifacts; artifacts/ in the data folder otherwise.",
     )
+    artifacts_url: str | None = Field(
+        default=None,
+        description="Bucket of the artifacts (s3://bucket/folder), for the machines of one database: what that does not need is deleted there. The local folder otherwise.",
+    )
+    s3_endpoint: str | None = Field(
+        default=None, description="URL of the bucket's S3 server; AWS otherwise."
+    )
+    s3_region: str = Field(default="us-east-1", description="The bucket's region.")
+    s3_addressing: Literal["auto", "path", "virtual"] = Field(
+        default="auto",
+        description="Where the bucket's name goes: into the path, into the host's name (virtual), or as boto3 sees fit.",
+    )
+    s3_ca_file: Path | None = Field(
+        default=None,
+        description="Certificates that vouch for the S3 server; those of the system otherwise.",
+    )
+    s3_access_key_id: str | None = Field(
+        default=None,
+        description="Whom the S3 server knows the platform as; what boto3 finds by itself otherwise.",
+    )
+    s3_secret_access_key: SecretStr | None = Field(
+        default=None, description="The secret of that access key."
+    )
     serializer_memory_bytes: int = Field(
         default=GIB,
         ge=GIB // 2,
@@ -84,6 +108,19 @@ class Settings(BaseSettings):
     )
     serializer_timeout_s: float = Field(
         default=3_600, gt=0, description="Longest a serializer may take."
+    )
+    artifact_sweep_s: float = Field(
+        default=600, gt=0, description="Seconds between two looks for artifacts that nobody needs."
+    )
+    artifact_grace_s: float = Field(
+        default=7 * 86_400,
+        ge=3_600,
+        description="How long an artifact is kept that no submission needs; a redeploy within this time need not serialize again.",
+    )
+    staging_grace_s: float = Field(
+        default=86_400,
+        ge=3_600,
+        description="How long what an unfinished serializer job wrote is kept for another to go on with.",
     )
 
     # Model servers

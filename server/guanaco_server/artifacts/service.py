@@ -24,6 +24,7 @@ from guanaco.errors import (
 from guanaco.submissions import Level, WeightDtype
 from guanaco_server.artifacts.adapters import CheckedAdapter
 from guanaco_server.artifacts.checks import CheckedModel
+from guanaco_server.artifacts.collector import ArtifactCollector
 from guanaco_server.artifacts.hub.hub import RepoSnapshot
 from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.deployments.clusters.cluster import Cluster, JobSpec
@@ -49,8 +50,15 @@ class SerializerOptions:
 
 
 class ArtifactService:
-    def __init__(self, store: ArtifactStore, cluster: Cluster, options: SerializerOptions) -> None:
+    def __init__(
+        self,
+        store: ArtifactStore,
+        collector: ArtifactCollector,
+        cluster: Cluster,
+        options: SerializerOptions,
+    ) -> None:
         self._store = store
+        self._collector = collector
         self._cluster = cluster
         self._options = options
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -61,6 +69,7 @@ class ArtifactService:
         """The artifact of a checked commit, serialized now unless it is there already."""
         job = self._job(snapshot, model, dtype)
         async with self._locks[job.key]:
+            await self._collector.keep(job.key)
             if found := await self._store.find(job.key):
                 await log(
                     "This commit is serialized already: its artifact is used again.", Level.INFO

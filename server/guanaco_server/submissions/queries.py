@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
-from sqlalchemy import select
+from sqlalchemy import or_, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -62,6 +63,18 @@ async def with_status(session: AsyncSession, *statuses: Status) -> Sequence[Subm
     return (
         await session.scalars(select(SubmissionRow).where(SubmissionRow.status.in_(statuses)))
     ).all()
+
+
+async def artifact_keys(session: AsyncSession, since: datetime) -> set[str]:
+    """Of all submissions but those that were torn down, or failed or were cancelled before that time."""
+    has_ended = SubmissionRow.status.in_((Status.FAILED, Status.CANCELLED))
+    keys = await session.scalars(
+        select(SubmissionRow.artifact_key).where(
+            SubmissionRow.status != Status.TORN_DOWN,
+            or_(~has_ended, SubmissionRow.updated_at >= since),
+        )
+    )
+    return {key for key in keys if key is not None}
 
 
 async def status_of(session: AsyncSession, submission_id: str) -> Status | None:

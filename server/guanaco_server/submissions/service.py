@@ -89,6 +89,11 @@ class SubmissionService:
             rows = await queries.with_status(session, Status.DEPLOYED, Status.INACTIVE)
             return [_serving(row) for row in rows]
 
+    async def needed_artifacts(self, since: datetime) -> set[str]:
+        """The artifact keys of all submissions but the torn down, and those that failed or were cancelled before."""
+        async with self._database.read() as session:
+            return await queries.artifact_keys(session, since)
+
     async def require_visible(self, account: Account, submission_id: str) -> Submission:
         """The submission with its stages; SubmissionNotFound for another developer's."""
         async with self._database.read() as session:

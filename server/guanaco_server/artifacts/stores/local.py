@@ -11,25 +11,34 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import shutil
+import tempfile
 import time
 import uuid
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from guanaco.errors import SerializerDied
+from guanaco.errors import SerializerDied, StoreUnreachable
+from guanaco_server.artifacts.stores.keys import checked_key
 from guanaco_server.formats.manifest import MANIFEST_NAME, TENSORS_NAME, Manifest
 from guanaco_server.serializer.ticket import JOURNAL_NAME, SerializerJob, Ticket, Upload
 
-KEY = re.compile(r"[0-9a-f]{8,128}")
 TICKET_NAME = "ticket.json"
 
 
 class LocalStore:
     def __init__(self, root: Path) -> None:
         self._root = root.absolute()
+
+    async def check(self) -> None:
+        try:
+            await asyncio.to_thread(self._try_out)
+        except OSError as error:
+            raise StoreUnreachable(
+                f"The artifacts' folder {self._root} cannot be used: {error.strerror}.",
+                hint="Check artifacts_dir, and who owns that folder.",
+            ) from None
 
     async def find(self, key: str) -> Manifest | None:
         return await asyncio.to_thread(self._find, key)
@@ -71,10 +80,15 @@ class LocalStore:
         return shutil.disk_usage(self._root).free
 
     def _published(self, key: str) -> Path:
-        return self._root / _checked(key)
+        return self._root / checked_key(key)
 
     def _staging(self, key: str) -> Path:
-        return self._root / ".staging" / _checked(key)
+        return self._root / ".staging" / checked_key(key)
+
+    def _try_out(self) -> None:
+        self._root.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=self._root) as probe:
+            probe.write(b"probe")
 
     def _find(self, key: str) -> Manifest | None:
         try:
@@ -125,13 +139,6 @@ class LocalStore:
         except FileNotFoundError:
             return
         shutil.rmtree(doomed, ignore_errors=True)
-
-
-def _checked(key: str) -> str:
-    """Keys become folder names: anything but hexadecimal digits is a mistake of ours."""
-    if not KEY.fullmatch(key):
-        raise ValueError(f"not an artifact key: {key!r}")
-    return key
 
 
 def _require_whole(staging: Path, key: str) -> Manifest:

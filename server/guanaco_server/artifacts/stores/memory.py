@@ -21,6 +21,9 @@ class MemoryStore:
         """Be the serializer job."""
         self._staged[key] = (manifest, dict(files))
 
+    async def check(self) -> None:
+        return
+
     async def find(self, key: str) -> Manifest | None:
         return self._published[key][0] if key in self._published else None
 

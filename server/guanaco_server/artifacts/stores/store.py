@@ -16,6 +16,10 @@ from guanaco_server.serializer.ticket import SerializerJob
 class ArtifactStore(Protocol):
     """Every call may be repeated. Keys are lower-case hexadecimal digits. Errors are StoreUnreachable and DiskFull."""
 
+    async def check(self) -> None:
+        """StoreUnreachable where artifacts cannot be written, read and deleted as this store does it."""
+        ...
+
     async def find(self, key: str) -> Manifest | None:
         """The manifest of a published artifact."""
         ...

@@ -1,0 +1,144 @@
+"""Deletes artifacts that nobody needs any more, and what dead serializer jobs left.
+
+    found in the store ──▶ needed ──(nobody needs it for the grace)──▶ doomed ──(deleted)──▶ forgotten
+                            ▲  │
+                            └──┘ touched: by every sweep for what submissions need, by whoever is about to use it
+
+An artifact is doomed by one guarded UPDATE, so that a touch comes either before, and saves it, or after, and is
+told to wait. Whoever dooms deletes; one that was not deleted within LEASE_S is taken over. A folder of a store
+belongs to one database: the artifacts of another would look like nobody's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from guanaco.errors import StoreUnreachable
+from guanaco_server.artifacts import queries
+from guanaco_server.artifacts.stores.store import ArtifactStore
+from guanaco_server.background import Background
+from guanaco_server.clock import Clock
+from guanaco_server.database.database import Database
+
+LEASE_S = 600  # many times what deleting a dozen files takes
+RETRY_S = 1.0
+
+NeededKeys = Callable[[datetime], Awaitable[set[str]]]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Graces:
+    """How long, in seconds, between two sweeps, and how long what nobody needs is kept."""
+
+    sweep_s: float
+    artifact_s: float
+    staging_s: float
+
+
+class ArtifactCollector:
+    """``needed_keys`` names the artifacts of all submissions but those that ended before a time."""
+
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        store: ArtifactStore,
+        needed_keys: NeededKeys,
+        graces: Graces,
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self._store = store
+        self._needed_keys = needed_keys
+        self._graces = graces
+        self._background = Background("artifact collector")
+
+    async def start(self) -> None:
+        self._background.start(self._run())
+
+    async def stop(self) -> None:
+        await self._background.stop()
+
+    async def touch(self, session: AsyncSession, key: str) -> bool:
+        """To be called before one looks for an artifact: True keeps it for the grace, False says that it is on its way out."""
+        return await queries.touch(session, key, self._clock.now())
+
+    async def keep(self, key: str) -> None:
+        """Touch an artifact; where it is on its way out, once it is gone and can be made again."""
+        while True:
+            async with self._database.write() as session:
+                if await self.touch(session, key):
+                    return
+            await self._take_over(key)
+            await asyncio.sleep(RETRY_S)
+
+    async def sweep(self) -> None:
+        """One look at everything. May be repeated, and be made by several platforms at once."""
+        await self._note_needed()
+        await self._finish_abandoned()
+        await self._collect_expired()
+        for key in await self._store.discard_stale(self._graces.staging_s):
+            logger.info("dropped what an unfinished job for artifact %s left", key)
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self.sweep()
+            except (StoreUnreachable, DBAPIError, OSError) as error:
+                logger.warning("collecting artifacts failed, trying again later: %s", error)
+            await asyncio.sleep(self._graces.sweep_s)
+
+    async def _note_needed(self) -> None:
+        published = set(await self._store.list_keys())
+        async with self._database.read() as session:
+            unmeasured = published - await queries.measured(session)
+        manifests = [await self._store.find(key) for key in sorted(unmeasured)]
+        sizes = {found.key: found.size_bytes for found in manifests if found is not None}
+        now = self._clock.now()
+        needed = await self._needed_keys(now - timedelta(seconds=self._graces.artifact_s))
+        async with self._database.write() as session:
+            await queries.note_sizes(session, sizes, now)
+            await queries.touch_all(session, needed, now)
+
+    async def _collect_expired(self) -> None:
+        before = self._clock.now() - timedelta(seconds=self._graces.artifact_s)
+        async with self._database.read() as session:
+            expired = await queries.expired(session, before)
+        for key in sorted(expired):
+            at = self._clock.now()
+            async with self._database.write() as session:
+                is_ours = await queries.doom(session, key, at, before)
+            if is_ours:
+                await self._delete(key, at)
+
+    async def _finish_abandoned(self) -> None:
+        async with self._database.read() as session:
+            abandoned = await queries.abandoned(session, self._lease_began_before())
+        for key in sorted(abandoned):
+            await self._take_over(key)
+
+    async def _take_over(self, key: str) -> None:
+        """Delete an artifact over whose deletion another platform died."""
+        at = self._clock.now()
+        async with self._database.write() as session:
+            is_ours = await queries.take_over(session, key, at, self._lease_began_before())
+        if is_ours:
+            await self._delete(key, at)
+
+    async def _delete(self, key: str, doomed_at: datetime) -> None:
+        await self._store.delete(key)
+        async with self._database.write() as session:
+            size_bytes = await queries.remove(session, key, doomed_at)
+        logger.info("deleted artifact %s (%d bytes): nobody needs it any more", key, size_bytes)
+
+    def _lease_began_before(self) -> datetime:
+        return self._clock.now() - timedelta(seconds=LEASE_S)

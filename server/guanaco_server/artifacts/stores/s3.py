@@ -1,0 +1,231 @@
+"""Artifacts in a bucket of S3, or of a server that speaks its protocol.
+
+    artifacts/<key>/   model.tensors, the small files, and last of all manifest.json
+    staging/<key>/     of an unpublished artifact: ticket, note of the multipart upload, journal, manifest
+
+An artifact is there once its manifest is, and that is one PUT, so none is ever seen in part. Nothing here asks
+the server to refuse an overwrite (If-None-Match): some servers ignore that silently. None is needed: a key stands
+for its content, so that two who write one artifact write the same bytes, and of two manifests either is right.
+
+The job that writes has presigned URLs only. Whatever is read back is checked against the manifest's SHA-256.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+
+from pydantic import ValidationError
+
+from guanaco.errors import SerializerDied, StoreUnreachable
+from guanaco_server.artifacts.stores.keys import KEY, checked_key
+from guanaco_server.artifacts.stores.s3_client import Bucket, S3Config, StoredObject
+from guanaco_server.artifacts.stores.s3_probe import try_out
+from guanaco_server.artifacts.stores.s3_uploads import OpenUpload, Uploads
+from guanaco_server.formats.manifest import MANIFEST_NAME, TENSORS_NAME, Manifest
+from guanaco_server.serializer.ticket import (
+    JOURNAL_NAME,
+    SMALL_FILES,
+    SerializerJob,
+    Ticket,
+    Upload,
+)
+
+TICKET_NAME = "ticket.json"
+
+
+class S3Store:
+    def __init__(self, config: S3Config) -> None:
+        self._bucket = Bucket(config)
+        self._uploads = Uploads(self._bucket)
+
+    async def check(self) -> None:
+        await asyncio.to_thread(try_out, self._bucket)
+
+    async def find(self, key: str) -> Manifest | None:
+        return await asyncio.to_thread(self._find, key)
+
+    async def list_keys(self) -> list[str]:
+        return await asyncio.to_thread(self._list_keys)
+
+    async def read(self, key: str, path: str) -> bytes:
+        return await asyncio.to_thread(self._read, key, path)
+
+    async def begin(self, job: SerializerJob, max_bytes: int) -> str:
+        return await asyncio.to_thread(self._begin, job, max_bytes)
+
+    async def publish(self, key: str) -> Manifest:
+        return await asyncio.to_thread(self._publish, key)
+
+    async def discard(self, key: str) -> None:
+        await asyncio.to_thread(self._discard, key)
+
+    async def discard_stale(self, older_than_s: float) -> list[str]:
+        before = datetime.now(UTC) - timedelta(seconds=older_than_s)
+        return await asyncio.to_thread(self._discard_stale, before)
+
+    async def delete(self, key: str) -> None:
+        await asyncio.to_thread(self._delete, key)
+
+    def uri(self, key: str) -> str:
+        return self._bucket.uri(f"artifacts/{checked_key(key)}")
+
+    async def access(self, key: str) -> dict[str, str]:
+        return await asyncio.to_thread(self._access, key)
+
+    async def free_bytes(self) -> int | None:
+        return None
+
+    def _find(self, key: str) -> Manifest | None:
+        data = self._bucket.get(_published(key, MANIFEST_NAME))
+        try:
+            return Manifest.model_validate_json(data) if data is not None else None
+        except ValidationError:
+            raise StoreUnreachable(
+                f"The manifest of {self.uri(key)} cannot be read.",
+                hint="Delete that artifact: it is made again when it is needed.",
+            ) from None
+
+    def _list_keys(self) -> list[str]:
+        return sorted(_keys_published(self._bucket.objects("artifacts/")))
+
+    def _read(self, key: str, path: str) -> bytes:
+        missing = FileNotFoundError(f"no {path} in artifact {key}")
+        manifest = self._find(key)
+        if manifest is None:
+            raise missing
+        if path == MANIFEST_NAME:
+            return manifest.model_dump_json().encode()
+        listed = {file.path: file for file in manifest.files}
+        data = self._bucket.get(_published(key, path)) if path in listed else None
+        if data is None:
+            raise missing
+        if hashlib.sha256(data).hexdigest() != listed[path].sha256:
+            raise StoreUnreachable(
+                f"{path} in {self.uri(key)} is not what was stored there.",
+                hint="Delete that artifact: it is made again when it is needed.",
+            )
+        return data
+
+    def _begin(self, job: SerializerJob, max_bytes: int) -> str:
+        upload = self._uploads.find(job.key, max_bytes)
+        if upload is None:  # what is written down of an earlier upload is not true of this one
+            for name in (JOURNAL_NAME, MANIFEST_NAME):
+                self._bucket.delete(_staging(job.key, name))
+            upload = self._uploads.create(job.key, max_bytes)
+        ticket = Ticket(**job.model_dump(), upload=self._places(job.key, upload, max_bytes))
+        self._bucket.put(_staging(job.key, TICKET_NAME), ticket.model_dump_json().encode())
+        return self._bucket.presign("get_object", _staging(job.key, TICKET_NAME))
+
+    def _places(self, key: str, upload: OpenUpload, max_bytes: int) -> Upload:
+        names = {name: _published(key, name) for name in SMALL_FILES}
+        names |= {name: _staging(key, name) for name in (JOURNAL_NAME, MANIFEST_NAME)}
+        journal = self._bucket.presign("get_object", names[JOURNAL_NAME])
+        return Upload(
+            identity=upload.upload_id,
+            part_bytes=upload.part_bytes,
+            part_urls=self._uploads.part_urls(key, upload, max_bytes),
+            put_urls={
+                name: self._bucket.presign("put_object", path) for name, path in names.items()
+            },
+            get_urls={JOURNAL_NAME: journal},
+        )
+
+    def _publish(self, key: str) -> Manifest:
+        manifest = self._find(key)
+        if manifest is None:
+            manifest = self._staged(key)
+            self._uploads.complete(key, manifest.tensors_bytes)
+            self._require_sizes(manifest)
+            self._bucket.put(_published(key, MANIFEST_NAME), manifest.model_dump_json().encode())
+        self._drop_staging(key)
+        return manifest
+
+    def _staged(self, key: str) -> Manifest:
+        data = self._bucket.get(_staging(key, MANIFEST_NAME))
+        if data is None:
+            raise SerializerDied("The serializer left no whole artifact: there is no manifest.")
+        try:
+            manifest = Manifest.model_validate_json(data)
+        except ValidationError as error:
+            raise SerializerDied("The serializer left a manifest that cannot be read.") from error
+        if manifest.key != key:
+            raise SerializerDied("The serializer left the artifact of another key.")
+        return manifest
+
+    def _require_sizes(self, manifest: Manifest) -> None:
+        sizes = {file.path: file.size_bytes for file in manifest.files}
+        for name, size in {TENSORS_NAME: manifest.tensors_bytes, **sizes}.items():
+            if self._bucket.size(_published(manifest.key, name)) != size:
+                raise SerializerDied(
+                    f"The serializer left no whole artifact: {name} is not as listed."
+                )
+
+    def _discard(self, key: str) -> None:
+        if self._find(key) is None:
+            self._drop(_published(key, ""))
+        self._drop_staging(key)
+
+    def _drop_staging(self, key: str) -> None:
+        """The notes go last: by them a discard that was cut short is found again."""
+        self._uploads.abort(key)
+        self._drop(_staging(key, ""))
+
+    def _discard_stale(self, before: datetime) -> list[str]:
+        stale = sorted(key for key, at in self._last_signs().items() if at < before)
+        for key in stale:
+            self._discard(key)
+        return stale
+
+    def _last_signs(self) -> dict[str, datetime]:
+        """When each artifact that is not published, or is being written again, was last written to."""
+        written = list(self._bucket.objects("artifacts/"))
+        published = {f"artifacts/{key}/" for key in _keys_published(written)}
+        signs = [(found.name, found.modified_at) for found in self._bucket.objects("staging/")]
+        signs += [
+            (found.name, found.modified_at)
+            for found in written
+            if found.name.rpartition("/")[0] + "/" not in published
+        ]
+        for upload in self._uploads.all_open():
+            signs.append((upload.name, self._uploads.last_written(upload)))
+        latest: dict[str, datetime] = {}
+        for name, at in signs:
+            key = name.split("/")[1]
+            if KEY.fullmatch(key):
+                latest[key] = max(latest.get(key, at), at)
+        return latest
+
+    def _delete(self, key: str) -> None:
+        """The manifest first: what is left of a delete that was cut short is no artifact, and goes as stale."""
+        self._bucket.delete(_published(key, MANIFEST_NAME))
+        self._drop(_published(key, ""))
+
+    def _access(self, key: str) -> dict[str, str]:
+        manifest = self._find(key)
+        return {
+            path: self._bucket.presign("get_object", _published(key, path))
+            for path in (manifest.paths if manifest else ())
+        }
+
+    def _drop(self, folder: str) -> None:
+        for found in list(self._bucket.objects(folder)):
+            self._bucket.delete(found.name)
+
+
+def _keys_published(objects: Iterable[StoredObject]) -> Iterator[str]:
+    """From the names of all objects: ten or so an artifact, a thousand a request."""
+    for found in objects:
+        _, key, *rest = found.name.split("/")
+        if rest == [MANIFEST_NAME] and KEY.fullmatch(key):
+            yield key
+
+
+def _published(key: str, name: str) -> str:
+    return f"artifacts/{checked_key(key)}/{name}"
+
+
+def _staging(key: str, name: str) -> str:
+    return f"staging/{checked_key(key)}/{name}"

@@ -1,0 +1,170 @@
+"""One bucket, or a folder of it, through boto3: small objects, listings and presigned URLs.
+
+Every call is synchronous and safe in any thread. boto3 takes 0.3 s to import, so that happens in the constructor.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from guanaco.errors import InvalidSettings
+from guanaco_server.artifacts.stores.s3_errors import Missing, translated
+
+CONNECT_TIMEOUT_S = 5
+READ_TIMEOUT_S = (
+    120  # completing an upload is one request, in which some servers copy the whole file
+)
+CONNECTIONS = 16
+LONGEST_URL_LIFETIME_S = 7 * 24 * 3600  # S3 signs for no longer
+
+Addressing = Literal["auto", "path", "virtual"]
+
+
+@dataclass(frozen=True)
+class S3Config:
+    """``endpoint`` is None for AWS. Without credentials here, boto3 looks where it always does."""
+
+    bucket: str
+    prefix: str = ""
+    endpoint: str | None = None
+    region: str = "us-east-1"
+    addressing: Addressing = "auto"
+    ca_file: str | None = None
+    access_key_id: str | None = None
+    secret_access_key: str | None = field(default=None, repr=False)
+    url_lifetime_s: int = 3600
+    attempts: int = 8
+
+    @property
+    def place(self) -> str:
+        """The server, for people."""
+        return urlsplit(self.endpoint).netloc.rpartition("@")[2] if self.endpoint else "AWS S3"
+
+
+def split_url(url: str) -> tuple[str, str]:
+    """Bucket and prefix of ``s3://bucket/prefix``; InvalidSettings for anything else."""
+    parts = urlsplit(url)
+    if parts.scheme != "s3" or not parts.netloc or parts.query or parts.fragment:
+        raise InvalidSettings(
+            "artifacts_url is not the URL of a bucket.",
+            hint="Write s3://bucket or s3://bucket/folder.",
+        )
+    return parts.netloc, parts.path.strip("/")
+
+
+@dataclass(frozen=True)
+class StoredObject:
+    name: str
+    size_bytes: int
+    modified_at: datetime
+
+
+class Bucket:
+    """``name`` is an object's key without the prefix."""
+
+    def __init__(self, config: S3Config) -> None:
+        self.config = config
+        self._root = f"{config.prefix}/" if config.prefix else ""
+        self.boto = _connect(config)
+
+    def calls(self, *, may_miss: bool = False) -> AbstractContextManager[None]:
+        """Around every use of ``boto``; where ``may_miss``, Missing is raised for what is not there."""
+        return translated(self.config.place, self.config.bucket, may_miss=may_miss)
+
+    def at(self, name: str) -> dict[str, str]:
+        """What every boto3 call on one object wants."""
+        return {"Bucket": self.config.bucket, "Key": self._root + name}
+
+    def below(self, name: str) -> dict[str, str]:
+        """What every boto3 listing wants."""
+        return {"Bucket": self.config.bucket, "Prefix": self._root + name}
+
+    def name_of(self, key: str) -> str:
+        return key.removeprefix(self._root)
+
+    def uri(self, name: str) -> str:
+        return f"s3://{self.config.bucket}/{self._root}{name}"
+
+    def get(self, name: str) -> bytes | None:
+        try:
+            with self.calls(may_miss=True):
+                data: bytes = self.boto.get_object(**self.at(name))["Body"].read()
+        except Missing:
+            return None
+        return data
+
+    def put(self, name: str, data: bytes) -> None:
+        """The checksum is a header of its own: a trailer, boto3's other way, is refused by some servers."""
+        digest = base64.b64encode(hashlib.sha256(data).digest()).decode()
+        with self.calls():
+            self.boto.put_object(**self.at(name), Body=data, ChecksumSHA256=digest)
+
+    def size(self, name: str) -> int | None:
+        try:
+            with self.calls(may_miss=True):
+                return int(self.boto.head_object(**self.at(name))["ContentLength"])
+        except Missing:
+            return None
+
+    def delete(self, name: str) -> None:
+        try:
+            with self.calls(may_miss=True):
+                self.boto.delete_object(**self.at(name))
+        except Missing:
+            return
+
+    def objects(self, name: str) -> Iterator[StoredObject]:
+        """Every object whose name begins so."""
+        with self.calls():
+            pages = self.boto.get_paginator("list_objects_v2").paginate(**self.below(name))
+            for page in pages:
+                for entry in page.get("Contents", ()):
+                    yield StoredObject(
+                        self.name_of(entry["Key"]), entry["Size"], entry["LastModified"]
+                    )
+
+    def presign(self, operation: str, name: str, **more: Any) -> str:
+        """A URL that does one thing with one object until it expires, and is a secret until then."""
+        lifetime = min(self.config.url_lifetime_s, LONGEST_URL_LIFETIME_S)
+        with self.calls():
+            url: str = self.boto.generate_presigned_url(
+                operation, Params={**self.at(name), **more}, ExpiresIn=lifetime
+            )
+        return url
+
+
+def _connect(config: S3Config) -> Any:
+    import boto3
+    from botocore.config import Config
+
+    if config.ca_file is not None and not Path(config.ca_file).is_file():
+        raise InvalidSettings(f"s3_ca_file names no file: {config.ca_file}.")
+    options = Config(
+        signature_version="s3v4",
+        s3={"addressing_style": config.addressing},
+        retries={"mode": "standard", "total_max_attempts": config.attempts},
+        connect_timeout=CONNECT_TIMEOUT_S,
+        read_timeout=READ_TIMEOUT_S,
+        max_pool_connections=CONNECTIONS,
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+    )
+    try:
+        return boto3.session.Session(
+            aws_access_key_id=config.access_key_id,
+            aws_secret_access_key=config.secret_access_key,
+            region_name=config.region,
+        ).client("s3", endpoint_url=config.endpoint, verify=config.ca_file, config=options)
+    except ValueError:
+        raise InvalidSettings(
+            "s3_endpoint is not the URL of a server.",
+            hint="Write https://host or http://host:port.",
+        ) from None

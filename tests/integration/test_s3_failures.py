@@ -1,0 +1,79 @@
+"""A bucket that cannot be used says why in a sentence, and tells no secret."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from guanaco.errors import StoreUnreachable
+from guanaco_server.artifacts.stores.s3 import S3Store
+from guanaco_server.artifacts.stores.s3_client import S3Config
+from tests.fixtures.s3 import SECRET, S3Server
+from tests.fixtures.store_jobs import KEY, job
+
+CALLS: dict[str, Callable[[S3Store], Awaitable[Any]]] = {
+    "check": lambda store: store.check(),
+    "find": lambda store: store.find(KEY),
+    "list_keys": lambda store: store.list_keys(),
+    "begin": lambda store: store.begin(job(), 1_000_000),
+    "discard_stale": lambda store: store.discard_stale(0),
+}
+
+
+async def refused(config: S3Config, match: str) -> None:
+    """Every call fails with one sentence, which tells no secret."""
+    for name, call in CALLS.items():
+        with pytest.raises(StoreUnreachable, match=match) as caught:
+            await call(S3Store(config))
+        told = f"{caught.value.detail} {caught.value.hint}"
+        assert SECRET not in told, name
+        assert config.secret_access_key not in told
+        assert "\n" not in told
+
+
+async def test_a_bucket_that_is_not_there_is_said_in_a_sentence(s3_server: S3Server) -> None:
+    await refused(s3_server.config(), "There is no bucket guanaco-")
+
+
+async def test_wrong_credentials_are_said_in_a_sentence(s3_server: S3Server) -> None:
+    if not s3_server.does_check:
+        pytest.skip(f"{s3_server.name} checks no credentials.")
+    config = s3_server.bucket()
+    await refused(replace(config, secret_access_key="wrong-secret"), "refuses the platform's")
+    await refused(replace(config, access_key_id="nobody-known"), "refuses the platform's")
+
+
+async def test_a_server_that_is_down_is_said_in_a_sentence(s3_server: S3Server) -> None:
+    config = s3_server.config(endpoint="http://127.0.0.1:9", attempts=1)
+    await refused(config, "at 127.0.0.1:9 does not answer")
+
+
+class _Website(BaseHTTPRequestHandler):
+    """Knows no page."""
+
+    def do_GET(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.send_response(404)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_PUT = do_HEAD = do_POST = do_DELETE = do_GET  # noqa: N815  http.server chose these names
+
+    def log_message(self, format: str, *args: object) -> None:
+        return
+
+
+async def test_a_server_that_is_no_s3_server_is_said_in_a_sentence(moto: S3Server) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Website) as website:
+        thread = Thread(target=website.serve_forever)
+        thread.start()
+        config = moto.config(endpoint=f"http://127.0.0.1:{website.server_port}")
+        with pytest.raises(StoreUnreachable, match="answered 404"):
+            await S3Store(config).check()
+        website.shutdown()
+        thread.join()
