@@ -233,7 +233,12 @@ def _engine(settings: Settings) -> EngineOptions:
         "-m",
         "guanaco_server.engine.serve",
     ]
-    return EngineOptions(command=tuple(command), args=tuple(settings.engine_args))
+    return EngineOptions(
+        command=tuple(command),
+        args=tuple(settings.engine_args),
+        cache_dir=settings.engine_cache_path.absolute(),
+        cache_bytes=settings.engine_cache_bytes,
+    )
 
 
 def _serializer(settings: Settings) -> SerializerOptions:

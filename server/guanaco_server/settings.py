@@ -135,6 +135,15 @@ class Settings(BaseSettings):
         default=None,
         description="Replaces the engine's own command (`ENGINE_PYTHON -m guanaco_server.engine.serve`); for a wrapper, or a scripted server in tests.",
     )
+    engine_cache_dir: Path | None = Field(
+        default=None,
+        description="Folder in which this machine keeps artifacts of a remote store; engine-cache/ in the data folder otherwise.",
+    )
+    engine_cache_bytes: int = Field(
+        default=50 * GIB,
+        ge=0,
+        description="Size limit of that folder; the least recently used artifacts go. 0 keeps none.",
+    )
     engine_ports: tuple[int, int] = Field(
         default=(21_000, 29_999), description="Ports of model servers, first and last."
     )
@@ -192,6 +201,10 @@ class Settings(BaseSettings):
     @property
     def artifacts_path(self) -> Path:
         return self.artifacts_dir or self.data_dir / "artifacts"
+
+    @property
+    def engine_cache_path(self) -> Path:
+        return self.engine_cache_dir or self.data_dir / "engine-cache"
 
     @property
     def sqlalchemy_url(self) -> str:

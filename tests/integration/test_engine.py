@@ -167,8 +167,7 @@ async def model_server(folder: Path, artifact: Path) -> AsyncIterator[LocalClust
         fcntl.flock(lock, fcntl.LOCK_EX)
         cluster = LocalCluster(folder / "cluster", folder / "platform.lock", 0, (21_000, 29_999))
         await cluster.start()
-        tensors = (artifact / TENSORS_NAME).as_uri()
-        command = f"-m guanaco_server.engine.serve --model-dir {artifact} --tensors {tensors} --name tiny_v1"
+        command = f"-m guanaco_server.engine.serve --artifact {artifact.as_uri()} --name tiny_v1"
         limits = (
             "--port",
             "{port}",

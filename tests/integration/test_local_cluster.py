@@ -11,6 +11,7 @@ import sys
 import textwrap
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, TypeVar
 
@@ -121,6 +122,19 @@ async def test_another_spec_replaces_the_process(cluster: LocalCluster, tmp_path
     await cluster.apply_deployment(scripted("m-tiny", "--name", "other"))
     assert leader(tmp_path) != first
     assert not is_live(first)
+
+
+async def test_secrets_reach_the_server_and_nothing_else(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    given = shell("m-tiny", "echo $TOKEN; sleep 600")
+    await cluster.apply_deployment(replace(given, secrets={"TOKEN": "first"}))
+    lines = await until(lambda: (tmp_path / "cluster" / "m-tiny" / "server.log").read_text())
+    assert lines == "first\n"
+    assert "first" not in (tmp_path / "cluster" / "m-tiny" / "deployment.json").read_text()
+    before = leader(tmp_path)
+    await cluster.apply_deployment(replace(given, secrets={"TOKEN": "second"}))
+    assert leader(tmp_path) == before
 
 
 async def test_a_server_that_died_shows_its_exit_status_and_log_and_is_started_again(

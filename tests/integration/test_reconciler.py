@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from guanaco.accounts import Role
-from guanaco.errors import ModelServerDied
+from guanaco.errors import ModelServerDied, StoreUnreachable
 from guanaco.submissions import Quantization, Status
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.clusters.cluster import DeploymentSpec
 from guanaco_server.deployments.reconciler import HANGS_AFTER, STABLE_S, Reconciler
 from guanaco_server.deployments.service import Deployment
 from guanaco_server.deployments.specs import deployment_name
+from guanaco_server.engine.artifact_source import URLS_VARIABLE
+from guanaco_server.formats.manifest import MANIFEST_NAME, TENSORS_NAME
 from guanaco_server.submissions.pipeline.readiness import evidence
 from tests.fixtures.world import World
 
@@ -140,3 +144,33 @@ async def test_a_withdrawn_server_is_stopped_and_a_late_apply_does_not_bring_it_
     await world.deployments.remove(ID)
     await world.deployments.apply(Deployment(ID, 1, "a" * 64, 1_096))
     assert await world.cluster.list_deployments() == []
+
+
+async def test_each_start_of_a_server_gets_fresh_urls_of_a_remote_artifact(world: Kept) -> None:
+    await world.make_ready()
+    first = world.cluster.deployments[NAME].spec
+    assert "a" * 64 in " ".join(first.command)
+    assert set(json.loads(first.secrets[URLS_VARIABLE])) == {TENSORS_NAME, MANIFEST_NAME}
+    assert not any("manifest.json" in part for part in first.command)
+    world.cluster.die(NAME)
+    await world.reconciler.reconcile()
+    assert world.cluster.starts == [NAME, NAME]
+
+
+async def test_a_store_out_of_reach_counts_as_no_restart(database: Database) -> None:
+    world = Kept(database)
+    await world.make_ready()
+    world.cluster.die(NAME)
+    reach, world.store.access = world.store.access, _out_of_reach  # type: ignore[method-assign]
+    for _ in range(5):
+        with pytest.raises(StoreUnreachable):
+            await world.reconciler.reconcile()
+    assert world.given_up == []
+    assert world.deployments.endpoints() == {}
+    world.store.access = reach  # type: ignore[method-assign]
+    await world.reconciler.reconcile()
+    assert world.cluster.starts == [NAME, NAME]
+
+
+async def _out_of_reach(key: str) -> dict[str, str]:
+    raise StoreUnreachable("The store does not answer.")

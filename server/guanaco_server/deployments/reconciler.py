@@ -17,6 +17,7 @@ from datetime import timedelta
 
 from sqlalchemy.exc import DBAPIError
 
+from guanaco.errors import StoreUnreachable
 from guanaco_server.background import Background
 from guanaco_server.clock import Clock
 from guanaco_server.deployments.clusters.cluster import Cluster
@@ -86,7 +87,7 @@ class Reconciler:
             self._deployments.woken.clear()
             try:
                 await self.reconcile()
-            except (DBAPIError, OSError) as error:
+            except (DBAPIError, OSError, StoreUnreachable) as error:
                 logger.warning("reconciling failed, trying again: %s", error)
                 await asyncio.sleep(INTERVAL_S)
 
@@ -97,7 +98,8 @@ class Reconciler:
             await self._deployments.mark(row.submission_id, Phase.READY, seen.endpoint)
             return
         await self._deployments.mark(row.submission_id, Phase.RESTARTING, restarts=0)
-        await self._deployments.apply(_deployment(row))
+        with contextlib.suppress(StoreUnreachable):  # the background loop tries again
+            await self._deployments.apply(_deployment(row))
 
     async def _tend(self, row: DeploymentRow) -> None:
         seen = await self._deployments.look(row.submission_id)
@@ -127,8 +129,9 @@ class Reconciler:
             await self._give_up(row.submission_id, lines)
             return
         logger.warning("%s died: starting it again (%d)", row.submission_id, restarts)
+        self._deployments.note_endpoint(row.submission_id, None)
+        await self._deployments.apply(_deployment(row))  # a store out of reach counts as no restart
         await self._deployments.mark(row.submission_id, Phase.RESTARTING, restarts=restarts)
-        await self._deployments.apply(_deployment(row))
 
     def _hangs(self, row: DeploymentRow) -> bool:
         """A ready server that fails its health checks, or a restarted one that does not get ready."""

@@ -20,7 +20,12 @@ from guanaco_server.database.database import Database
 from guanaco_server.deployments import queries
 from guanaco_server.deployments.clusters.cluster import Cluster, ReplicaPhase
 from guanaco_server.deployments.model_server import ModelServer
-from guanaco_server.deployments.specs import EngineOptions, deployment_name, model_server_spec
+from guanaco_server.deployments.specs import (
+    EngineOptions,
+    deployment_name,
+    is_remote,
+    model_server_spec,
+)
 from guanaco_server.deployments.tables import DeploymentRow, Phase
 
 
@@ -117,13 +122,16 @@ class DeploymentService:
             async with self._database.read() as session:
                 if await queries.by_submission(session, deployment.submission_id) is None:
                     return
+            uri = self._store.uri(deployment.artifact_key)
             await self._cluster.apply_deployment(
                 model_server_spec(
                     deployment.submission_id,
                     deployment.run,
-                    self._store.uri(deployment.artifact_key),
+                    uri,
                     deployment.max_model_tokens,
                     self._engine,
+                    # Fresh ones each time: a server that starts again must not get those that expired.
+                    await self._store.access(deployment.artifact_key) if is_remote(uri) else {},
                     deployment.quantization,
                 )
             )

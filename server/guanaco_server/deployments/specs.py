@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from guanaco.submissions import Quantization
 from guanaco_server.deployments.clusters.cluster import DeploymentSpec
-from guanaco_server.formats.manifest import TENSORS_NAME
+from guanaco_server.engine.artifact_source import URLS_VARIABLE
 
 NAME_CHARS = 48
 ENGINE_QUANTIZATION = {  # vLLM 0.32's names for what it quantizes while loading
@@ -25,6 +27,8 @@ class EngineOptions:
 
     command: tuple[str, ...]
     args: tuple[str, ...]
+    cache_dir: Path | None = None
+    cache_bytes: int = 0
 
 
 def deployment_name(submission_id: str) -> str:
@@ -33,21 +37,27 @@ def deployment_name(submission_id: str) -> str:
     return f"m-{slug}-{hashlib.sha256(submission_id.encode()).hexdigest()[:8]}"
 
 
+def is_remote(artifact_uri: str) -> bool:
+    """Whether a model server needs URLs to open it."""
+    return urlsplit(artifact_uri).scheme != "file"
+
+
 def model_server_spec(
     submission_id: str,
     run: int,
     artifact_uri: str,
     max_model_tokens: int,
     engine: EngineOptions,
+    urls: Mapping[str, str],
     quantization: Quantization | None = None,
 ) -> DeploymentSpec:
-    """Another run has another spec, so that a redeploy gets a fresh server."""
+    """Another run has another spec, so that a redeploy gets a fresh server; other ``urls`` make no other."""
     return DeploymentSpec(
         name=deployment_name(submission_id),
         command=(
             *engine.command,
-            *("--model-dir", str(Path(unquote(urlsplit(artifact_uri).path)))),
-            *("--tensors", f"{artifact_uri}/{TENSORS_NAME}"),
+            *("--artifact", artifact_uri),
+            *(_cache_arguments(engine) if is_remote(artifact_uri) else ()),
             *("--name", submission_id),
             *("--host", "127.0.0.1"),
             *("--port", "{port}"),
@@ -56,4 +66,11 @@ def model_server_spec(
             *engine.args,
         ),
         environment={"GUANACO_RUN": str(run)},
+        secrets={URLS_VARIABLE: json.dumps(dict(urls))} if urls else {},
     )
+
+
+def _cache_arguments(engine: EngineOptions) -> tuple[str, ...]:
+    if engine.cache_dir is None or engine.cache_bytes == 0:
+        return ()
+    return ("--cache-dir", str(engine.cache_dir), "--cache-bytes", str(engine.cache_bytes))

@@ -1,39 +1,64 @@
-"""vLLM load format ``guanaco``: a checkpoint's tensors, read by tensorizer from the artifact store.
+"""vLLM load format ``guanaco``: a checkpoint's tensors, verified, from the artifact store or this node's cache.
 
-``vllm.general_plugins`` calls ``register`` in each of vLLM's processes. Use it with
-``--load-format guanaco --model-loader-extra-config '{"tensors_uri": "file:///…/model.tensors"}'``;
-the model folder then needs only the config and tokenizer files.
+``vllm.general_plugins`` calls ``register`` in each of vLLM's processes; serve.py chooses the format, and says in
+``--model-loader-extra-config`` where the artifact is. A tensor is a view of the mapped file, or of the buffer that
+it was received in; vLLM's weight loaders copy from it to the device, each rank the slice that is its own.
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
 import logging
+import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from typing import Any
 
 import torch
-from tensorizer import TensorDeserializer
-from tensorizer.serialization import HashMismatchError
 from torch import nn
-from vllm.config import ModelConfig
+from vllm.config import ModelConfig, get_current_vllm_config
 from vllm.config.load import LoadConfig
+from vllm.distributed import get_tensor_model_parallel_rank, get_tensor_model_parallel_world_size
 from vllm.model_executor.model_loader import register_model_loader
 from vllm.model_executor.model_loader.base_loader import BaseModelLoader
+from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
+from vllm.model_executor.model_loader.ep_weight_filter import parse_expert_id, should_skip_weight
+from vllm.model_executor.models.utils import is_pp_missing_parameter
+
+from guanaco_server.engine.artifact_errors import DamagedArtifactError
+from guanaco_server.engine.artifact_source import ArtifactSource, ModelFolder, read_manifest
+from guanaco_server.engine.cached_tensors import read_copy, read_through_cache
+from guanaco_server.engine.local_tensors import read_local
+from guanaco_server.engine.remote_tensors import read_remote
+from guanaco_server.engine.selection import Selection
+from guanaco_server.formats.manifest import TENSORS_NAME, Manifest, TensorRecord
 
 LOAD_FORMAT = "guanaco"
-URI_KEY = "tensors_uri"
-GROUP_TENSORS = 16  # held beside the model at once; about two layers, 0.8 GB of a 7B model
-READERS = 4
+DTYPES = {
+    "BOOL": torch.bool,
+    "U8": torch.uint8,
+    "I8": torch.int8,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "U16": torch.uint16,
+    "I16": torch.int16,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "U32": torch.uint32,
+    "I32": torch.int32,
+    "F32": torch.float32,
+    "U64": torch.uint64,
+    "I64": torch.int64,
+    "F64": torch.float64,
+}
 
 logger = logging.getLogger("vllm.guanaco")
 
 
-class DamagedArtifactError(RuntimeError):
-    """The artifact's bytes are not those that were written."""
+def extra_config(artifact_uri: str, found: ModelFolder) -> dict[str, Any]:
+    """What the loader is told; no secret."""
+    return {"artifact": artifact_uri, "folder": str(found.path), "is_cached": found.is_cached}
 
 
 class ArtifactLoader(BaseModelLoader):
@@ -42,28 +67,65 @@ class ArtifactLoader(BaseModelLoader):
     def __init__(self, load_config: LoadConfig) -> None:
         super().__init__(load_config)
         extra = load_config.model_loader_extra_config
-        uri = extra.get(URI_KEY) if isinstance(extra, dict) else None
-        if not isinstance(uri, str):
+        if not isinstance(extra, dict) or not {"artifact", "folder"} <= extra.keys():
             raise ValueError(
-                f"--load-format {LOAD_FORMAT} needs {URI_KEY} in --model-loader-extra-config."
+                f"--load-format {LOAD_FORMAT} needs artifact and folder in --model-loader-extra-config."
             )
-        self._uri = uri
+        self._source = ArtifactSource.from_environment(extra["artifact"])
+        self._folder = ModelFolder(Path(extra["folder"]), bool(extra.get("is_cached")))
+        self.local_expert_ids: set[int] | None = None  # set by vLLM's own filter
 
     def download_model(self, model_config: ModelConfig) -> None:
         """Nothing to fetch beforehand: the tensors are streamed."""
 
     def load_weights(self, model: nn.Module, model_config: ModelConfig) -> None:
         started = time.perf_counter()
-        device = next(model.parameters()).device
-        loaded = model.load_weights(read_tensors(self._uri, device))
+        manifest = read_manifest(self._folder.path)
+        loaded = model.load_weights(self._tensors(manifest, self._selection(model, model_config)))
         # vLLM's own loader asks the same of unquantized models whose class reports what it loaded.
         if loaded is not None and model_config.quantization is None:
             missing = {name for name, _ in model.named_parameters()} - loaded
             if missing:
                 raise DamagedArtifactError(
-                    f"{self._uri} has no weights for {', '.join(sorted(missing))}."
+                    f"{self._source.uri} has no weights for {', '.join(sorted(missing))}."
                 )
-        logger.info("Loaded %s in %.2f s", self._uri, time.perf_counter() - started)
+        logger.info("Loaded %s in %.2f s", self._source.uri, time.perf_counter() - started)
+
+    def _selection(self, model: nn.Module, model_config: ModelConfig) -> Selection:
+        """Not the layers of other pipeline ranks, nor, if asked (--enable-ep-weight-filter), the experts of other ranks."""
+        DefaultModelLoader._init_ep_weight_filter(self, model_config)
+        experts = self.local_expert_ids
+        shares_file = get_current_vllm_config().parallel_config.nnodes == 1
+        return Selection(
+            is_wanted=lambda name: (
+                not should_skip_weight(name, experts) and not _is_in_another_stage(name, model)
+            ),
+            rank=get_tensor_model_parallel_rank() if shares_file else 0,
+            ranks=get_tensor_model_parallel_world_size() if shares_file else 1,
+            is_ours_alone=lambda name: experts is not None and parse_expert_id(name) is not None,
+        )
+
+    def _tensors(
+        self, manifest: Manifest, selection: Selection
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        for record, view in self._read(manifest, selection):
+            yield record.name, as_tensor(record, view)
+
+    def _read(
+        self, manifest: Manifest, selection: Selection
+    ) -> Iterator[tuple[TensorRecord, memoryview]]:
+        folder = self._folder.path
+        if self._source.folder is not None:
+            return read_local(folder / TENSORS_NAME, manifest, selection)
+        if not self._folder.is_cached:
+            if selection.ranks > 1:
+                logger.info(
+                    "Each rank reads whole tensors: without a node cache there is no file to share, and vLLM's weight loaders slice whole tensors."
+                )
+            return read_remote(self._source.url(TENSORS_NAME), manifest, selection)
+        if (folder / TENSORS_NAME).exists():
+            return read_copy(folder / TENSORS_NAME, manifest, selection)
+        return read_through_cache(self._source.url(TENSORS_NAME), manifest, folder, selection)
 
 
 @functools.cache
@@ -72,39 +134,22 @@ def register() -> None:
     register_model_loader(LOAD_FORMAT)(ArtifactLoader)
 
 
-def read_tensors(uri: str, device: torch.device) -> Iterator[tuple[str, torch.Tensor]]:
-    """Each tensor of the artifact, its hash verified, with at most GROUP_TENSORS in memory."""
-    try:
-        with _open(uri, device, None) as index:
-            names = list(index.keys())
-        for group in _groups(names):
-            with _open(uri, device, frozenset(group)) as tensors:
-                for _, _, name, tensor in tensors.read_tensors():
-                    yield name, tensor
-    except HashMismatchError as error:
-        raise DamagedArtifactError(f"{uri} is damaged: {str(error).rstrip('.')}.") from error
-    except (OSError, ValueError) as error:
-        raise DamagedArtifactError(f"{uri} cannot be read: {str(error).rstrip('.')}.") from error
+def _is_in_another_stage(name: str, model: nn.Module) -> bool:
+    """Of pipeline parallelism. The model names its missing layers as vLLM does, not as the checkpoint."""
+    mapper = getattr(model, "hf_to_vllm_mapper", None)
+    mapped = mapper.map_name(name) if mapper is not None else name
+    return mapped is not None and bool(is_pp_missing_parameter(mapped, model))
 
 
-def _open(uri: str, device: torch.device, names: frozenset[str] | None) -> TensorDeserializer:
-    return TensorDeserializer(
-        _source(uri),
-        device=device,
-        filter_func=names.__contains__ if names is not None else None,
-        lazy_load=True,  # or it would read everything at once, and keep it
-        verify_hash=True,
-        num_readers=READERS,
-    )
-
-
-def _source(uri: str) -> str:
-    """tensorizer knows s3 and http URIs, and files by their path."""
-    parts = urlsplit(uri)
-    return str(Path(unquote(parts.path))) if parts.scheme == "file" else uri
-
-
-def _groups(names: Iterable[str]) -> Iterator[list[str]]:
-    iterator = iter(names)
-    while group := list(itertools.islice(iterator, GROUP_TENSORS)):
-        yield group
+def as_tensor(record: TensorRecord, view: memoryview) -> torch.Tensor:
+    """A tensor over the bytes, which it keeps alive."""
+    dtype = DTYPES.get(record.dtype)
+    if dtype is None:
+        raise DamagedArtifactError(
+            f"Tensor {record.name} has dtype {record.dtype}, which torch does not have."
+        )
+    if len(view) != math.prod(record.shape) * dtype.itemsize:
+        raise DamagedArtifactError(f"Tensor {record.name} has not as many bytes as its shape.")
+    if not view:
+        return torch.empty(record.shape, dtype=dtype, device="cpu")
+    return torch.frombuffer(view, dtype=dtype).reshape(record.shape)

@@ -1,6 +1,6 @@
 """A model server: vLLM's OpenAI API over one artifact.
 
-    python -m guanaco_server.engine.serve --model-dir DIR --tensors URI --name NAME --port P [vLLM arguments]
+    python -m guanaco_server.engine.serve --artifact URI --name NAME --port P [vLLM arguments]
 
 On the CPU vLLM starts three processes one after another, each importing vLLM for 8 s. Here the two below
 the API server become one, and it is forked after the imports. With the tiny model, on two cores, from
@@ -25,6 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from guanaco_server.engine import lifeline
+from guanaco_server.engine.artifact_errors import ArtifactError
+from guanaco_server.engine.artifact_source import ArtifactSource, ModelFolder, model_folder
+from guanaco_server.engine.node_cache import NodeCache
 
 KV_CACHE_BYTES = 1024**3
 BLOCK_TOKENS = 32  # CPU attention takes multiples of 32; small blocks give more prefix cache hits
@@ -42,6 +45,11 @@ CPU_ENVIRONMENT = {
     # Log-probabilities (best_of) would be compiled at the first request: 13.7 s, and a C++ compiler needed.
     "TORCH_COMPILE_DISABLE": "1",
 }
+CPU_ARGUMENTS = (
+    "--enforce-eager",
+    *("--block-size", str(BLOCK_TOKENS)),
+    *("--kv-cache-memory-bytes", str(KV_CACHE_BYTES)),
+)
 ROUTES_LOGGER = "vllm.entrypoints.launchers.launcher"  # 36 lines at each start
 
 
@@ -49,12 +57,39 @@ def main(argv: list[str] | None = None) -> None:
     lifeline.hold()
     options, further = _parser().parse_known_args(argv)
     os.environ.update(ENVIRONMENT)
+    source = ArtifactSource.from_environment(options.artifact)
+    try:
+        with model_folder(source, _cache(options)) as found:
+            _serve(options, found, further)
+    except ArtifactError as error:
+        sys.exit(str(error))
+
+
+def _cache(options: argparse.Namespace) -> NodeCache | None:
+    if options.cache_dir is None or options.cache_bytes == 0:
+        return None
+    return NodeCache.usable(options.cache_dir, options.cache_bytes)
+
+
+def _serve(options: argparse.Namespace, found: ModelFolder, further: list[str]) -> None:
     if not is_cpu_build():
-        _serve_as_vllm_does(_arguments(options, further))
+        _serve_as_vllm_does(_arguments(options, found, further))
         return
     threads = os.environ.get("OMP_NUM_THREADS") or max(1, len(os.sched_getaffinity(0)) - 1)
     os.environ.update(CPU_ENVIRONMENT, GUANACO_ENGINE_THREADS=str(threads))
-    _serve_forked(_arguments(options, [*_cpu_arguments(), *further]), options.model_dir)
+    args = _arguments(options, found, [*CPU_ARGUMENTS, *further])
+    if ranks := _ranks(args):
+        os.environ["OMP_NUM_THREADS"] = str(max(1, int(threads) // ranks))
+        _serve_as_vllm_does(args)
+        return
+    args.distributed_executor_backend = "guanaco_server.engine.executor.InProcessExecutor"
+    _serve_forked(args, found.path)
+
+
+def _ranks(args: Any) -> int:
+    """How many processes share the model; 0 if only one has it, and the choice of its executor is ours."""
+    ranks = args.tensor_parallel_size * args.pipeline_parallel_size * (args.data_parallel_size or 1)
+    return int(ranks) if ranks > 1 or args.distributed_executor_backend else 0
 
 
 def is_cpu_build() -> bool:
@@ -69,9 +104,10 @@ def is_cpu_build() -> bool:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="guanaco-serve", allow_abbrev=False)
     parser.add_argument(
-        "--model-dir", required=True, type=Path, help="folder of the config and tokenizer"
+        "--artifact", required=True, help="URI of the artifact; see artifact_source.py"
     )
-    parser.add_argument("--tensors", required=True, help="URI of the artifact's tensors")
+    parser.add_argument("--cache-dir", type=Path, help="folder of this node's artifact cache")
+    parser.add_argument("--cache-bytes", type=int, default=0, help="its size limit; 0 is no cache")
     parser.add_argument("--name", required=True, help="the model's name in requests")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", required=True, type=int)
@@ -81,22 +117,22 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _arguments(options: argparse.Namespace, further: list[str]) -> Any:
+def _arguments(options: argparse.Namespace, found: ModelFolder, further: list[str]) -> Any:
     from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-    from guanaco_server.engine.loader import LOAD_FORMAT, URI_KEY, register
+    from guanaco_server.engine.loader import LOAD_FORMAT, extra_config, register
 
     register()
     args = make_arg_parser(FlexibleArgumentParser()).parse_args(
         [
-            *("--model", str(options.model_dir)),
+            *("--model", str(found.path)),
             *("--served-model-name", options.name),
             *("--host", options.host),
             *("--port", str(options.port)),
             *("--max-model-len", str(options.max_model_len)),
             *("--load-format", LOAD_FORMAT),
-            *("--model-loader-extra-config", json.dumps({URI_KEY: options.tensors})),
+            *("--model-loader-extra-config", json.dumps(extra_config(options.artifact, found))),
             *("--generation-config", "vllm"),  # the submission's parameters count, not the repo's
             "--enable-prefix-caching",
             "--disable-uvicorn-access-log",
@@ -105,17 +141,10 @@ def _arguments(options: argparse.Namespace, further: list[str]) -> Any:
     )
     if args.trust_remote_code:
         sys.exit("Guanaco never runs a repo's own code: --trust-remote-code is refused.")
+    # Never read the experts of other ranks.
+    args.enable_ep_weight_filter = args.enable_expert_parallel
     validate_parsed_serve_args(args)
     return args
-
-
-def _cpu_arguments() -> list[str]:
-    return [
-        "--enforce-eager",
-        *("--block-size", str(BLOCK_TOKENS)),
-        *("--kv-cache-memory-bytes", str(KV_CACHE_BYTES)),
-        *("--distributed-executor-backend", "guanaco_server.engine.executor.InProcessExecutor"),
-    ]
 
 
 def _serve_as_vllm_does(args: Any) -> None:

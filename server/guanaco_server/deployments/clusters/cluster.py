@@ -29,11 +29,15 @@ class JobResult:
 
 @dataclass(frozen=True)
 class DeploymentSpec:
-    """A model server. ``{port}`` in the command is replaced by the port that the cluster chose."""
+    """A model server. ``{port}`` in the command is replaced by the port that the cluster chose.
+
+    ``secrets`` are environment too, but never written down, and other ones make no other spec.
+    """
 
     name: str
     command: tuple[str, ...]
     environment: dict[str, str] = field(default_factory=dict)
+    secrets: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
 
 
 class ReplicaPhase(StrEnum):

@@ -17,7 +17,7 @@ import shutil
 import socket
 import subprocess
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from guanaco_server.deployments.clusters.cluster import (
@@ -171,12 +171,16 @@ class LocalCluster:
         with (folder / LOG_NAME).open("wb") as log:
             child = spawn(
                 [part.replace("{port}", str(port)) for part in spec.command],
-                {**spec.environment, **self._lifeline_environment(self._lifeline_grace_s)},
+                {
+                    **spec.environment,
+                    **spec.secrets,
+                    **self._lifeline_environment(self._lifeline_grace_s),
+                },
                 self._marker(spec.name),
                 cwd=folder,
                 stdout=log.fileno(),
             )
-        record = DeploymentRecord(spec, Leader.of(child.pid), port)
+        record = DeploymentRecord(replace(spec, secrets={}), Leader.of(child.pid), port)
         record.write(folder)
         return _Server(record, child)
 

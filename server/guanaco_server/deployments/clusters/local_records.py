@@ -16,6 +16,8 @@ INSTANCE_NAME = ".instance"
 
 @dataclass(frozen=True)
 class DeploymentRecord:
+    """The spec has no secrets here; they are given anew with each start."""
+
     spec: DeploymentSpec
     leader: Leader
     port: int
@@ -26,7 +28,9 @@ class DeploymentRecord:
 
     def write(self, folder: Path) -> None:
         """In one step: a reader sees the old record or the new one."""
-        _write_in_one_step(folder / RECORD_NAME, json.dumps(asdict(self), indent=2))
+        given = asdict(self)
+        del given["spec"]["secrets"]
+        _write_in_one_step(folder / RECORD_NAME, json.dumps(given, indent=2))
 
     @staticmethod
     def read(folder: Path) -> DeploymentRecord | None:

@@ -1,0 +1,121 @@
+"""Tensors of a model.tensors file on this machine: mapped, verified ahead by a few threads, handed out uncopied.
+
+    file ── mmap ──┬── hashed ahead, piece by piece (AHEAD_BYTES at most)
+                   └── handed out, each tensor when its last piece is verified
+
+Nothing is read but what is wanted: a consumer that takes a slice of a tensor touches only the pages of that
+slice, beside the pieces that are its to verify.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from guanaco_server.engine.artifact_errors import DamagedArtifactError, UnreachableArtifactError
+from guanaco_server.engine.selection import EVERYTHING, Selection
+from guanaco_server.formats.manifest import PIECE_BYTES, Manifest, TensorRecord
+
+AHEAD_BYTES = 512 * 1024**2  # verified or being verified; more would push it out of the cache again
+MAX_THREADS = 8  # one core hashes 1.4 GB/s
+NO_RESERVE = 0x4000  # MAP_NORESERVE: a private map larger than the memory is no reason to refuse it
+
+_Checks = list[Future[None]]
+
+
+def read_local(
+    path: Path,
+    manifest: Manifest,
+    selection: Selection = EVERYTHING,
+    threads: int | None = None,
+    ahead_bytes: int = AHEAD_BYTES,
+) -> Iterator[tuple[TensorRecord, memoryview]]:
+    """Each wanted tensor and its bytes, in file order, when its hashes are verified; DamagedArtifactError."""
+    view = memoryview(_map(path, manifest.tensors_bytes))
+    pool = ThreadPoolExecutor(threads or default_threads(), "verify")
+    try:
+        yield from _verified(view, selection, selection.records(manifest), pool, ahead_bytes)
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def default_threads() -> int:
+    return min(MAX_THREADS, len(os.sched_getaffinity(0)))
+
+
+def _map(path: Path, expected_bytes: int) -> mmap.mmap:
+    """Private and writable, for torch warns of memory that it must not write to; nothing reaches the file."""
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size != expected_bytes:
+                raise DamagedArtifactError(
+                    f"{path.name} has {size:,} bytes, and {expected_bytes:,} were written."
+                )
+            return mmap.mmap(
+                file.fileno(),
+                size,
+                flags=mmap.MAP_PRIVATE | NO_RESERVE,
+                prot=mmap.PROT_READ | mmap.PROT_WRITE,
+            )
+    except OSError as error:
+        raise UnreachableArtifactError(f"{path} cannot be read: {error.strerror}.") from error
+
+
+def _verified(
+    view: memoryview,
+    selection: Selection,
+    records: list[TensorRecord],
+    pool: ThreadPoolExecutor,
+    ahead_bytes: int,
+) -> Iterator[tuple[TensorRecord, memoryview]]:
+    ahead: deque[tuple[TensorRecord, _Checks]] = deque()
+    begun, number = 0, 0
+    for record in records:
+        ahead.append((record, _begin_checks(view, selection, record, number, pool)))
+        begun, number = begun + record.size_bytes, number + len(record.sha256)
+        while ahead and begun > ahead_bytes:
+            first, checks = ahead.popleft()
+            begun -= first.size_bytes
+            yield _checked(view, first, checks)
+    for first, checks in ahead:
+        yield _checked(view, first, checks)
+
+
+def _begin_checks(
+    view: memoryview,
+    selection: Selection,
+    record: TensorRecord,
+    number: int,
+    pool: ThreadPoolExecutor,
+) -> _Checks:
+    return [
+        pool.submit(_check, view, record, start, end, digest)
+        for index, (start, end, digest) in enumerate(record.pieces())
+        if selection.verifies(record, number + index)
+    ]
+
+
+def _check(view: memoryview, record: TensorRecord, start: int, end: int, digest: str) -> None:
+    first = (record.offset + start) // mmap.PAGESIZE * mmap.PAGESIZE
+    mapping = view.obj
+    assert isinstance(mapping, mmap.mmap)
+    mapping.madvise(mmap.MADV_WILLNEED, first, record.offset + end - first)
+    piece = view[record.offset + start : record.offset + end]
+    if hashlib.sha256(piece).hexdigest() != digest:
+        raise DamagedArtifactError(
+            f"The artifact is damaged: tensor {record.name} has another hash than was written, in piece {start // PIECE_BYTES}."
+        )
+
+
+def _checked(
+    view: memoryview, record: TensorRecord, checks: _Checks
+) -> tuple[TensorRecord, memoryview]:
+    for check in checks:
+        check.result()
+    return record, view[record.offset : record.offset + record.size_bytes]

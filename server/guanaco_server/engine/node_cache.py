@@ -1,0 +1,168 @@
+"""Artifacts kept on this node, so that the next server of the same model need not fetch it.
+
+    <folder>/<key>/manifest.json, config.json, …   written first: they say how much room the artifact takes
+    <folder>/<key>/model.tensors.part              being filled, by the process that holds fill.lock
+    <folder>/<key>/model.tensors                   renamed to this when every hash was right: the copy is whole
+    <folder>/<key>/used                            its time is that of the last use
+    <folder>/.locks/<key>                          shared by all who use the artifact; who removes it needs it alone
+    <folder>/.locks/room                           held while room is made
+
+Locks are the kernel's: they fall with their process. A copy is verified each time it is loaded, so one that a
+power cut spoilt is found out, and removed.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from guanaco_server.engine.cached_tensors import write_in_one_step
+from guanaco_server.formats.manifest import MANIFEST_NAME, TENSORS_NAME, Manifest
+
+USED_NAME = "used"
+LOCKS_NAME = ".locks"
+TRASH_NAME = ".trash"
+KEY = re.compile(r"[0-9a-f]{8,128}")
+
+logger = logging.getLogger("vllm.guanaco")
+
+
+class NodeCache:
+    """At most ``max_bytes`` of artifacts; the least recently used ones go, never one that is in use."""
+
+    def __init__(self, folder: Path, max_bytes: int) -> None:
+        self._folder = folder.absolute()
+        self._max_bytes = max_bytes
+
+    @staticmethod
+    def usable(folder: Path, max_bytes: int) -> NodeCache | None:
+        """None, and why in the log, if the folder cannot be written."""
+        try:
+            (folder / LOCKS_NAME).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            logger.warning("Nothing is cached: %s: %s.", folder, error.strerror)
+            return None
+        return NodeCache(folder, max_bytes)
+
+    @contextmanager
+    def in_use(self, key: str) -> Iterator[None]:
+        """Until the end of this, nobody removes the artifact."""
+        with _locked(self._lock_path(key), fcntl.LOCK_SH):
+            yield
+
+    def find(self, key: str) -> tuple[Path, Manifest] | None:
+        """The folder of an artifact that is whole on this node. Call it while ``in_use``."""
+        folder = self._folder / key
+        try:
+            manifest = Manifest.model_validate_json((folder / MANIFEST_NAME).read_bytes())
+        except (OSError, ValueError):
+            return None
+        sizes = {file.path: file.size_bytes for file in manifest.files}
+        for name, size in {TENSORS_NAME: manifest.tensors_bytes, **sizes}.items():
+            if not (folder / name).is_file() or (folder / name).stat().st_size != size:
+                return None
+        _touch(folder)
+        return folder, manifest
+
+    def make_room(self, manifest: Manifest, small_files: Mapping[str, bytes]) -> Path | None:
+        """The artifact's folder with its small files, to be filled; None, and why in the log, if there is no room. Call it while ``in_use``."""
+        folder = self._folder / manifest.key
+        try:
+            with _locked(self._lock_path("room"), fcntl.LOCK_EX):
+                if not self._evict_for(manifest):
+                    return None
+                folder.mkdir(exist_ok=True)
+                _touch(folder)
+                for name, data in small_files.items():
+                    write_in_one_step(folder / name, data)
+        except OSError as error:
+            logger.warning("Artifact %s is not cached: %s.", manifest.key, error.strerror)
+            return None
+        return folder
+
+    def _evict_for(self, manifest: Manifest) -> bool:
+        need = manifest.size_bytes
+        if need > self._max_bytes:
+            return _refused(manifest.key, f"its {need:,} bytes are more than the cache may have")
+        shutil.rmtree(self._folder / TRASH_NAME, ignore_errors=True)
+        others = [
+            path
+            for path in self._folder.iterdir()
+            if KEY.fullmatch(path.name) and path.name != manifest.key
+        ]
+        sizes = {path: _claimed_bytes(path) for path in sorted(others, key=_worth)}
+        kept = sum(sizes.values())
+        for path, size in sizes.items():
+            is_left_over = not _is_whole(path)
+            if (is_left_over or kept + need > self._max_bytes) and self._evict(path):
+                kept -= size
+        if kept + need > self._max_bytes:
+            return _refused(manifest.key, f"{kept:,} bytes of the cache are in use")
+        is_there = _is_whole(self._folder / manifest.key)
+        if not is_there and shutil.disk_usage(self._folder).free < need:
+            return _refused(manifest.key, os.strerror(errno.ENOSPC))
+        return True
+
+    def _evict(self, path: Path) -> bool:
+        """Out of sight in one step, then off the disk."""
+        with (
+            suppress(BlockingIOError),
+            _locked(self._lock_path(path.name), fcntl.LOCK_EX | fcntl.LOCK_NB),
+        ):
+            trash = self._folder / TRASH_NAME
+            trash.mkdir(exist_ok=True)
+            doomed = path.rename(trash / uuid.uuid4().hex)
+            shutil.rmtree(doomed, ignore_errors=True)
+            logger.info("Artifact %s leaves the cache.", path.name)
+            return True
+        return False
+
+    def _lock_path(self, name: str) -> Path:
+        return self._folder / LOCKS_NAME / name
+
+
+@contextmanager
+def _locked(path: Path, how: int) -> Iterator[None]:
+    """BlockingIOError with LOCK_NB if another has it. A process forked meanwhile has it too, until it ends."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(handle, how)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _refused(key: str, why: str) -> bool:
+    logger.warning("Artifact %s is not cached: %s.", key, why)
+    return False
+
+
+def _claimed_bytes(folder: Path) -> int:
+    """Also of one that is only being filled."""
+    try:
+        return Manifest.model_validate_json((folder / MANIFEST_NAME).read_bytes()).size_bytes
+    except (OSError, ValueError):
+        return sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
+
+
+def _is_whole(folder: Path) -> bool:
+    return (folder / TENSORS_NAME).exists()
+
+
+def _worth(folder: Path) -> tuple[bool, float]:
+    """What a killed process left half filled goes first, then the least recently used."""
+    used = folder / USED_NAME
+    return _is_whole(folder), used.stat().st_mtime if used.exists() else 0.0
+
+
+def _touch(folder: Path) -> None:
+    (folder / USED_NAME).touch()

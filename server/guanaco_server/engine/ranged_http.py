@@ -1,0 +1,135 @@
+"""Bytes from behind a URL, over one connection that is kept, and taken up again where it broke.
+
+A presigned URL is a secret: no message and no log line here has more of it than the file's name.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from urllib.parse import urlsplit
+
+from guanaco_server.engine.artifact_errors import UnreachableArtifactError
+
+TIMEOUT_S = 30
+PAUSES_S = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0)  # between attempts that got not one byte further
+PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})  # statuses that another attempt may change
+
+
+class Stopped(Exception):
+    """Nobody wants the bytes any more."""
+
+
+class _PassingFault(OSError):
+    """Worth another attempt."""
+
+
+class RangedFile:
+    """One reader's view of a file: ``begin`` a range, then ``fill`` buffers with its bytes in order."""
+
+    def __init__(self, url: str, name: str, stopped: threading.Event | None = None) -> None:
+        self._parts = urlsplit(url)
+        self._name = name
+        self._stopped = stopped or threading.Event()
+        self._connection: HTTPConnection | None = None
+        self._response: HTTPResponse | None = None
+        self._position = self._end = 0
+
+    def begin(self, start: int, end: int) -> None:
+        if self._response is not None:
+            self.close()
+        self._position, self._end = start, end
+
+    def fill(self, view: memoryview) -> None:
+        """Exactly as many bytes as the view has; UnreachableArtifactError when they cannot be had."""
+        while len(view):
+            count = self._persist(view)
+            self._position += count
+            view = view[count:]
+        if self._position == self._end:
+            self._finish()
+
+    def fetch(self, max_bytes: int) -> bytes:
+        """The whole of a small file."""
+        for pause_s in (*PAUSES_S, None):
+            try:
+                data = self._request({}, expected=200).read(max_bytes + 1)
+                self.close()
+                break
+            except (OSError, HTTPException) as error:
+                self._pause(pause_s, error)
+        if len(data) > max_bytes:
+            raise UnreachableArtifactError(f"{self._name} is larger than {max_bytes:,} bytes.")
+        return data
+
+    def close(self) -> None:
+        if self._response is not None:
+            self._response.close()
+            self._response = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _persist(self, view: memoryview) -> int:
+        for pause_s in (*PAUSES_S, None):
+            if self._stopped.is_set():
+                raise Stopped
+            try:
+                return self._read(view)
+            except (OSError, HTTPException) as error:
+                self._pause(pause_s, error)
+        raise AssertionError("the last pause raises")
+
+    def _read(self, view: memoryview) -> int:
+        if self._response is None:
+            wanted = f"bytes={self._position}-{self._end - 1}"
+            given = self._request({"Range": wanted}, expected=206).headers.get("Content-Range", "")
+            if not given.startswith(f"bytes {self._position}-"):
+                raise UnreachableArtifactError(
+                    f"The store gave other bytes of {self._name} than were asked for."
+                )
+        assert self._response is not None
+        if count := self._response.readinto(view):
+            return count
+        raise _PassingFault("the connection ended early")
+
+    def _request(self, headers: dict[str, str], expected: int) -> HTTPResponse:
+        if self._connection is None:
+            kind = HTTPSConnection if self._parts.scheme == "https" else HTTPConnection
+            self._connection = kind(self._parts.netloc, timeout=TIMEOUT_S)
+        target = f"{self._parts.path or '/'}{'?' if self._parts.query else ''}{self._parts.query}"
+        self._connection.request("GET", target, headers=headers)
+        self._response = response = self._connection.getresponse()
+        if response.status != expected:
+            self.close()
+            raise self._refusal(response.status)
+        return response
+
+    def _refusal(self, status: int) -> Exception:
+        if status in PASSING:
+            return _PassingFault(f"the store answered {status}")
+        if status == 403:
+            why = "The store refuses the URL of {} (403): it has expired, or was never valid."
+        elif status in (404, 410):
+            why = "{} is not in the store (" + str(status) + ")."
+        elif status == 200:
+            why = "The store cannot give a range of {}."
+        else:
+            why = "The store answered " + str(status) + " for {}."
+        return UnreachableArtifactError(why.format(self._name))
+
+    def _pause(self, pause_s: float | None, error: Exception) -> None:
+        self.close()
+        if pause_s is None:
+            why = str(error) if isinstance(error, _PassingFault) else type(error).__name__
+            raise UnreachableArtifactError(
+                f"{self._name} cannot be read from byte {self._position:,} on, after {len(PAUSES_S) + 1} attempts: {why}."
+            ) from None
+        self._stopped.wait(pause_s * random.uniform(0.5, 1.0))  # noqa: S311
+
+    def _finish(self) -> None:
+        """The range was read to its end: the connection can take the next request."""
+        response, self._response = self._response, None
+        if response is not None and not response.isclosed():
+            response.read()
