@@ -1,42 +1,35 @@
-"""The real serializer, and real vLLM that reads its artifact through our loader."""
+"""Real vLLM over an artifact of the real serializer, read by our loader."""
 
 from __future__ import annotations
 
 import asyncio
 import fcntl
-import hashlib
-import json
 import math
 import os
 import shutil
-import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
 from guanaco.submissions import GenerationParams
 from guanaco_server.artifacts.stores.local import LocalStore
-from guanaco_server.artifacts.stores.store import TENSORS_NAME, Manifest
-from guanaco_server.demo.hub_server import LocalHub, commit_of
+from guanaco_server.demo.hub_server import LocalHub
 from guanaco_server.demo.tiny_repo import make_tiny_repo
 from guanaco_server.deployments.clusters.cluster import DeploymentSpec, ReplicaPhase
 from guanaco_server.deployments.clusters.local import LocalCluster
 from guanaco_server.deployments.clusters.local_records import DeploymentRecord
 from guanaco_server.deployments.model_server import Chunk, Generation
 from guanaco_server.deployments.vllm_server import VllmServer
+from guanaco_server.formats.manifest import TENSORS_NAME
 from guanaco_server.submissions.pipeline.quantization_check import perplexity
+from tests.fixtures.serializer_jobs import IMPORTS, KEY, REPO, job_for, make_artifact
 
 ROOT = Path(__file__).parents[2]
 PYTHON = Path(os.environ.get("GUANACO_ENGINE_PYTHON", ROOT / ".venv-engine" / "bin" / "python"))
-IMPORTS = {"PYTHONPATH": ":".join([str(ROOT / "server"), os.environ.get("PYTHONPATH", "")])}
-KEY = "ab" * 32
-REPO = "acme/tiny"
-SMALL_FILES = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"]
 READY_S = 180  # 13 s on an idle machine
 
 pytestmark = [
@@ -60,104 +53,6 @@ def hub(repo: Path) -> Iterator[LocalHub]:
 @pytest.fixture
 def store(tmp_path: Path) -> LocalStore:
     return LocalStore(tmp_path / "artifacts")
-
-
-def request(hub: LocalHub, staging_uri: str, **changes: Any) -> str:
-    present = [name for name in SMALL_FILES if (hub.root / REPO / name).exists()]
-    return json.dumps(
-        {
-            "key": KEY,
-            "repo": REPO,
-            "commit": commit_of(hub.root / REPO),
-            "weight_files": ["model.safetensors"],
-            "small_files": present,
-            "hub_endpoint": hub.url,
-            "staging_uri": staging_uri,
-            "memory_bytes": 8 * 1024**3,
-            **changes,
-        }
-    )
-
-
-def serialize(asked: str, wrapper: tuple[str, ...] = ()) -> tuple[int, list[dict[str, Any]], str]:
-    """Exit status, the lines of stdout, and stderr."""
-    job = subprocess.run(
-        [*wrapper, str(PYTHON), "-m", "guanaco_server.serializer.job", asked],
-        env={**os.environ, **IMPORTS},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return job.returncode, [json.loads(line) for line in job.stdout.splitlines()], job.stderr
-
-
-async def make_artifact(hub: LocalHub, store: LocalStore) -> Manifest:
-    status, lines, errors = await asyncio.to_thread(serialize, request(hub, await store.begin(KEY)))
-    assert status == 0, errors
-    assert "complete" in lines[-1]["message"]
-    return await store.publish(KEY)
-
-
-async def test_a_serialized_artifact_is_whole_and_leaves_nothing_else(
-    hub: LocalHub, repo: Path, store: LocalStore, tmp_path: Path
-) -> None:
-    manifest = await make_artifact(hub, store)
-    folder = tmp_path / "artifacts" / KEY
-    assert manifest.tensor_count == tensor_count(repo / "model.safetensors")
-    assert {path.name for path in folder.iterdir()} == {
-        "manifest.json",
-        *(f.path for f in manifest.files),
-    }
-    for file in manifest.files:
-        assert hashlib.sha256((folder / file.path).read_bytes()).hexdigest() == file.sha256
-    assert (folder / "config.json").read_bytes() == (repo / "config.json").read_bytes()
-
-
-def tensor_count(safetensors: Path) -> int:
-    with safetensors.open("rb") as file:
-        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-    return len(header.keys() - {"__metadata__"})
-
-
-@pytest.mark.parametrize("kept", [0.5, 0.0])
-async def test_a_truncated_file_is_the_developers_fault(
-    hub: LocalHub, repo: Path, store: LocalStore, kept: float
-) -> None:
-    weights = repo / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[: int(weights.stat().st_size * kept)])
-    status, lines, _ = serialize(request(hub, await store.begin(KEY)))
-    assert (status, lines[-1]["error"]) == (1, "corrupt_weights")
-    assert "model.safetensors" in lines[-1]["message"]
-
-
-async def test_a_hub_that_has_lost_the_file_is_unreachable(
-    hub: LocalHub, store: LocalStore
-) -> None:
-    status, lines, _ = serialize(
-        request(hub, await store.begin(KEY), weight_files=["lost.safetensors"])
-    )
-    assert (status, lines[-1]["error"]) == (1, "hub_unreachable")
-
-
-async def test_a_memory_limit_too_small_is_told(hub: LocalHub, store: LocalStore) -> None:
-    asked = request(hub, await store.begin(KEY), memory_bytes=100_000_000)
-    status, lines, errors = serialize(asked)
-    said = [line["error"] for line in lines if "error" in line]
-    # Once in a hundred a native library aborts before anything is said; the platform then names memory itself.
-    assert (status, said) == (1, ["out_of_memory"]) or (status != 0 and not said), errors
-
-
-@pytest.mark.parametrize("room", [pytest.param(0.5, id="download"), pytest.param(1.6, id="write")])
-async def test_a_full_disk_is_told(hub: LocalHub, repo: Path, tmp_path: Path, room: float) -> None:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    pages = int((repo / "model.safetensors").stat().st_size * room) // 4096
-    mount = f"mount -t tmpfs -o size={pages * 4096} tmpfs {disk} && exec"
-    wrapper = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c", f'{mount} "$@"', "sh")
-    if subprocess.run([*wrapper, "true"], capture_output=True, check=False).returncode != 0:
-        pytest.skip("may not mount a small disk here")
-    status, lines, _ = serialize(request(hub, disk.as_uri()), wrapper)
-    assert (status, lines[-1]["error"]) == (1, "disk_full")
 
 
 @asynccontextmanager
@@ -187,7 +82,7 @@ async def model_server(folder: Path, artifact: Path) -> AsyncIterator[LocalClust
 async def test_vllm_generates_from_the_artifact_and_ends_with_its_platform(
     hub: LocalHub, store: LocalStore, tmp_path: Path
 ) -> None:
-    await make_artifact(hub, store)
+    await make_artifact(store, job_for(hub))
     async with model_server(tmp_path, tmp_path / "artifacts" / KEY) as cluster:
         endpoint = await healthy(cluster)
         vllm = VllmServer()
@@ -223,7 +118,7 @@ async def test_vllm_generates_from_the_artifact_and_ends_with_its_platform(
 async def test_a_damaged_artifact_is_refused(
     hub: LocalHub, store: LocalStore, tmp_path: Path
 ) -> None:
-    await make_artifact(hub, store)
+    await make_artifact(store, job_for(hub))
     artifact = tmp_path / "damaged"
     shutil.copytree(tmp_path / "artifacts" / KEY, artifact)
     tensors = bytearray((artifact / TENSORS_NAME).read_bytes())

@@ -4,65 +4,40 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from socket import socket
-from typing import Any
 
 import numpy as np
 import pytest
 
 from guanaco_server.artifacts.stores.local import LocalStore
-from guanaco_server.demo.hub_server import LocalHub, commit_of
+from guanaco_server.demo.hub_server import commit_of
 from guanaco_server.demo.tiny_repo import make_tiny_repo
-from guanaco_server.formats.manifest import PIECE_BYTES, Manifest
+from guanaco_server.formats.manifest import PIECE_BYTES
 from guanaco_server.serializer.floats import from_float32, to_float32
 from guanaco_server.serializer.ticket import (
-    SMALL_FILES,
-    TICKET_VARIABLE,
     Adapter,
     Merge,
-    SerializerJob,
     Source,
 )
 from tests.fixtures.checkpoints import Stored, artifact_tensors, safetensors
-
-ROOT = Path(__file__).parents[2]
-IMPORTS = {
-    "PYTHONPATH": ":".join([str(ROOT), str(ROOT / "server"), os.environ.get("PYTHONPATH", "")])
-}
-KEY = "ab" * 32
-REPO = "acme/tiny"
-GIB = 1024**3
-MIB = 1024**2
-
-
-class RoughHub(LocalHub):
-    """A Hub whose connections break, crawl or ignore ranges when a test says so; counts what it sends."""
-
-    break_after: int | None = None
-    bytes_a_second: float | None = None
-    sent_bytes = 0
-
-    def send(self, connection: socket, path: Path, start: int, end: int) -> None:
-        if self.break_after is not None and end - start > self.break_after:
-            super().send(connection, path, start, start + self.break_after)
-            self.sent_bytes += self.break_after
-            connection.shutdown(2)
-            return
-        if self.bytes_a_second is None:
-            super().send(connection, path, start, end)
-            self.sent_bytes += end + 1 - start
-            return
-        for at in range(start, end + 1, MIB):
-            last = min(at + MIB - 1, end)
-            super().send(connection, path, at, last)
-            self.sent_bytes += last + 1 - at
-            time.sleep((last + 1 - at) / self.bytes_a_second)
+from tests.fixtures.serializer_jobs import (
+    GIB,
+    KEY,
+    MIB,
+    REPO,
+    RoughHub,
+    command,
+    environment,
+    job_for,
+    make_artifact,
+    noise,
+    run,
+    source_of,
+    write_repo,
+)
 
 
 @pytest.fixture
@@ -75,55 +50,6 @@ def hub(tmp_path: Path) -> Iterator[RoughHub]:
 @pytest.fixture
 def store(tmp_path: Path) -> LocalStore:
     return LocalStore(tmp_path / "artifacts")
-
-
-def source_of(hub: LocalHub, repo: str = REPO, weights: str = "*.safetensors") -> Source:
-    folder = hub.root / repo
-    return Source(
-        repo=repo,
-        commit=commit_of(folder),
-        weight_files=tuple(sorted(path.name for path in folder.glob(weights))),
-        small_files=tuple(name for name in SMALL_FILES if (folder / name).exists()),
-    )
-
-
-def job_for(hub: LocalHub, **changes: Any) -> SerializerJob:
-    given = {"key": KEY, "hub_endpoint": hub.url, "memory_bytes": GIB, "model": source_of(hub)}
-    return SerializerJob(**(given | changes))
-
-
-def command(wrapper: tuple[str, ...] = ()) -> list[str]:
-    return [*wrapper, sys.executable, "-m", "guanaco_server.serializer.job"]
-
-
-def environment(ticket_url: str) -> dict[str, str]:
-    return {**os.environ, **IMPORTS, TICKET_VARIABLE: ticket_url}
-
-
-def run(ticket_url: str, wrapper: tuple[str, ...] = ()) -> tuple[int, list[dict[str, Any]], str]:
-    """Exit status, the lines of stdout, and stderr."""
-    job = subprocess.run(
-        command(wrapper), env=environment(ticket_url), capture_output=True, text=True, check=False
-    )
-    return job.returncode, [json.loads(line) for line in job.stdout.splitlines()], job.stderr
-
-
-async def make_artifact(store: LocalStore, job: SerializerJob) -> Manifest:
-    status, lines, errors = run(await store.begin(job, GIB))
-    assert status == 0, errors
-    assert "complete" in lines[-1]["message"]
-    return await store.publish(job.key)
-
-
-def write_repo(folder: Path, tensors: dict[str, Stored], **config: Any) -> None:
-    make_tiny_repo(folder)
-    (folder / "config.json").write_text(json.dumps({"architectures": ["X"], **config}))
-    (folder / "model.safetensors").write_bytes(safetensors(tensors))
-
-
-def noise(dtype: str, shape: tuple[int, ...], seed: int = 0) -> Stored:
-    values = np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
-    return Stored(dtype, shape, from_float32(values.reshape(-1), dtype).tobytes())
 
 
 async def test_an_artifact_is_whole_exact_and_leaves_nothing_else(
