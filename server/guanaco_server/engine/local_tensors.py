@@ -94,18 +94,23 @@ def _begin_checks(
     number: int,
     pool: ThreadPoolExecutor,
 ) -> _Checks:
-    return [
-        pool.submit(_check, view, record, start, end, digest)
-        for index, (start, end, digest) in enumerate(record.pieces())
-        if selection.verifies(record, number + index)
-    ]
+    checks = []
+    for index, (start, end, digest) in enumerate(record.pieces()):
+        if selection.verifies(record, number + index):
+            _read_ahead(view, record.offset + start, record.offset + end)
+            checks.append(pool.submit(_check, view, record, start, end, digest))
+    return checks
+
+
+def _read_ahead(view: memoryview, start: int, end: int) -> None:
+    """The disk begins before a thread comes to it."""
+    mapping = view.obj
+    assert isinstance(mapping, mmap.mmap)
+    first = start // mmap.PAGESIZE * mmap.PAGESIZE
+    mapping.madvise(mmap.MADV_WILLNEED, first, end - first)
 
 
 def _check(view: memoryview, record: TensorRecord, start: int, end: int, digest: str) -> None:
-    first = (record.offset + start) // mmap.PAGESIZE * mmap.PAGESIZE
-    mapping = view.obj
-    assert isinstance(mapping, mmap.mmap)
-    mapping.madvise(mmap.MADV_WILLNEED, first, record.offset + end - first)
     piece = view[record.offset + start : record.offset + end]
     if hashlib.sha256(piece).hexdigest() != digest:
         raise DamagedArtifactError(
