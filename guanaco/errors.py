@@ -9,7 +9,8 @@ GuanacoError
 ├── Unauthenticated              no key, or one that is wrong or revoked
 ├── Forbidden                    a valid key whose role does not allow this
 ├── NotFound                     SubmissionNotFound, ConversationNotFound, KeyNotFound,
-│                                ReportNotFound (no stress report yet)
+│                                ReportNotFound (no stress report yet),
+│                                ArtifactNotFound
 ├── Conflict
 │   ├── IllegalTransition        the submission's status does not allow this
 │   ├── IdempotencyConflict      the same Idempotency-Key with another body
@@ -44,49 +45,97 @@ The JSON form is ``{"error": code, "detail": sentence, "hint": next step or null
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import Any, ClassVar
+from guanaco.error_base import Blame, GuanacoError, error_classes
+from guanaco.failures import (
+    BadChatTemplate,
+    ContentCheckFailed,
+    ContextTooLong,
+    CorruptConfig,
+    CorruptWeights,
+    DiskFull,
+    EngineMissing,
+    HubUnreachable,
+    MissingFile,
+    ModelServerDied,
+    ModelServerTooSlow,
+    ModelTooLarge,
+    PickleWeights,
+    QuantizationTooLossy,
+    QuantizationUnsupported,
+    RemoteCode,
+    RepoGated,
+    RepoNotFound,
+    RevisionNotFound,
+    SerializerDied,
+    StageFault,
+    StoreUnreachable,
+    StressCheckFailed,
+    SubmissionFailure,
+    UnsupportedAdapter,
+    UnsupportedArchitecture,
+    UnsupportedTokenizer,
+)
 
-
-class Blame(StrEnum):
-    """Who can do something about a failed stage."""
-
-    DEVELOPER = "developer"
-    PLATFORM = "platform"
-    CHANCE = "chance"
-
-
-class GuanacoError(Exception):
-    """One sentence for a person (``str(error)``), a stable ``code`` for a program, a ``hint`` for the next step."""
-
-    code: ClassVar[str] = "guanaco_error"
-
-    def __init__(self, detail: str, *, hint: str | None = None) -> None:
-        super().__init__(detail)
-        self.detail = detail
-        self.hint = hint
-
-    def to_wire(self) -> dict[str, Any]:
-        return {"error": self.code, "detail": self.detail, "hint": self.hint}
-
-    @staticmethod
-    def from_wire(body: dict[str, Any]) -> GuanacoError:
-        """The error that a server's JSON body stands for; an unknown code gives a plain GuanacoError."""
-        kind = error_classes().get(str(body.get("error")), GuanacoError)
-        error = kind.__new__(kind)
-        GuanacoError.__init__(error, str(body.get("detail", "")), hint=body.get("hint"))
-        return error
-
-
-def error_classes() -> dict[str, type[GuanacoError]]:
-    """Every error class by its code."""
-    found: dict[str, type[GuanacoError]] = {}
-    waiting = [GuanacoError]
-    while waiting:
-        kind = waiting.pop()
-        found[kind.code] = kind
-        waiting.extend(kind.__subclasses__())
-    return found
+__all__ = [
+    "AccountRoleConflict",
+    "AlreadyRated",
+    "ArtifactNotFound",
+    "BadChatTemplate",
+    "Blame",
+    "Conflict",
+    "ConsentRequired",
+    "ContentCheckFailed",
+    "ContextTooLong",
+    "ConversationBusy",
+    "ConversationNotFound",
+    "CorruptConfig",
+    "CorruptWeights",
+    "DataDirInUse",
+    "DiskFull",
+    "EngineMissing",
+    "Forbidden",
+    "GuanacoError",
+    "HubUnreachable",
+    "IdempotencyConflict",
+    "IllegalTransition",
+    "InternalFault",
+    "InvalidFormatter",
+    "InvalidInput",
+    "InvalidSettings",
+    "KeyNotFound",
+    "MessageTooLong",
+    "MissingFile",
+    "ModelServerDied",
+    "ModelServerTooSlow",
+    "ModelTimedOut",
+    "ModelTooLarge",
+    "ModelUnavailable",
+    "NoModelAvailable",
+    "NotFound",
+    "NothingToRegenerate",
+    "PayloadTooLarge",
+    "PickleWeights",
+    "QuantizationTooLossy",
+    "QuantizationUnsupported",
+    "RemoteCode",
+    "RepoGated",
+    "RepoNotFound",
+    "ReportNotFound",
+    "RevisionNotFound",
+    "SerializerDied",
+    "ServerUnreachable",
+    "StageFault",
+    "StoreUnreachable",
+    "StressCheckFailed",
+    "SubmissionFailure",
+    "SubmissionNotFound",
+    "Unauthenticated",
+    "Unavailable",
+    "UnsupportedAdapter",
+    "UnsupportedArchitecture",
+    "UnsupportedTokenizer",
+    "error_classes",
+]
 
 
 class InvalidInput(GuanacoError):
@@ -169,6 +218,16 @@ class ReportNotFound(NotFound):
             f"{submission_id} has no stress report yet.",
             hint=f"`guanaco status {submission_id}` shows its stage.",
         )
+
+
+class ArtifactNotFound(NotFound):
+    code = "artifact_not_found"
+
+    def __init__(self, key: str) -> None:
+        super().__init__(
+            f"There is no artifact {key}.", hint="`guanaco-artifacts list` shows what there is."
+        )
+        self.key = key
 
 
 class Conflict(GuanacoError):
@@ -279,145 +338,6 @@ class DataDirInUse(Unavailable):
             f"Another Guanaco runs on {data_dir}.",
             hint="Stop it first, or choose another --data-dir.",
         )
-
-
-class SubmissionFailure(GuanacoError):
-    """A stage ended badly. ``blame`` and ``is_retryable`` say what can be done about it."""
-
-    code = "submission_failure"
-    blame: ClassVar[Blame] = Blame.DEVELOPER
-    is_retryable: ClassVar[bool] = False
-
-
-class HubUnreachable(SubmissionFailure):
-    code = "hub_unreachable"
-    blame = Blame.CHANCE
-    is_retryable = True
-
-
-class RepoNotFound(SubmissionFailure):
-    code = "repo_not_found"
-
-    def __init__(self, repo: str) -> None:
-        super().__init__(
-            f"There is no model repo {repo} on the Hub, or it is private.",
-            hint="Check the spelling, or make the repo public.",
-        )
-
-
-class RepoGated(SubmissionFailure):
-    code = "repo_gated"
-
-    def __init__(self, repo: str) -> None:
-        super().__init__(
-            f"The repo {repo} is gated: the platform has not been granted access.",
-            hint="Remove the gate, or ask the operator to request access with the platform's Hub token.",
-        )
-
-
-class RevisionNotFound(SubmissionFailure):
-    code = "revision_not_found"
-
-    def __init__(self, repo: str, revision: str) -> None:
-        super().__init__(
-            f"The repo {repo} has no revision {revision}.", hint="Name a branch, a tag or a commit."
-        )
-
-
-class PickleWeights(SubmissionFailure):
-    code = "pickle_weights"
-
-
-class MissingFile(SubmissionFailure):
-    code = "missing_file"
-
-
-class CorruptWeights(SubmissionFailure):
-    code = "corrupt_weights"
-
-
-class CorruptConfig(SubmissionFailure):
-    code = "corrupt_config"
-
-
-class RemoteCode(SubmissionFailure):
-    code = "remote_code"
-
-
-class UnsupportedArchitecture(SubmissionFailure):
-    code = "unsupported_architecture"
-
-
-class UnsupportedAdapter(SubmissionFailure):
-    code = "unsupported_adapter"
-
-
-class UnsupportedTokenizer(SubmissionFailure):
-    code = "unsupported_tokenizer"
-
-
-class BadChatTemplate(SubmissionFailure):
-    code = "bad_chat_template"
-
-
-class ModelTooLarge(SubmissionFailure):
-    code = "model_too_large"
-
-
-class ContextTooLong(SubmissionFailure):
-    code = "context_too_long"
-
-
-class DiskFull(SubmissionFailure):
-    code = "disk_full"
-    blame = Blame.PLATFORM
-
-
-class StoreUnreachable(SubmissionFailure):
-    code = "store_unreachable"
-    blame = Blame.CHANCE
-    is_retryable = True
-
-
-class SerializerDied(SubmissionFailure):
-    code = "serializer_died"
-    blame = Blame.PLATFORM
-    is_retryable = True
-
-
-class EngineMissing(SubmissionFailure):
-    code = "engine_missing"
-    blame = Blame.PLATFORM
-
-
-class ModelServerDied(SubmissionFailure):
-    code = "model_server_died"
-
-
-class ModelServerTooSlow(SubmissionFailure):
-    code = "model_server_too_slow"
-
-
-class ContentCheckFailed(SubmissionFailure):
-    code = "content_check_failed"
-
-
-class QuantizationUnsupported(SubmissionFailure):
-    code = "quantization_unsupported"
-
-
-class QuantizationTooLossy(SubmissionFailure):
-    code = "quantization_too_lossy"
-
-
-class StressCheckFailed(SubmissionFailure):
-    code = "stress_check_failed"
-
-
-class StageFault(SubmissionFailure):
-    code = "stage_fault"
-    blame = Blame.PLATFORM
-    is_retryable = True
 
 
 class InvalidSettings(GuanacoError):

@@ -21,6 +21,7 @@ from guanaco_server.artifacts.stores.local import LocalStore
 from guanaco_server.artifacts.stores.s3 import S3Store
 from guanaco_server.artifacts.stores.s3_client import S3Config, split_url
 from guanaco_server.artifacts.stores.store import ArtifactStore
+from guanaco_server.artifacts.verification import ArtifactVerifier
 from guanaco_server.chat.conversations import ConversationService
 from guanaco_server.chat.generation import Deadlines, ReplyGenerator
 from guanaco_server.chat.previews import PreviewService
@@ -76,8 +77,6 @@ class Platform:
             settings.engine_ports,
         )
         self._model_server = VllmServer(read_timeout_s=settings.reply_timeout_s)
-        hub_token = settings.hub_token.get_secret_value() if settings.hub_token else None
-        hub = HuggingFaceHub(settings.hub_endpoint, hub_token, settings.hub_timeout_s)
 
         self._deployments = DeploymentService(
             self.database, clock, self._cluster, self._model_server, self._store, _engine(settings)
@@ -125,7 +124,7 @@ class Platform:
         )
         parts = StageParts(
             journal=self._journal,
-            hub=hub,
+            hub=_hub(settings),
             limits=CheckLimits(settings.max_parameters, settings.max_weight_bytes),
             artifacts=ArtifactService(
                 self._store, self._collector, self._cluster, _serializer(settings)
@@ -205,6 +204,16 @@ class Platform:
                 hint="`guanaco redeploy` tries again.",
             ),
         )
+
+
+def artifact_verifier(settings: Settings) -> ArtifactVerifier:
+    """For the operator's command, without a platform."""
+    return ArtifactVerifier(_store(settings), _hub(settings), settings.hub_endpoint)
+
+
+def _hub(settings: Settings) -> HuggingFaceHub:
+    token = settings.hub_token.get_secret_value() if settings.hub_token else None
+    return HuggingFaceHub(settings.hub_endpoint, token, settings.hub_timeout_s)
 
 
 def _store(settings: Settings) -> ArtifactStore:

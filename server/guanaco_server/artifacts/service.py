@@ -67,7 +67,8 @@ class ArtifactService:
         self, snapshot: RepoSnapshot, model: CheckedModel, dtype: WeightDtype, log: Log
     ) -> Manifest:
         """The artifact of a checked commit, serialized now unless it is there already."""
-        job = self._job(snapshot, model, dtype)
+        options = self._options
+        job = serializer_job(snapshot, model, dtype, options.hub_endpoint, options.memory_bytes)
         async with self._locks[job.key]:
             await self._collector.keep(job.key)
             if found := await self._store.find(job.key):
@@ -96,18 +97,6 @@ class ArtifactService:
                 f"Serializing needs {needed:,} bytes of disk and {free:,} are free.",
                 hint="The operator has to make room; then `guanaco redeploy`.",
             )
-
-    def _job(
-        self, snapshot: RepoSnapshot, model: CheckedModel, dtype: WeightDtype
-    ) -> SerializerJob:
-        return SerializerJob(
-            key=artifact_key(snapshot, model.base, dtype),
-            hub_endpoint=self._options.hub_endpoint,
-            memory_bytes=self._options.memory_bytes,
-            model=_source(model.base or snapshot, model),
-            adapter=_adapter_source(snapshot, model.adapter) if model.adapter else None,
-            dtype=dtype,
-        )
 
     async def _serialize(self, job: SerializerJob, model: CheckedModel, log: Log) -> None:
         max_bytes = model.weight_bytes + model.tensor_count * TENSOR_OVERHEAD_BYTES + 1_000_000
@@ -176,6 +165,24 @@ class _JobReader:
                 hint="It may have run out of memory; see serializer_memory_bytes.",
             )
         return FAILURES.get(words["error"], SerializerDied)(words["message"])
+
+
+def serializer_job(
+    snapshot: RepoSnapshot,
+    model: CheckedModel,
+    dtype: WeightDtype,
+    hub_endpoint: str,
+    memory_bytes: int,
+) -> SerializerJob:
+    """What makes the artifact of a checked commit."""
+    return SerializerJob(
+        key=artifact_key(snapshot, model.base, dtype),
+        hub_endpoint=hub_endpoint,
+        memory_bytes=memory_bytes,
+        model=_source(model.base or snapshot, model),
+        adapter=_adapter_source(snapshot, model.adapter) if model.adapter else None,
+        dtype=dtype,
+    )
 
 
 def artifact_key(snapshot: RepoSnapshot, base: RepoSnapshot | None, dtype: WeightDtype) -> str:

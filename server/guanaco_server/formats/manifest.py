@@ -12,6 +12,7 @@ than that has one hash, of all its bytes; one without bytes has none.
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
@@ -73,6 +74,11 @@ class Manifest(BaseModel):
     @property
     def size_bytes(self) -> int:
         return self.tensors_bytes + sum(file.size_bytes for file in self.files)
+
+    def summary(self) -> dict[str, Any]:
+        """All but the list of tensors, for people and their programs."""
+        told = self.model_dump(mode="json", exclude={"tensors"})
+        return told | {"tensor_count": self.tensor_count, "size_bytes": self.size_bytes}
 
     @property
     def paths(self) -> tuple[str, ...]:

@@ -8,19 +8,15 @@ reaches 0.4 (docs/benchmarks.md). A connection that breaks is taken up again at 
 from __future__ import annotations
 
 import os
-import time
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import urllib3
 
 from guanaco_server.serializer.failures import JobFailed
+from guanaco_server.serializer.range_stream import TIMEOUT, RangeStream
 
-TRIES = 6  # in a row, without one byte: 16 s
-FIRST_DELAY_S = 0.5
 EXPIRED = (401, 403, 410)  # what CDNs say to a signed URL that is too old
-TIMEOUT = urllib3.Timeout(connect=10.0, read=30.0)
 CONNECTIONS = 16
 
 
@@ -60,7 +56,7 @@ class HubFiles:
         return bytes(data)
 
     def open(self, path: str, start: int, end: int) -> RangeStream:
-        return RangeStream(self, path, start, end)
+        return RangeStream(self.get, path, start, end)
 
     def get(self, path: str, start: int, end: int) -> Any:
         """One answer, its body unread; urllib3's errors and RangesRefused come through. A whole file needs no range."""
@@ -97,63 +93,3 @@ class HubFiles:
         same_host = found.location.startswith(self._endpoint)
         kept = dict(headers) if same_host else {}  # the token is the Hub's, not its CDN's
         return Place(found.location, kept | {"Accept-Encoding": "identity"}, found.size)
-
-
-class RangeStream:
-    """The bytes of a file from ``start`` up to ``end``, whatever happens to the connection."""
-
-    def __init__(self, files: HubFiles, path: str, start: int, end: int) -> None:
-        self._files = files
-        self._path = path
-        self._at = start
-        self._end = end
-        self._answer: Any = None
-
-    def __enter__(self) -> RangeStream:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._drop(reuse=self._at == self._end)
-
-    def read_exactly(self, view: memoryview) -> None:
-        """Fill the view; JobFailed when the Hub stops delivering."""
-        filled, tries = 0, 0
-        while filled < len(view):
-            try:
-                count = self._read_some(view[filled:])
-                filled, tries = filled + count, 0
-            except (urllib3.exceptions.HTTPError, OSError) as error:
-                self._drop(reuse=False)
-                tries += 1
-                if tries == TRIES:
-                    raise JobFailed(
-                        "hub_unreachable",
-                        f"The Hub stopped delivering {self._path} at byte {self._at:,}: {_shortly(error)}.",
-                    ) from error
-                time.sleep(FIRST_DELAY_S * 2 ** (tries - 1))
-
-    def _read_some(self, view: memoryview) -> int:
-        if self._answer is None:
-            self._answer = self._files.get(self._path, self._at, self._end)
-        count: int = self._answer.readinto(view)
-        if count == 0:
-            raise urllib3.exceptions.HTTPError("it ended early")
-        self._at += count
-        return count
-
-    def _drop(self, *, reuse: bool) -> None:
-        if self._answer is not None:
-            if reuse:
-                self._answer.release_conn()
-            else:
-                self._answer.close()
-            self._answer = None
-
-
-def _shortly(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:200].rstrip(".")

@@ -1,0 +1,167 @@
+"""Artifacts held against their manifests and against the Hub, through the operator's command too."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from guanaco.errors import ArtifactNotFound
+from guanaco.submissions import WeightDtype
+from guanaco_server.artifacts.hub.hugging_face import HuggingFaceHub
+from guanaco_server.artifacts.service import artifact_key
+from guanaco_server.artifacts.stores.local import LocalStore
+from guanaco_server.artifacts.stores.s3 import S3Store
+from guanaco_server.artifacts.verification import ArtifactVerifier
+from guanaco_server.demo.tiny_repo import make_tiny_repo
+from guanaco_server.formats.manifest import TENSORS_NAME, Manifest
+from tests.fixtures.s3 import S3Server
+from tests.fixtures.serializer_jobs import REPO, RoughHub, job_for, make_artifact
+
+Artifact = tuple[Manifest, Path]
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[RoughHub]:
+    make_tiny_repo(tmp_path / "hub" / REPO)
+    with RoughHub(tmp_path / "hub") as hub:
+        yield hub
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    return LocalStore(tmp_path / "artifacts")
+
+
+@pytest.fixture
+def verifier(hub: RoughHub, store: LocalStore) -> ArtifactVerifier:
+    return ArtifactVerifier(store, HuggingFaceHub(hub.url, None, 10), hub.url)
+
+
+@pytest.fixture
+async def artifact(hub: RoughHub, store: LocalStore, tmp_path: Path) -> Artifact:
+    snapshot = await HuggingFaceHub(hub.url, None, 10).resolve(REPO, None)
+    key = artifact_key(snapshot, None, WeightDtype.AUTO)
+    return await make_artifact(store, job_for(hub, key=key)), tmp_path / "artifacts" / key
+
+
+async def test_a_whole_artifact_is_the_hubs(artifact: Artifact, verifier: ArtifactVerifier) -> None:
+    key = artifact[0].key
+    assert await verifier.against_manifest(key) == []
+    assert await verifier.against_hub(key) == []
+
+
+@pytest.mark.parametrize(
+    ("offset", "says"),
+    [
+        ("first tensor", "The tensor {name} is damaged."),
+        ("before first tensor", "The header of tensor {name} is damaged."),
+        ("index", "The index of model.tensors is not that of the manifest's tensors."),
+        ("end", "The end of model.tensors is damaged."),
+    ],
+)
+async def test_a_flipped_bit_is_found_wherever_it_is(
+    artifact: Artifact, verifier: ArtifactVerifier, offset: str, says: str
+) -> None:
+    manifest, folder = artifact
+    first = manifest.tensors[0]
+    places = {
+        "first tensor": first.offset + 9,
+        "before first tensor": first.offset - 12,
+        "index": 100,
+        "end": manifest.tensors_bytes - 1,
+    }
+    content = bytearray((folder / TENSORS_NAME).read_bytes())
+    content[places[offset]] ^= 4
+    (folder / TENSORS_NAME).write_bytes(content)
+    assert await verifier.against_manifest(manifest.key) == [says.format(name=first.name)]
+
+
+async def test_a_changed_or_missing_small_file_is_found(
+    artifact: Artifact, verifier: ArtifactVerifier
+) -> None:
+    manifest, folder = artifact
+    (folder / "tokenizer.json").write_text("{}")
+    (folder / "config.json").unlink()
+    assert await verifier.against_manifest(manifest.key) == [
+        "The file config.json is damaged or missing.",
+        "The file tokenizer.json is damaged or missing.",
+    ]
+
+
+async def test_an_artifact_that_is_not_what_the_hub_has_is_found(
+    artifact: Artifact, verifier: ArtifactVerifier
+) -> None:
+    """A manifest that was rewritten to fit other weights is whole in itself."""
+    manifest, folder = artifact
+    other = manifest.tensors[0].model_copy(update={"sha256": ("0" * 64,)})
+    forged = manifest.model_copy(update={"tensors": (other, *manifest.tensors[1:])})
+    (folder / "manifest.json").write_text(forged.model_dump_json())
+    assert await verifier.against_hub(manifest.key) == [
+        f"The tensor {other.name} differs from the Hub's."
+    ]
+
+
+async def test_a_key_that_is_not_there_is_said(verifier: ArtifactVerifier) -> None:
+    with pytest.raises(ArtifactNotFound):
+        await verifier.keys(["abc"])
+
+
+async def test_an_artifact_in_a_bucket_is_verified_through_its_urls(
+    hub: RoughHub, s3_server: S3Server
+) -> None:
+    store = S3Store(s3_server.bucket())
+    snapshot = await HuggingFaceHub(hub.url, None, 10).resolve(REPO, None)
+    key = artifact_key(snapshot, None, WeightDtype.AUTO)
+    await make_artifact(store, job_for(hub, key=key))
+    verifier = ArtifactVerifier(store, HuggingFaceHub(hub.url, None, 10), hub.url)
+    assert await verifier.against_manifest(key) == []
+    assert await verifier.against_hub(key) == []
+
+
+def command(*arguments: str, hub: RoughHub, folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = {
+        **os.environ,
+        "GUANACO_HUB_ENDPOINT": hub.url,
+        "GUANACO_ARTIFACTS_DIR": str(folder / "artifacts"),
+        "GUANACO_DATA_DIR": str(folder / "data"),
+    }
+    return subprocess.run(
+        [sys.executable, "-c", "from guanaco_cli.artifacts import main; main()", *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+async def test_the_command_lists_proves_and_fails(
+    artifact: Artifact, hub: RoughHub, tmp_path: Path
+) -> None:
+    manifest, folder = artifact
+    listed = command("list", "--json", hub=hub, folder=tmp_path)
+    assert [a["key"] for a in json.loads(listed.stdout)["artifacts"]] == [manifest.key]
+    assert REPO in command("list", hub=hub, folder=tmp_path).stdout
+
+    good = command("verify", manifest.key[:10], hub=hub, folder=tmp_path)
+    assert good.returncode == 0, good.stderr
+    assert "bit for bit what the Hub has" in good.stderr
+
+    content = bytearray((folder / TENSORS_NAME).read_bytes())
+    content[-20] ^= 1
+    (folder / TENSORS_NAME).write_bytes(content)
+    bad = command("verify", "--all", "--json", hub=hub, folder=tmp_path)
+    assert bad.returncode == 1
+    assert "is damaged" in json.loads(bad.stdout)["problems"][manifest.key][0]
+
+    unknown = command("verify", "ffff", hub=hub, folder=tmp_path)
+    assert (unknown.returncode, unknown.stderr.splitlines()[0]) == (
+        1,
+        "error: There is no artifact ffff.",
+    )
+    assert command("verify", hub=hub, folder=tmp_path).returncode == 2
