@@ -257,7 +257,7 @@ def _serializer(settings: Settings) -> SerializerOptions:
         hub_endpoint=settings.hub_endpoint,
         memory_bytes=settings.serializer_memory_bytes,
         timeout_s=settings.serializer_timeout_s,
-        environment={"HF_TOKEN": token.get_secret_value()} if token else {},
+        secrets={"HF_TOKEN": token.get_secret_value()} if token else {},
     )
 
 

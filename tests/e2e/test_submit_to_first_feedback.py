@@ -17,16 +17,20 @@ PROMISE_S = 300  # the product's promise, not a measurement: on this machine it 
 
 @pytest.mark.engine
 @pytest.mark.parametrize(
-    "database", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
+    "outgrown",
+    [False, pytest.param(True, marks=pytest.mark.postgres)],
+    ids=["embedded", "outgrown"],
 )
 def test_a_developer_reads_the_first_feedback_within_five_minutes(
-    start_platform: StartPlatform, database: str, request: pytest.FixtureRequest
+    start_platform: StartPlatform, outgrown: bool, request: pytest.FixtureRequest
 ) -> None:
+    """``outgrown``: on PostgreSQL and an S3 server, in place of SQLite and a folder."""
     started = time.monotonic()
     settings: dict[str, object] = {"engine_command": "null"}
-    if database == "postgres":
+    if outgrown:
         postgres = request.getfixturevalue("postgres")
         settings["database_url"] = postgres.url(postgres.create()).replace("+psycopg", "")
+        settings |= request.getfixturevalue("rclone").settings()
     up = start_platform(**settings)
     developer = up.client(Role.DEVELOPER, "ada")
     app = up.client(Role.BACKEND, "app")

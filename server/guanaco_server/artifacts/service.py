@@ -40,13 +40,13 @@ TENSOR_OVERHEAD_BYTES = 16_384  # more than a tensor's header and index entry ca
 
 @dataclass(frozen=True)
 class SerializerOptions:
-    """How this platform runs serializer jobs. ``environment`` may hold the Hub token, and is never logged."""
+    """How this platform runs serializer jobs. ``secrets`` may hold the Hub token."""
 
     command: tuple[str, ...]
     hub_endpoint: str
     memory_bytes: int
     timeout_s: float
-    environment: dict[str, str]
+    secrets: dict[str, str]
 
 
 class ArtifactService:
@@ -105,7 +105,7 @@ class ArtifactService:
         spec = JobSpec(
             name=f"s-{job.key[:32]}",
             command=self._options.command,
-            environment={**self._options.environment, TICKET_VARIABLE: ticket_url},
+            secrets={**self._options.secrets, TICKET_VARIABLE: ticket_url},
             timeout_s=self._options.timeout_s,
         )
         try:

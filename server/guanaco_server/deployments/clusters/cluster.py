@@ -11,14 +11,30 @@ LineSink = Callable[[str], Awaitable[None]]
 
 
 @dataclass(frozen=True)
+class Resources:
+    """What a process asks of its machine; None leaves it to the cluster. ``gpu_type`` is a recipe's name of it (H100)."""
+
+    memory_bytes: int | None = None
+    disk_bytes: int | None = None
+    gpu_type: str | None = None
+    gpu_count: int = 0
+    image: str | None = None
+
+
+@dataclass(frozen=True)
 class JobSpec:
-    """A process that runs once. ``name`` is unique: a job of the same name that still runs is stopped first."""
+    """A process that runs once. ``name`` is unique: a job of the same name that still runs is stopped first.
+
+    ``secrets`` are environment too, but never shown or written down.
+    """
 
     name: str
     command: tuple[str, ...]
     environment: dict[str, str] = field(default_factory=dict)
-    memory_bytes: int | None = None
+    secrets: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
+    resources: Resources = Resources()
     timeout_s: float | None = None
+    submission_id: str = ""
 
 
 @dataclass(frozen=True)
@@ -31,13 +47,17 @@ class JobResult:
 class DeploymentSpec:
     """A model server. ``{port}`` in the command is replaced by the port that the cluster chose.
 
-    ``secrets`` are environment too, but never written down, and other ones make no other spec.
+    ``replicas`` and ``resources`` are for clusters of more than one machine. ``secrets`` are environment too, but never written down, and other ones make no other spec.
     """
 
     name: str
     command: tuple[str, ...]
     environment: dict[str, str] = field(default_factory=dict)
     secrets: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
+    resources: Resources = Resources()
+    replicas: int = 1
+    artifact_bytes: int = 0
+    submission_id: str = ""
 
 
 class ReplicaPhase(StrEnum):
@@ -47,11 +67,12 @@ class ReplicaPhase(StrEnum):
 
 @dataclass(frozen=True)
 class ReplicaState:
-    """``endpoint`` is the base URL of the server; running does not mean ready."""
+    """``endpoint`` is the base URL of the server; running does not mean ready. ``problem`` says what keeps it from running."""
 
     phase: ReplicaPhase
     endpoint: str
     exit_code: int | None = None
+    problem: str | None = None
 
 
 class Cluster(Protocol):

@@ -155,11 +155,11 @@ class LocalCluster:
         async with asyncio.timeout(spec.timeout_s):
             process = spawn(
                 spec.command,
-                {**spec.environment, **self._lifeline_environment(0)},
+                {**spec.environment, **spec.secrets, **self._lifeline_environment(0)},
                 self._marker(spec.name),
                 cwd=self._folder,
                 stdout=subprocess.PIPE,
-                memory_bytes=spec.memory_bytes,
+                memory_bytes=spec.resources.memory_bytes,
             )
             return await follow(process, Leader.of(process.pid), on_line)
 

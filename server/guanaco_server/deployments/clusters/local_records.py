@@ -7,7 +7,7 @@ import secrets
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from guanaco_server.deployments.clusters.cluster import DeploymentSpec
+from guanaco_server.deployments.clusters.cluster import DeploymentSpec, Resources
 from guanaco_server.deployments.clusters.local_processes import Leader
 
 RECORD_NAME = "deployment.json"
@@ -39,7 +39,15 @@ class DeploymentRecord:
             given = json.loads((folder / RECORD_NAME).read_text())
             spec = given["spec"]
             return DeploymentRecord(
-                DeploymentSpec(spec["name"], tuple(spec["command"]), dict(spec["environment"])),
+                DeploymentSpec(
+                    spec["name"],
+                    tuple(spec["command"]),
+                    dict(spec["environment"]),
+                    resources=Resources(**spec["resources"]),
+                    replicas=int(spec["replicas"]),
+                    artifact_bytes=int(spec["artifact_bytes"]),
+                    submission_id=str(spec["submission_id"]),
+                ),
                 Leader(int(given["leader"]["pid"]), float(given["leader"]["create_time"])),
                 int(given["port"]),
             )
