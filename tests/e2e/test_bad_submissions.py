@@ -184,11 +184,11 @@ def test_a_server_that_keeps_dying_fails_its_submission(start_platform: StartPla
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of four megabytes; serializing takes six and a half."""
+    """A file system of two megabytes; serializing takes three and a half."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)], capture_output=True
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)], capture_output=True
     )
     if mounted.returncode != 0:
         pytest.skip("mounting a small file system needs root")

@@ -62,11 +62,17 @@ class ArtifactService:
         self._cluster = cluster
         self._options = options
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._begun: dict[str, str] = {}  # what is unfinished, by who waits for it
 
     async def ensure(
-        self, snapshot: RepoSnapshot, model: CheckedModel, dtype: WeightDtype, log: Log
+        self,
+        owner: str,
+        snapshot: RepoSnapshot,
+        model: CheckedModel,
+        dtype: WeightDtype,
+        log: Log,
     ) -> Manifest:
-        """The artifact of a checked commit, serialized now unless it is there already."""
+        """The artifact of a checked commit, serialized now unless it is there already. ``owner`` is who waits for it."""
         options = self._options
         job = serializer_job(snapshot, model, dtype, options.hub_endpoint, options.memory_bytes)
         async with self._locks[job.key]:
@@ -77,6 +83,7 @@ class ArtifactService:
                 )
                 return found
             await self._require_room(model)
+            self._begun[owner] = job.key
             try:
                 await self._serialize(job, model, log)
                 manifest = await self._store.publish(job.key)
@@ -84,10 +91,20 @@ class ArtifactService:
                 raise DiskFull(f"The artifact could not be written: {error.strerror}.") from error
             except SubmissionFailure as failure:
                 if not failure.is_retryable:  # else what was written is where the next try goes on
-                    await self._store.discard(job.key)
+                    await self._drop(owner)
                 raise
-            await self._store.discard(job.key)
+            await self._drop(owner)
             return manifest
+
+    async def drop_begun(self, owner: str) -> None:
+        """The owner was cancelled: what was written for it is not kept for another try."""
+        if key := self._begun.get(owner):
+            async with self._locks[key]:
+                await self._drop(owner)
+
+    async def _drop(self, owner: str) -> None:
+        await self._store.discard(self._begun[owner])
+        del self._begun[owner]
 
     async def _require_room(self, model: CheckedModel) -> None:
         free = await self._store.free_bytes()

@@ -3,13 +3,14 @@
     5 bytes    |TZR|
     60 bytes   version, flags, size of all tensors, number of tensors
     8 bytes    length of the index, then the index: every tensor's name, dtype, shape and place
-    then for each tensor a header with the CRC-32 of header and data, and the data
+    then for each tensor a header, with the CRC-32 of header and data unless it is large, and the data
     8 bytes    zero: no more headers
 
 tensorizer's own writer wants a whole tensor in memory, and a file that it can go back in. Here every place
 follows from names, dtypes and shapes alone, so that the parts of a file can be made in any order, at once, by
-whoever has the bytes. Only a tensor's header waits for its data's CRC. The index is as long as it must be, where
-tensorizer reserves 256 KiB. Field by field as in tensorizer 2.12's ``serialization.py``, whose reader is the
+whoever has the bytes. Only a tensor's header would wait for its data's CRC, and with it the part that it is in:
+so tensors over MAX_CHECKED_BYTES have none (readers take that), and what waits is never far behind. The index is
+as long as it must be, where tensorizer reserves 256 KiB. Field by field as in tensorizer 2.12's ``serialization.py``, whose reader is the
 judge in the tests.
 """
 
@@ -25,6 +26,7 @@ VERSION = 2  # the first that has dtypes which numpy lacks
 PARAMETER = 0
 CRC32 = 0
 MAX_DIMENSION = 2**32 - 1
+MAX_CHECKED_BYTES = 64 * 1024**2
 STRUCTURED_NAME = "\x1e"  # a name that begins with it is a path in JSON
 FILE_HEADER = struct.Struct("<I32sQ8xQ")
 LENGTH = struct.Struct("<Q")
@@ -105,8 +107,15 @@ def epilogue() -> bytes:
     return LENGTH.pack(0)
 
 
+def is_checked(tensor: FileTensor) -> bool:
+    """Whether its header has a CRC."""
+    return tensor.size_bytes <= MAX_CHECKED_BYTES
+
+
 def tensor_header(tensor: FileTensor, data_crc32: int) -> bytes:
     """The bytes before a tensor's data; the CRC covers the header with a zero in the CRC's place, then the data."""
+    if not is_checked(tensor):
+        return _header(tensor, 0)
     blank = zlib.crc32(_header(tensor, 0))
     return _header(tensor, crc32_combine(blank, data_crc32, tensor.size_bytes))
 
@@ -125,11 +134,18 @@ def _header(tensor: FileTensor, crc32: int) -> bytes:
             struct.pack("<B", len(dtype)),
             dtype,
             struct.pack(f"<B{len(tensor.shape)}I", len(tensor.shape), *tensor.shape),
-            struct.pack("<HBBBI", 7, 1, CRC32, 4, crc32),  # length of what follows, one hash
+            _hashes(tensor, crc32),
             struct.pack("<q", tensor.size_bytes),
         )
     )
     return LENGTH.pack(LENGTH.size + len(described)) + described
+
+
+def _hashes(tensor: FileTensor, crc32: int) -> bytes:
+    """The length of what follows, how many there are, and for each its kind, its length, and the hash."""
+    if not is_checked(tensor):
+        return struct.pack("<HB", 1, 0)
+    return struct.pack("<HBBBI", 7, 1, CRC32, 4, crc32)
 
 
 def _index_entry(placed: PlacedTensor) -> bytes:

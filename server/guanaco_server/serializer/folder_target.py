@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from guanaco_server.formats.manifest import TENSORS_NAME
@@ -49,6 +50,9 @@ class FileSink:
     def is_written(self, start: int, end: int) -> bool:
         """What the journal lists was synced before it was listed."""
         return True
+
+    def wait_for_room(self, end: int, is_stopped: Callable[[], bool]) -> None:
+        """A file takes its bytes in any order."""
 
     def write(self, offset: int, data: memoryview) -> None:
         while data:

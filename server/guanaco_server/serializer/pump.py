@@ -4,7 +4,7 @@ Several workers take one run each (plan.py) and go through it in blocks of BLOCK
 
     read → refuse NaN → cast or merge where asked → SHA-256 and CRC-32 → write into the sink
 
-A tensor's header follows its last piece; the index and the end are written last.
+A tensor's header is written with its first piece, or, where it has a CRC, after its last.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from guanaco_server.formats.safetensors_header import DTYPE_BYTES
 from guanaco_server.formats.tensorizer_file import (
     crc32_combine,
     epilogue,
+    is_checked,
     prologue,
     tensor_header,
 )
@@ -65,6 +66,7 @@ class Pump:
 
     def run(self) -> None:
         """Until the whole file is written; raises what the first worker raised that failed."""
+        self._sink.write(0, memoryview(prologue(self._plan.layout)))
         waiting = self._take_up()
         with ThreadPoolExecutor(self._workers, thread_name_prefix="pump") as pool:
             jobs = [pool.submit(self._stream, run) for run in waiting]
@@ -74,7 +76,6 @@ class Pump:
                 pool.shutdown(cancel_futures=True)
         for job in done:
             job.result()
-        self._sink.write(0, memoryview(prologue(self._plan.layout)))
         end = epilogue()
         self._sink.write(self._plan.layout.total_bytes - len(end), memoryview(end))
         self._sink.finish()
@@ -96,7 +97,7 @@ class Pump:
                 waiting.append(run)
         for tensor in range(len(self._plan.tensors)):
             if self._missing[tensor] == 0:
-                self._write_header(tensor)
+                self._write_header(tensor, self._crc32(tensor))
         return waiting
 
     def _is_done(self, run: Run) -> bool:
@@ -105,6 +106,8 @@ class Pump:
         return is_known and self._sink.is_written(spans[0][0], spans[-1][1])
 
     def _stream(self, run: Run) -> None:
+        _, end = self._plan.piece_bytes(run.pieces[-1])
+        self._sink.wait_for_room(end, self._is_stopped.is_set)
         buffer = memoryview(bytearray(BLOCK_BYTES))
         with self._files.open(run.path, run.start, run.end) as stream:
             for piece in run.pieces:
@@ -112,6 +115,9 @@ class Pump:
 
     def _stream_piece(self, piece: Piece, stream: Stream, buffer: memoryview) -> None:
         tensor = self._plan.tensors[piece.tensor]
+        is_early = not is_checked(self._plan.layout.tensors[piece.tensor].tensor)
+        if is_early and piece.number == 0:
+            self._write_header(piece.tensor, 0)
         offset, _ = self._plan.piece_bytes(piece)
         sha256, crc32 = hashlib.sha256(), 0
         for block in self._blocks(tensor, piece, stream, buffer):
@@ -123,8 +129,8 @@ class Pump:
         with self._lock:
             self._missing[piece.tensor] -= 1
             is_last = self._missing[piece.tensor] == 0
-        if is_last:
-            self._write_header(piece.tensor)
+        if is_last and not is_early:
+            self._write_header(piece.tensor, self._crc32(piece.tensor))
 
     def _blocks(
         self, tensor: PlannedTensor, piece: Piece, stream: Stream, buffer: memoryview
@@ -146,11 +152,14 @@ class Pump:
                 )
             yield _converted(block, tensor, lora, first)
 
-    def _write_header(self, tensor: int) -> None:
+    def _crc32(self, tensor: int) -> int:
         crc32 = 0
         for piece in pieces_of(self._plan.tensors[tensor], tensor):
             begin, end = self._plan.piece_bytes(piece)
             crc32 = crc32_combine(crc32, self._journal.pieces[_key(piece)].crc32, end - begin)
+        return crc32
+
+    def _write_header(self, tensor: int, crc32: int) -> None:
         placed = self._plan.layout.tensors[tensor]
         self._sink.write(placed.header_offset, memoryview(tensor_header(placed.tensor, crc32)))
 

@@ -5,6 +5,7 @@ A target takes small files whole, and the tensors file as a sink: bytes at any o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from guanaco_server.serializer.journal import Journal
@@ -15,6 +16,10 @@ class Sink(Protocol):
 
     def is_written(self, start: int, end: int) -> bool:
         """Whether these bytes are safe already, so that writing them again can be left out."""
+        ...
+
+    def wait_for_room(self, end: int, is_stopped: Callable[[], bool]) -> None:
+        """Before one begins to write what ends at ``end``: until that is not too far ahead of what is still unwritten."""
         ...
 
     def write(self, offset: int, data: memoryview) -> None: ...

@@ -1,7 +1,9 @@
 """A target behind presigned URLs: the parts of a multipart upload, made in any order.
 
-A part is kept in memory until its last byte has come, then sent with its MD5, the one checksum that every S3
-server knows and that needs no signature. Where the answer's ETag is an MD5 too, it is compared, for a server
+Parts are sent as they become whole, but none far ahead of the oldest that is not: this bounds our memory, and
+some servers (rclone, for one) keep what comes too early in theirs, and refuse more than 256 MiB of it.
+
+A part is sent with its MD5, the one checksum that every S3 server knows and that needs no signature. Where the answer's ETag is an MD5 too, it is compared, for a server
 may ignore what it was sent. Buffers are used again: fresh memory costs more than filling it.
 """
 
@@ -12,6 +14,7 @@ import hashlib
 import re
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +28,9 @@ TRIES = 6
 FIRST_DELAY_S = 0.5
 TIMEOUT = urllib3.Timeout(connect=10.0, read=120.0)  # a server may sync a part before it answers
 CONNECTIONS = 16
+WAKE_S = 0.5
+MAX_AHEAD_BYTES = 192 * 1024**2
+MIN_AHEAD_PARTS = 4
 MD5_ETAG = re.compile(r'"?([0-9a-f]{32})"?')
 
 
@@ -83,6 +89,8 @@ class PartsSink:
         self._total_bytes = total_bytes
         self._journal = journal
         self._lock = threading.Lock()
+        self._has_sent = threading.Condition(self._lock)
+        self._oldest = 0  # the first part that is not sent
         self._open: dict[int, _OpenPart] = {}
         self._free: list[bytearray] = []
         needed = -(-total_bytes // upload.part_bytes)
@@ -94,6 +102,18 @@ class PartsSink:
         return all(
             number + 1 in self._journal.parts for number in range(start // size, -(-end // size))
         )
+
+    def wait_for_room(self, end: int, is_stopped: Callable[[], bool]) -> None:
+        size = self._upload.part_bytes
+        ahead_bytes = max(MAX_AHEAD_BYTES, MIN_AHEAD_PARTS * size)
+        with self._has_sent:
+            while end - self._find_oldest() * size > ahead_bytes and not is_stopped():
+                self._has_sent.wait(WAKE_S)
+
+    def _find_oldest(self) -> int:
+        while self._oldest + 1 in self._journal.parts:
+            self._oldest += 1
+        return self._oldest
 
     def write(self, offset: int, data: memoryview) -> None:
         size = self._upload.part_bytes
@@ -129,6 +149,7 @@ class PartsSink:
         with self._lock:
             del self._open[index]
             self._free.append(part.buffer)
+            self._has_sent.notify_all()
         self._journal.save_sometimes()
 
     def _length(self, index: int) -> int:

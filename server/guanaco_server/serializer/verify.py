@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 from guanaco_server.formats.manifest import Manifest, TensorRecord
@@ -104,6 +105,9 @@ class NullTarget:
 class NullSink:
     def is_written(self, start: int, end: int) -> bool:
         return False
+
+    def wait_for_room(self, end: int, is_stopped: Callable[[], bool]) -> None:
+        """There is always room in nothing."""
 
     def write(self, offset: int, data: memoryview) -> None:
         """Hashed before it came here."""

@@ -48,10 +48,13 @@ class StageRunner:
         await _insist(lambda: self._journal.end_stage(ticket, stage, done))
         return Outcome.DONE
 
-    async def clean_up(self, ticket: Ticket) -> None:
+    async def clean_up(self, ticket: Ticket, outcome: Outcome) -> None:
         """After a failed or cancelled run: no model server stays behind. A later run's is left alone."""
-        if not await _insist(lambda: self._journal.is_superseded(ticket)):
-            await _insist(lambda: self._parts.deployments.remove(ticket.submission_id))
+        if await _insist(lambda: self._journal.is_superseded(ticket)):
+            return
+        await _insist(lambda: self._parts.deployments.remove(ticket.submission_id))
+        if outcome == Outcome.CANCELLED:
+            await self._parts.artifacts.drop_begun(ticket.submission_id)
 
     async def _run_watched(self, ticket: Ticket, stage: Stage) -> Facts | None:
         """The stage's facts, or None when the submission was cancelled in the middle."""

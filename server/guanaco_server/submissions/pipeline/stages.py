@@ -79,7 +79,7 @@ async def serialize(parts: StageParts, ticket: Ticket, submission: Submission) -
     async def log(message: str, level: Level) -> None:
         await parts.journal.log(ticket, Stage.SERIALIZE, message, level=level)
 
-    manifest = await parts.artifacts.ensure(snapshot, model, submission.dtype, log)
+    manifest = await parts.artifacts.ensure(submission.id, snapshot, model, submission.dtype, log)
     await log(
         f"Artifact {manifest.key[:12]} holds {manifest.tensor_count} tensors, {manifest.size_bytes:,} bytes.",
         Level.INFO,

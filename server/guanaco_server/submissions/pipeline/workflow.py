@@ -85,7 +85,9 @@ class Pipeline:
                 {"name": stage.value}, self._runner.run, ticket, stage
             )
             if outcome != Outcome.DONE:
-                await DBOS.run_step_async({"name": "clean_up"}, self._runner.clean_up, ticket)
+                await DBOS.run_step_async(
+                    {"name": "clean_up"}, self._runner.clean_up, ticket, outcome
+                )
                 return str(outcome)
         return Outcome.DONE.value
 

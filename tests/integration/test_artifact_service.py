@@ -1,0 +1,151 @@
+"""Which artifacts are made, which are used again, and what is left when making one fails."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from guanaco.errors import CorruptWeights, HubUnreachable, SubmissionFailure
+from guanaco.submissions import Level, WeightDtype
+from guanaco_server.artifacts.adapters import CheckedAdapter, LoraModule
+from guanaco_server.artifacts.checks import CheckedModel
+from guanaco_server.artifacts.collector import ArtifactCollector, Graces
+from guanaco_server.artifacts.hub.hub import RepoSnapshot
+from guanaco_server.artifacts.service import (
+    ArtifactService,
+    SerializerOptions,
+    artifact_key,
+    serializer_job,
+)
+from guanaco_server.artifacts.stores.memory import MemoryStore
+from guanaco_server.clock import FixedClock
+from guanaco_server.database.database import Database
+from guanaco_server.deployments.clusters.cluster import JobSpec
+from guanaco_server.deployments.clusters.memory import JobScript, MemoryCluster
+from guanaco_server.formats.manifest import Manifest
+from guanaco_server.formats.safetensors_header import TensorInfo
+from guanaco_server.serializer.ticket import TICKET_VARIABLE, Merge
+
+SNAPSHOT = RepoSnapshot("acme/tiny", "c" * 40, ())
+MODEL = CheckedModel("LlamaForCausalLM", 10, 20, 512, ("model.safetensors",), (), 1, ())
+OPTIONS = SerializerOptions(("serialize",), "http://hub.invalid", 2**30, 60.0, {"HF_TOKEN": "hf_x"})
+AUTO = WeightDtype.AUTO
+
+
+class Yard:
+    """The service over memory, with a serializer job that does as it is told."""
+
+    def __init__(self, database: Database) -> None:
+        self.store = MemoryStore()
+        self.cluster = MemoryCluster()
+        clock = FixedClock()
+        collector = ArtifactCollector(
+            database, clock, self.store, self._needed, Graces(600, 600, 600)
+        )
+        self.service = ArtifactService(self.store, collector, self.cluster, OPTIONS)
+        self.said: list[str] = []
+        self._now = clock.now()
+
+    def will(self, *lines: dict[str, Any], exit_code: int = 0) -> None:
+        works: Callable[[JobSpec], Awaitable[None]] | None = None if exit_code else self._work
+        self.cluster.job = JobScript([json.dumps(line) for line in lines], exit_code, works)
+
+    async def ensure(self, owner: str = "tiny_v1", dtype: WeightDtype = AUTO) -> Manifest:
+        return await self.service.ensure(owner, SNAPSHOT, MODEL, dtype, self._log)
+
+    async def _work(self, spec: JobSpec) -> None:
+        key = spec.secrets[TICKET_VARIABLE].rpartition("/")[2]
+        manifest = Manifest(
+            key=key,
+            repo=SNAPSHOT.repo,
+            commit=SNAPSHOT.commit,
+            files=(),
+            tensors_bytes=0,
+            tensors=(),
+            tool_versions={},
+            created_at=self._now,
+        )
+        self.store.stage(key, manifest, {})
+
+    async def _log(self, message: str, level: Level) -> None:
+        self.said.append(message)
+
+    async def _needed(self, _ended_before: object) -> set[str]:
+        return set()
+
+
+@pytest.fixture
+def yard(database: Database) -> Yard:
+    return Yard(database)
+
+
+async def test_an_artifact_is_made_once_and_used_again(yard: Yard) -> None:
+    yard.will({"message": "Streaming."})
+    first = await yard.ensure()
+    assert await yard.ensure("other_v1") == first
+    assert len(yard.cluster.jobs) == 1
+    assert yard.said == [
+        "Streaming.",
+        "This commit is serialized already: its artifact is used again.",
+    ]
+
+
+async def test_another_dtype_is_another_artifact(yard: Yard) -> None:
+    yard.will()
+    keys = {(await yard.ensure(dtype=dtype)).key for dtype in WeightDtype}
+    assert len(keys) == len(WeightDtype)
+
+
+async def test_the_job_gets_its_secrets_apart(yard: Yard) -> None:
+    yard.will()
+    manifest = await yard.ensure()
+    (spec,) = yard.cluster.jobs
+    assert spec.secrets == {"HF_TOKEN": "hf_x", TICKET_VARIABLE: f"memory://staging/{manifest.key}"}
+    assert "hf_x" not in repr(spec)
+    assert spec.environment == {}
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "is_kept"),
+    [("hub_unreachable", HubUnreachable, True), ("corrupt_weights", CorruptWeights, False)],
+)
+async def test_what_was_written_is_kept_for_another_try_that_can_help(
+    yard: Yard, code: str, error: type[SubmissionFailure], is_kept: bool
+) -> None:
+    yard.will({"error": code, "message": "No."}, exit_code=1)
+    with pytest.raises(error, match="No"):
+        await yard.ensure()
+    key = artifact_key(SNAPSHOT, None, AUTO)
+    assert await yard.store.discard_stale(0) == ([key] if is_kept else [])
+
+
+async def test_what_was_written_for_a_cancelled_submission_is_dropped(yard: Yard) -> None:
+    yard.will({"error": "hub_unreachable", "message": "No."}, exit_code=1)
+    with pytest.raises(HubUnreachable):
+        await yard.ensure("tiny_v1")
+    await yard.service.drop_begun("other_v1")
+    await yard.service.drop_begun("tiny_v1")
+    await yard.service.drop_begun("tiny_v1")
+    assert await yard.store.discard_stale(0) == []
+
+
+def test_an_adapters_job_merges_into_its_pinned_base() -> None:
+    base = RepoSnapshot("acme/base", "b" * 40, ())
+    a, b = (TensorInfo(name, "F32", (2, 2), 0, 16) for name in ("x.lora_A", "x.lora_B"))
+    adapter = CheckedAdapter("adapter_model.safetensors", (), (LoraModule("x", a, b, 0.5),))
+    model = CheckedModel(
+        "LlamaForCausalLM", 10, 20, 512, ("m.safetensors",), (), 1, (), False, adapter, base
+    )
+    job = serializer_job(SNAPSHOT, model, AUTO, "http://hub.invalid", 2**30)
+    assert (job.model.repo, job.model.commit) == ("acme/base", "b" * 40)
+    assert job.adapter is not None
+    assert (job.adapter.repo, job.adapter.weight_files) == (
+        "acme/tiny",
+        ("adapter_model.safetensors",),
+    )
+    assert job.adapter.merges == (Merge(tensor="x.weight", a="x.lora_A", b="x.lora_B", scale=0.5),)
+    other_base = RepoSnapshot("acme/base", "d" * 40, ())
+    assert job.key == artifact_key(SNAPSHOT, base, AUTO) != artifact_key(SNAPSHOT, other_base, AUTO)
