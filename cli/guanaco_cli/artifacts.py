@@ -79,6 +79,17 @@ def verify(
     raise typer.Exit(1 if any(problems.values()) else 0)
 
 
+@app.command(epilog="Example: guanaco-artifacts delete 3f9a0c11")
+def delete(
+    key: Annotated[str, typer.Argument(help="A key, or its beginning.")], data_dir: DataDir = None
+) -> None:
+    """Delete an artifact, a damaged one say; the next redeploy of its submission makes it again."""
+    verifier = _verifier(data_dir)
+    for whole in asyncio.run(verifier.keys([key])):
+        asyncio.run(verifier.delete(whole))
+        console.say(f"{whole[:16]} is deleted; `guanaco redeploy` makes it again.", style=GREEN)
+
+
 def main() -> None:
     console.prepare()
     try:

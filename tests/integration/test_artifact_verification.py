@@ -159,6 +159,11 @@ async def test_the_command_lists_proves_and_fails(
     assert bad.returncode == 1
     assert "is damaged" in json.loads(bad.stdout)["problems"][manifest.key][0]
 
+    assert command("delete", manifest.key[:8], hub=hub, folder=tmp_path).returncode == 0
+    assert json.loads(command("list", "--json", hub=hub, folder=tmp_path).stdout) == {
+        "artifacts": []
+    }
+
     unknown = command("verify", "ffff", hub=hub, folder=tmp_path)
     assert (unknown.returncode, unknown.stderr.splitlines()[0]) == (
         1,

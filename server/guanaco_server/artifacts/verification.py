@@ -41,6 +41,9 @@ class ArtifactVerifier:
             found += matching
         return found
 
+    async def delete(self, key: str) -> None:
+        await self._store.delete(key)
+
     async def against_manifest(self, key: str) -> list[str]:
         """One sentence for each thing that is not as the manifest says."""
         manifest = await self._manifest(key)

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 Bytes = memoryview
 Array = NDArray[Any]
 
+SLICE = 32_768  # elements: what numpy sets aside for them stays in the cache
+
 # The bits without the sign, and the largest of them that is no NaN.
 NAN_BITS: dict[str, tuple[Any, int]] = {
     "F16": (np.uint16, 0x7C00),
@@ -31,8 +33,9 @@ def has_nan(data: Bytes, dtype: str) -> bool:
         return False
     kind, largest = NAN_BITS[dtype]
     bits = np.frombuffer(data, kind)
-    magnitude = np.iinfo(kind).max >> 1
-    return int((bits & kind(magnitude)).max()) > largest
+    magnitude = kind(np.iinfo(kind).max >> 1)
+    starts = range(0, len(bits), SLICE)
+    return any(int((bits[at : at + SLICE] & magnitude).max()) > largest for at in starts)
 
 
 def to_float32(data: Bytes, dtype: str) -> NDArray[np.float32]:

@@ -3,75 +3,45 @@
 Parts are sent as they become whole, but none far ahead of the oldest that is not: this bounds our memory, and
 some servers (rclone, for one) keep what comes too early in theirs, and refuse more than 256 MiB of it.
 
-A part is sent with its MD5, the one checksum that every S3 server knows and that needs no signature. Where the answer's ETag is an MD5 too, it is compared, for a server
-may ignore what it was sent. Buffers are used again: fresh memory costs more than filling it.
+The parts of the first CHECKED_BYTES are checked by their MD5 (presigned.py), and of the others every eighth.
+Buffers are used again: fresh memory costs more than filling it.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import re
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
-
-import urllib3
 
 from guanaco_server.serializer.failures import JobFailed
 from guanaco_server.serializer.journal import Journal
+from guanaco_server.serializer.presigned import Presigned
 from guanaco_server.serializer.ticket import JOURNAL_NAME, Upload
 
-TRIES = 6
-FIRST_DELAY_S = 0.5
-TIMEOUT = urllib3.Timeout(connect=10.0, read=120.0)  # a server may sync a part before it answers
-CONNECTIONS = 16
 WAKE_S = 0.5
 MAX_AHEAD_BYTES = 192 * 1024**2
 MIN_AHEAD_PARTS = 4
-MD5_ETAG = re.compile(r'"?([0-9a-f]{32})"?')
+CHECKED_BYTES = 256 * 1024**2
+CHECKED_EACH = 8
 
 
 class UploadTarget:
     def __init__(self, upload: Upload) -> None:
         self._upload = upload
-        self._http = urllib3.PoolManager(maxsize=CONNECTIONS, retries=False, timeout=TIMEOUT)
+        self._presigned = Presigned()
         self.identity = upload.identity
 
     def read_journal(self) -> bytes | None:
-        answer = self._http.request("GET", self._upload.get_urls[JOURNAL_NAME])
-        return answer.data if answer.status == 200 else None
+        return self._presigned.get(self._upload.get_urls[JOURNAL_NAME])
 
     def save_journal(self, content: bytes) -> None:
         self.put_file(JOURNAL_NAME, content)
 
     def put_file(self, name: str, content: bytes) -> None:
-        self.put(self._upload.put_urls[name], memoryview(content), name)
-
-    def put(self, url: str, content: Any, what: str) -> str:
-        """The ETag. Tried again while the server is at fault or away; JobFailed when that does not help."""
-        digest = hashlib.md5(content, usedforsecurity=False)
-        headers = {"Content-MD5": base64.b64encode(digest.digest()).decode()}
-        why = ""
-        for tried in range(TRIES):
-            if tried:
-                time.sleep(FIRST_DELAY_S * 2 ** (tried - 1))
-            try:
-                answer = self._http.request("PUT", url, body=content, headers=headers)
-            except (urllib3.exceptions.HTTPError, OSError) as error:
-                why = type(error).__name__
-                continue
-            if answer.status == 200 and _is_same(answer, digest.hexdigest()):
-                return str(answer.headers.get("ETag", ""))
-            why = f"status {answer.status}" if answer.status != 200 else "it stored other bytes"
-            if answer.status in (401, 403, 404):
-                break
-        raise JobFailed("store_unreachable", f"The artifact store did not take {what}: {why}.")
+        self._presigned.put(self._upload.put_urls[name], content, name)
 
     def open_tensors(self, total_bytes: int, journal: Journal) -> PartsSink:
-        return PartsSink(self, self._upload, total_bytes, journal)
+        return PartsSink(self._presigned, self._upload, total_bytes, journal)
 
 
 @dataclass
@@ -82,9 +52,9 @@ class _OpenPart:
 
 class PartsSink:
     def __init__(
-        self, target: UploadTarget, upload: Upload, total_bytes: int, journal: Journal
+        self, presigned: Presigned, upload: Upload, total_bytes: int, journal: Journal
     ) -> None:
-        self._target = target
+        self._presigned = presigned
         self._upload = upload
         self._total_bytes = total_bytes
         self._journal = journal
@@ -144,7 +114,12 @@ class PartsSink:
 
     def _send(self, index: int, part: _OpenPart) -> None:
         content = memoryview(part.buffer)[: self._length(index)]
-        etag = self._target.put(self._upload.part_urls[index], content, f"part {index + 1}")
+        etag = self._presigned.put(
+            self._upload.part_urls[index],
+            content,
+            f"part {index + 1}",
+            is_checked=index * self._upload.part_bytes < CHECKED_BYTES or index % CHECKED_EACH == 0,
+        )
         self._journal.note_part(index + 1, etag)
         with self._lock:
             del self._open[index]
@@ -155,14 +130,3 @@ class PartsSink:
     def _length(self, index: int) -> int:
         size = self._upload.part_bytes
         return min(size, self._total_bytes - index * size)
-
-
-def _is_same(answer: urllib3.BaseHTTPResponse, md5: str) -> bool:
-    """Unknown counts as the same: an ETag is an MD5 only of what is not encrypted with a key of one's own."""
-    found = MD5_ETAG.fullmatch(answer.headers.get("ETag", ""))
-    has_own_key = any(
-        value.startswith("aws:") or "customer" in name.lower()
-        for name, value in answer.headers.items()
-        if name.lower().startswith("x-amz-server-side-encryption")
-    )
-    return found is None or has_own_key or found[1] == md5
