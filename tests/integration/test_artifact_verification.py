@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -19,6 +20,7 @@ from guanaco_server.artifacts.stores.local import LocalStore
 from guanaco_server.artifacts.stores.s3 import S3Store
 from guanaco_server.artifacts.verification import ArtifactVerifier
 from guanaco_server.demo.tiny_repo import make_tiny_repo
+from guanaco_server.engine.remote_tensors import read_remote
 from guanaco_server.formats.manifest import TENSORS_NAME, Manifest
 from tests.fixtures.s3 import S3Server
 from tests.fixtures.serializer_jobs import REPO, RoughHub, job_for, make_artifact
@@ -122,6 +124,21 @@ async def test_an_artifact_in_a_bucket_is_verified_through_its_urls(
     verifier = ArtifactVerifier(store, HuggingFaceHub(hub.url, None, 10), hub.url)
     assert await verifier.against_manifest(key) == []
     assert await verifier.against_hub(key) == []
+
+
+async def test_a_model_server_reads_it_from_each_s3_server(
+    hub: RoughHub, s3_server: S3Server
+) -> None:
+    """One request is for all of a small model's file: some servers answer that with 200."""
+    store = S3Store(s3_server.bucket())
+    manifest = await make_artifact(store, job_for(hub))
+    url = (await store.access(manifest.key))[TENSORS_NAME]
+    tensors = await asyncio.to_thread(
+        lambda: [(r, bytes(v)) for r, v in read_remote(url, manifest)]
+    )
+    assert [(record, len(data)) for record, data in tensors] == [
+        (record, record.size_bytes) for record in manifest.tensors
+    ]
 
 
 def command(*arguments: str, hub: RoughHub, folder: Path) -> subprocess.CompletedProcess[str]:

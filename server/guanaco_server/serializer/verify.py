@@ -7,9 +7,11 @@ headers and index included. The second makes the artifact once more and keeps no
 from __future__ import annotations
 
 import hashlib
+import sys
 import tempfile
 import zlib
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from pathlib import Path
 
 from guanaco_server.formats.manifest import Manifest, TensorRecord
@@ -32,7 +34,7 @@ WORKERS = 4
 
 def hub_differences(job: SerializerJob, stored: Manifest) -> list[str]:
     """One sentence for each way in which a manifest is not what the Hub's files make; JobFailed if these cannot be read."""
-    with tempfile.TemporaryDirectory() as scratch:
+    with redirect_stdout(sys.stderr), tempfile.TemporaryDirectory() as scratch:
         prepare(Path(scratch))
         made = make_artifact(job, NullTarget(), WORKERS, Path(scratch))
     found = [*_tensor_differences(made, stored), *_file_differences(made, stored)]
