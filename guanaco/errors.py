@@ -26,6 +26,8 @@ GuanacoError
 ├── SubmissionFailure            a pipeline stage ended badly; says whom to blame
 │   ├── HubUnreachable           (chance) the Hugging Face Hub did not answer
 │   ├── StoreUnreachable         (chance) the artifact store did not answer
+│   ├── ClusterUnreachable       (chance) the Kubernetes API did not answer
+│   ├── ClusterRefused           (platform) it has no room, no such image, or does not allow it
 │   ├── RepoNotFound, RepoGated, RevisionNotFound, PickleWeights, MissingFile, CorruptWeights,
 │   │   CorruptConfig, RemoteCode, UnsupportedArchitecture, UnsupportedAdapter, UnsupportedTokenizer,
 │   │   BadChatTemplate, ModelTooLarge, ContextTooLong                     (developer)
@@ -48,6 +50,8 @@ from __future__ import annotations
 from guanaco.error_base import Blame, GuanacoError, error_classes
 from guanaco.failures import (
     BadChatTemplate,
+    ClusterRefused,
+    ClusterUnreachable,
     ContentCheckFailed,
     ContextTooLong,
     CorruptConfig,
@@ -82,6 +86,8 @@ __all__ = [
     "ArtifactNotFound",
     "BadChatTemplate",
     "Blame",
+    "ClusterRefused",
+    "ClusterUnreachable",
     "Conflict",
     "ConsentRequired",
     "ContentCheckFailed",

@@ -105,6 +105,17 @@ class StoreUnreachable(SubmissionFailure):
     is_retryable = True
 
 
+class ClusterUnreachable(SubmissionFailure):
+    code = "cluster_unreachable"
+    blame = Blame.CHANCE
+    is_retryable = True
+
+
+class ClusterRefused(SubmissionFailure):
+    code = "cluster_refused"
+    blame = Blame.PLATFORM
+
+
 class SerializerDied(SubmissionFailure):
     code = "serializer_died"
     blame = Blame.PLATFORM

@@ -7,8 +7,10 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 
 from guanaco.accounts import CreatedKey
 from guanaco.errors import ModelServerDied
@@ -30,6 +32,11 @@ from guanaco_server.clock import SystemClock
 from guanaco_server.data_dir import DataDir
 from guanaco_server.database.database import Database
 from guanaco_server.database.migrations import upgrade
+from guanaco_server.deployments.clusters.cluster import Cluster
+from guanaco_server.deployments.clusters.kubernetes.cluster import KubernetesCluster
+from guanaco_server.deployments.clusters.kubernetes.connecting import connected
+from guanaco_server.deployments.clusters.kubernetes.lease import Leadership
+from guanaco_server.deployments.clusters.kubernetes.pods import CACHE
 from guanaco_server.deployments.clusters.local import LocalCluster
 from guanaco_server.deployments.reconciler import Reconciler
 from guanaco_server.deployments.service import DeploymentService
@@ -70,12 +77,7 @@ class Platform:
 
         self.database = Database(settings.sqlalchemy_url)
         self._store = _store(settings)
-        self._cluster = LocalCluster(
-            data_dir.cluster_path,
-            data_dir.lock_path,
-            settings.lifeline_grace_s,
-            settings.engine_ports,
-        )
+        self._cluster, self._leadership = _cluster(settings, data_dir)
         self._model_server = VllmServer(read_timeout_s=settings.reply_timeout_s)
 
         self._deployments = DeploymentService(
@@ -169,12 +171,14 @@ class Platform:
             self._give_up,
             restart_limit=settings.restart_limit,
             ready_timeout_s=settings.ready_timeout_s,
+            is_leading=self._leadership.is_leading if self._leadership else lambda: True,
         )
         self._changes.subscribe(lambda _id, _status: self.routing.note_change())
 
     async def check(self) -> None:
-        """StoreUnreachable where artifacts cannot be kept; before anything is started."""
+        """StoreUnreachable, ClusterUnreachable or ClusterRefused where the platform cannot work; before anything is started."""
         await self._store.check()
+        await self._cluster.check()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -186,6 +190,9 @@ class Platform:
             stack.push_async_callback(self._model_server.close)
             stack.push_async_callback(self._cluster.close)
             await self._cluster.start()
+            if self._leadership is not None:
+                stack.push_async_callback(self._leadership.stop)
+                await self._leadership.start()
             stack.push_async_callback(self._reconciler.stop)
             await self._reconciler.start()
             stack.push_async_callback(self.routing.stop)
@@ -236,16 +243,34 @@ def _store(settings: Settings) -> ArtifactStore:
     )
 
 
+def _cluster(settings: Settings, data_dir: DataDir) -> tuple[Cluster, Leadership | None]:
+    """Only in a cluster that others work with as well does anybody have to lead."""
+    if settings.cluster == "kubernetes":
+        api, options = connected(settings)
+        holder = f"{settings.executor_id}-{secrets.token_hex(4)}"
+        return KubernetesCluster(api, options), Leadership(api, holder)
+    local = LocalCluster(
+        data_dir.cluster_path,
+        data_dir.lock_path,
+        settings.lifeline_grace_s,
+        settings.engine_ports,
+    )
+    return local, None
+
+
+def _python(settings: Settings) -> str:
+    if settings.cluster == "kubernetes":
+        return settings.kubernetes_python
+    return str(settings.engine_python)
+
+
 def _engine(settings: Settings) -> EngineOptions:
-    command = settings.engine_command or [
-        str(settings.engine_python),
-        "-m",
-        "guanaco_server.engine.serve",
-    ]
+    command = settings.engine_command or [_python(settings), "-m", "guanaco_server.engine.serve"]
+    in_pods = settings.cluster == "kubernetes"
     return EngineOptions(
         command=tuple(command),
         args=tuple(settings.engine_args),
-        cache_dir=settings.engine_cache_path.absolute(),
+        cache_dir=Path(CACHE) if in_pods else settings.engine_cache_path.absolute(),
         cache_bytes=settings.engine_cache_bytes,
     )
 
@@ -253,7 +278,7 @@ def _engine(settings: Settings) -> EngineOptions:
 def _serializer(settings: Settings) -> SerializerOptions:
     token = settings.hub_token
     return SerializerOptions(
-        command=(str(settings.engine_python), "-m", "guanaco_server.serializer.job"),
+        command=(_python(settings), "-m", "guanaco_server.serializer.job"),
         hub_endpoint=settings.hub_endpoint,
         memory_bytes=settings.serializer_memory_bytes,
         timeout_s=settings.serializer_timeout_s,

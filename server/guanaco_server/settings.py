@@ -163,6 +163,67 @@ class Settings(BaseSettings):
         description="How long model servers outlive a platform that was killed, so that a restart finds them.",
     )
 
+    # Where jobs and model servers run
+    cluster: Literal["local", "kubernetes"] = Field(
+        default="local",
+        description="Where jobs and model servers run: as processes of this machine, or in Kubernetes.",
+    )
+    kubernetes_contexts: list[str] = Field(
+        default=["in-cluster"],
+        min_length=1,
+        max_length=1,
+        description="The cluster: a context of the kubeconfig (context or context:namespace), or in-cluster for the one that the platform runs in.",
+    )
+    kubernetes_kubeconfig: Path | None = Field(
+        default=None, description="The kubeconfig; KUBECONFIG or ~/.kube/config otherwise."
+    )
+    kubernetes_namespace: str = Field(
+        default="guanaco",
+        description="Namespace of jobs and model servers, where the context names none.",
+    )
+    kubernetes_platform_namespace: str | None = Field(
+        default=None,
+        description="Namespace of the platform's pods (app.kubernetes.io/name: guanaco), which alone may reach model servers; the same one otherwise.",
+    )
+    engine_image: str | None = Field(
+        default=None, description="Image of model servers; needed with Kubernetes."
+    )
+    serializer_image: str | None = Field(
+        default=None, description="Image of serializer jobs; needed with Kubernetes."
+    )
+    kubernetes_python: str = Field(
+        default="python", description="Python within those images, in place of engine_python."
+    )
+    kubernetes_priority_class: str | None = Field(
+        default=None, description="Priority class of the pods; the cluster's default otherwise."
+    )
+    kubernetes_gpu_nodes: dict[str, dict[str, str]] = Field(
+        default={},
+        description="Node labels of each kind of GPU, as JSON; a kind that is not named is refused. None named: any GPU will do.",
+    )
+    kubernetes_engine_egress: list[str] = Field(
+        default=[],
+        description="Where model servers may connect to beside DNS (10.0.0.0/8:443): the artifact store; needed with Kubernetes.",
+    )
+    kubernetes_serializer_egress: list[str] = Field(
+        default=["0.0.0.0/0:443"],
+        description="Where serializer jobs may connect to beside DNS: the artifact store and the Hub.",
+    )
+    kubernetes_endpoint: str = Field(
+        default="http://{name}.{namespace}.svc:8000",
+        description="How the platform reaches a model server.",
+    )
+    kubernetes_pending_s: float = Field(
+        default=300,
+        gt=0,
+        description="How long a pod may wait for a machine; autoscalers take minutes.",
+    )
+    kubernetes_patience_s: float = Field(
+        default=60,
+        ge=0,
+        description="How long a call is tried again that the Kubernetes API does not answer.",
+    )
+
     quantization_max_perplexity_ratio: float = Field(
         default=1.1,
         ge=1,

@@ -27,7 +27,7 @@ from guanaco_server.artifacts.checks import CheckedModel
 from guanaco_server.artifacts.collector import ArtifactCollector
 from guanaco_server.artifacts.hub.hub import RepoSnapshot
 from guanaco_server.artifacts.stores.store import ArtifactStore
-from guanaco_server.deployments.clusters.cluster import Cluster, JobSpec
+from guanaco_server.deployments.clusters.cluster import Cluster, JobResult, JobSpec
 from guanaco_server.formats.manifest import Manifest
 from guanaco_server.serializer.ticket import TICKET_VARIABLE, Adapter, Merge, SerializerJob, Source
 
@@ -137,7 +137,7 @@ class ArtifactService:
                 hint="The operator runs `guanaco doctor`.",
             ) from None
         if result.exit_code != 0:
-            raise reader.failure(result.exit_code)
+            raise reader.failure(result)
 
 
 FAILURES: dict[str, type[SubmissionFailure]] = {
@@ -174,11 +174,13 @@ class _JobReader:
         else:
             await self._log(str(said.get("message", "")), Level(said.get("level", "info")))
 
-    def failure(self, exit_code: int) -> SubmissionFailure:
+    def failure(self, result: JobResult) -> SubmissionFailure:
         words = self._last_words
+        if words is None and result.problem is not None:
+            return SerializerDied(f"The serializer was stopped. {result.problem}")
         if words is None:
             return SerializerDied(
-                f"The serializer ended with exit status {exit_code} and no explanation.",
+                f"The serializer ended with exit status {result.exit_code} and no explanation.",
                 hint="It may have run out of memory; see serializer_memory_bytes.",
             )
         return FAILURES.get(words["error"], SerializerDied)(words["message"])

@@ -5,6 +5,7 @@ Every second, or at once when woken:
   ``STABLE_S`` it is given up, and its submission fails with what the server last said;
 - a server that runs with nobody wishing for it is stopped.
 A deployment that is still ``starting`` belongs to its pipeline stage and is left alone.
+Of several platforms of one cluster only the leader acts; the others learn from the database what is ready.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from datetime import timedelta
 
 from sqlalchemy.exc import DBAPIError
 
-from guanaco.errors import StoreUnreachable
+from guanaco.errors import ClusterRefused, ClusterUnreachable, StoreUnreachable
 from guanaco_server.background import Background
 from guanaco_server.clock import Clock
 from guanaco_server.deployments.clusters.cluster import Cluster
@@ -33,6 +34,7 @@ from guanaco_server.deployments.tables import DeploymentRow, Phase
 INTERVAL_S = 1.0
 STABLE_S = 600  # a server that ran this long has its restarts forgiven
 HANGS_AFTER = 5  # failed health checks in a row, each with a timeout of its own
+OUT_OF_REACH = (StoreUnreachable, ClusterUnreachable, ClusterRefused)
 
 GiveUp = Callable[[str, list[str]], Awaitable[None]]
 
@@ -49,6 +51,7 @@ class Reconciler:
         *,
         restart_limit: int,
         ready_timeout_s: float,
+        is_leading: Callable[[], bool] = lambda: True,
     ) -> None:
         self._deployments = deployments
         self._cluster = cluster
@@ -56,13 +59,16 @@ class Reconciler:
         self._give_up = give_up
         self._restart_limit = restart_limit
         self._ready_timeout = timedelta(seconds=ready_timeout_s)
+        self._is_leading = is_leading
         self._failed_checks: dict[str, int] = {}
         self._background = Background("reconciler")
 
     async def start(self) -> None:
         """Look once, so that servers found again are used at once; then go on in the background."""
         for row in await self._deployments.list_wishes():
-            if row.phase is not Phase.STARTING:
+            if not self._is_leading():
+                self._learn(row)
+            elif row.phase is not Phase.STARTING:
                 await self._welcome(row)
         self._background.start(self._run())
 
@@ -73,6 +79,10 @@ class Reconciler:
         """One look at everything."""
         self._deployments.take_suspects()
         rows = await self._deployments.list_wishes()
+        if not self._is_leading():
+            for row in rows:
+                self._learn(row)
+            return
         await asyncio.gather(*(self._tend(row) for row in rows if row.phase is not Phase.STARTING))
         wished = {deployment_name(row.submission_id) for row in rows}
         for name in await self._cluster.list_deployments():
@@ -87,9 +97,13 @@ class Reconciler:
             self._deployments.woken.clear()
             try:
                 await self.reconcile()
-            except (DBAPIError, OSError, StoreUnreachable) as error:
+            except (DBAPIError, OSError, *OUT_OF_REACH) as error:
                 logger.warning("reconciling failed, trying again: %s", error)
                 await asyncio.sleep(INTERVAL_S)
+
+    def _learn(self, row: DeploymentRow) -> None:
+        is_ready = row.phase is Phase.READY
+        self._deployments.note_endpoint(row.submission_id, row.endpoint if is_ready else None)
 
     async def _welcome(self, row: DeploymentRow) -> None:
         """After a start of the platform: use a server that still runs; a missing one was stopped by us, and counts as no crash."""
@@ -98,7 +112,7 @@ class Reconciler:
             await self._deployments.mark(row.submission_id, Phase.READY, seen.endpoint)
             return
         await self._deployments.mark(row.submission_id, Phase.RESTARTING, restarts=0)
-        with contextlib.suppress(StoreUnreachable):  # the background loop tries again
+        with contextlib.suppress(*OUT_OF_REACH):  # the background loop tries again
             await self._deployments.apply(_deployment(row))
 
     async def _tend(self, row: DeploymentRow) -> None:

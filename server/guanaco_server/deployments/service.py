@@ -47,11 +47,12 @@ class ServerState(StrEnum):
 
 @dataclass(frozen=True)
 class Sighting:
-    """What a look at a model server saw."""
+    """What a look at a model server saw. ``problem`` is what the cluster knows of its end, or what keeps it from beginning."""
 
     state: ServerState
     endpoint: str | None = None
     exit_code: int | None = None
+    problem: str | None = None
 
 
 class DeploymentService:
@@ -153,10 +154,12 @@ class DeploymentService:
         if replica is None:
             return Sighting(ServerState.MISSING)
         if replica.phase is ReplicaPhase.EXITED:
-            return Sighting(ServerState.EXITED, exit_code=replica.exit_code)
+            return Sighting(
+                ServerState.EXITED, exit_code=replica.exit_code, problem=replica.problem
+            )
         is_healthy = await self._model_server.is_healthy(replica.endpoint)
         state = ServerState.HEALTHY if is_healthy else ServerState.STARTING
-        return Sighting(state, replica.endpoint)
+        return Sighting(state, replica.endpoint, problem=replica.problem)
 
     async def logs(self, submission_id: str, offset: int) -> tuple[list[str], int]:
         return await self._cluster.logs(deployment_name(submission_id), offset)

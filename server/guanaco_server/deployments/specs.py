@@ -59,7 +59,7 @@ def model_server_spec(
             *("--artifact", artifact_uri),
             *(_cache_arguments(engine) if is_remote(artifact_uri) else ()),
             *("--name", submission_id),
-            *("--host", "127.0.0.1"),
+            *("--host", "{host}"),
             *("--port", "{port}"),
             *("--max-model-len", str(max_model_tokens)),
             *(("--quantization", ENGINE_QUANTIZATION[quantization]) if quantization else ()),
@@ -67,6 +67,7 @@ def model_server_spec(
         ),
         environment={"GUANACO_RUN": str(run)},
         secrets={URLS_VARIABLE: json.dumps(dict(urls))} if urls else {},
+        submission_id=submission_id,
     )
 
 

@@ -39,13 +39,16 @@ class JobSpec:
 
 @dataclass(frozen=True)
 class JobResult:
+    """``problem`` is what the cluster knows of its end and the job could not say itself."""
+
     exit_code: int
     last_lines: tuple[str, ...]
+    problem: str | None = None
 
 
 @dataclass(frozen=True)
 class DeploymentSpec:
-    """A model server. ``{port}`` in the command is replaced by the port that the cluster chose.
+    """A model server. ``{host}`` and ``{port}`` in the command are replaced by the address that the cluster chose.
 
     ``replicas`` and ``resources`` are for clusters of more than one machine. ``secrets`` are environment too, but never written down, and other ones make no other spec.
     """
@@ -78,6 +81,10 @@ class ReplicaState:
 class Cluster(Protocol):
     """Every call may be repeated. Names are DNS labels of at most 63 characters."""
 
+    async def check(self) -> None:
+        """ClusterUnreachable or ClusterRefused where nothing can run; before anything is started."""
+        ...
+
     async def start(self) -> None:
         """Find again what an earlier platform process left running; stop jobs it left."""
         ...
@@ -105,5 +112,5 @@ class Cluster(Protocol):
         ...
 
     async def close(self) -> None:
-        """Stop everything this cluster runs."""
+        """Stop everything that cannot run without this platform process."""
         ...

@@ -42,6 +42,7 @@ from guanaco_server.deployments.clusters.local_records import (
 )
 from guanaco_server.engine.lifeline import GRACE_VARIABLE, PATH_VARIABLE
 
+HOST = "127.0.0.1"
 LOG_NAME = "server.log"
 LOG_BYTES = 1_048_576  # given at one call; the caller asks again
 
@@ -77,6 +78,9 @@ class LocalCluster:
         self._servers: dict[str, _Server] = {}
         self._jobs: dict[str, asyncio.Task[JobResult]] = {}
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def check(self) -> None:
+        """Processes can always be started; a missing engine is told when it is needed."""
 
     async def start(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -170,7 +174,10 @@ class LocalCluster:
         port = self._choose_port()
         with (folder / LOG_NAME).open("wb") as log:
             child = spawn(
-                [part.replace("{port}", str(port)) for part in spec.command],
+                [
+                    part.replace("{port}", str(port)).replace("{host}", HOST)
+                    for part in spec.command
+                ],
                 {
                     **spec.environment,
                     **spec.secrets,

@@ -50,6 +50,9 @@ class MemoryCluster:
         deployment.lines.extend(lines)
         deployment.state = ReplicaState(ReplicaPhase.EXITED, deployment.state.endpoint, exit_code)
 
+    async def check(self) -> None:
+        """It is there."""
+
     async def start(self) -> None:
         """Nothing outlives a test."""
 

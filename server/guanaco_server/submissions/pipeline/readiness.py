@@ -7,13 +7,20 @@ import time
 from dataclasses import replace
 
 from guanaco.errors import (
+    ClusterRefused,
     EngineMissing,
     ModelServerDied,
     ModelServerTooSlow,
     QuantizationUnsupported,
+    SubmissionFailure,
 )
 from guanaco.submissions import Level, Stage, Submission
-from guanaco_server.deployments.service import Deployment, DeploymentService, ServerState
+from guanaco_server.deployments.service import (
+    Deployment,
+    DeploymentService,
+    ServerState,
+    Sighting,
+)
 from guanaco_server.submissions.pipeline.content_checks import ContentChecks
 from guanaco_server.submissions.pipeline.journal import Journal, Ticket
 from guanaco_server.submissions.pipeline.quantization_check import QuantizationCheck
@@ -113,7 +120,7 @@ class ServerStart:
         return await self._wait_healthy(ticket, time.monotonic())
 
     async def _wait_healthy(self, ticket: Ticket, started: float) -> str:
-        offset, seen = 0, list[str]()
+        offset, seen, problem = 0, list[str](), None
         while time.monotonic() - started < self._ready_timeout_s:
             sighting = await self._deployments.look(ticket.submission_id)
             lines, offset = await self._deployments.logs(ticket.submission_id, offset)
@@ -123,14 +130,23 @@ class ServerStart:
             if sighting.state is ServerState.HEALTHY and sighting.endpoint:
                 return sighting.endpoint
             if sighting.state in (ServerState.EXITED, ServerState.MISSING):
-                raise ModelServerDied(
-                    f"The model server ended with exit status {sighting.exit_code} before it was ready: {evidence(seen)}",
-                    hint=f"`guanaco logs --verbose {ticket.submission_id}` shows everything that it said.",
-                )
+                raise _death(ticket.submission_id, sighting, seen)
+            problem = sighting.problem
             await asyncio.sleep(POLL_S)
         raise ModelServerTooSlow(
-            f"The model server was not ready within {self._ready_timeout_s:,.0f} s: {evidence(seen)}"
+            f"The model server was not ready within {self._ready_timeout_s:,.0f} s: {problem or evidence(seen)}"
         )
+
+
+def _death(submission_id: str, sighting: Sighting, seen: list[str]) -> SubmissionFailure:
+    """What never ran is not the developer's fault."""
+    if sighting.exit_code is None and sighting.problem is not None:
+        return ClusterRefused(f"The model server could not be started. {sighting.problem}")
+    why = f"{sighting.problem} " if sighting.problem else ""
+    return ModelServerDied(
+        f"The model server ended with exit status {sighting.exit_code} before it was ready: {why}{evidence(seen)}",
+        hint=f"`guanaco logs --verbose {submission_id}` shows everything that it said.",
+    )
 
 
 def deployment_of(ticket: Ticket, submission: Submission) -> Deployment:

@@ -1,0 +1,75 @@
+"""What objects are called and labelled. A label has at most 63 characters of few kinds; annotations have the whole truth."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Any
+
+Json = dict[str, Any]
+
+MANAGER = "guanaco"  # the field manager of everything that we apply
+MANAGED_BY = "app.kubernetes.io/managed-by"
+COMPONENT = "app.kubernetes.io/component"
+NAME = "guanaco.dev/name"
+SUBMISSION = "guanaco.dev/submission"
+WORKER = "guanaco.dev/worker"
+SPEC = "guanaco.dev/spec"
+OURS = f"{MANAGED_BY}={MANAGER}"
+MAX_CHARS = 63
+
+_DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+_LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+
+
+def object_name(name: str) -> str:
+    """The name itself where every kind of object can have it; else one that no other name gets."""
+    if _DNS_LABEL.fullmatch(name):
+        return name
+    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    return _shortened(slug if slug[:1].isalpha() else f"x-{slug}".rstrip("-"), name)
+
+
+def label_value(text: str) -> str:
+    """The text itself where a label can hold it; else something like it that no other text gets."""
+    if _LABEL_VALUE.fullmatch(text):
+        return text
+    return _shortened(re.sub(r"[^A-Za-z0-9_.-]+", "-", text).strip("-_.") or "x", text)
+
+
+def labels(name: str, submission_id: str, component: str) -> dict[str, str]:
+    """On every object of ours."""
+    return {
+        MANAGED_BY: MANAGER,
+        COMPONENT: component,
+        NAME: label_value(name),
+        **({SUBMISSION: label_value(submission_id)} if submission_id else {}),
+    }
+
+
+def annotated(name: str, submission_id: str) -> dict[str, str]:
+    return {NAME: name, **({SUBMISSION: submission_id} if submission_id else {})}
+
+
+def full_name(found: Json) -> str:
+    """What the platform calls this object."""
+    return str(found["metadata"].get("annotations", {}).get(NAME, found["metadata"]["name"]))
+
+
+def owned_by(owner: Json) -> list[Json]:
+    """Owner references: deleting the owner deletes what carries them."""
+    return [
+        {
+            "apiVersion": owner["apiVersion"],
+            "kind": owner["kind"],
+            "name": owner["metadata"]["name"],
+            "uid": owner["metadata"]["uid"],
+            "controller": True,
+            "blockOwnerDeletion": True,
+        }
+    ]
+
+
+def _shortened(slug: str, text: str) -> str:
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    return f"{slug[: MAX_CHARS - 9].rstrip('-_.')}-{digest}"

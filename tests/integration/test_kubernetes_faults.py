@@ -1,0 +1,295 @@
+"""What goes wrong in a cluster, and what the platform makes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from guanaco.errors import ClusterRefused, ClusterUnreachable
+from guanaco_server.deployments.clusters.cluster import ReplicaPhase, ReplicaState, Resources
+from guanaco_server.deployments.clusters.kubernetes import problems
+from guanaco_server.deployments.clusters.kubernetes.cluster import KubernetesCluster
+from tests.fixtures.kubernetes import (
+    FakeWorld,
+    Lines,
+    fake_world,
+    job,
+    phase,
+    scripted,
+    shell,
+    until,
+)
+
+NO_GPU = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu. preemption: 0/3 nodes"
+QUOTA = 'pods "m-tiny-1" is forbidden: exceeded quota: models, requested: pods=1, used: pods=4'
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[FakeWorld]:
+    with fake_world(tmp_path) as world:
+        yield world
+
+
+@pytest.fixture
+async def cluster(world: FakeWorld) -> AsyncIterator[KubernetesCluster]:
+    async with world.cluster(patience_s=3, timeout_s=0.5) as cluster:
+        yield cluster
+
+
+async def exited(cluster: KubernetesCluster, name: str = "m-tiny") -> ReplicaState | None:
+    state = await cluster.observe(name)
+    return state if state and state.phase is ReplicaPhase.EXITED else None
+
+
+async def test_without_a_gpu_of_the_kind_a_server_waits_a_while_and_then_says_so(
+    cluster: KubernetesCluster, world: FakeWorld
+) -> None:
+    world.kubelet.no_room["m-tiny"] = NO_GPU
+    await cluster.apply_deployment(
+        replace(scripted(), resources=Resources(gpu_type="H100", gpu_count=1))
+    )
+
+    async def waits() -> bool:
+        state = await cluster.observe("m-tiny")
+        return state is not None and state.phase is ReplicaPhase.RUNNING and bool(state.problem)
+
+    await until(waits)
+    state = await until(lambda: exited(cluster))
+    assert state.exit_code is None
+    assert str(state.problem).startswith("No machine has 1 NVIDIA GPU of the kind it needs free:")
+
+
+async def test_a_kind_of_gpu_that_the_cluster_does_not_have_is_refused_at_once(
+    world: FakeWorld,
+) -> None:
+    options = replace(world.options(), gpu_nodes={"H100": {"gpu": "h100"}})
+    cluster = KubernetesCluster(world.api(), options)
+    asked = Resources(gpu_type="MI300X", gpu_count=1)
+    with pytest.raises(ClusterRefused, match="no MI300X"):
+        await cluster.apply_deployment(replace(scripted(), resources=asked))
+
+
+async def test_an_exceeded_quota_is_told_for_a_job_and_for_a_server(
+    cluster: KubernetesCluster, world: FakeWorld
+) -> None:
+    world.kubelet.no_quota[""] = QUOTA
+    with pytest.raises(ClusterRefused, match=r"^The cluster's quota does not allow it: exceeded"):
+        await cluster.run_job(job("true"), Lines().take)
+    await cluster.apply_deployment(scripted())
+    state = await until(lambda: exited(cluster))
+    assert "exceeded quota: models" in str(state.problem)
+
+
+async def test_a_missing_image_is_told_for_a_job_and_for_a_server(
+    cluster: KubernetesCluster, world: FakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(problems, "IMAGE_S", 0.0)
+    world.kubelet.no_image.add("")
+    with pytest.raises(ClusterRefused, match=r"image registry.test/serializer:1 cannot be pulled"):
+        await cluster.run_job(job("true"), Lines().take)
+    await cluster.apply_deployment(scripted())
+    state = await until(lambda: exited(cluster))
+    assert "registry.test/engine:1 cannot be pulled" in str(state.problem)
+
+
+async def test_a_command_that_is_not_in_the_image_is_told(cluster: KubernetesCluster) -> None:
+    result = await cluster.run_job(replace(job(""), command=("/no/such/program",)), Lines().take)
+    assert result.exit_code == 128
+    assert "cannot be started" in str(result.problem)
+
+
+async def test_a_job_that_is_evicted_half_way_goes_on_in_another_pod(
+    cluster: KubernetesCluster, world: FakeWorld, tmp_path: Path
+) -> None:
+    lines = Lines()
+    done = tmp_path / "half"
+    script = f"if [ -e {done} ]; then echo second; else touch {done}; echo first; sleep 600; fi"
+    running = asyncio.create_task(cluster.run_job(job(script), lines.take))
+    await until(lambda: has(lines, "first"))
+    world.kubelet.evict("s-job")
+    result = await running
+    assert (result.exit_code, result.problem) == (0, None)
+    assert lines == ["first", "second"]
+
+
+async def has(lines: Lines, line: str) -> bool:
+    return line in lines
+
+
+async def test_a_job_and_a_server_that_run_out_of_memory_say_so(
+    cluster: KubernetesCluster, world: FakeWorld
+) -> None:
+    lines = Lines()
+    asked = Resources(memory_bytes=1_000_000_000)
+    given = replace(job("echo begun; sleep 600"), resources=asked)
+    running = asyncio.create_task(cluster.run_job(given, lines.take))
+    await until(lambda: has(lines, "begun"))
+    world.kubelet.run_out_of_memory("s-job")
+    result = await running
+    assert result.exit_code == 137
+    assert result.problem == "It ran out of memory: 1,000,000,000 bytes are its limit."
+
+    await cluster.apply_deployment(shell("m-tiny", "echo begun; sleep 600"))
+    await until(lambda: has_said(cluster, "begun"))
+    world.kubelet.run_out_of_memory("m-tiny")
+    state = await until(lambda: exited(cluster))
+    assert (state.exit_code, state.problem) == (137, "It ran out of memory.")
+
+
+async def has_said(cluster: KubernetesCluster, line: str) -> bool:
+    return line in (await cluster.logs("m-tiny"))[0]
+
+
+@pytest.mark.parametrize(("status", "sentence"), [(401, "does not know"), (403, "does not allow")])
+async def test_credentials_that_do_not_do_are_one_sentence(
+    cluster: KubernetesCluster, world: FakeWorld, status: int, sentence: str
+) -> None:
+    world.server.faults.answer(status)
+    with pytest.raises(ClusterRefused, match=sentence) as refused:
+        await cluster.apply_deployment(scripted())
+    assert str(refused.value).count(". ") == 0
+    world.server.faults.end()
+    await cluster.apply_deployment(scripted())
+    assert await phase(cluster) is ReplicaPhase.RUNNING
+
+
+@pytest.mark.parametrize("status", [409, 429, 500, 503])
+async def test_what_passes_is_waited_for(
+    cluster: KubernetesCluster, world: FakeWorld, status: int
+) -> None:
+    world.server.faults.answer(status, times=3, only="PATCH")
+    await cluster.apply_deployment(scripted())
+    assert await phase(cluster) is ReplicaPhase.RUNNING
+    assert len(world.server.faults.refused) == 3
+
+
+async def test_an_api_that_says_nothing_for_a_while_is_waited_for(
+    cluster: KubernetesCluster, world: FakeWorld
+) -> None:
+    world.server.faults.silence_s = 1.2
+    applying = asyncio.create_task(cluster.apply_deployment(scripted()))
+    await asyncio.sleep(1.0)
+    assert not applying.done()
+    world.server.faults.end()
+    await applying
+    assert await phase(cluster) is ReplicaPhase.RUNNING
+
+
+@pytest.mark.parametrize("status", [500, None])
+async def test_an_api_out_of_reach_is_told_and_what_runs_counts_as_running(
+    cluster: KubernetesCluster, world: FakeWorld, status: int | None
+) -> None:
+    await cluster.apply_deployment(scripted())
+    await until(lambda: is_up(world))
+    world.server.faults.cut_streams()
+    if status is None:
+        world.server.faults.silence_s = 1.0
+    else:
+        world.server.faults.answer(status)
+    with pytest.raises(ClusterUnreachable, match="Kubernetes API"):
+        await cluster.apply_deployment(scripted("m-other"))
+    assert await phase(cluster) is ReplicaPhase.RUNNING
+    world.server.faults.end()
+
+
+async def is_up(world: FakeWorld) -> bool:
+    return bool(world.kubelet.processes)
+
+
+async def test_no_line_is_lost_or_repeated_when_logs_and_watches_are_cut(
+    cluster: KubernetesCluster, world: FakeWorld
+) -> None:
+    lines = Lines()
+    script = "for i in $(seq 60); do echo line $i; sleep 0.02; done"
+    running = asyncio.create_task(cluster.run_job(job(script), lines.take))
+    while not running.done():
+        await asyncio.sleep(0.3)
+        world.server.faults.cut_streams()
+    assert (await running).exit_code == 0
+    assert lines == [f"line {number}" for number in range(1, 61)]
+
+
+async def test_a_watch_whose_place_in_history_is_forgotten_lists_again(
+    cluster: KubernetesCluster, world: FakeWorld
+) -> None:
+    await cluster.apply_deployment(scripted())
+    world.server.faults.answer(503, only="GET")
+    world.server.faults.cut_streams()
+    await asyncio.sleep(0.2)
+    world.server.store.delete(("deployments", "models", "m-tiny"))
+    world.server.store.forget_history()
+    world.server.faults.end()
+
+    async def is_gone() -> bool:
+        return await cluster.observe("m-tiny") is None
+
+    await until(is_gone)
+
+
+async def test_two_workers_that_apply_at_once_make_one_server(world: FakeWorld) -> None:
+    async with world.cluster("worker-1") as one, world.cluster("worker-2") as other:
+        await asyncio.gather(
+            *(cluster.apply_deployment(scripted()) for cluster in (one, other) * 3)
+        )
+        await until(lambda: is_up(world))
+        assert len(world.server.store.all("deployments")) == 1
+        assert len(world.kubelet.pods("m-tiny")) == 1
+        for cluster in (one, other):
+            assert await cluster.list_deployments() == ["m-tiny"]
+
+
+async def test_what_somebody_deleted_comes_back_when_it_is_applied_again(
+    cluster: KubernetesCluster, world: FakeWorld
+) -> None:
+    await cluster.apply_deployment(scripted())
+    before = world.left()
+    for plural in ("services", "networkpolicies", "secrets"):
+        world.server.store.delete((plural, "models", "m-tiny"))
+    await cluster.apply_deployment(scripted())
+    assert {line for line in before if "pods/" not in line} <= set(world.left())
+
+
+async def test_a_deployment_that_is_going_is_waited_for_and_made_anew(
+    cluster: KubernetesCluster, world: FakeWorld
+) -> None:
+    await cluster.apply_deployment(scripted())
+    await until(lambda: is_up(world))
+    first = world.server.store.get(("deployments", "models", "m-tiny"))
+    with world.kubelet.paused():
+        world.server.store.delete(("deployments", "models", "m-tiny"), "Foreground")
+
+        async def is_going() -> bool:
+            return await cluster.observe("m-tiny") is None
+
+        await until(is_going)
+        applying = asyncio.create_task(cluster.apply_deployment(scripted()))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(applying), 0.3)
+        assert not applying.done()
+    await applying
+    second = world.server.store.get(("deployments", "models", "m-tiny"))
+    assert second["metadata"]["uid"] != first["metadata"]["uid"]
+
+
+async def test_a_job_that_somebody_deletes_has_ended(
+    cluster: KubernetesCluster, world: FakeWorld
+) -> None:
+    lines = Lines()
+    running = asyncio.create_task(cluster.run_job(job("echo begun; sleep 600"), lines.take))
+    await until(lambda: has(lines, "begun"))
+    world.server.store.delete(("jobs", "models", "s-job"))
+    result = await running
+    assert result.exit_code == 137
+    assert result.problem == "The job was deleted from the cluster before it had ended."
+
+
+async def test_a_namespace_that_is_refused_is_told_before_anything_starts(world: FakeWorld) -> None:
+    cluster = KubernetesCluster(world.api(), world.options())
+    world.server.faults.answer(403)
+    with pytest.raises(ClusterRefused, match="a fault of the tests"):
+        await cluster.check()

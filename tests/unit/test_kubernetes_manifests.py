@@ -1,0 +1,192 @@
+"""What is sent to a cluster: as it was agreed (golden files), and valid, safe and coherent."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from guanaco.errors import ClusterRefused, InvalidSettings
+from guanaco_server.deployments.clusters.cluster import DeploymentSpec, JobSpec, Resources
+from guanaco_server.deployments.clusters.kubernetes.job_objects import job_object, owned_by_job
+from guanaco_server.deployments.clusters.kubernetes.objects import (
+    deployment_object,
+    owned_objects,
+    spec_hash,
+)
+from guanaco_server.deployments.clusters.kubernetes.options import Egress, KubernetesOptions
+from tests.fixtures.manifest_checks import problems_in
+
+GOLDEN = Path(__file__).parent / "golden"
+OPTIONS = KubernetesOptions(
+    namespace="models",
+    engine_image="registry.test/engine:1",
+    serializer_image="registry.test/serializer:1",
+    worker="worker-1",
+    priority_class="models",
+    gpu_nodes={"H100": {"gpu.test/kind": "h100"}, "MI300X": {"gpu.test/kind": "mi300x"}},
+    engine_egress=(Egress("10.1.0.0/16", 9000),),
+    serializer_egress=(Egress("10.1.0.0/16", 9000), Egress("0.0.0.0/0", 443)),
+    platform_namespace="guanaco",
+    job_defaults=Resources(memory_bytes=2**30),
+)
+SERVER = DeploymentSpec(
+    "m-acme-tiny-v1-46905bf6",
+    ("serve", "--artifact", "s3://models/ab", "--host", "{host}", "--port", "{port}"),
+    {"GUANACO_RUN": "1"},
+    secrets={"GUANACO_URLS": "{}"},
+    resources=Resources(64 * 2**30, 50 * 2**30, "H100", 2),
+    replicas=2,
+    artifact_bytes=16_000_000_000,
+    submission_id="Acme/tiny_v1",
+)
+JOB = JobSpec(
+    "s-ab12",
+    ("python", "-m", "guanaco_server.serializer.job"),
+    secrets={"HF_TOKEN": "hf_x"},
+    timeout_s=3600,
+    submission_id="Acme/tiny_v1",
+)
+
+
+def server_objects(
+    spec: DeploymentSpec = SERVER, options: KubernetesOptions = OPTIONS
+) -> list[dict[str, Any]]:
+    deployment = deployment_object(spec, options)
+    return [deployment, *owned_objects(spec, options, with_uid(deployment))]
+
+
+def job_objects(spec: JobSpec = JOB, options: KubernetesOptions = OPTIONS) -> list[dict[str, Any]]:
+    job = job_object(spec, options)
+    return [job, *owned_by_job(spec, options, with_uid(job))]
+
+
+def with_uid(owner: dict[str, Any]) -> dict[str, Any]:
+    return {**owner, "metadata": {**owner["metadata"], "uid": "0" * 8}}
+
+
+@pytest.mark.parametrize(("name", "make"), [("server", server_objects), ("job", job_objects)])
+def test_the_manifests_are_as_agreed(name: str, make: Callable[[], list[dict[str, Any]]]) -> None:
+    """GUANACO_GOLDEN=write writes them anew; read the difference before you commit it."""
+    path = GOLDEN / f"kubernetes-{name}.yaml"
+    text = yaml.dump_all(copy.deepcopy(make()), Dumper=Plain, sort_keys=False)
+    if os.environ.get("GUANACO_GOLDEN") == "write":
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    assert path.read_text() == text
+
+
+class Plain(yaml.SafeDumper):
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    "objects",
+    [
+        server_objects(),
+        server_objects(replace(SERVER, resources=Resources(gpu_type="MI300X", gpu_count=8))),
+        server_objects(replace(SERVER, resources=Resources(), name="M_odd/" + "x" * 90)),
+        server_objects(replace(SERVER, submission_id="ü" * 100, environment={})),
+        server_objects(options=replace(OPTIONS, platform_namespace=None, priority_class=None)),
+        job_objects(),
+        job_objects(
+            replace(JOB, timeout_s=None, resources=Resources(2**31, 10**10), name="1" * 70)
+        ),
+    ],
+    ids=["server", "amd", "long name", "odd id", "plain", "job", "other job"],
+)
+def test_every_manifest_is_valid_safe_and_coherent(objects: list[dict[str, Any]]) -> None:
+    assert problems_in(objects) == []
+
+
+def change(*path: object, to: object) -> Callable[[list[dict[str, Any]]], None]:
+    def apply(objects: list[dict[str, Any]]) -> None:
+        found: Any = objects
+        for part in path[:-1]:
+            found = found[part]
+        found[path[-1]] = to
+
+    return apply
+
+
+POD = (0, "spec", "template", "spec")
+CONTAINER = (*POD, "containers", 0)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (change(0, "spec", "replica", to=1), "replica"),
+        (change(0, "spec", "replicas", to="one"), "integer"),
+        (change(0, "metadata", "name", to="Upper"), "no DNS label"),
+        (change(0, "spec", "selector", "matchLabels", "a", to="b"), "does not match its own"),
+        (change(2, "spec", "selector", "a", to="b"), "selects nothing"),
+        (change(2, "spec", "ports", 0, "targetPort", to=99_999), "no port"),
+        (change(2, "spec", "ports", 0, "targetPort", to=8001), "nobody listens"),
+        (change(*CONTAINER, "resources", "limits", "memory", to="1 GB"), "no quantity"),
+        (change(*CONTAINER, "envFrom", 0, "secretRef", "name", to="other"), "no Secret"),
+        (change(*CONTAINER, "securityContext", "capabilities", to={}), "capabilities"),
+        (change(*CONTAINER, "securityContext", "readOnlyRootFilesystem", to=False), "written"),
+        (change(*CONTAINER, "securityContext", "allowPrivilegeEscalation", to=True), "privileges"),
+        (change(*POD, "securityContext", "runAsUser", to=0), "root"),
+        (change(*POD, "automountServiceAccountToken", to=True), "API token"),
+        (change(*POD, "hostNetwork", to=True), "shares"),
+        (change(*POD, "volumes", 1, to={"name": "cache", "hostPath": {"path": "/"}}), "forbidden"),
+    ],
+)  # fmt: skip
+def test_the_checks_find_what_is_wrong(
+    spoil: Callable[[list[dict[str, Any]]], None], says: str
+) -> None:
+    objects = copy.deepcopy(server_objects())
+    spoil(objects)
+    assert any(says in problem for problem in problems_in(objects))
+
+
+def test_a_secret_is_nowhere_but_in_the_secret() -> None:
+    *others, secret = server_objects(replace(SERVER, secrets={"URLS": "signature=geheim"}))
+    assert secret["kind"] == "Secret"
+    assert "geheim" not in str(others)
+    assert "c2lnbmF0dXJlPWdlaGVpbQ==" in str(secret)
+
+
+def test_what_makes_another_pod_makes_another_hash() -> None:
+    same = [replace(SERVER, replicas=9), replace(SERVER, secrets={"GUANACO_URLS": "fresh"})]
+    other = [replace(SERVER, command=("serve",)), replace(SERVER, environment={})]
+    assert {spec_hash(spec, OPTIONS) for spec in same} == {spec_hash(SERVER, OPTIONS)}
+    assert spec_hash(SERVER, OPTIONS) not in {spec_hash(spec, OPTIONS) for spec in other}
+    assert spec_hash(SERVER, OPTIONS) != spec_hash(SERVER, replace(OPTIONS, engine_image="x:2"))
+
+
+def test_a_larger_artifact_may_take_longer_to_start() -> None:
+    small, large = (
+        deployment_object(replace(SERVER, artifact_bytes=size), OPTIONS)["spec"]["template"][
+            "spec"
+        ]["containers"][0]["startupProbe"]["failureThreshold"]
+        for size in (0, 100_000_000_000)
+    )
+    assert small * 5 >= 180
+    assert large * 5 >= 2_000
+
+
+def test_a_kind_of_gpu_that_nobody_named_is_refused() -> None:
+    asked = replace(SERVER, resources=Resources(gpu_type="B200", gpu_count=1))
+    with pytest.raises(ClusterRefused, match="This cluster has no B200 GPU"):
+        deployment_object(asked, OPTIONS)
+
+
+@pytest.mark.parametrize("text", ["", "10.0.0.0", "10.0.0.0/99:443", "10.0.0.0/8:0", "store:443"])
+def test_egress_that_names_no_place_is_refused(text: str) -> None:
+    with pytest.raises(InvalidSettings):
+        Egress.parse(text)
+
+
+def test_egress_by_either_family() -> None:
+    assert Egress.parse("10.0.0.0/8:443") == Egress("10.0.0.0/8", 443)
+    assert Egress.parse("[fd00::/8]:9000") == Egress("fd00::/8", 9000)
