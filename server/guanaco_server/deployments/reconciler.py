@@ -153,7 +153,7 @@ class Reconciler:
             await self._adjust(row, seen)
         elif seen.state in (ServerState.EXITED, ServerState.MISSING):
             await self._restart(row, seen)
-        elif self._hangs(row) and self._pace.allows(row.submission_id):
+        elif self._hangs(row) and self._pace.allows(deployment_name(row.submission_id)):
             logger.warning("stopping the server of %s: it hangs", row.submission_id)
             await self._deployments.stop_server(row.submission_id)
 
@@ -172,7 +172,9 @@ class Reconciler:
     async def _adjust(self, row: DeploymentRow, seen: Sighting) -> None:
         """What serves, but not as it should."""
         has_replicas = row.applied_replicas == row.wanted_replicas
-        if (has_replicas and seen.is_settled) or not self._pace.allows(row.submission_id):
+        if (has_replicas and seen.is_settled) or not self._pace.allows(
+            deployment_name(row.submission_id)
+        ):
             return
         logger.info(
             "applying %s again: %s",
@@ -192,7 +194,7 @@ class Reconciler:
             lines, _ = await self._deployments.logs(row.submission_id, 0)
             await self._give_up(row.submission_id, lines)
             return
-        if not self._pace.allows(row.submission_id):
+        if not self._pace.allows(deployment_name(row.submission_id)):
             return
         logger.warning(
             "starting the server of %s again (%d): %s",

@@ -54,10 +54,13 @@ def place(
     ranked = ranking(name, regions)
     if not rest or not ranked:
         return placed
-    staying = [region for region in ranked if region in present]
-    elsewhere = [region for region in staying if region not in placed] or staying
-    roomy = [region for region in ranked if regions[region].has_room(counts.get(region, 0))]
-    home = (elsewhere or roomy or ranked)[0]
+    staying = [region for region in ranked if region in present and region not in placed]
+    roomy = [
+        region
+        for region in ranked
+        if region in present or regions[region].has_room(counts.get(region, 0))
+    ]
+    home = (staying or roomy or ranked)[0]
     return {**placed, home: placed.get(home, 0) + rest}
 
 
