@@ -20,6 +20,7 @@ GuanacoError
 ├── Unavailable                  trying again later can help
 │   ├── NoModelAvailable         no submission can take a conversation now
 │   ├── ModelUnavailable         this submission's model server does not answer
+│   ├── ModelWaking              it was scaled to zero and is starting again
 │   ├── ModelTimedOut            it answered too late
 │   ├── ServerUnreachable        (client) no Guanaco at that URL
 │   └── DataDirInUse             another platform runs on the same data folder
@@ -116,6 +117,7 @@ __all__ = [
     "ModelTimedOut",
     "ModelTooLarge",
     "ModelUnavailable",
+    "ModelWaking",
     "NoModelAvailable",
     "NotFound",
     "NothingToRegenerate",
@@ -314,6 +316,20 @@ class ModelUnavailable(Unavailable):
             f"The model server of {submission_id} does not answer now.",
             hint="It is restarted by itself: try again in a minute.",
         )
+
+
+class ModelWaking(Unavailable):
+    code = "model_waking"
+    retry_after_s: float | None = None
+
+    def __init__(self, submission_id: str, waits_for: str | None, start_s: float | None) -> None:
+        """``waits_for`` says why it does not start at once; ``start_s`` is how long its last start took."""
+        why = f": {waits_for}" if waits_for else "."
+        super().__init__(
+            f"The model server of {submission_id} sleeps and is being started{why}",
+            hint="Send the message again in a minute.",
+        )
+        self.retry_after_s = start_s
 
 
 class ModelTimedOut(Unavailable):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import uuid
 from collections.abc import Sequence
 from typing import Any
@@ -44,8 +45,14 @@ def answer(error: errors.GuanacoError) -> JSONResponse:
     status = status_of(error)
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
     if status in RETRY_AFTER_S:
-        headers["Retry-After"] = RETRY_AFTER_S[status]
+        headers["Retry-After"] = _retry_after(error) or RETRY_AFTER_S[status]
     return JSONResponse(error.to_wire(), status_code=status, headers=headers)
+
+
+def _retry_after(error: errors.GuanacoError) -> str | None:
+    """Where the error knows better; at least a second."""
+    seconds = error.retry_after_s if isinstance(error, errors.ModelWaking) else None
+    return None if seconds is None else str(max(1, math.ceil(seconds)))
 
 
 def install(app: FastAPI) -> None:

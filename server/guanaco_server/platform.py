@@ -39,6 +39,13 @@ from guanaco_server.deployments.clusters.kubernetes.lease import Leadership
 from guanaco_server.deployments.clusters.kubernetes.pods import CACHE
 from guanaco_server.deployments.clusters.local import LocalCluster
 from guanaco_server.deployments.reconciler import Reconciler
+from guanaco_server.deployments.scaling.admission import Admission
+from guanaco_server.deployments.scaling.autoscaler import Autoscaler, ScalingPolicy
+from guanaco_server.deployments.scaling.budget import Budget
+from guanaco_server.deployments.scaling.decision import Limits
+from guanaco_server.deployments.scaling.sleep import Sleeper
+from guanaco_server.deployments.scaling.traffic import Traffic
+from guanaco_server.deployments.scaling.usage import UsageReader
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.deployments.specs import EngineOptions
 from guanaco_server.deployments.vllm_server import VllmServer
@@ -80,9 +87,17 @@ class Platform:
         self._cluster, self._leadership = _cluster(settings, data_dir)
         self._model_server = VllmServer(read_timeout_s=settings.reply_timeout_s)
 
+        scaling = _scaling(settings)
         self._deployments = DeploymentService(
-            self.database, clock, self._cluster, self._model_server, self._store, _engine(settings)
+            self.database,
+            clock,
+            self._cluster,
+            self._model_server,
+            self._store,
+            _engine(settings),
+            scaling.budget.is_limited,
         )
+        sleeper = Sleeper(self.database, clock, self._deployments, settings.wake_wait_s)
         self.accounts = AccountService(self.database, clock)
         self.submissions = SubmissionService(self.database, clock, self._changes, self._deployments)
         self.events = EventFeed(self.database)
@@ -100,10 +115,16 @@ class Platform:
             self._deployments,
             lambda: self.feedback.counts(),
             LeastFeedbackFirst(),
+            Traffic(self.database, clock),
+            sleeper,
         )
         self.conversations = ConversationService(self.database, clock, self.routing)
         self.replies = ReplyService(
-            self.database, clock, self.routing, generator, settings.reply_timeout_s
+            self.database,
+            clock,
+            self.routing,
+            generator,
+            settings.wake_wait_s + settings.reply_timeout_s,
         )
         self.previews = PreviewService(self.submissions, self.routing, generator)
         self.feedback = FeedbackService(
@@ -164,6 +185,12 @@ class Platform:
             executor_id=settings.executor_id,
             concurrency=settings.pipeline_concurrency,
         )
+        usage = UsageReader(
+            self.submissions.owners, self.feedback.counts, self.conversations.open_streams
+        )
+        self._autoscaler = Autoscaler(
+            self._deployments, self._model_server, clock, sleeper, usage, scaling
+        )
         self._reconciler = Reconciler(
             self._deployments,
             self._cluster,
@@ -171,7 +198,17 @@ class Platform:
             self._give_up,
             restart_limit=settings.restart_limit,
             ready_timeout_s=settings.ready_timeout_s,
-            is_leading=self._leadership.is_leading if self._leadership else lambda: True,
+            is_leader=self._leadership.is_leading if self._leadership else lambda: True,
+            admission=Admission(
+                self.database,
+                clock,
+                self._cluster,
+                self._deployments,
+                sleeper,
+                usage,
+                scaling.budget,
+                scaling.feedback_target,
+            ),
         )
         self._changes.subscribe(lambda _id, _status: self.routing.note_change())
 
@@ -195,6 +232,8 @@ class Platform:
                 await self._leadership.start()
             stack.push_async_callback(self._reconciler.stop)
             await self._reconciler.start()
+            stack.push_async_callback(self._autoscaler.stop)
+            self._autoscaler.start()
             stack.push_async_callback(self.routing.stop)
             await self.routing.start()
             stack.push_async_callback(self._pipeline.stop)
@@ -272,6 +311,21 @@ def _engine(settings: Settings) -> EngineOptions:
         args=tuple(settings.engine_args),
         cache_dir=Path(CACHE) if in_pods else settings.engine_cache_path.absolute(),
         cache_bytes=settings.engine_cache_bytes,
+    )
+
+
+def _scaling(settings: Settings) -> ScalingPolicy:
+    return ScalingPolicy(
+        limits=Limits(
+            max_replicas=settings.max_replicas,
+            target=settings.scale_target,
+            down_window_s=settings.scale_down_window_s,
+        ),
+        budget=Budget(settings.max_gpus, settings.max_model_servers, settings.preempt_quiet_s),
+        feedback_target=settings.feedback_target,
+        idle_s=settings.sleep_idle_s,
+        interval_s=settings.scale_interval_s,
+        engine_args=tuple(settings.engine_args),
     )
 
 

@@ -353,3 +353,27 @@ async def leave_after_the_first_token(world: World, http: httpx.AsyncClient, pat
 
     async with asyncio.timeout(5):
         await world.app(scope, receive, send)
+
+
+async def test_a_reply_that_has_not_begun_is_asked_of_the_next_server(database: Database) -> None:
+    world, http, conversation = await talking(database)
+    submission_id = (await http.get(f"/conversations/{conversation}")).json()["submission_id"]
+    world.deployments.note_endpoint(submission_id, "memory://near", ("memory://far",))
+    world.model_server.unhealthy.add("memory://near")
+    url = f"/conversations/{conversation}/messages"
+    assert (await http.post(url, json={"content": "Hello"})).json()["content"] == (
+        "Hello from memory."
+    )
+    assert world.deployments.take_suspects() == {submission_id}
+    world.model_server.unhealthy.add("memory://far")
+    failed = await http.post(url, json={"content": "And now?"})
+    assert (failed.status_code, failed.json()["error"]) == (503, "model_unavailable")
+
+
+async def test_a_reply_that_has_begun_is_not_begun_again_elsewhere(database: Database) -> None:
+    world, http, conversation = await talking(database, Script(("One",), fault="broke off"))
+    submission_id = (await http.get(f"/conversations/{conversation}")).json()["submission_id"]
+    world.deployments.note_endpoint(submission_id, "memory://near", ("memory://far",))
+    url = f"/conversations/{conversation}/messages"
+    assert (await http.post(url, json={"content": "Hello"})).status_code == 503
+    assert len(world.model_server.generations) == 1

@@ -11,8 +11,8 @@ import pytest
 from guanaco.errors import Blame
 from guanaco.submissions import GenerationParams, Outcome, Quantization, Stage
 from guanaco_server.database.database import Database
+from guanaco_server.deployments.looks import ServerState
 from guanaco_server.deployments.model_server import ModelServerFault, NotANumber
-from guanaco_server.deployments.service import ServerState
 from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.submissions.pipeline.perplexity_text import TEXT
 from guanaco_server.submissions.pipeline.readiness import deployment_of

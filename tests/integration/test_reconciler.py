@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
@@ -11,16 +12,19 @@ from guanaco.errors import ModelServerDied, StoreUnreachable
 from guanaco.submissions import Quantization, Status
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.clusters.cluster import DeploymentSpec
+from guanaco_server.deployments.pace import BURST, LONGEST_DELAY_S
 from guanaco_server.deployments.reconciler import HANGS_AFTER, STABLE_S, Reconciler
 from guanaco_server.deployments.service import Deployment
 from guanaco_server.deployments.specs import deployment_name
+from guanaco_server.deployments.tables import Phase
 from guanaco_server.engine.artifact_source import URLS_VARIABLE
 from guanaco_server.formats.manifest import MANIFEST_NAME, TENSORS_NAME
 from guanaco_server.submissions.pipeline.readiness import evidence
-from tests.fixtures.world import World
+from tests.fixtures.world import World, eventually
 
 ID = "acme-tiny_v1"
 NAME = deployment_name(ID)
+OTHER = "acme-tiny_v2"
 
 
 class Kept(World):
@@ -28,6 +32,7 @@ class Kept(World):
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
+        self.is_leader = True
         self.given_up: list[tuple[str, list[str]]] = []
         self.reconciler = Reconciler(
             self.deployments,
@@ -36,6 +41,8 @@ class Kept(World):
             self._give_up,
             restart_limit=1,
             ready_timeout_s=60,
+            is_leader=lambda: self.is_leader,
+            regions=frozenset({"eu"}),
         )
 
     async def _give_up(self, submission_id: str, lines: list[str]) -> None:
@@ -163,13 +170,102 @@ async def test_a_store_out_of_reach_counts_as_no_restart(database: Database) -> 
     world.cluster.die(NAME)
     reach, world.store.access = world.store.access, _out_of_reach  # type: ignore[method-assign]
     for _ in range(5):
-        with pytest.raises(StoreUnreachable):
-            await world.reconciler.reconcile()
+        await world.reconciler.reconcile()
     assert world.given_up == []
     assert world.deployments.endpoints() == {}
     world.store.access = reach  # type: ignore[method-assign]
+    world.clock.advance(LONGEST_DELAY_S)
     await world.reconciler.reconcile()
     assert world.cluster.starts == [NAME, NAME]
+
+
+async def test_a_server_that_was_deleted_by_hand_comes_back(world: Kept) -> None:
+    await world.make_ready()
+    await world.cluster.delete(NAME)
+    for _ in range(2):
+        await world.reconciler.reconcile()
+    assert set(world.deployments.endpoints()) == {ID}
+    assert world.cluster.starts == [NAME, NAME]
+
+
+async def test_a_node_that_dies_is_noticed_once_and_its_server_started_elsewhere(
+    world: Kept, caplog: pytest.LogCaptureFixture
+) -> None:
+    await world.make_ready()
+    world.cluster.trouble(NAME, "Node n1 is not ready.")
+    world.model_server.unhealthy.update(world.deployments.endpoints().values())
+    for _ in range(HANGS_AFTER + 1):
+        await world.reconciler.reconcile()
+    assert caplog.text.count(f"{ID} has a problem: Node n1 is not ready.") == 1
+    assert world.cluster.starts == [NAME, NAME]
+
+
+async def test_every_action_says_why(world: Kept, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    await world.make_ready()
+    world.cluster.die(NAME, 137)
+    await world.cluster.apply_deployment(DeploymentSpec("m-stray", ("engine",)))
+    await world.reconciler.reconcile()
+    assert f"starting the server of {ID} again (1): it exited with status 137" in caplog.text
+    assert "stopping m-stray: nobody wishes for it" in caplog.text
+
+
+async def test_trouble_with_one_deployment_delays_no_other_and_is_paced(world: Kept) -> None:
+    await world.make_ready()
+    await world.publish(await world.account(Role.DEVELOPER, "bob"), OTHER)
+    await world.deployments.wish(Deployment(OTHER, 1, "b" * 64, 1_096))
+    await world.deployments.apply(Deployment(OTHER, 1, "b" * 64, 1_096))
+    await world.deployments.mark_ready(OTHER, "memory://2")
+    world.cluster.die(NAME)
+    world.cluster.die(deployment_name(OTHER))
+    tries, access = list[str](), world.store.access
+
+    async def broken(key: str) -> dict[str, str]:
+        tries.append(key)
+        return await (_out_of_reach(key) if key == "a" * 64 else access(key))
+
+    world.store.access = broken  # type: ignore[method-assign]
+    for _ in range(20):
+        await world.reconciler.reconcile()
+    assert set(world.deployments.endpoints()) == {OTHER}
+    assert tries.count("a" * 64) == BURST
+
+
+async def test_only_the_leader_acts_and_a_new_one_looks_around_first(world: Kept) -> None:
+    await world.make_ready()
+    world.deployments.note_endpoint(ID, None)
+    world.is_leader = False
+    await world.reconciler.start()
+    world.cluster.die(NAME)
+    world.deployments.woken.set()
+    await asyncio.sleep(0.05)
+    assert world.cluster.starts == [NAME]
+    world.is_leader = True
+    world.deployments.woken.set()
+
+    async def is_served() -> bool:
+        return set(world.deployments.endpoints()) == {ID}
+
+    await eventually(is_served)
+    assert world.cluster.starts == [NAME, NAME]
+    row = await world.deployments.find(ID)
+    assert row is not None
+    assert row.restarts == 0, "what happened without a leader is nobody's fault"
+    await world.reconciler.stop()
+
+
+async def test_what_lived_in_a_region_that_is_gone_is_moved_and_that_is_no_crash(
+    world: Kept, caplog: pytest.LogCaptureFixture
+) -> None:
+    await world.make_ready()
+    await world.deployments.note(ID, region="us")
+    await world.cluster.delete(NAME)
+    for _ in range(2):
+        await world.reconciler.reconcile()
+    assert f"moving {ID}: its region us is no longer in the settings" in caplog.text
+    row = await world.deployments.find(ID)
+    assert row is not None
+    assert (row.region, row.restarts, row.phase) == (None, 0, Phase.READY)
 
 
 async def _out_of_reach(key: str) -> dict[str, str]:

@@ -15,6 +15,7 @@ from guanaco_server.deployments.model_server import (
     Generation,
     ModelServerFault,
     NotANumber,
+    ServerLoad,
 )
 from guanaco_server.deployments.vllm_server import VllmServer
 
@@ -271,3 +272,20 @@ async def test_a_server_that_cannot_be_reached_is_not_healthy() -> None:
 
     async with server(unreachable) as vllm:
         assert not await vllm.is_healthy(ENDPOINT)
+
+
+async def test_the_load_is_read_from_the_metrics_page() -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        assert request.url.path == "/metrics"
+        return httpx.Response(
+            200, text="vllm:num_requests_running 2.0\nvllm:num_requests_waiting 1.0\n"
+        )
+
+    async with server(answer) as vllm:
+        assert await vllm.load(ENDPOINT) == ServerLoad(running=2, waiting=1)
+
+
+async def test_a_load_that_is_refused_is_a_fault() -> None:
+    async with server(lambda _: httpx.Response(404)) as vllm:
+        with pytest.raises(ModelServerFault, match="status 404"):
+            await vllm.load(ENDPOINT)

@@ -76,6 +76,11 @@ class ConversationService:
         """Within the caller's transaction: conversations, by submission."""
         return await queries.conversation_counts(session)
 
+    async def open_streams(self) -> dict[str, int]:
+        """Replies that are being written now, by submission."""
+        async with self._database.read() as session:
+            return await queries.open_turns(session, self._clock.now())
+
 
 async def require_own(
     session: AsyncSession, account: Account, conversation_id: str

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -96,12 +97,30 @@ class ReplyGenerator:
     async def _chunks(
         self, live: LiveSubmission, prompt: str, started: float
     ) -> AsyncIterator[Chunk]:
-        submission_id = live.serving.id
+        """From the nearest server; a reply that has not begun is asked of the next one."""
         assert live.endpoint is not None, "routing gives targets that are ready"
+        submission_id = live.serving.id
         generation = Generation(submission_id, prompt, live.serving.params)
+        left = deque((live.endpoint, *live.spares))
+        while left:
+            has_begun = False
+            try:
+                async with aclosing(self._stream(left.popleft(), generation, started)) as chunks:
+                    async for chunk in chunks:
+                        has_begun = True
+                        yield chunk
+                return
+            except ModelServerFault:
+                self._report_fault(submission_id)
+                if has_begun or not left:
+                    raise ModelUnavailable(submission_id) from None
+
+    async def _stream(
+        self, endpoint: str, generation: Generation, started: float
+    ) -> AsyncGenerator[Chunk, None]:
         limit_s = self._deadlines.first_token_s
         try:
-            async with aclosing(self._model_server.generate(live.endpoint, generation)) as chunks:
+            async with aclosing(self._model_server.generate(endpoint, generation)) as chunks:
                 while True:
                     left_s = limit_s - (time.perf_counter() - started)
                     async with asyncio.timeout(max(0.0, left_s)):
@@ -111,11 +130,8 @@ class ReplyGenerator:
                     yield chunk
                     limit_s = self._deadlines.reply_s
         except TimeoutError:
-            self._report_fault(submission_id)
-            raise ModelTimedOut(submission_id, limit_s) from None
-        except ModelServerFault:
-            self._report_fault(submission_id)
-            raise ModelUnavailable(submission_id) from None
+            self._report_fault(generation.model)
+            raise ModelTimedOut(generation.model, limit_s) from None
 
 
 class _Sample:

@@ -77,6 +77,16 @@ async def conversation_counts(session: AsyncSession) -> dict[str, int]:
     return {submission_id: count for submission_id, count in rows}
 
 
+async def open_turns(session: AsyncSession, now: datetime) -> dict[str, int]:
+    """Replies that are being written, by submission."""
+    rows = await session.execute(
+        select(ConversationRow.submission_id, func.count())
+        .where(ConversationRow.turn_until > now)
+        .group_by(ConversationRow.submission_id)
+    )
+    return {submission_id: count for submission_id, count in rows}
+
+
 async def lengths(session: AsyncSession, conversation_ids: Sequence[str]) -> dict[str, int]:
     """Messages not deleted, by conversation."""
     rows = await session.execute(

@@ -26,7 +26,7 @@ class ConversationRow(Table):
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     message_count: Mapped[int] = mapped_column(default=0)
     turn_token: Mapped[str | None] = mapped_column(String(32))
-    turn_until: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    turn_until: Mapped[datetime | None] = mapped_column(UtcDateTime, index=True)
 
 
 class MessageRow(Table):

@@ -6,7 +6,13 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
-from guanaco_server.deployments.model_server import Chunk, Generation, ModelServerFault, Token
+from guanaco_server.deployments.model_server import (
+    Chunk,
+    Generation,
+    ModelServerFault,
+    ServerLoad,
+    Token,
+)
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,7 @@ class MemoryModelServer:
         self.cancelled = 0
         self.unhealthy: set[str] = set()
         self.scores: list[tuple[float, ...] | ModelServerFault] = [(-1.0, -2.0)]
+        self.loads: dict[str, ServerLoad] = {}
         self.scored: list[tuple[str, str]] = []
 
     async def is_healthy(self, endpoint: str) -> bool:
@@ -60,6 +67,11 @@ class MemoryModelServer:
         if isinstance(score, ModelServerFault):
             raise score
         return score
+
+    async def load(self, endpoint: str) -> ServerLoad:
+        if endpoint in self.unhealthy:
+            raise ModelServerFault("The model server cannot be reached.")
+        return self.loads.get(endpoint, ServerLoad(0, 0))
 
     async def close(self) -> None:
         """Nothing is held."""

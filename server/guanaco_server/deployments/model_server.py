@@ -38,6 +38,14 @@ class Chunk:
     tokens: tuple[Token, ...] = ()
 
 
+@dataclass(frozen=True)
+class ServerLoad:
+    """Requests that a server works on now, and those that wait for it."""
+
+    running: int
+    waiting: int
+
+
 class ModelServerFault(Exception):  # translated by each caller into its own error
     """The server refused, broke off or sent something else than it should; the text says which."""
 
@@ -55,6 +63,10 @@ class ModelServer(Protocol):
 
     async def score(self, endpoint: str, model: str, text: str) -> tuple[float, ...]:
         """The log-probability of each of the text's tokens but the first, given those before it. Raises ModelServerFault."""
+        ...
+
+    async def load(self, endpoint: str) -> ServerLoad:
+        """What the server is busy with. Raises ModelServerFault."""
         ...
 
     async def close(self) -> None: ...

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
 
-from sqlalchemy import delete, select
+from sqlalchemy import ColumnElement, delete, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from guanaco_server.deployments.tables import DeploymentRow
+from guanaco_server.database.database import was_changed
+from guanaco_server.deployments.tables import DeploymentRow, Phase
 
 
 async def by_submission(session: AsyncSession, submission_id: str) -> DeploymentRow | None:
@@ -20,3 +23,72 @@ async def all_rows(session: AsyncSession) -> Sequence[DeploymentRow]:
 
 async def remove(session: AsyncSession, submission_id: str) -> None:
     await session.execute(delete(DeploymentRow).where(DeploymentRow.submission_id == submission_id))
+
+
+async def note_traffic(session: AsyncSession, submission_id: str, at: datetime) -> None:
+    await _update(session, submission_id, (), last_traffic_at=at)
+
+
+async def put_to_sleep(
+    session: AsyncSession, submission_id: str, unused_since: datetime, now: datetime
+) -> bool:
+    """One that is ready and was not used after ``unused_since``."""
+    is_unused = or_(
+        DeploymentRow.last_traffic_at.is_(None), DeploymentRow.last_traffic_at <= unused_since
+    )
+    return await _update(
+        session,
+        submission_id,
+        (DeploymentRow.phase == Phase.READY, is_unused),
+        phase=Phase.SLEEPING,
+        endpoint=None,
+        wanted_replicas=1,
+        applied_replicas=1,
+        updated_at=now,
+    )
+
+
+async def wake(session: AsyncSession, submission_id: str, now: datetime) -> bool:
+    """One that sleeps; it was used just now."""
+    return await _update(
+        session,
+        submission_id,
+        (DeploymentRow.phase == Phase.SLEEPING,),
+        phase=Phase.WAKING,
+        last_traffic_at=now,
+        updated_at=now,
+    )
+
+
+async def admit(
+    session: AsyncSession, submission_id: str, from_phase: Phase, to_phase: Phase, now: datetime
+) -> bool:
+    return await _update(
+        session,
+        submission_id,
+        (DeploymentRow.phase == from_phase,),
+        phase=to_phase,
+        waits_for=None,
+        restarts=0,
+        updated_at=now,
+    )
+
+
+async def note(session: AsyncSession, submission_id: str, **columns: Any) -> None:
+    """Facts about a deployment that move no phase."""
+    await _update(session, submission_id, (), **columns)
+
+
+async def _update(
+    session: AsyncSession,
+    submission_id: str,
+    guards: Sequence[ColumnElement[bool]],
+    **columns: Any,
+) -> bool:
+    changed = await session.execute(
+        update(DeploymentRow)
+        .where(DeploymentRow.submission_id == submission_id, *guards)
+        .values(**columns)
+        .execution_options(synchronize_session=False)
+    )
+    return was_changed(changed)

@@ -1,10 +1,13 @@
 """Keeps the cluster as the database wishes: level-triggered, so that it needs no memory of what happened.
 
-Every second, or at once when woken:
+Every second, or at once when woken, and only while it leads:
+- who waits for room is given it, by ``scaling/admission.py``;
 - a ready server that exited, or hangs, is started again; after ``restart_limit`` times within
   ``STABLE_S`` it is given up, and its submission fails with what the server last said;
-- a server that runs with nobody wishing for it is stopped.
-A deployment that is still ``starting`` belongs to its pipeline stage and is left alone.
+- a deployment whose replicas, or whose regions, are not what they should be is applied again;
+- a server that runs with nobody wishing for it is stopped, and so is that of a deployment that sleeps.
+A deployment that is still ``starting`` belongs to its pipeline stage and is left alone. Actions on one
+deployment are paced (``pace.py``), each is logged with its reason, and trouble with one delays no other.
 Of several platforms of one cluster only the leader acts; the others learn from the database what is ready.
 """
 
@@ -22,12 +25,10 @@ from guanaco.errors import ClusterRefused, ClusterUnreachable, StoreUnreachable
 from guanaco_server.background import Background
 from guanaco_server.clock import Clock
 from guanaco_server.deployments.clusters.cluster import Cluster
-from guanaco_server.deployments.service import (
-    Deployment,
-    DeploymentService,
-    ServerState,
-    Sighting,
-)
+from guanaco_server.deployments.looks import ServerState, Sighting
+from guanaco_server.deployments.pace import Pace
+from guanaco_server.deployments.scaling.admission import Admission
+from guanaco_server.deployments.service import Deployment, DeploymentService
 from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.tables import DeploymentRow, Phase
 
@@ -51,25 +52,32 @@ class Reconciler:
         *,
         restart_limit: int,
         ready_timeout_s: float,
-        is_leading: Callable[[], bool] = lambda: True,
+        admission: Admission | None = None,
+        is_leader: Callable[[], bool] = lambda: True,
+        regions: frozenset[str] = frozenset(),
     ) -> None:
+        """``regions`` are those of the settings; a deployment in another one is moved."""
         self._deployments = deployments
         self._cluster = cluster
         self._clock = clock
         self._give_up = give_up
         self._restart_limit = restart_limit
         self._ready_timeout = timedelta(seconds=ready_timeout_s)
-        self._is_leading = is_leading
+        self._admission = admission
+        self._is_leader = is_leader
+        self._regions = regions
+        self._has_welcomed = False
         self._failed_checks: dict[str, int] = {}
+        self._problems: dict[str, str] = {}
+        self._pace = Pace(clock)
         self._background = Background("reconciler")
 
     async def start(self) -> None:
         """Look once, so that servers found again are used at once; then go on in the background."""
-        for row in await self._deployments.list_wishes():
-            if not self._is_leading():
-                self._learn(row)
-            elif row.phase is not Phase.STARTING:
-                await self._welcome(row)
+        if self._is_leader():
+            await self._welcome_all()
+        else:
+            await self._learn_all()
         self._background.start(self._run())
 
     async def stop(self) -> None:
@@ -78,17 +86,17 @@ class Reconciler:
     async def reconcile(self) -> None:
         """One look at everything."""
         self._deployments.take_suspects()
+        if self._admission is not None:
+            await self._admission.step()
         rows = await self._deployments.list_wishes()
-        if not self._is_leading():
-            for row in rows:
-                self._learn(row)
-            return
-        await asyncio.gather(*(self._tend(row) for row in rows if row.phase is not Phase.STARTING))
+        running = await self._cluster.list_deployments()
+        await asyncio.gather(*(self._tend_safely(row, running) for row in rows))
         wished = {deployment_name(row.submission_id) for row in rows}
-        for name in await self._cluster.list_deployments():
-            if name not in wished:
+        for name in running:
+            if name not in wished and self._pace.allows(name):
                 logger.info("stopping %s: nobody wishes for it", name)
                 await self._deployments.stop_unwanted(name)
+        self._pace.forget_all_but(wished.union(running))
 
     async def _run(self) -> None:
         while True:
@@ -96,14 +104,31 @@ class Reconciler:
                 await asyncio.wait_for(self._deployments.woken.wait(), INTERVAL_S)
             self._deployments.woken.clear()
             try:
-                await self.reconcile()
+                await self._reconcile_as_leader()
             except (DBAPIError, OSError, *OUT_OF_REACH) as error:
                 logger.warning("reconciling failed, trying again: %s", error)
                 await asyncio.sleep(INTERVAL_S)
 
-    def _learn(self, row: DeploymentRow) -> None:
-        is_ready = row.phase is Phase.READY
-        self._deployments.note_endpoint(row.submission_id, row.endpoint if is_ready else None)
+    async def _reconcile_as_leader(self) -> None:
+        if not self._is_leader():
+            self._has_welcomed = False
+            await self._learn_all()
+            return
+        if not self._has_welcomed:
+            await self._welcome_all()
+        await self.reconcile()
+
+    async def _learn_all(self) -> None:
+        """Another platform leads: what is ready is in the database."""
+        for row in await self._deployments.list_wishes():
+            is_ready = row.phase is Phase.READY
+            self._deployments.note_endpoint(row.submission_id, row.endpoint if is_ready else None)
+
+    async def _welcome_all(self) -> None:
+        for row in await self._deployments.list_wishes():
+            if row.phase in (Phase.READY, Phase.RESTARTING):
+                await self._welcome(row)
+        self._has_welcomed = True
 
     async def _welcome(self, row: DeploymentRow) -> None:
         """After a start of the platform: use a server that still runs; a missing one was stopped by us, and counts as no crash."""
@@ -111,18 +136,36 @@ class Reconciler:
         if seen.state is ServerState.HEALTHY:
             await self._deployments.mark(row.submission_id, Phase.READY, seen.endpoint)
             return
+        await self._leave_lost_region(row)
         await self._deployments.mark(row.submission_id, Phase.RESTARTING, restarts=0)
         with contextlib.suppress(*OUT_OF_REACH):  # the background loop tries again
-            await self._deployments.apply(_deployment(row))
+            await self._deployments.apply(Deployment.of(row))
+
+    async def _tend_safely(self, row: DeploymentRow, running: list[str]) -> None:
+        try:
+            if row.phase in (Phase.READY, Phase.RESTARTING):
+                await self._tend(row)
+            elif row.phase is not Phase.STARTING:
+                await self._keep_stopped(row, running)
+        except (OSError, *OUT_OF_REACH) as error:
+            logger.warning("%s cannot be seen to, trying again: %s", row.submission_id, error)
+
+    async def _keep_stopped(self, row: DeploymentRow, running: list[str]) -> None:
+        self._deployments.note_endpoint(row.submission_id, None)
+        if deployment_name(row.submission_id) in running:
+            logger.info("stopping the server of %s: it is %s", row.submission_id, row.phase)
+            await self._deployments.stop_server(row.submission_id)
 
     async def _tend(self, row: DeploymentRow) -> None:
         seen = await self._deployments.look(row.submission_id)
+        self._note_problem(row.submission_id, seen.problem)
         if seen.state is ServerState.HEALTHY:
             await self._note_healthy(row, seen)
+            await self._adjust(row, seen)
         elif seen.state in (ServerState.EXITED, ServerState.MISSING):
-            await self._restart(row)
-        elif self._hangs(row):
-            logger.warning("%s hangs: stopping it", row.submission_id)
+            await self._restart(row, seen)
+        elif self._hangs(row) and self._pace.allows(deployment_name(row.submission_id)):
+            logger.warning("stopping the server of %s: it hangs", row.submission_id)
             await self._deployments.stop_server(row.submission_id)
 
     async def _note_healthy(self, row: DeploymentRow, seen: Sighting) -> None:
@@ -133,19 +176,55 @@ class Reconciler:
             await self._deployments.mark(row.submission_id, Phase.READY, seen.endpoint)
         elif row.restarts and is_stable:
             await self._deployments.mark(row.submission_id, Phase.READY, seen.endpoint, restarts=0)
-        else:
-            self._deployments.note_endpoint(row.submission_id, seen.endpoint)
+        self._deployments.note_endpoint(row.submission_id, seen.endpoint, seen.spares)
+        if seen.region and seen.region != row.region:
+            await self._deployments.note(row.submission_id, region=seen.region)
 
-    async def _restart(self, row: DeploymentRow) -> None:
-        restarts = row.restarts + 1
+    async def _adjust(self, row: DeploymentRow, seen: Sighting) -> None:
+        """What serves, but not as it should."""
+        has_replicas = row.applied_replicas == row.wanted_replicas
+        if (has_replicas and seen.is_settled) or not self._pace.allows(
+            deployment_name(row.submission_id)
+        ):
+            return
+        logger.info(
+            "applying %s again: %s",
+            row.submission_id,
+            seen.problem or "it is not where it should be"
+            if has_replicas
+            else f"{row.wanted_replicas} replicas instead of {row.applied_replicas}",
+        )
+        await self._deployments.apply(Deployment.of(row))
+        await self._deployments.note(row.submission_id, applied_replicas=row.wanted_replicas)
+
+    async def _restart(self, row: DeploymentRow, seen: Sighting) -> None:
+        self._deployments.note_endpoint(row.submission_id, None)
+        is_moved = await self._leave_lost_region(row)
+        restarts = row.restarts if is_moved else row.restarts + 1
         if restarts > self._restart_limit:
             lines, _ = await self._deployments.logs(row.submission_id, 0)
             await self._give_up(row.submission_id, lines)
             return
-        logger.warning("%s died: starting it again (%d)", row.submission_id, restarts)
-        self._deployments.note_endpoint(row.submission_id, None)
-        await self._deployments.apply(_deployment(row))  # a store out of reach counts as no restart
+        if not self._pace.allows(deployment_name(row.submission_id)):
+            return
+        logger.warning(
+            "starting the server of %s again (%d): %s",
+            row.submission_id,
+            restarts,
+            seen.problem or _why(seen),
+        )
+        await self._deployments.apply(Deployment.of(row))  # a store out of reach is no restart
         await self._deployments.mark(row.submission_id, Phase.RESTARTING, restarts=restarts)
+
+    async def _leave_lost_region(self, row: DeploymentRow) -> bool:
+        """Whether it was served in a region that the settings no longer have."""
+        if row.region is None or not self._regions or row.region in self._regions:
+            return False
+        logger.warning(
+            "moving %s: its region %s is no longer in the settings", row.submission_id, row.region
+        )
+        await self._deployments.note(row.submission_id, region=None)
+        return True
 
     def _hangs(self, row: DeploymentRow) -> bool:
         """A ready server that fails its health checks, or a restarted one that does not get ready."""
@@ -156,8 +235,17 @@ class Reconciler:
         self._failed_checks[row.submission_id] = 0 if failed >= HANGS_AFTER else failed
         return failed >= HANGS_AFTER
 
+    def _note_problem(self, submission_id: str, problem: str | None) -> None:
+        """Once, and again when it changes."""
+        if problem is not None and self._problems.get(submission_id) != problem:
+            logger.warning("%s has a problem: %s", submission_id, problem)
+        if problem is None:
+            self._problems.pop(submission_id, None)
+        else:
+            self._problems[submission_id] = problem
 
-def _deployment(row: DeploymentRow) -> Deployment:
-    return Deployment(
-        row.submission_id, row.run, row.artifact_key, row.max_model_tokens, row.quantization
-    )
+
+def _why(seen: Sighting) -> str:
+    if seen.state is ServerState.MISSING:
+        return "it is gone"
+    return f"it exited with status {seen.exit_code}"

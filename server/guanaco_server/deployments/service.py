@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import dataclass, replace
+from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -18,7 +18,8 @@ from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.clock import Clock
 from guanaco_server.database.database import Database
 from guanaco_server.deployments import queries
-from guanaco_server.deployments.clusters.cluster import Cluster, ReplicaPhase
+from guanaco_server.deployments.clusters.cluster import Cluster
+from guanaco_server.deployments.looks import Sighting, look
 from guanaco_server.deployments.model_server import ModelServer
 from guanaco_server.deployments.specs import (
     EngineOptions,
@@ -28,6 +29,8 @@ from guanaco_server.deployments.specs import (
 )
 from guanaco_server.deployments.tables import DeploymentRow, Phase
 
+LONGEST_START_S = 3_600  # what took longer was no start: the platform was down meanwhile
+
 
 @dataclass(frozen=True)
 class Deployment:
@@ -36,23 +39,20 @@ class Deployment:
     artifact_key: str
     max_model_tokens: int
     quantization: Quantization | None = None
+    replicas: int = 1
+    gpu_count: int = 1
 
-
-class ServerState(StrEnum):
-    MISSING = "missing"
-    EXITED = "exited"
-    STARTING = "starting"
-    HEALTHY = "healthy"
-
-
-@dataclass(frozen=True)
-class Sighting:
-    """What a look at a model server saw. ``problem`` is what the cluster knows of its end, or what keeps it from beginning."""
-
-    state: ServerState
-    endpoint: str | None = None
-    exit_code: int | None = None
-    problem: str | None = None
+    @staticmethod
+    def of(row: DeploymentRow) -> Deployment:
+        return Deployment(
+            row.submission_id,
+            row.run,
+            row.artifact_key,
+            row.max_model_tokens,
+            row.quantization,
+            row.wanted_replicas,
+            row.gpu_count,
+        )
 
 
 class DeploymentService:
@@ -64,14 +64,18 @@ class DeploymentService:
         model_server: ModelServer,
         store: ArtifactStore,
         engine: EngineOptions,
+        is_budgeted: bool = False,
     ) -> None:
+        """``is_budgeted``: a new deployment waits until there is room for it."""
         self._database = database
         self._clock = clock
         self._cluster = cluster
         self._model_server = model_server
         self._store = store
         self._engine = engine
+        self._first_phase = Phase.WAITING if is_budgeted else Phase.STARTING
         self._endpoints: dict[str, str] = {}
+        self._spares: dict[str, tuple[str, ...]] = {}
         self._suspects: set[str] = set()
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self.woken = asyncio.Event()  # the reconciler looks at once when it is set
@@ -80,23 +84,31 @@ class DeploymentService:
         """The base URLs of the servers that are ready, by submission."""
         return self._endpoints
 
+    def spares(self, submission_id: str) -> tuple[str, ...]:
+        """Where else it is served, for when its endpoint does not answer."""
+        return self._spares.get(submission_id, ())
+
     def report_fault(self, submission_id: str) -> None:
         """The gateway saw this server fail: look at it now."""
         self._suspects.add(submission_id)
         self.woken.set()
 
     async def wish(self, deployment: Deployment) -> None:
-        """Record that this should be served. Its server counts as starting until ``mark_ready``."""
+        """Record that this should be served. Its server counts as starting until ``mark_ready``; what has room keeps it."""
         async with self._database.write() as session:
             row = await queries.by_submission(session, deployment.submission_id)
+            has_room = row is not None and row.run == deployment.run and row.phase.has_server
             if row is None:
                 row = DeploymentRow(submission_id=deployment.submission_id)
                 session.add(row)
             row.run = deployment.run
+            row.gpu_count = deployment.gpu_count
+            row.wanted_replicas = row.applied_replicas = deployment.replicas
+            row.waits_for = None
             row.artifact_key = deployment.artifact_key
             row.max_model_tokens = deployment.max_model_tokens
             row.quantization = deployment.quantization
-            row.phase, row.restarts = Phase.STARTING, 0
+            row.phase, row.restarts = Phase.STARTING if has_room else self._first_phase, 0
             row.updated_at = self._clock.now()
         self._endpoints.pop(deployment.submission_id, None)
 
@@ -112,6 +124,17 @@ class DeploymentService:
             await self.withdraw(session, submission_id)
         await self.stop_unwanted(deployment_name(submission_id))
 
+    async def find(self, submission_id: str) -> DeploymentRow | None:
+        async with self._database.read() as session:
+            return await queries.by_submission(session, submission_id)
+
+    async def waits_for(self, submission_id: str) -> str | None:
+        """Why it has no room yet, in a sentence; None when it has."""
+        row = await self.find(submission_id)
+        if row is None or row.phase is not Phase.WAITING:
+            return None
+        return row.waits_for or "The next look for room has not come yet."
+
     async def list_wishes(self) -> list[DeploymentRow]:
         async with self._database.read() as session:
             return list(await queries.all_rows(session))
@@ -124,18 +147,17 @@ class DeploymentService:
                 if await queries.by_submission(session, deployment.submission_id) is None:
                     return
             uri = self._store.uri(deployment.artifact_key)
-            await self._cluster.apply_deployment(
-                model_server_spec(
-                    deployment.submission_id,
-                    deployment.run,
-                    uri,
-                    deployment.max_model_tokens,
-                    self._engine,
-                    # Fresh ones each time: a server that starts again must not get those that expired.
-                    await self._store.access(deployment.artifact_key) if is_remote(uri) else {},
-                    deployment.quantization,
-                )
+            spec = model_server_spec(
+                deployment.submission_id,
+                deployment.run,
+                uri,
+                deployment.max_model_tokens,
+                self._engine,
+                # Fresh ones each time: a server that starts again must not get those that expired.
+                await self._store.access(deployment.artifact_key) if is_remote(uri) else {},
+                deployment.quantization,
             )
+            await self._cluster.apply_deployment(replace(spec, replicas=deployment.replicas))
 
     async def stop_unwanted(self, name: str) -> None:
         """Stop a server for which there is no wish; one that is wished for is left alone."""
@@ -150,16 +172,7 @@ class DeploymentService:
             await self._cluster.delete(name)
 
     async def look(self, submission_id: str) -> Sighting:
-        replica = await self._cluster.observe(deployment_name(submission_id))
-        if replica is None:
-            return Sighting(ServerState.MISSING)
-        if replica.phase is ReplicaPhase.EXITED:
-            return Sighting(
-                ServerState.EXITED, exit_code=replica.exit_code, problem=replica.problem
-            )
-        is_healthy = await self._model_server.is_healthy(replica.endpoint)
-        state = ServerState.HEALTHY if is_healthy else ServerState.STARTING
-        return Sighting(state, replica.endpoint, problem=replica.problem)
+        return await look(self._cluster, self._model_server, deployment_name(submission_id))
 
     async def logs(self, submission_id: str, offset: int) -> tuple[list[str], int]:
         return await self._cluster.logs(deployment_name(submission_id), offset)
@@ -176,17 +189,29 @@ class DeploymentService:
             row = await queries.by_submission(session, submission_id)
             if row is None:
                 return
-            row.phase, row.endpoint, row.updated_at = phase, endpoint, self._clock.now()
+            now = self._clock.now()
+            took_s = (now - row.updated_at).total_seconds()
+            if phase is Phase.READY and row.phase.is_getting_ready and took_s < LONGEST_START_S:
+                row.start_s = took_s
+            row.phase, row.endpoint, row.updated_at = phase, endpoint, now
             if restarts is not None:
                 row.restarts = restarts
         self.note_endpoint(submission_id, endpoint if phase is Phase.READY else None)
+
+    async def note(self, submission_id: str, **columns: Any) -> None:
+        """Facts about a deployment that move no phase."""
+        async with self._database.write() as session:
+            await queries.note(session, submission_id, **columns)
 
     async def mark_ready(self, submission_id: str, endpoint: str) -> None:
         """It has generated: the gateway may use it, and the reconciler looks after it from now on."""
         await self.mark(submission_id, Phase.READY, endpoint)
 
-    def note_endpoint(self, submission_id: str, endpoint: str | None) -> None:
+    def note_endpoint(
+        self, submission_id: str, endpoint: str | None, spares: tuple[str, ...] = ()
+    ) -> None:
         """What the gateway uses, in memory only."""
+        self._spares[submission_id] = spares
         if endpoint is None:
             self._endpoints.pop(submission_id, None)
         else:

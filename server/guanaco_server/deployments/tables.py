@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from enum import StrEnum
 
-from sqlalchemy import ForeignKey, String
+from sqlalchemy import ForeignKey, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from guanaco.submissions import Quantization
@@ -14,15 +14,35 @@ from guanaco_server.database.types import EnumText, UtcDateTime
 
 
 class Phase(StrEnum):
-    """``starting → ready ⇄ restarting``; the reconciler alone moves a published deployment."""
+    """Only the reconciler and the autoscaler move a published deployment.
 
+    waiting (for room) → starting → ready ⇄ restarting
+    ready → sleeping (scaled to zero) → waking (for room) → restarting
+    """
+
+    WAITING = "waiting"
     STARTING = "starting"
     READY = "ready"
     RESTARTING = "restarting"
+    SLEEPING = "sleeping"
+    WAKING = "waking"
+
+    @property
+    def has_server(self) -> bool:
+        """Whether its model server should run."""
+        return self is Phase.READY or self.is_getting_ready
+
+    @property
+    def is_getting_ready(self) -> bool:
+        return self in (Phase.STARTING, Phase.RESTARTING)
 
 
 class DeploymentRow(Table):
-    """A row means that a model server should run; its absence, that none should."""
+    """A row means that this should be served, by a model server where its phase says so; no row, that nothing should run.
+
+    ``wanted_replicas`` is the autoscaler's, ``applied_replicas`` what the cluster was last told. ``capacity`` is
+    what the stress check showed of one replica, ``start_s`` how long its last start took.
+    """
 
     __tablename__ = "deployments"
 
@@ -35,3 +55,12 @@ class DeploymentRow(Table):
     endpoint: Mapped[str | None] = mapped_column(String(255))
     restarts: Mapped[int] = mapped_column(default=0)
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    gpu_count: Mapped[int] = mapped_column(default=1)
+    wanted_replicas: Mapped[int] = mapped_column(default=1)
+    applied_replicas: Mapped[int] = mapped_column(default=1)
+    capacity: Mapped[int | None]
+    start_s: Mapped[float | None]
+    scaled_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    last_traffic_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    waits_for: Mapped[str | None] = mapped_column(Text)
+    region: Mapped[str | None] = mapped_column(String(64))

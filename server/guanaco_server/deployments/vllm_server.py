@@ -7,7 +7,13 @@ from contextlib import aclosing, contextmanager
 
 import httpx
 
-from guanaco_server.deployments.model_server import Chunk, Generation, ModelServerFault
+from guanaco_server.deployments.model_server import (
+    Chunk,
+    Generation,
+    ModelServerFault,
+    ServerLoad,
+)
+from guanaco_server.deployments.vllm_metrics import read_load
 from guanaco_server.deployments.vllm_wire import (
     candidates,
     read_best,
@@ -64,6 +70,13 @@ class VllmServer:
         if answer.status_code != httpx.codes.OK:
             raise refusal(answer.status_code, answer.content)
         return read_prompt_logprobs(answer.content)
+
+    async def load(self, endpoint: str) -> ServerLoad:
+        with _translated():
+            answer = await self._client.get(f"{endpoint}/metrics", timeout=HEALTH_TIMEOUT_S)
+        if answer.status_code != httpx.codes.OK:
+            raise refusal(answer.status_code, answer.content)
+        return read_load(answer.text)
 
     async def close(self) -> None:
         await self._client.aclose()

@@ -11,11 +11,12 @@ from guanaco_server.submissions.service import ServingSubmission
 
 @dataclass(frozen=True)
 class LiveSubmission:
-    """A published submission; ``endpoint`` is None while no model server of it is ready."""
+    """A published submission; ``endpoint`` is None while no model server of it is ready, ``spares`` are where else it is served."""
 
     serving: ServingSubmission
     endpoint: str | None
     feedback_count: int
+    spares: tuple[str, ...] = ()
 
 
 class AssignmentPolicy(Protocol):

@@ -6,12 +6,15 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from sqlalchemy.exc import DBAPIError
 
 from guanaco.errors import ModelUnavailable, NoModelAvailable
 from guanaco.submissions import Status
 from guanaco_server.background import Background
+from guanaco_server.deployments.scaling.sleep import Sleeper
+from guanaco_server.deployments.scaling.traffic import Traffic
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.routing.policy import AssignmentPolicy, LiveSubmission
 from guanaco_server.submissions.service import ServingSubmission, SubmissionService
@@ -28,11 +31,15 @@ class RoutingService:
         deployments: DeploymentService,
         count_feedback: Callable[[], Awaitable[dict[str, int]]],
         policy: AssignmentPolicy,
+        traffic: Traffic,
+        sleeper: Sleeper,
     ) -> None:
         self._submissions = submissions
         self._deployments = deployments
         self._count_feedback = count_feedback
         self._policy = policy
+        self._traffic = traffic
+        self._sleeper = sleeper
         self._serving: dict[str, ServingSubmission] = {}
         self._feedback: dict[str, int] = {}
         self._woken = asyncio.Event()
@@ -50,6 +57,7 @@ class RoutingService:
         self._woken.set()
 
     async def refresh(self) -> None:
+        await self._traffic.write()
         serving = await self._submissions.list_serving()
         self._feedback = await self._count_feedback()
         self._serving = {submission.id: submission for submission in serving}
@@ -62,17 +70,22 @@ class RoutingService:
             candidates = self._candidates()
         if not candidates:
             raise NoModelAvailable
-        return self._policy.choose(candidates)
+        chosen = self._policy.choose(candidates)
+        self._traffic.note(chosen.serving.id)
+        return chosen
 
     async def target(self, submission_id: str) -> LiveSubmission:
-        """A conversation's own submission, while it is served: also an inactive one. ModelUnavailable otherwise."""
+        """A conversation's own submission, while it is served: also an inactive one, and one that sleeps is woken. ModelUnavailable otherwise, ModelWaking when it takes long."""
         if submission_id not in self._serving:
             await self.refresh()
         serving = self._serving.get(submission_id)
-        live = self._live(serving) if serving else None
-        if live is None or live.endpoint is None:
+        if serving is None:
             raise ModelUnavailable(submission_id)
-        return live
+        self._traffic.note(submission_id)
+        live = self._live(serving)
+        if live.endpoint is not None:
+            return live
+        return replace(live, endpoint=await self._sleeper.wake(submission_id))
 
     def _candidates(self) -> list[LiveSubmission]:
         lives = (
@@ -84,7 +97,12 @@ class RoutingService:
 
     def _live(self, serving: ServingSubmission) -> LiveSubmission:
         endpoint = self._deployments.endpoints().get(serving.id)
-        return LiveSubmission(serving, endpoint, self._feedback.get(serving.id, 0))
+        return LiveSubmission(
+            serving,
+            endpoint,
+            self._feedback.get(serving.id, 0),
+            self._deployments.spares(serving.id),
+        )
 
     async def _keep_fresh(self) -> None:
         while True:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import or_, select
+from sqlalchemy import Row, or_, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -119,3 +119,11 @@ async def latest_report(session: AsyncSession, submission_id: str) -> StressRepo
         .order_by(StressReportRow.run.desc())
         .limit(1)
     )
+
+
+async def accounts_by_status(
+    session: AsyncSession, *statuses: Status
+) -> Sequence[Row[str, str, Status]]:
+    """Id, account and status, without the rest of the rows."""
+    statement = select(SubmissionRow.id, SubmissionRow.account_id, SubmissionRow.status)
+    return (await session.execute(statement.where(SubmissionRow.status.in_(statuses)))).all()

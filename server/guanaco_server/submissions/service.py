@@ -15,6 +15,7 @@ from guanaco.accounts import Role
 from guanaco.errors import IdempotencyConflict, ReportNotFound, SubmissionNotFound
 from guanaco.prompts import PromptFormatter
 from guanaco.submissions import (
+    IN_PROGRESS,
     EventKind,
     GenerationParams,
     StageRun,
@@ -26,12 +27,14 @@ from guanaco.submissions import (
 from guanaco_server.accounts.service import Account
 from guanaco_server.clock import Clock
 from guanaco_server.database.database import Database
+from guanaco_server.deployments.scaling.usage import Ownership
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.submissions import lifecycle, queries
 from guanaco_server.submissions.changes import StatusChanges
 from guanaco_server.submissions.tables import StageRunRow, SubmissionRow
 
 SLUG_CHARS = 80
+SERVED = (Status.DEPLOYED, Status.INACTIVE)
 
 
 @dataclass(frozen=True)
@@ -86,8 +89,17 @@ class SubmissionService:
 
     async def list_serving(self) -> list[ServingSubmission]:
         async with self._database.read() as session:
-            rows = await queries.with_status(session, Status.DEPLOYED, Status.INACTIVE)
+            rows = await queries.with_status(session, *SERVED)
             return [_serving(row) for row in rows]
+
+    async def owners(self) -> dict[str, Ownership]:
+        """Of all submissions that are served or on their way there."""
+        async with self._database.read() as session:
+            rows = await queries.accounts_by_status(session, *IN_PROGRESS, *SERVED)
+        return {
+            row.id: Ownership(row.account_id, row.status in SERVED, row.status is Status.DEPLOYED)
+            for row in rows
+        }
 
     async def needed_artifacts(self, since: datetime) -> set[str]:
         """The artifact keys of all submissions but the torn down, and those that failed or were cancelled before."""

@@ -70,12 +70,19 @@ class ReplicaPhase(StrEnum):
 
 @dataclass(frozen=True)
 class ReplicaState:
-    """``endpoint`` is the base URL of the server; running does not mean ready. ``problem`` says what keeps it from running."""
+    """``endpoint`` is the base URL of the server; running does not mean ready. ``problem`` says what keeps it from running.
+
+    ``replicas`` are the servers that the cluster can tell apart, nearest first; empty where one address stands for
+    all. ``is_settled`` is False while applying again brings the cluster nearer to what it was asked for.
+    """
 
     phase: ReplicaPhase
     endpoint: str
     exit_code: int | None = None
     problem: str | None = None
+    region: str = ""
+    replicas: tuple[ReplicaState, ...] = ()
+    is_settled: bool = True
 
 
 class Cluster(Protocol):

@@ -111,6 +111,8 @@ class LocalCluster:
                 del self._jobs[spec.name]
 
     async def apply_deployment(self, spec: DeploymentSpec) -> None:
+        """One machine has one replica of each: more would only compete for it."""
+        spec = replace(spec, replicas=1)
         async with self._locks[spec.name]:
             server = self._servers.get(spec.name)
             if server and server.record.spec == spec and server.is_running():

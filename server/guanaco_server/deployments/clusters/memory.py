@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from guanaco_server.deployments.clusters.cluster import (
     DeploymentSpec,
@@ -32,6 +32,10 @@ class MemoryDeployment:
     state: ReplicaState
     lines: list[str] = field(default_factory=list)
 
+    @property
+    def is_running(self) -> bool:
+        return self.state.phase is ReplicaPhase.RUNNING
+
 
 class MemoryCluster:
     def __init__(self, job: JobScript | None = None) -> None:
@@ -49,6 +53,11 @@ class MemoryCluster:
         deployment = self.deployments[name]
         deployment.lines.extend(lines)
         deployment.state = ReplicaState(ReplicaPhase.EXITED, deployment.state.endpoint, exit_code)
+
+    def trouble(self, name: str, problem: str | None) -> None:
+        """What the cluster says of a server that it goes on running."""
+        deployment = self.deployments[name]
+        deployment.state = replace(deployment.state, problem=problem)
 
     async def check(self) -> None:
         """It is there."""
@@ -68,7 +77,10 @@ class MemoryCluster:
 
     async def apply_deployment(self, spec: DeploymentSpec) -> None:
         current = self.deployments.get(spec.name)
-        if current and current.spec == spec and current.state.phase is ReplicaPhase.RUNNING:
+        if current and current.spec == spec and current.is_running:
+            return
+        if current and replace(current.spec, replicas=spec.replicas) == spec and current.is_running:
+            current.spec = spec
             return
         endpoint = f"memory://{spec.name}/{next(self._numbers)}"
         self.starts.append(spec.name)

@@ -15,12 +15,8 @@ from guanaco.errors import (
     SubmissionFailure,
 )
 from guanaco.submissions import Level, Stage, Submission
-from guanaco_server.deployments.service import (
-    Deployment,
-    DeploymentService,
-    ServerState,
-    Sighting,
-)
+from guanaco_server.deployments.looks import ServerState, Sighting
+from guanaco_server.deployments.service import Deployment, DeploymentService
 from guanaco_server.submissions.pipeline.content_checks import ContentChecks
 from guanaco_server.submissions.pipeline.journal import Journal, Ticket
 from guanaco_server.submissions.pipeline.quantization_check import QuantizationCheck
@@ -109,6 +105,7 @@ class ServerStart:
     async def _serve(self, ticket: Ticket, deployment: Deployment) -> str:
         """The endpoint, once it is healthy."""
         await self._deployments.wish(deployment)
+        await self._wait_for_room(ticket)
         try:
             await self._deployments.apply(deployment)
         except FileNotFoundError as error:
@@ -118,6 +115,15 @@ class ServerStart:
             ) from None
         await self._journal.log(ticket, Stage.DEPLOY, "Model server started; loading the artifact.")
         return await self._wait_healthy(ticket, time.monotonic())
+
+    async def _wait_for_room(self, ticket: Ticket) -> None:
+        """For as long as it takes; whenever what it waits for changes, the log says so."""
+        said: str | None = None
+        while why := await self._deployments.waits_for(ticket.submission_id):
+            if why != said:
+                await self._journal.log(ticket, Stage.DEPLOY, f"Waiting for room: {why}")
+                said = why
+            await asyncio.sleep(POLL_S)
 
     async def _wait_healthy(self, ticket: Ticket, started: float) -> str:
         offset, seen, problem = 0, list[str](), None

@@ -17,6 +17,7 @@ from guanaco.submissions import Level, Stage, Submission
 from guanaco_server.artifacts.checks import CheckedModel, CheckLimits, check_context, check_repo
 from guanaco_server.artifacts.hub.hub import Hub, RepoSnapshot
 from guanaco_server.artifacts.service import ArtifactService
+from guanaco_server.deployments.scaling.capacity import capacity_shown
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.prompts.tokenizers import TokenizerCache
 from guanaco_server.stress.service import StressService
@@ -106,6 +107,7 @@ async def stress(parts: StageParts, ticket: Ticket, submission: Submission) -> F
     )
     report = await parts.stress.check(endpoint, submission.id, prompts, submission.params)
     await parts.journal.save_report(ticket, report)
+    await parts.deployments.note(submission.id, capacity=capacity_shown(report))
     if not report.is_passed:
         raise StressCheckFailed(
             " ".join(report.reasons),

@@ -1,0 +1,48 @@
+"""How often the reconciler may act on one deployment: a token bucket whose refill slows down.
+
+The first ``BURST`` actions are free. From then on a token comes after ``delay``, which doubles each time the bucket
+runs empty, from ``FIRST_DELAY_S`` to ``LONGEST_DELAY_S``; a bucket that got full again starts anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from guanaco_server.clock import Clock
+
+BURST = 3
+FIRST_DELAY_S = 1.0
+LONGEST_DELAY_S = 300.0
+
+
+@dataclass
+class _Bucket:
+    at: datetime
+    tokens: float = BURST
+    delay_s: float = FIRST_DELAY_S
+
+
+class Pace:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._buckets: dict[str, _Bucket] = {}
+
+    def allows(self, name: str) -> bool:
+        """Whether to act on it now; True takes a token."""
+        now = self._clock.now()
+        bucket = self._buckets.setdefault(name, _Bucket(now))
+        gained = (now - bucket.at).total_seconds() / bucket.delay_s
+        bucket.at, bucket.tokens = now, min(BURST, bucket.tokens + gained)
+        if bucket.tokens >= BURST:
+            bucket.delay_s = FIRST_DELAY_S
+        if bucket.tokens < 1:
+            return False
+        bucket.tokens -= 1
+        if bucket.tokens < 1:
+            bucket.delay_s = min(bucket.delay_s * 2, LONGEST_DELAY_S)
+        return True
+
+    def forget_all_but(self, names: set[str]) -> None:
+        for name in self._buckets.keys() - names:
+            del self._buckets[name]

@@ -1,0 +1,72 @@
+"""Model servers that sleep and wake, and a budget that two developers share; with real processes."""
+
+from __future__ import annotations
+
+import pytest
+
+from guanaco import Client
+from guanaco.accounts import Role
+from guanaco.bots import BOTS
+from guanaco.errors import NoModelAvailable
+from guanaco.submissions import Status, Submission
+from tests.e2e.conftest import StartPlatform
+from tests.fixtures.up import Up, eventually
+
+BOT = next(iter(BOTS.values()))
+
+
+def deploy(developer: Client, name: str) -> Submission:
+    submission = developer.wait(developer.submit("acme/tiny", name=name).id)
+    assert submission.status is Status.DEPLOYED, submission.failure
+    return submission
+
+
+def no_server(up: Up) -> bool:
+    return not up.model_servers()
+
+
+@pytest.mark.engine
+def test_a_rated_submission_sleeps_and_its_next_message_wakes_it(
+    start_platform: StartPlatform,
+) -> None:
+    up = start_platform(feedback_target=1, sleep_idle_s=1, scale_interval_s=0.2)
+    developer, app = up.client(Role.DEVELOPER, "ada"), up.client(Role.BACKEND, "app")
+    deploy(developer, "Tiny")
+    opened = app.open_conversation("user-1", BOT, consent=True)
+    first = app.send(opened.conversation_id, "Hello!")
+    app.rate(opened.conversation_id, True)
+
+    eventually(lambda: no_server(up), "sleeping model server")
+    with pytest.raises(NoModelAvailable):
+        app.open_conversation("user-2", BOT, consent=True)
+    assert "is put to sleep: it has 1 ratings" in up.log
+
+    assert app.send(opened.conversation_id, "Still there?").content == first.content
+    assert len(up.model_servers()) == 1
+    eventually(lambda: no_server(up), "model server that sleeps again")
+
+
+@pytest.mark.engine
+def test_a_new_submission_waits_for_room_and_goes_on_by_itself(
+    start_platform: StartPlatform,
+) -> None:
+    up = start_platform(max_model_servers=1, preempt_quiet_s=4)
+    ada, bob = up.client(Role.DEVELOPER, "ada"), up.client(Role.DEVELOPER, "bob")
+    app = up.client(Role.BACKEND, "app")
+    first = deploy(ada, "One")
+    opened = app.open_conversation("user-1", BOT, consent=True)
+    app.send(opened.conversation_id, "Hello!")
+
+    second = deploy(bob, "Two")
+    assert len(up.model_servers()) == 1
+    lines = [event.message for event in bob.events(second.id)]
+    assert any(
+        line.startswith("Waiting for room: 1 of 1 model servers are taken, and none can be freed")
+        for line in lines
+    ), lines
+    assert f"{first.id} is put to sleep: its room is needed" in up.log
+    assert app.open_conversation("user-2", BOT, consent=True).submission_id == second.id
+
+    ada.teardown(first.id)
+    bob.teardown(second.id)
+    eventually(lambda: no_server(up), "empty cluster")

@@ -1,0 +1,309 @@
+"""Sleeping and waking, room for those who wait, replicas by load; on both databases."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+
+import httpx
+import pytest
+from sqlalchemy import update
+
+from guanaco.accounts import Role
+from guanaco.errors import ModelUnavailable, ModelWaking, NoModelAvailable
+from guanaco.submissions import Status
+from guanaco_server.database.database import Database
+from guanaco_server.deployments.memory_server import Script
+from guanaco_server.deployments.model_server import ServerLoad
+from guanaco_server.deployments.reconciler import Reconciler
+from guanaco_server.deployments.scaling.admission import Admission
+from guanaco_server.deployments.scaling.autoscaler import Autoscaler, ScalingPolicy
+from guanaco_server.deployments.scaling.budget import Budget
+from guanaco_server.deployments.scaling.decision import Limits
+from guanaco_server.deployments.service import Deployment
+from guanaco_server.deployments.specs import deployment_name
+from guanaco_server.deployments.tables import DeploymentRow, Phase
+from guanaco_server.submissions.tables import SubmissionRow
+from tests.fixtures.world import World, eventually
+
+LIMITS = Limits(max_replicas=3, target=0.5, up_window_s=10, down_window_s=60)
+IDLE_S = 100.0
+QUIET_S = 50.0
+
+
+class Scaled(World):
+    """A world that scales; ``servers`` is the budget, 0 is none."""
+
+    def __init__(self, database: Database, servers: int = 0, feedback_target: int = 0) -> None:
+        super().__init__(database, is_budgeted=servers > 0)
+        budget = Budget(max_model_servers=servers, quiet_s=QUIET_S)
+        policy = ScalingPolicy(LIMITS, budget, feedback_target, IDLE_S)
+        self.autoscaler = Autoscaler(
+            self.deployments, self.model_server, self.clock, self.sleeper, self.usage, policy
+        )
+        self.reconciler = Reconciler(
+            self.deployments,
+            self.cluster,
+            self.clock,
+            self._give_up,
+            restart_limit=1,
+            ready_timeout_s=60,
+            admission=Admission(
+                database,
+                self.clock,
+                self.cluster,
+                self.deployments,
+                self.sleeper,
+                self.usage,
+                budget,
+                feedback_target,
+            ),
+        )
+
+    async def _give_up(self, submission_id: str, lines: list[str]) -> None:
+        raise AssertionError(f"{submission_id} was given up")
+
+    async def ask(self, submission_id: str, developer: str) -> None:
+        """A submission in its deploy stage that wishes to be served."""
+        account = await self.account(Role.DEVELOPER, developer)
+        await self.publish(account, submission_id, Status.DEPLOYING)
+        self.deployments.note_endpoint(submission_id, None)
+        await self.deployments.wish(self.deployment(submission_id))
+
+    async def serve(self, submission_id: str, developer: str = "ada") -> None:
+        """From there to published, as the pipeline does it; there must be room."""
+        await self.ask(submission_id, developer)
+        await self.reconciler.reconcile()
+        assert await self.deployments.waits_for(submission_id) is None
+        await self.deployments.apply(self.deployment(submission_id))
+        self.clock.advance(3)
+        await self.deployments.mark_ready(submission_id, f"memory://{submission_id}")
+        async with self.database.write() as session:
+            await session.execute(
+                update(SubmissionRow)
+                .where(SubmissionRow.id == submission_id)
+                .values(status=Status.DEPLOYED)
+            )
+        await self.routing.refresh()
+        await self.reconciler.reconcile()
+
+    def deployment(self, submission_id: str) -> Deployment:
+        return Deployment(submission_id, 1, "a" * 64, 1_096)
+
+    async def row(self, submission_id: str) -> DeploymentRow:
+        row = await self.deployments.find(submission_id)
+        assert row is not None
+        return row
+
+    async def phase(self, submission_id: str) -> Phase:
+        return (await self.row(submission_id)).phase
+
+    async def rate(self, http: httpx.AsyncClient, conversation_id: str) -> None:
+        answer = await http.post(
+            f"/conversations/{conversation_id}/feedback", json={"thumbs_up": True}
+        )
+        assert answer.status_code in (200, 201), answer.text
+
+
+async def asleep(database: Database) -> tuple[Scaled, httpx.AsyncClient, str]:
+    """A submission that has its one rating and sleeps, and its conversation."""
+    world = Scaled(database, feedback_target=1)
+    await world.serve("acme-tiny_v1")
+    http = await world.http(Role.BACKEND, "app")
+    conversation = await world.open(http)
+    await world.rate(http, conversation)
+    await world.routing.refresh()
+    world.clock.advance(IDLE_S + 1)
+    await world.autoscaler.step()
+    await world.reconciler.reconcile()
+    assert await world.phase("acme-tiny_v1") is Phase.SLEEPING
+    return world, http, conversation
+
+
+async def test_what_is_rated_and_idle_sleeps_and_takes_no_new_conversation(
+    database: Database,
+) -> None:
+    world, _, _ = await asleep(database)
+    assert world.cluster.deployments == {}
+    with pytest.raises(NoModelAvailable):
+        await world.routing.assign()
+    await world.reconciler.reconcile()
+    assert await world.phase("acme-tiny_v1") is Phase.SLEEPING, "nobody asks for it"
+
+
+async def test_the_next_message_of_a_conversation_wakes_it(database: Database) -> None:
+    world, http, conversation = await asleep(database)
+    send = asyncio.create_task(
+        http.post(f"/conversations/{conversation}/messages", json={"content": "Hello"})
+    )
+
+    async def is_waking() -> bool:
+        return await world.phase("acme-tiny_v1") is Phase.WAKING
+
+    await eventually(is_waking)
+    for _ in range(2):  # gives it room and starts it; finds it healthy
+        await world.reconciler.reconcile()
+    answer = await send
+    assert (answer.status_code, answer.json()["content"]) == (200, "Hello from memory.")
+    assert (await world.row("acme-tiny_v1")).restarts == 0, "waking is no crash"
+
+
+async def test_a_message_that_waits_too_long_is_told_when_to_come_again(
+    database: Database,
+) -> None:
+    _, http, conversation = await asleep(database)
+    answer = await http.post(f"/conversations/{conversation}/messages", json={"content": "Hello"})
+    assert (answer.status_code, answer.json()["error"]) == (503, "model_waking")
+    assert answer.headers["Retry-After"] == "3", "as long as its last start took"
+    assert "sleeps and is being started" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("but", ["unrated", "recently used", "a reply is being written"])
+async def test_what_is_needed_does_not_sleep(database: Database, but: str) -> None:
+    world = Scaled(database, feedback_target=1)
+    world.model_server.scripts = [Script(delay_s=0.2)]
+    await world.serve("acme-tiny_v1")
+    http = await world.http(Role.BACKEND, "app")
+    conversation = await world.open(http)
+    if but != "unrated":
+        await world.rate(http, conversation)
+    world.clock.advance(IDLE_S + 1)
+    if but == "recently used":
+        await world.routing.target("acme-tiny_v1")
+    await world.routing.refresh()
+    replying = (
+        [asyncio.create_task(http.post(f"/conversations/{conversation}/messages", json={"content": "Hi"}))]
+        if but == "a reply is being written"
+        else []
+    )  # fmt: skip
+
+    async def is_replying() -> bool:
+        return bool(await world.conversations.open_streams()) or not replying
+
+    await eventually(is_replying)
+    await world.autoscaler.step()
+    assert await world.phase("acme-tiny_v1") is Phase.READY
+    for reply in replying:
+        assert (await reply).status_code == 200
+
+
+async def test_what_does_not_sleep_is_not_woken(database: Database) -> None:
+    world = Scaled(database)
+    await world.serve("acme-tiny_v1")
+    world.cluster.die(deployment_name("acme-tiny_v1"))
+    await world.reconciler.reconcile()
+    with pytest.raises(ModelUnavailable):
+        await world.routing.target("acme-tiny_v1")
+
+
+async def test_a_new_submission_waits_is_told_why_and_gets_room_by_itself(
+    database: Database,
+) -> None:
+    world = Scaled(database, servers=1)
+    await world.serve("old")
+    await world.ask("new", "bob")
+    await world.reconciler.reconcile()
+    assert await world.deployments.waits_for("new") == (
+        "1 of 1 model servers are taken, and none can be freed: 1 started or had traffic within 50 s."
+    )
+    world.clock.advance(QUIET_S)
+    await world.reconciler.reconcile()  # chooses the victim and stops it
+    assert await world.phase("old") is Phase.SLEEPING
+    await world.reconciler.reconcile()  # gives its room away
+    assert await world.phase("new") is Phase.STARTING
+    assert world.cluster.deployments == {}, "its pipeline stage starts it"
+
+
+async def test_what_had_to_go_unrated_comes_back_when_there_is_room(database: Database) -> None:
+    world = Scaled(database, servers=1)
+    await world.serve("old")
+    world.clock.advance(QUIET_S)
+    await world.ask("new", "bob")
+    for _ in range(3):
+        await world.reconciler.reconcile()
+    assert await world.phase("old") is Phase.SLEEPING
+    await world.deployments.remove("new")
+    for _ in range(2):
+        await world.reconciler.reconcile()
+    assert await world.phase("old") is Phase.READY
+
+
+async def test_a_conversation_of_what_had_to_go_is_told_what_it_waits_for(
+    database: Database,
+) -> None:
+    world = Scaled(database, servers=1)
+    await world.serve("old")
+    world.clock.advance(QUIET_S)
+    await world.ask("new", "bob")
+    for _ in range(2):
+        await world.reconciler.reconcile()
+    waiting = asyncio.create_task(world.routing.target("old"))
+    await eventually(lambda: _is(world, "old", Phase.WAKING))
+    await world.reconciler.reconcile()
+    with pytest.raises(ModelWaking, match="1 of 1 model servers are taken"):
+        await waiting
+
+
+async def _is(world: Scaled, submission_id: str, phase: Phase) -> bool:
+    return await world.phase(submission_id) is phase
+
+
+async def test_room_that_was_given_survives_a_second_wish_of_the_same_run(
+    database: Database,
+) -> None:
+    world = Scaled(database, servers=1)
+    await world.ask("new", "ada")
+    await world.reconciler.reconcile()
+    await world.deployments.wish(world.deployment("new"))
+    assert await world.deployments.waits_for("new") is None
+    await world.deployments.wish(Deployment("new", 2, "a" * 64, 1_096))
+    assert await world.deployments.waits_for("new") is not None
+
+
+async def scaled_up(database: Database, servers: int = 0) -> Scaled:
+    """A deployment whose load asks for three replicas; its stress check showed a capacity of ten."""
+    world = Scaled(database, servers)
+    await world.serve("acme-tiny_v1")
+    await world.deployments.note("acme-tiny_v1", capacity=10)
+    await under(world, 15)
+    return world
+
+
+async def under(world: Scaled, requests: int, seconds: int = 60) -> None:
+    """So many requests at once, for a while."""
+    name = deployment_name("acme-tiny_v1")
+    for _ in range(0, seconds + 5, 5):
+        replicas = world.cluster.deployments[name].spec.replicas
+        endpoint = world.deployments.endpoints()["acme-tiny_v1"]
+        world.model_server.loads[endpoint] = ServerLoad(round(requests / replicas), 0)
+        await world.autoscaler.step()
+        await world.reconciler.reconcile()
+        world.clock.advance(5)
+
+
+async def test_replicas_follow_the_load_without_a_restart(database: Database) -> None:
+    world = await scaled_up(database)
+    name = deployment_name("acme-tiny_v1")
+    assert world.cluster.deployments[name].spec.replicas == 3
+    row = await world.row("acme-tiny_v1")
+    assert (row.wanted_replicas, row.applied_replicas) == (3, 3)
+    await under(world, 0, 300)
+    assert world.cluster.deployments[name].spec.replicas == 1
+    assert world.cluster.starts == [name]
+
+
+async def test_further_replicas_take_free_room_only(database: Database) -> None:
+    world = await scaled_up(database, servers=2)
+    assert world.cluster.deployments[deployment_name("acme-tiny_v1")].spec.replicas == 2
+
+
+async def test_no_load_is_no_reason_to_scale(database: Database) -> None:
+    world = await scaled_up(database)
+    endpoint = world.deployments.endpoints()["acme-tiny_v1"]
+    before: datetime | None = (await world.row("acme-tiny_v1")).scaled_at
+    world.model_server.unhealthy.add(endpoint)
+    for _ in range(30):
+        await world.autoscaler.step()
+        world.clock.advance(5)
+    row = await world.row("acme-tiny_v1")
+    assert (row.wanted_replicas, row.scaled_at) == (3, before)
