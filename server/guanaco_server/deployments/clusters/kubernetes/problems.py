@@ -97,7 +97,7 @@ def age_of(found: Json, now: datetime) -> float:
 def has_started(pod: Json) -> bool:
     """Whether its container runs, or has run."""
     status = pod.get("status", {})
-    return bool(_ended_container(status) or next(iter(_states(status, "state", "running")), None))
+    return is_running(pod) or _ended_container(status) is not None
 
 
 def is_running(pod: Json) -> bool:
@@ -131,14 +131,14 @@ def _reason_of(status: Json) -> str:
 
 def _states(status: Json, which: str, state: str) -> Iterable[Json]:
     for container in status.get("containerStatuses", []):
-        if found := container.get(which, {}).get(state):
+        if (found := container.get(which, {}).get(state)) is not None:
             yield found
 
 
 def _ended_container(status: Json) -> Json | None:
     """Ended now, or waiting to be started again after it ended."""
     ended = next(iter(_states(status, "state", "terminated")), None)
-    if ended is None and next(iter(_states(status, "state", "waiting")), None):
+    if ended is None and next(iter(_states(status, "state", "waiting")), None) is not None:
         ended = next(iter(_states(status, "lastState", "terminated")), None)
     return ended
 

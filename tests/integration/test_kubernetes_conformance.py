@@ -1,0 +1,190 @@
+"""The cluster port against the fake API server, and against a real one where GUANACO_TEST_KUBECONFIG names it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from guanaco.errors import ClusterRefused
+from guanaco_server.deployments.clusters.cluster import DeploymentSpec, ReplicaPhase, Resources
+from guanaco_server.deployments.clusters.kubernetes.api import (
+    DEPLOYMENT,
+    DISRUPTION_BUDGET,
+    JOB,
+    NETWORK_POLICY,
+    SECRET,
+    SERVICE,
+    Answered,
+    KubernetesApi,
+)
+from guanaco_server.deployments.clusters.kubernetes.cluster import KubernetesCluster
+from guanaco_server.deployments.clusters.kubernetes.job_objects import job_object, owned_by_job
+from guanaco_server.deployments.clusters.kubernetes.lease import Leadership
+from guanaco_server.deployments.clusters.kubernetes.names import object_name
+from tests.fixtures.kubernetes import Lines, fake_world, job, phase, shell, until
+from tests.fixtures.real_kubernetes import KUBECONFIG, START_S, Conforming, real_cluster
+
+OWNED = (SERVICE, NETWORK_POLICY, DISRUPTION_BUDGET, SECRET)
+SMALL = Resources(memory_bytes=64 * 2**20)
+
+
+@pytest.fixture(params=["fake", "real"])
+async def conforming(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Conforming]:
+    if request.param == "fake":
+        with fake_world(tmp_path) as world:
+            yield Conforming(world.api()._client, world.options(), has_nodes=True)
+        return
+    if KUBECONFIG is None:
+        pytest.skip("GUANACO_TEST_KUBECONFIG names no cluster.")
+    async with real_cluster() as found:
+        yield found
+
+
+@pytest.fixture
+async def cluster(conforming: Conforming) -> AsyncIterator[KubernetesCluster]:
+    async with conforming.cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def nodes(conforming: Conforming) -> None:
+    if not conforming.has_nodes:
+        pytest.skip("Without GUANACO_TEST_IMAGE no pod runs there.")
+
+
+def server(name: str = "m-tiny", script: str = "sleep 600") -> DeploymentSpec:
+    given = shell(name, script)
+    return replace(given, secrets={"TOKEN": "x"}, resources=SMALL, submission_id="Acme/Tiny_v1")
+
+
+async def test_the_api_takes_all_objects_of_a_server_and_owns_them(
+    conforming: Conforming, cluster: KubernetesCluster
+) -> None:
+    await cluster.apply_deployment(server())
+    api = conforming.api()
+    deployment = await api.get(DEPLOYMENT, "m-tiny")
+    assert deployment is not None
+    for kind in OWNED:
+        found = await api.get(kind, "m-tiny")
+        assert found is not None, kind
+        assert found["metadata"]["ownerReferences"][0]["uid"] == deployment["metadata"]["uid"]
+        assert found["metadata"]["annotations"]["guanaco.dev/submission"] == "Acme/Tiny_v1"
+
+
+async def test_applying_again_makes_no_new_generation(
+    conforming: Conforming, cluster: KubernetesCluster
+) -> None:
+    await cluster.apply_deployment(server())
+    api = conforming.api()
+    before = await api.get(DEPLOYMENT, "m-tiny")
+    await cluster.apply_deployment(replace(server(), secrets={"TOKEN": "y"}))
+    after = await api.get(DEPLOYMENT, "m-tiny")
+    assert before is not None
+    assert after is not None
+    assert before["metadata"]["generation"] == after["metadata"]["generation"]
+    secret = await api.get(SECRET, "m-tiny")
+    assert secret is not None
+    assert secret["data"] == {"TOKEN": "eQ=="}
+
+
+async def test_the_api_takes_all_objects_of_a_job(conforming: Conforming) -> None:
+    api, spec = conforming.api(), replace(job("true"), resources=SMALL, secrets={"TOKEN": "x"})
+    applied = await api.apply(job_object(spec, conforming.options))
+    for owned in owned_by_job(spec, conforming.options, applied):
+        await api.apply(owned)
+    assert await api.get(JOB, "s-job") is not None
+
+
+@pytest.mark.parametrize("name", ["m-" + "x" * 80, "M_odd.Name", "9-lives"])
+async def test_the_api_takes_any_name(cluster: KubernetesCluster, name: str) -> None:
+    await cluster.apply_deployment(server(name))
+    assert await cluster.list_deployments() == [name]
+    assert await cluster.observe(name) is not None
+
+
+async def test_two_workers_that_apply_at_once_make_one_server(conforming: Conforming) -> None:
+    async with conforming.cluster("worker-1") as one, conforming.cluster("worker-2") as other:
+        await asyncio.gather(*(cluster.apply_deployment(server()) for cluster in (one, other) * 3))
+        for cluster in (one, other):
+            assert await cluster.list_deployments() == ["m-tiny"]
+
+
+async def test_a_watch_sees_what_others_do(conforming: Conforming) -> None:
+    async with conforming.cluster("worker-1") as one, conforming.cluster("worker-2") as other:
+        await one.apply_deployment(server())
+        await until(lambda: is_seen(other))
+        await conforming.api().delete(DEPLOYMENT, object_name("m-tiny"), is_foreground=False)
+
+        async def is_gone() -> bool:
+            return await one.observe("m-tiny") is None and await other.observe("m-tiny") is None
+
+        await until(is_gone)
+
+
+async def is_seen(cluster: KubernetesCluster) -> bool:
+    return await cluster.observe("m-tiny") is not None
+
+
+async def test_of_two_workers_one_leads_until_it_stops(conforming: Conforming) -> None:
+    one, other = (Leadership(conforming.api(), holder) for holder in ("one", "other"))
+    assert await one.seek()
+    assert not await other.seek()
+    assert await one.seek()
+    await one.stop()
+    assert await other.seek()
+
+
+async def test_a_stale_replacement_is_a_conflict(conforming: Conforming) -> None:
+    api = conforming.api()
+    secret = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "s"},
+        "data": {"a": "eA=="},
+    }
+    created = await api.create(secret)
+    await api.replace({**created, "data": {"a": "eQ=="}})
+    with pytest.raises(Answered) as stale:
+        await api.replace({**created, "data": {"a": "eg=="}})
+    assert stale.value.status == 409
+
+
+async def test_an_invalid_object_is_refused_in_one_sentence(conforming: Conforming) -> None:
+    bad = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "Upper_Case"}}
+    with pytest.raises(ClusterRefused, match="422"):
+        await conforming.api().apply(bad)
+
+
+@pytest.mark.usefixtures("nodes")
+async def test_a_job_gives_its_lines_and_its_exit_status(cluster: KubernetesCluster) -> None:
+    lines = Lines()
+    spec = replace(job("echo one; echo $TOKEN; exit 4", timeout_s=START_S), resources=SMALL)
+    result = await cluster.run_job(replace(spec, secrets={"TOKEN": "two"}), lines.take)
+    assert (result.exit_code, lines) == (4, ["one", "two"])
+
+
+@pytest.mark.usefixtures("nodes")
+async def test_a_server_that_dies_is_told_and_a_deleted_one_is_gone(
+    conforming: Conforming, cluster: KubernetesCluster
+) -> None:
+    await cluster.apply_deployment(server(script="echo no weights; exit 7"))
+
+    async def has_exited() -> bool:
+        return await phase(cluster) is ReplicaPhase.EXITED
+
+    await until(has_exited, START_S)
+    state = await cluster.observe("m-tiny")
+    assert state is not None
+    assert state.exit_code == 7
+    assert (await cluster.logs("m-tiny"))[0] == ["no weights"]
+    await cluster.delete("m-tiny")
+    assert await cluster.observe("m-tiny") is None
+    await until(lambda: nothing_owned(conforming.api()))
+
+
+async def nothing_owned(api: KubernetesApi) -> bool:
+    return [await api.get(kind, "m-tiny") for kind in OWNED] == [None] * len(OWNED)

@@ -1,0 +1,64 @@
+"""One of several workers leads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from guanaco.errors import ClusterUnreachable
+from guanaco_server.deployments.clusters.kubernetes.lease import Leadership
+from tests.fixtures.kubernetes import FakeWorld, fake_world, until
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[FakeWorld]:
+    with fake_world(tmp_path) as world:
+        yield world
+
+
+def leadership(world: FakeWorld, holder: str) -> Leadership:
+    api = world.api(patience_s=0.1, timeout_s=0.5)
+    return Leadership(api, holder, duration_s=0.6, act_s=0.4, renew_s=0.05)
+
+
+async def test_of_many_one_leads_and_another_follows_when_it_stops(world: FakeWorld) -> None:
+    workers = [leadership(world, f"worker-{number}") for number in range(4)]
+    await asyncio.gather(*(worker.start() for worker in workers))
+    for _ in range(10):
+        assert sum(worker.is_leading() for worker in workers) == 1
+        await asyncio.sleep(0.05)
+    leader = next(worker for worker in workers if worker.is_leading())
+    await leader.stop()
+    assert not leader.is_leading()
+    others = [worker for worker in workers if worker is not leader]
+
+    async def another_leads() -> bool:
+        return sum(worker.is_leading() for worker in others) == 1
+
+    await until(another_leads, within_s=2)
+    for worker in others:
+        await worker.stop()
+
+
+async def test_a_leader_that_cannot_renew_stops_acting_before_another_begins(
+    world: FakeWorld,
+) -> None:
+    one, other = leadership(world, "one"), leadership(world, "other")
+    assert await one.seek()
+    assert not await other.seek()
+    world.server.faults.answer(503)
+    with pytest.raises(ClusterUnreachable):
+        await one.seek()
+    await asyncio.sleep(0.45)
+    assert not one.is_leading()
+    world.server.faults.end()
+    assert not await other.seek()
+    await asyncio.sleep(0.65)
+    assert await other.seek()
+    assert not await one.seek()
+    lease = world.server.store.get(("leases", "models", "guanaco-reconciler"))
+    assert lease["spec"]["holderIdentity"] == "other"
+    assert lease["spec"]["leaseTransitions"] == 1

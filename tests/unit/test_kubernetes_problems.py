@@ -1,0 +1,218 @@
+"""From what the cluster says about a pod to one sentence for the developer."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from guanaco_server.deployments.clusters.cluster import ReplicaPhase
+from guanaco_server.deployments.clusters.kubernetes.names import label_value, object_name
+from guanaco_server.deployments.clusters.kubernetes.problems import (
+    creation_problem,
+    ending_of,
+    obstacle_of,
+    quota_problem,
+)
+from guanaco_server.deployments.clusters.kubernetes.states import state_of
+
+NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
+PENDING_S = 300.0
+Json = dict[str, Any]
+
+
+def pod(status: Json, age_s: float = 10, limits: Json | None = None, **labels: str) -> Json:
+    made = (NOW - timedelta(seconds=age_s)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    container = {
+        "name": "main",
+        "image": "registry.test/x:1",
+        "resources": {"limits": limits or {}},
+    }
+    return {
+        "metadata": {"name": "m-1", "uid": "u-1", "creationTimestamp": made, "labels": labels},
+        "spec": {"containers": [container]},
+        "status": status,
+    }
+
+
+def container(state: Json, last: Json | None = None) -> Json:
+    return {"name": "main", "state": state, "lastState": last or {}, "restartCount": 0}
+
+
+def ended(code: int, reason: str = "Error", message: str = "") -> Json:
+    return {"terminated": {"exitCode": code, "reason": reason, "message": message}}
+
+
+def waiting(reason: str, message: str = "") -> Json:
+    return {"waiting": {"reason": reason, "message": message}}
+
+
+def status(state: Json, last: Json | None = None, **fields: object) -> Json:
+    return {"phase": "Running", "containerStatuses": [container(state, last)], **fields}
+
+
+DISRUPTED = {
+    "type": "DisruptionTarget",
+    "status": "True",
+    "reason": "PreemptionByScheduler",
+    "message": "default-scheduler: preempting to accommodate a higher priority pod",
+}
+
+
+@pytest.mark.parametrize(
+    ("found", "code", "sentence"),
+    [
+        (status(ended(3)), 3, None),
+        (status(ended(0, "Completed")), 0, None),
+        (status(waiting("CrashLoopBackOff"), ended(7)), 7, None),
+        (status(ended(137, "OOMKilled")), 137, "It ran out of memory: 1,024 bytes are its limit."),
+        (status(waiting("CrashLoopBackOff"), ended(137, "OOMKilled")), 137,
+         "It ran out of memory: 1,024 bytes are its limit."),
+        ({"phase": "Failed", "reason": "Evicted", "message": "low on\n resource: memory."}, 137,
+         "Its machine evicted it: low on resource: memory."),
+        (status(ended(143), phase="Failed", conditions=[DISRUPTED]), 143,
+         "The cluster took its machine away: default-scheduler: preempting to accommodate a higher priority pod."),
+        (status(ended(128, "StartError", 'exec: "serve": executable file not found in $PATH')), 128,
+         'Its container cannot be started: exec: "serve": executable file not found in $PATH.'),
+        ({"phase": "Failed", "reason": "NodeLost", "message": ""}, 137,
+         "It was ended by the cluster: NodeLost."),
+        ({"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "Allocate failed"}, 137,
+         "It was ended by the cluster: Allocate failed."),
+    ],
+)  # fmt: skip
+def test_how_a_pod_ended(found: Json, code: int, sentence: str | None) -> None:
+    ending = ending_of(pod(found, limits={"memory": "1024"}))
+    assert ending is not None
+    assert (ending.exit_code, ending.problem) == (code, sentence)
+    assert sentence is None or is_one_sentence(sentence)
+
+
+@pytest.mark.parametrize(
+    "found", [{}, {"phase": "Pending"}, status({"running": {}}), status(waiting("ContainerCreating")),
+              status({"running": {}}, ended(1))],
+)  # fmt: skip
+def test_what_has_not_ended(found: Json) -> None:
+    assert ending_of(pod(found)) is None
+
+
+def unscheduled(message: str) -> Json:
+    return {
+        "phase": "Pending",
+        "conditions": [
+            {
+                "type": "PodScheduled",
+                "status": "False",
+                "reason": "Unschedulable",
+                "message": message,
+            }
+        ],
+    }
+
+
+@pytest.mark.parametrize(
+    ("found", "limits", "sentence", "patience_s"),
+    [
+        (unscheduled("0/3 nodes are available: 3 Insufficient nvidia.com/gpu."), {"nvidia.com/gpu": "2"},
+         "No machine has 2 NVIDIA GPU of the kind it needs free: 0/3 nodes are available: 3 Insufficient nvidia.com/gpu.",
+         PENDING_S),
+        (unscheduled("3 node(s) didn't match Pod's node affinity/selector"), {"amd.com/gpu": "1"},
+         "No machine has 1 AMD GPU of the kind it needs free: 3 node(s) didn't match Pod's node affinity/selector.",
+         PENDING_S),
+        (unscheduled("0/3 nodes are available: 3 Insufficient memory."), {},
+         "No machine can take it: 0/3 nodes are available: 3 Insufficient memory.", PENDING_S),
+        (status(waiting("ErrImagePull", "not found")), {},
+         "The image registry.test/x:1 cannot be pulled: not found.", 60),
+        (status(waiting("ImagePullBackOff", "Back-off pulling image")), {},
+         "The image registry.test/x:1 cannot be pulled: Back-off pulling image.", 60),
+        (status(waiting("InvalidImageName", "bad")), {},
+         "registry.test/x:1 is not the name of an image.", 0),
+        (status(waiting("RunContainerError", "no such device")), {},
+         "Its container cannot be started: no such device.", 60),
+        (status(waiting("CreateContainerConfigError", 'secret "m" not found')), {},
+         'Its container waits for something: secret "m" not found.', PENDING_S),
+    ],
+)  # fmt: skip
+def test_what_keeps_a_pod_from_running(
+    found: Json, limits: Json, sentence: str, patience_s: float
+) -> None:
+    for age_s, is_final in ((1, patience_s == 0), (patience_s + 5, True)):
+        problem = obstacle_of(pod(found, age_s, limits), NOW, PENDING_S)
+        assert problem is not None
+        assert (problem.sentence, problem.is_final) == (sentence, is_final)
+    assert is_one_sentence(sentence)
+
+
+@pytest.mark.parametrize(
+    "found",
+    [{}, {"phase": "Pending"}, status(waiting("ContainerCreating")), status({"running": {}})],
+)
+def test_nothing_keeps_a_pod_that_only_begins(found: Json) -> None:
+    assert obstacle_of(pod(found, 9_999), NOW, PENDING_S) is None
+
+
+QUOTA = 'pods "s-1" is forbidden: exceeded quota: models, requested: pods=1'
+
+
+def test_a_quota_is_told_by_the_deployments_condition_and_by_the_jobs_events() -> None:
+    failure = {"type": "ReplicaFailure", "status": "True", "message": QUOTA}
+    problem = quota_problem({"status": {"conditions": [failure]}})
+    event = {"reason": "FailedCreate", "message": QUOTA, "involvedObject": {"uid": "u"}}
+    assert problem is not None
+    assert problem == creation_problem([event], "u")
+    assert problem.sentence == (
+        "The cluster's quota does not allow it: exceeded quota: models, requested: pods=1."
+    )
+    assert creation_problem([event], "other") is None
+    assert quota_problem({"status": {}}) is None
+
+
+def test_a_pod_security_refusal_is_told_too() -> None:
+    event = {
+        "reason": "FailedCreate",
+        "message": 'violates PodSecurity "restricted:latest"',
+        "involvedObject": {"uid": "u"},
+    }
+    problem = creation_problem([event], "u")
+    assert problem is not None
+    assert problem.sentence.startswith("The cluster does not allow it: violates PodSecurity")
+
+
+@pytest.mark.parametrize(
+    ("pods", "phase", "exit_code"),
+    [
+        ([], ReplicaPhase.RUNNING, None),
+        ([pod({"phase": "Pending"}, name="a")], ReplicaPhase.RUNNING, None),
+        ([pod(status({"running": {}}), name="a")], ReplicaPhase.RUNNING, None),
+        ([pod(status(ended(7)), name="a")], ReplicaPhase.EXITED, 7),
+        ([pod(status(ended(7)), name="a"), pod(status({"running": {}}), name="a")], ReplicaPhase.RUNNING, None),
+        ([pod(status(ended(7)), name="other")], ReplicaPhase.RUNNING, None),
+        ([pod(status(waiting("ErrImagePull")), 99, name="a")], ReplicaPhase.EXITED, None),
+    ],
+)  # fmt: skip
+def test_a_deployments_state_is_that_of_its_present_pods(
+    pods: list[Json], phase: ReplicaPhase, exit_code: int | None
+) -> None:
+    deployment = {
+        "metadata": {"name": "m"},
+        "spec": {"template": {"metadata": {"labels": {"name": "a"}}}},
+    }
+    state = state_of(deployment, pods, "http://m", NOW, PENDING_S)
+    assert (state.phase, state.exit_code) == (phase, exit_code)
+
+
+@pytest.mark.parametrize("name", ["m-tiny", "a", "x" * 63])
+def test_a_name_that_will_do_is_kept(name: str) -> None:
+    assert object_name(name) == name == label_value(name)
+
+
+@pytest.mark.parametrize("name", ["x" * 64, "Upper", "9-lives", "a_b", "", "-", "ü/ü", "a.b", "x-"])
+def test_any_other_becomes_one_that_will_do_and_differs(name: str) -> None:
+    assert re.fullmatch(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", object_name(name))
+    assert re.fullmatch(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?", label_value(name))
+    assert object_name(name) != object_name(name + "!")
+
+
+def is_one_sentence(text: str) -> bool:
+    return text.endswith(".") and not text.endswith("..") and "\n" not in text
