@@ -71,6 +71,11 @@ class Autoscaler:
     async def step(self) -> None:
         """One look at every deployment that is ready and published."""
         rows = await self._deployments.list_wishes()
+        has_replicas = self._policy.limits.max_replicas > 1 or any(
+            row.wanted_replicas > 1 for row in rows
+        )
+        if not has_replicas and not self._policy.feedback_target:
+            return
         usage = await self._usage.read()
         ready = [row for row in rows if _may_be_scaled(row, usage)]
         self._samples = {
@@ -79,7 +84,7 @@ class Autoscaler:
         awake = [
             row for row in ready if not await self._put_to_sleep(row, usage[row.submission_id])
         ]
-        if self._policy.limits.max_replicas > 1 or any(row.wanted_replicas > 1 for row in awake):
+        if has_replicas:
             await asyncio.gather(*(self._sample(row, usage) for row in awake))
             for row in awake:
                 await self._scale(row, rows, usage)
