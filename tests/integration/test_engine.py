@@ -9,7 +9,7 @@ import os
 import shutil
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
 import psutil
@@ -22,7 +22,7 @@ from guanaco_server.demo.tiny_repo import make_tiny_repo
 from guanaco_server.deployments.clusters.cluster import DeploymentSpec, ReplicaPhase
 from guanaco_server.deployments.clusters.local import LocalCluster
 from guanaco_server.deployments.clusters.local_records import DeploymentRecord
-from guanaco_server.deployments.model_server import Chunk, Generation
+from guanaco_server.deployments.model_server import Chunk, Generation, ServerLoad
 from guanaco_server.deployments.vllm_server import VllmServer
 from guanaco_server.formats.manifest import TENSORS_NAME
 from guanaco_server.submissions.pipeline.quantization_check import perplexity
@@ -105,6 +105,10 @@ async def test_vllm_generates_from_the_artifact_and_ends_with_its_platform(
         assert all(token.logprob <= 0 for token in told)
         scores = await vllm.score(endpoint, "tiny_v1", ": Hello, how are you?")
         assert 1 < perplexity(scores) < math.inf
+        long = GenerationParams(temperature=0, stopping_words=[], max_output_tokens=200)
+        async with aclosing(vllm.generate(endpoint, Generation("tiny_v1", "Hi", long))) as reply:
+            await anext(reply)
+            assert await vllm.load(endpoint) == ServerLoad(running=1, waiting=0)
         await vllm.close()
         record = DeploymentRecord.read(tmp_path / "cluster" / "m-tiny")
         assert record is not None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,30 +16,12 @@ from guanaco_server.deployments.clusters.cluster import (
     ReplicaState,
 )
 from guanaco_server.deployments.clusters.federation import Federation, Region
-from guanaco_server.deployments.clusters.memory import JobScript, MemoryCluster
+from guanaco_server.deployments.clusters.memory import JobScript
 from guanaco_server.deployments.clusters.placement import RegionShare, place, ranking
+from tests.fixtures.failing_cluster import FailingCluster
 
 SPEC = DeploymentSpec("m-tiny", ("serve",))
 BOTH = {"eu": RegionShare(), "us": RegionShare()}
-
-
-class FailingCluster(MemoryCluster):
-    """Answers nothing while it is down."""
-
-    is_down = False
-
-    def __getattribute__(self, name: str) -> Any:
-        if name in ("apply_deployment", "observe", "list_deployments", "logs", "delete", "start"):
-            return self._refusing(super().__getattribute__(name))
-        return super().__getattribute__(name)
-
-    def _refusing(self, method: Any) -> Any:
-        async def call(*args: Any) -> Any:
-            if self.is_down:
-                raise OSError("connection refused")
-            return await method(*args)
-
-        return call
 
 
 class World:

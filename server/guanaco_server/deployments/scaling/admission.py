@@ -9,10 +9,12 @@ import logging
 from collections.abc import Iterable
 from datetime import timedelta
 
+from guanaco.errors import StoreUnreachable
 from guanaco_server.clock import Clock
 from guanaco_server.database.database import Database
 from guanaco_server.deployments import queries
 from guanaco_server.deployments.clusters.cluster import Cluster
+from guanaco_server.deployments.pace import Pace
 from guanaco_server.deployments.scaling.budget import Budget, Claim, Plan, Room, Tenant, share
 from guanaco_server.deployments.scaling.sleep import Sleeper
 from guanaco_server.deployments.scaling.usage import Usage, UsageReader
@@ -47,10 +49,12 @@ class Admission:
         self._usage = usage
         self._budget = budget
         self._feedback_target = feedback_target
+        self._pace = Pace(clock)
 
     async def step(self) -> None:
         """One look at who has room and who asks for it."""
         rows = await self._deployments.list_wishes()
+        self._pace.forget_all_but({row.submission_id for row in rows if row.phase in ASKING})
         if not any(row.phase in ASKING for row in rows):
             return
         usage = await self._usage.read()
@@ -97,7 +101,14 @@ class Admission:
                 logger.info("%s waits for room: %s", submission_id, why)
                 await self._deployments.note(submission_id, waits_for=why)
         for submission_id in plan.granted:
-            await self._grant(rows[submission_id])
+            if self._pace.allows(submission_id):
+                await self._grant_safely(rows[submission_id])
+
+    async def _grant_safely(self, row: DeploymentRow) -> None:
+        try:
+            await self._grant(row)
+        except (OSError, StoreUnreachable) as error:
+            logger.warning("%s cannot be started yet: %s", row.submission_id, error)
 
     async def _grant(self, row: DeploymentRow) -> None:
         """A new one is started by its pipeline stage, one that wakes is started here."""

@@ -71,6 +71,11 @@ class Autoscaler:
     async def step(self) -> None:
         """One look at every deployment that is ready and published."""
         rows = await self._deployments.list_wishes()
+        has_replicas = self._policy.limits.max_replicas > 1 or any(
+            row.wanted_replicas > 1 for row in rows
+        )
+        if not has_replicas and not self._policy.feedback_target:
+            return
         usage = await self._usage.read()
         ready = [row for row in rows if _may_be_scaled(row, usage)]
         self._samples = {
@@ -79,8 +84,8 @@ class Autoscaler:
         awake = [
             row for row in ready if not await self._put_to_sleep(row, usage[row.submission_id])
         ]
-        if self._policy.limits.max_replicas > 1 or any(row.wanted_replicas > 1 for row in awake):
-            await asyncio.gather(*(self._sample(row) for row in awake))
+        if has_replicas:
+            await asyncio.gather(*(self._sample(row, usage) for row in awake))
             for row in awake:
                 await self._scale(row, rows, usage)
 
@@ -113,14 +118,15 @@ class Autoscaler:
             )
         return slept
 
-    async def _sample(self, row: DeploymentRow) -> None:
-        """Where one address stands for several replicas, the one that answered is taken for all of them."""
+    async def _sample(self, row: DeploymentRow, usage: dict[str, Usage]) -> None:
+        """Where one address stands for several replicas, the one that answered is taken for all; open streams count in any case."""
         loads = await self._loads(row.submission_id)
         if not loads:
             return
         now, each = self._clock.now(), max(1.0, row.applied_replicas / len(loads))
         running = round(sum(load.running for load in loads) * each)
         waiting = round(sum(load.waiting for load in loads) * each)
+        running = max(running, usage[row.submission_id].open_streams - waiting)
         samples = (*self._samples[row.submission_id], Sample(now, running, waiting))
         oldest = now - timedelta(seconds=self._policy.limits.memory_s)
         while len(samples) > 1 and samples[1].at <= oldest:

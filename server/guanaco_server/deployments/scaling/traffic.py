@@ -20,9 +20,10 @@ class Traffic:
 
     async def write(self) -> None:
         """What was noted since the last time."""
-        noted, self._noted = self._noted, {}
+        noted = dict(self._noted)
         if not noted:
             return
         async with self._database.write() as session:
             for submission_id, at in noted.items():
                 await queries.note_traffic(session, submission_id, at)
+        self._noted = {name: at for name, at in self._noted.items() if noted.get(name) != at}
