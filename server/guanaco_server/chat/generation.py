@@ -8,6 +8,7 @@ user must never see an empty bubble.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
@@ -22,6 +23,8 @@ from guanaco_server.routing.policy import LiveSubmission
 
 SILENCE = "…"
 SAMPLES = 2
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -111,11 +114,20 @@ class ReplyGenerator:
                     yield chunk
                     limit_s = self._deadlines.reply_s
         except TimeoutError:
-            self._report_fault(submission_id)
+            self._note_fault(submission_id, "was too slow")
             raise ModelTimedOut(submission_id, limit_s) from None
-        except ModelServerFault:
-            self._report_fault(submission_id)
+        except ModelServerFault as fault:
+            self._note_fault(submission_id, str(fault))
             raise ModelUnavailable(submission_id) from None
+
+    def _note_fault(self, submission_id: str, what: str) -> None:
+        logger.warning(
+            "the model server of %s failed: %s",
+            submission_id,
+            what,
+            extra={"submission_id": submission_id},
+        )
+        self._report_fault(submission_id)
 
 
 class _Sample:
