@@ -5,7 +5,7 @@ ARGS ?=
 export PYTHON
 
 BIN := .venv/bin
-SOURCES := guanaco cli server migrations tests benchmarks scripts/document_settings.py scripts/new-migration hatch_build.py
+SOURCES := guanaco cli server migrations tests benchmarks scripts/document_settings.py scripts/document_metrics.py scripts/new-migration hatch_build.py
 
 .DEFAULT_GOAL := help
 .PHONY: help setup engine both demo test check format bench-journey bench-artifacts migration docs lock clean
@@ -50,8 +50,9 @@ both:
 migration:  ## a new migration for what the tables have changed (ARGS='"what it does"')
 	@$(BIN)/python scripts/new-migration $(ARGS)
 
-docs: setup  ## write docs/settings.md anew
+docs: setup  ## write docs/settings.md and docs/metrics.md anew
 	@$(BIN)/python scripts/document_settings.py
+	@$(BIN)/python scripts/document_metrics.py
 
 lock:  ## resolve requirements/platform.txt anew
 	@scripts/lock
