@@ -20,7 +20,7 @@ from guanaco_server.observability.exposition import serving
 from guanaco_server.platform import Platform
 from guanaco_server.settings import Settings
 
-STOP_PATIENCE_S = 5  # open streams get this long when the platform stops
+STOP_PATIENCE_S = 5  # open streams get this long when the platform stops; an API that others replace waits for its own
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class _Server(uvicorn.Server):
                 access_log=False,
                 loop="uvloop",
                 http="httptools",
-                timeout_graceful_shutdown=STOP_PATIENCE_S,
+                timeout_graceful_shutdown=_patience_s(settings),
                 server_header=False,
             )
         )
@@ -103,6 +103,10 @@ class _Server(uvicorn.Server):
             key: CreatedKey | None = self._platform.first_key
             self.is_ready_told = True
             await asyncio.to_thread(self._on_ready, Started(self._url, key.key if key else None))
+
+
+def _patience_s(settings: Settings) -> int:
+    return int(settings.reply_timeout_s) if settings.role == "api" else STOP_PATIENCE_S
 
 
 def _listen(settings: Settings) -> socket.socket:
