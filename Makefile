@@ -5,7 +5,7 @@ ARGS ?=
 export PYTHON
 
 BIN := .venv/bin
-SOURCES := guanaco cli server migrations tests benchmarks scripts/document_settings.py scripts/new-migration hatch_build.py
+SOURCES := guanaco cli server migrations tests benchmarks scripts/document_settings.py scripts/document_metrics.py scripts/new-migration hatch_build.py
 
 .DEFAULT_GOAL := help
 .PHONY: help setup engine both demo test check format bench-journey bench-artifacts migration docs lock clean
@@ -18,6 +18,7 @@ demo: both  ## the whole journey on this machine: submit, chat, rate, read (ARGS
 
 test: both  ## every test, with real vLLM and on both databases (ARGS='-k chat' chooses)
 	@scripts/setup-debian postgresql
+	@scripts/setup-debian kubectl || true
 	@$(BIN)/python -m pytest -q $(ARGS)
 
 check: setup  ## format, lint, types, imports, unit tests; under 30 s
@@ -50,11 +51,13 @@ both:
 migration:  ## a new migration for what the tables have changed (ARGS='"what it does"')
 	@$(BIN)/python scripts/new-migration $(ARGS)
 
-docs: setup  ## write docs/settings.md anew
+docs: setup  ## write docs/settings.md and docs/metrics.md anew
 	@$(BIN)/python scripts/document_settings.py
+	@$(BIN)/python scripts/document_metrics.py
 
-lock:  ## resolve requirements/platform.txt anew
+lock:  ## resolve requirements/platform.txt and the images' locks anew
 	@scripts/lock
+	@$(BIN)/python scripts/lock-images
 
 clean:  ## remove the environments and caches
 	rm -rf .venv .venv-engine .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist

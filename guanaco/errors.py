@@ -23,6 +23,8 @@ GuanacoError
 │   ├── ModelWaking              it was scaled to zero and is starting again
 │   ├── ModelTimedOut            it answered too late
 │   ├── ServerUnreachable        (client) no Guanaco at that URL
+│   ├── SchemaNotReady           nobody has migrated the database
+│   ├── WorkerGivenUp            this worker was silent for too long: another has its work
 │   └── DataDirInUse             another platform runs on the same data folder
 ├── SubmissionFailure            a pipeline stage ended badly; says whom to blame
 │   ├── HubUnreachable           (chance) the Hugging Face Hub did not answer
@@ -130,6 +132,7 @@ __all__ = [
     "RepoNotFound",
     "ReportNotFound",
     "RevisionNotFound",
+    "SchemaNotReady",
     "SerializerDied",
     "ServerUnreachable",
     "StageFault",
@@ -142,6 +145,7 @@ __all__ = [
     "UnsupportedAdapter",
     "UnsupportedArchitecture",
     "UnsupportedTokenizer",
+    "WorkerGivenUp",
     "error_classes",
 ]
 
@@ -359,6 +363,26 @@ class DataDirInUse(Unavailable):
         super().__init__(
             f"Another Guanaco runs on {data_dir}.",
             hint="Stop it first, or choose another --data-dir.",
+        )
+
+
+class SchemaNotReady(Unavailable):
+    code = "schema_not_ready"
+
+    def __init__(self, state: str, wanted: str) -> None:
+        super().__init__(
+            f"The database {state}, and this Guanaco needs revision {wanted}.",
+            hint="`guanaco migrate` brings it there.",
+        )
+
+
+class WorkerGivenUp(Unavailable):
+    code = "worker_given_up"
+
+    def __init__(self, executor_id: str) -> None:
+        super().__init__(
+            f"Worker {executor_id} was silent for too long, and others have taken over its work.",
+            hint="It may start again.",
         )
 
 

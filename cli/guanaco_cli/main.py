@@ -19,6 +19,7 @@ from guanaco_cli import (
     leaderboard,
     lifecycle,
     login,
+    prepare,
     submissions,
     submit,
     up,
@@ -27,7 +28,19 @@ from guanaco_cli.console import console
 from guanaco_cli.demo import command as demo
 from guanaco_cli.failures import report
 
-COMMANDS = (login, submit, submissions, chat, feedback, leaderboard, lifecycle, up, demo, doctor)
+COMMANDS = (
+    login,
+    submit,
+    submissions,
+    chat,
+    feedback,
+    leaderboard,
+    lifecycle,
+    up,
+    prepare,
+    demo,
+    doctor,
+)
 
 app = typer.Typer(
     name="guanaco",

@@ -15,6 +15,10 @@ DataDir = Annotated[
     Path | None,
     typer.Option("--data-dir", metavar="DIR", help="Folder that holds all the platform's data."),
 ]
+Config = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="TOML file of settings.", exists=True, dir_okay=False),
+]
 Port = Annotated[int | None, typer.Option("--port", min=0, max=65_535, help="Port of the API.")]
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from guanaco.errors import InvalidSettings
 from guanaco_cli.console import BOLD, console
 from guanaco_cli.engine_env import find_engine_python
-from guanaco_cli.options import DataDir, Port
+from guanaco_cli.options import Config, DataDir, Port
 from guanaco_cli.platform_extra import needs_platform
 
 if TYPE_CHECKING:
@@ -28,19 +28,24 @@ def up(
         str | None, typer.Option(help="Address to listen on.", show_default=False)
     ] = None,
     port: Port = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="TOML file of settings.", exists=True, dir_okay=False),
+    config: Config = None,
+    role: Annotated[
+        Literal["all", "api", "worker"] | None,
+        typer.Option(help="What this process does. [default: all]", show_default=False),
     ] = None,
 ) -> None:
     """Run the platform on this machine, until Ctrl-C."""
-    if config is not None:
-        os.environ["GUANACO_CONFIG"] = str(config)
+    use_config(config)
     with needs_platform():
         from guanaco_server.serve import run
-    given = {"data_dir": data_dir, "host": host, "port": port}
+    given = {"data_dir": data_dir, "host": host, "port": port, "role": role}
     settings = read_settings({name: value for name, value in given.items() if value is not None})
     raise typer.Exit(run(settings, greet))
+
+
+def use_config(config: Path | None) -> None:
+    if config is not None:
+        os.environ["GUANACO_CONFIG"] = str(config)
 
 
 def read_settings(given: dict[str, Any]) -> Settings:

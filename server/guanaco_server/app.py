@@ -6,16 +6,19 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
-from fastapi.responses import JSONResponse
+from fastapi.responses import Response
 
 from guanaco import __version__
-from guanaco_server import http_errors
+from guanaco.accounts import Role
+from guanaco_server import health, http_errors
 from guanaco_server.accounts import api as accounts_api
 from guanaco_server.accounts.auth import Auth
 from guanaco_server.body_limit import BodyLimit
 from guanaco_server.chat import api as chat_api
 from guanaco_server.feedback import api as feedback_api
 from guanaco_server.leaderboard import api as leaderboard_api
+from guanaco_server.observability.exposition import CONTENT_TYPE, scrape
+from guanaco_server.observability.http import Observed
 from guanaco_server.platform import Platform
 from guanaco_server.routing import api as routing_api
 from guanaco_server.submissions import api as submissions_api
@@ -36,7 +39,11 @@ def create_app(platform: Platform) -> FastAPI:
     )
     app.add_middleware(BodyLimit, limit_bytes=platform.settings.max_body_bytes)
     http_errors.install(app)
-    include_routes(app, platform)
+    app.add_middleware(Observed, metrics=platform.metrics)
+    if platform.settings.role == "worker":
+        include_operations(app, platform)
+    else:
+        include_routes(app, platform)
     return app
 
 
@@ -52,12 +59,15 @@ def include_routes(app: FastAPI, platform: Platform) -> None:
     app.include_router(feedback_api.router(platform.feedback, auth))
     app.include_router(leaderboard_api.router(platform.leaderboard, auth))
 
-    @app.get("/healthz", tags=["health"])
-    async def is_alive() -> dict[str, str]:
-        return {"status": "ok"}
+    include_operations(app, platform)
 
-    @app.get("/readyz", tags=["health"])
-    async def is_ready() -> JSONResponse:
-        """503 while the database does not answer."""
-        is_up = await platform.database.is_up()
-        return JSONResponse({"status": "ok" if is_up else "database down"}, 200 if is_up else 503)
+
+def include_operations(app: FastAPI, platform: Platform) -> None:
+    """What an operator's tools ask: all that a worker answers."""
+    app.include_router(health.router(platform.health))
+
+    @app.get(
+        "/metrics", tags=["health"], dependencies=[Auth(platform.accounts).require(Role.ADMIN)]
+    )
+    async def read_metrics() -> Response:
+        return Response(scrape(platform.metrics), media_type=CONTENT_TYPE)

@@ -25,13 +25,15 @@ from guanaco_server.artifacts.stores.s3_client import S3Config, split_url
 from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.artifacts.verification import ArtifactVerifier
 from guanaco_server.chat.conversations import ConversationService
-from guanaco_server.chat.generation import Deadlines, ReplyGenerator
+from guanaco_server.chat.generation import Deadlines
+from guanaco_server.chat.measured import MeasuredReplyGenerator
 from guanaco_server.chat.previews import PreviewService
 from guanaco_server.chat.replies import ReplyService
 from guanaco_server.clock import SystemClock
 from guanaco_server.data_dir import DataDir
 from guanaco_server.database.database import Database
 from guanaco_server.database.migrations import upgrade
+from guanaco_server.database.schema import wait_until_current
 from guanaco_server.deployments.clusters.cluster import Cluster
 from guanaco_server.deployments.clusters.kubernetes.cluster import KubernetesCluster
 from guanaco_server.deployments.clusters.kubernetes.connecting import connected
@@ -51,7 +53,10 @@ from guanaco_server.deployments.specs import EngineOptions
 from guanaco_server.deployments.vllm_server import VllmServer
 from guanaco_server.feedback.pseudonyms import Pseudonyms
 from guanaco_server.feedback.service import FeedbackService
+from guanaco_server.health import Health
 from guanaco_server.leaderboard.service import LeaderboardService
+from guanaco_server.observability.census import Census, Counts
+from guanaco_server.observability.metrics import Metrics
 from guanaco_server.prompts.tokenizers import TokenizerCache
 from guanaco_server.routing.policy import LeastFeedbackFirst
 from guanaco_server.routing.service import RoutingService
@@ -69,6 +74,8 @@ from guanaco_server.submissions.pipeline.runner import StageRunner
 from guanaco_server.submissions.pipeline.stages import StageParts
 from guanaco_server.submissions.pipeline.workflow import Pipeline
 from guanaco_server.submissions.service import SubmissionService
+from guanaco_server.workers.heartbeat import Heartbeat, Loop
+from guanaco_server.workers.service import WorkerService
 
 MIN_URL_LIFETIME_S = 3_600  # beyond the longest job: also what a model server may take to read
 
@@ -78,11 +85,15 @@ class Platform:
 
     def __init__(self, settings: Settings, data_dir: DataDir) -> None:
         self.settings = settings
+        self.metrics = Metrics()
         self.first_key: CreatedKey | None = None
         clock = SystemClock()
         self._changes = StatusChanges()
 
         self.database = Database(settings.sqlalchemy_url)
+        self._workers = WorkerService(
+            self.database, clock, settings.executor_id, settings.worker_silence_s
+        )
         self._store = _store(settings)
         self._cluster, self._leadership = _cluster(settings, data_dir)
         self._model_server = VllmServer(read_timeout_s=settings.reply_timeout_s)
@@ -104,11 +115,12 @@ class Platform:
         self._journal = Journal(self.database, clock, self._changes, self._deployments)
 
         tokenizers = TokenizerCache(self._store)
-        generator = ReplyGenerator(
+        generator = MeasuredReplyGenerator(
             self._model_server,
             tokenizers,
             Deadlines(settings.first_token_timeout_s, settings.reply_timeout_s),
             self._deployments.report_fault,
+            self.metrics,
         )
         self.routing = RoutingService(
             self.submissions,
@@ -133,6 +145,7 @@ class Platform:
             self.submissions,
             self.conversations,
             Pseudonyms(_pseudonym_key(settings, data_dir)),
+            self.metrics,
         )
         self.leaderboard = LeaderboardService(
             self.database, clock, self.submissions, self.conversations, self.feedback
@@ -150,7 +163,12 @@ class Platform:
             hub=_hub(settings),
             limits=CheckLimits(settings.max_parameters, settings.max_weight_bytes),
             artifacts=ArtifactService(
-                self._store, self._collector, self._cluster, _serializer(settings)
+                self._store,
+                self._collector,
+                self._cluster,
+                _serializer(settings),
+                self._workers.holding if settings.role == "worker" else None,
+                self.metrics,
             ),
             tokenizers=tokenizers,
             deployments=self._deployments,
@@ -178,7 +196,7 @@ class Platform:
             ),
         )
         self._pipeline = Pipeline(
-            StageRunner(parts),
+            StageRunner(parts, self.metrics),
             self._journal,
             self._changes,
             database_url=settings.workflow_database_url,
@@ -210,6 +228,16 @@ class Platform:
                 scaling.feedback_target,
             ),
         )
+        self._heartbeat = Heartbeat(
+            self._workers,
+            self._pipeline.take_over,
+            self._duties(),
+            self._deployments.note_reconciler,
+        )
+        self._census = Census(self.metrics, clock, self._counts())
+        self.health = Health(
+            self.database, None if settings.role == "worker" else self.routing.age_s
+        )
         self._changes.subscribe(lambda _id, _status: self.routing.note_change())
 
     async def check(self) -> None:
@@ -219,28 +247,53 @@ class Platform:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Up: database, cluster, reconciler, routing, pipeline, collector. Down: the other way round."""
+        """Up: database, then the loops of this process's role. Down: the other way round."""
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self.database.close)
-            await upgrade(self.database)
-            self.first_key = await self.accounts.create_first_key()
+            await self._prepare_database()
             stack.push_async_callback(self._model_server.close)
-            stack.push_async_callback(self._cluster.close)
-            await self._cluster.start()
-            if self._leadership is not None:
-                stack.push_async_callback(self._leadership.stop)
-                await self._leadership.start()
-            stack.push_async_callback(self._reconciler.stop)
-            await self._reconciler.start()
-            stack.push_async_callback(self._autoscaler.stop)
-            self._autoscaler.start()
-            stack.push_async_callback(self.routing.stop)
-            await self.routing.start()
-            stack.push_async_callback(self._pipeline.stop)
-            await self._pipeline.start()
-            stack.push_async_callback(self._collector.stop)
-            await self._collector.start()
+            if self.settings.role != "api":
+                stack.push_async_callback(self._cluster.close)
+                await self._cluster.start()
+            if self.settings.role == "worker":
+                await self._heartbeat.enter()
+            for loop in self._loops():
+                stack.push_async_callback(loop.stop)
+                await loop.start()
             yield
+
+    async def _prepare_database(self) -> None:
+        if self.settings.does_migrate:
+            await upgrade(self.database)
+        else:
+            await wait_until_current(self.database, self.settings.schema_wait_s)
+        if self.settings.role == "all":
+            self.first_key = await self.accounts.create_first_key()
+
+    def _loops(self) -> tuple[Loop, ...]:
+        """What runs beside the requests, in the order in which it starts."""
+        match self.settings.role:
+            case "api":
+                self._deployments.note_reconciler(False)
+                return (self.routing,)
+            case "worker":
+                self._deployments.note_reconciler(False)
+                return (self._pipeline, self._heartbeat, self._census)
+            case _:
+                return (*self._duties(), self.routing, self._pipeline, self._census)
+
+    def _duties(self) -> tuple[Loop, ...]:
+        """What one process does for all; the lease of a Kubernetes cluster comes first."""
+        leadership = () if self._leadership is None else (self._leadership,)
+        return (*leadership, self._reconciler, self._autoscaler, self._collector)
+
+    def _counts(self) -> Counts:
+        return Counts(
+            submissions=self.submissions.count_by_status,
+            oldest_queued=self.submissions.oldest_queued,
+            deployments=self._deployments.count_by_phase,
+            workers=self._workers.count_living,
+        )
 
     async def _give_up(self, submission_id: str, log_lines: list[str]) -> None:
         await self._journal.fail_published(

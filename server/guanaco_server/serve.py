@@ -1,9 +1,8 @@
-"""The entrance of `guanaco up`: one process with the API and the worker, until a signal."""
+"""The entrance of `guanaco up`: one process with the API, the worker, or both, until a signal."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -16,10 +15,12 @@ from guanaco.accounts import CreatedKey
 from guanaco.errors import InvalidSettings
 from guanaco_server.app import create_app
 from guanaco_server.data_dir import DataDir
+from guanaco_server.observability import logs
+from guanaco_server.observability.exposition import serving
 from guanaco_server.platform import Platform
 from guanaco_server.settings import Settings
 
-STOP_PATIENCE_S = 5  # open streams get this long when the platform stops
+STOP_PATIENCE_S = 5  # open streams get this long when the platform stops; an API that others replace waits for its own
 
 
 @dataclass(frozen=True)
@@ -32,26 +33,31 @@ class Started:
 
 def run(settings: Settings, on_ready: Callable[[Started], None]) -> int:
     """Serve until SIGINT or SIGTERM; the exit status. InvalidSettings, DataDirInUse and StoreUnreachable before anything is started."""
-    logging.basicConfig(
-        level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
-    for noisy in (
-        "httpx",
-        "httpx2",
-        "huggingface_hub",
-        "alembic",
-        "dbos",
-        "boto3",
-        "botocore",
-        "urllib3",
-    ):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
+    require_shared(settings)
+    logs.configure(settings.log_level, settings.log_format, settings.secrets)
     with DataDir(settings.data_dir) as data_dir, _listen(settings) as listener:
         platform = Platform(settings, data_dir)
         asyncio.run(platform.check())
         server = _Server(platform, settings, listener, on_ready)
-        server.run(sockets=[listener])
+        with serving(platform.metrics, settings.host, settings.metrics_port):
+            server.run(sockets=[listener])
         return 0 if server.is_ready_told else 1
+
+
+def require_shared(settings: Settings) -> None:
+    """InvalidSettings where processes of different roles would not see the same things."""
+    if settings.role == "all":
+        return
+    needed = {
+        "database_url": settings.database_url,
+        "artifacts_url": settings.artifacts_url or settings.artifacts_dir,
+        "pseudonym_key": settings.pseudonym_key,
+    }
+    if missing := [name for name, value in needed.items() if value is None]:
+        raise InvalidSettings(
+            f"With role={settings.role} these settings must be given: {', '.join(missing)}.",
+            hint="Processes of different roles share a PostgreSQL, an artifact store and a key.",
+        )
 
 
 class _Server(uvicorn.Server):
@@ -71,7 +77,7 @@ class _Server(uvicorn.Server):
                 access_log=False,
                 loop="uvloop",
                 http="httptools",
-                timeout_graceful_shutdown=STOP_PATIENCE_S,
+                timeout_graceful_shutdown=_patience_s(settings),
                 server_header=False,
             )
         )
@@ -97,6 +103,10 @@ class _Server(uvicorn.Server):
             key: CreatedKey | None = self._platform.first_key
             self.is_ready_told = True
             await asyncio.to_thread(self._on_ready, Started(self._url, key.key if key else None))
+
+
+def _patience_s(settings: Settings) -> int:
+    return int(settings.reply_timeout_s) if settings.role == "api" else STOP_PATIENCE_S
 
 
 def _listen(settings: Settings) -> socket.socket:

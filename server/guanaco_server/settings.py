@@ -52,7 +52,32 @@ class Settings(BaseSettings):
         ge=1_024,
         description="Largest request body; a message of 16,384 characters fits four times over.",
     )
+    role: Literal["all", "api", "worker"] = Field(
+        default="all",
+        description="What this process does: api answers requests, worker runs pipeline and reconciler; both need PostgreSQL and a shared artifact store. all does everything, alone.",
+    )
+    worker_silence_s: float = Field(
+        default=30,
+        ge=1,
+        description="How long a worker may be silent before another takes over its work.",
+    )
+    migrate_at_start: bool = Field(
+        default=True,
+        description="Whether a start brings the database's tables up to date; else it waits until `guanaco migrate` has. With role api or worker it always waits.",
+    )
+    schema_wait_s: float = Field(
+        default=300, ge=0, description="Longest wait for a database that is to be migrated."
+    )
     log_level: str = Field(default="INFO", description="DEBUG, INFO, WARNING or ERROR.")
+    log_format: Literal["text", "json"] = Field(
+        default="text", description="Log lines for people (text), or for machines (json)."
+    )
+    metrics_port: int | None = Field(
+        default=None,
+        ge=1,
+        le=65_535,
+        description="Port on which anybody may scrape metrics; otherwise `/metrics` of the API, with an admin key.",
+    )
     pseudonym_key: SecretStr | None = Field(
         default=None,
         description="Key of the user pseudonyms; made and kept in the data folder otherwise. Needed when several machines share a database.",
@@ -301,6 +326,16 @@ class Settings(BaseSettings):
         default=30, gt=0, description="Longest wait for a reply's first token."
     )
     reply_timeout_s: float = Field(default=120, gt=0, description="Longest a whole reply may take.")
+
+    @property
+    def does_migrate(self) -> bool:
+        return self.migrate_at_start and self.role == "all"
+
+    @property
+    def secrets(self) -> list[str]:
+        """Every secret's value, for whoever must not write one down."""
+        values = (getattr(self, name) for name in type(self).model_fields)
+        return [value.get_secret_value() for value in values if isinstance(value, SecretStr)]
 
     @property
     def artifacts_path(self) -> Path:

@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 
 from guanaco.errors import (
@@ -29,9 +30,11 @@ from guanaco_server.artifacts.hub.hub import RepoSnapshot
 from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.deployments.clusters.cluster import Cluster, JobResult, JobSpec
 from guanaco_server.formats.manifest import Manifest
+from guanaco_server.observability.metrics import Metrics
 from guanaco_server.serializer.ticket import TICKET_VARIABLE, Adapter, Merge, SerializerJob, Source
 
 Log = Callable[[str, Level], Awaitable[None]]
+Exclusive = Callable[[str], AbstractAsyncContextManager[None]]
 
 FORMAT = "tensorizer-3"  # part of every key: a change in how we serialize makes new artifacts
 ROOM_FACTOR = 1.05  # headers and small files
@@ -50,12 +53,16 @@ class SerializerOptions:
 
 
 class ArtifactService:
+    """``exclusive`` keeps other processes from making what this one makes."""
+
     def __init__(
         self,
         store: ArtifactStore,
         collector: ArtifactCollector,
         cluster: Cluster,
         options: SerializerOptions,
+        exclusive: Exclusive | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         self._store = store
         self._collector = collector
@@ -63,6 +70,8 @@ class ArtifactService:
         self._options = options
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._begun: dict[str, str] = {}  # what is unfinished, by who waits for it
+        self._exclusive = exclusive or _alone
+        self._metrics = metrics or Metrics()
 
     async def ensure(
         self,
@@ -75,7 +84,7 @@ class ArtifactService:
         """The artifact of a checked commit, serialized now unless it is there already. ``owner`` is who waits for it."""
         options = self._options
         job = serializer_job(snapshot, model, dtype, options.hub_endpoint, options.memory_bytes)
-        async with self._locks[job.key]:
+        async with self._locks[job.key], self._exclusive(f"serialize-{job.key}"):
             await self._collector.keep(job.key)
             if found := await self._store.find(job.key):
                 await log(
@@ -94,6 +103,7 @@ class ArtifactService:
                     await self._drop(owner)
                 raise
             await self._drop(owner)
+            self._metrics.note_serialized(manifest.tensors_bytes)
             return manifest
 
     async def drop_begun(self, owner: str) -> None:
@@ -138,6 +148,10 @@ class ArtifactService:
             ) from None
         if result.exit_code != 0:
             raise reader.failure(result)
+
+
+def _alone(_name: str) -> AbstractAsyncContextManager[None]:
+    return nullcontext()
 
 
 FAILURES: dict[str, type[SubmissionFailure]] = {

@@ -8,6 +8,7 @@ user must never see an empty bubble.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
@@ -23,6 +24,8 @@ from guanaco_server.routing.policy import LiveSubmission
 
 SILENCE = "…"
 SAMPLES = 2
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -110,8 +113,8 @@ class ReplyGenerator:
                         has_begun = True
                         yield chunk
                 return
-            except ModelServerFault:
-                self._report_fault(submission_id)
+            except ModelServerFault as fault:
+                self._note_fault(submission_id, str(fault))
                 if has_begun or not left:
                     raise ModelUnavailable(submission_id) from None
 
@@ -130,8 +133,17 @@ class ReplyGenerator:
                     yield chunk
                     limit_s = self._deadlines.reply_s
         except TimeoutError:
-            self._report_fault(generation.model)
+            self._note_fault(generation.model, "was too slow")
             raise ModelTimedOut(generation.model, limit_s) from None
+
+    def _note_fault(self, submission_id: str, what: str) -> None:
+        logger.warning(
+            "the model server of %s failed: %s",
+            submission_id,
+            what,
+            extra={"submission_id": submission_id},
+        )
+        self._report_fault(submission_id)
 
 
 class _Sample:

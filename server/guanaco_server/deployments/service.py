@@ -7,7 +7,7 @@ The endpoints of servers that are ready are kept in memory, where the gateway re
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -78,6 +78,7 @@ class DeploymentService:
         self._spares: dict[str, tuple[str, ...]] = {}
         self._suspects: set[str] = set()
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._has_reconciler = True
         self.woken = asyncio.Event()  # the reconciler looks at once when it is set
 
     def endpoints(self) -> dict[str, str]:
@@ -87,6 +88,22 @@ class DeploymentService:
     def spares(self, submission_id: str) -> tuple[str, ...]:
         """Where else it is served, for when its endpoint does not answer."""
         return self._spares.get(submission_id, ())
+
+    def note_reconciler(self, is_here: bool) -> None:
+        """Whether this process reconciles; one that does not learns the endpoints from the table."""
+        self._has_reconciler = is_here
+
+    async def refresh_endpoints(self) -> None:
+        """Take over what another process's reconciler wrote down; nothing where this process has one."""
+        if self._has_reconciler:
+            return
+        rows = await self.list_wishes()
+        if not self._has_reconciler:  # it may have begun meanwhile, and knows better
+            self._endpoints = {
+                row.submission_id: row.endpoint
+                for row in rows
+                if row.phase is Phase.READY and row.endpoint is not None
+            }
 
     def report_fault(self, submission_id: str) -> None:
         """The gateway saw this server fail: look at it now."""
@@ -138,6 +155,10 @@ class DeploymentService:
     async def list_wishes(self) -> list[DeploymentRow]:
         async with self._database.read() as session:
             return list(await queries.all_rows(session))
+
+    async def count_by_phase(self) -> dict[str, int]:
+        found = Counter(row.phase for row in await self.list_wishes())
+        return {phase.value: found[phase] for phase in Phase}
 
     async def apply(self, deployment: Deployment) -> None:
         """Make the server run, unless the wish was withdrawn meanwhile."""

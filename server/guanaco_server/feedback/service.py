@@ -21,6 +21,7 @@ from guanaco_server.database.database import Database
 from guanaco_server.feedback import queries
 from guanaco_server.feedback.pseudonyms import Pseudonyms
 from guanaco_server.feedback.tables import FeedbackRow
+from guanaco_server.observability.metrics import Metrics
 from guanaco_server.submissions.service import SubmissionService
 
 STREAM_PAGE = 200  # ratings with their conversations, in memory at once
@@ -42,12 +43,14 @@ class FeedbackService:
         submissions: SubmissionService,
         conversations: ConversationService,
         pseudonyms: Pseudonyms,
+        metrics: Metrics | None = None,
     ) -> None:
         self._database = database
         self._clock = clock
         self._submissions = submissions
         self._conversations = conversations
         self._pseudonyms = pseudonyms
+        self._metrics = metrics or Metrics()
 
     async def rate(
         self, account: Account, conversation_id: str, request: FeedbackRequest
@@ -71,6 +74,7 @@ class FeedbackService:
                 session.add(row)
         except IntegrityError:
             raise AlreadyRated from None
+        self._metrics.note_vote(request.thumbs_up)
         return FeedbackRecorded(feedback_id=row.id)
 
     async def page(

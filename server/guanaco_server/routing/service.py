@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
@@ -42,6 +43,7 @@ class RoutingService:
         self._sleeper = sleeper
         self._serving: dict[str, ServingSubmission] = {}
         self._feedback: dict[str, int] = {}
+        self._refreshed_at = float("-inf")
         self._woken = asyncio.Event()
         self._background = Background("routing snapshot")
 
@@ -56,11 +58,18 @@ class RoutingService:
         """Something was published or withdrawn: look at once."""
         self._woken.set()
 
+    def age_s(self) -> float:
+        """How old the snapshot is."""
+        return time.monotonic() - self._refreshed_at
+
     async def refresh(self) -> None:
+        now = time.monotonic()
         await self._traffic.write()
+        await self._deployments.refresh_endpoints()
         serving = await self._submissions.list_serving()
         self._feedback = await self._count_feedback()
         self._serving = {submission.id: submission for submission in serving}
+        self._refreshed_at = now
 
     async def assign(self) -> LiveSubmission:
         """A submission for a new conversation; NoModelAvailable when none can take one."""
@@ -76,7 +85,7 @@ class RoutingService:
 
     async def target(self, submission_id: str) -> LiveSubmission:
         """A conversation's own submission, while it is served: also an inactive one, and one that sleeps is woken. ModelUnavailable otherwise, ModelWaking when it takes long."""
-        if submission_id not in self._serving:
+        if submission_id not in self._serving or submission_id not in self._deployments.endpoints():
             await self.refresh()
         serving = self._serving.get(submission_id)
         if serving is None:

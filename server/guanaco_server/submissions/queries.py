@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import Row, or_, select
+from sqlalchemy import Row, func, or_, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -63,6 +63,17 @@ async def with_status(session: AsyncSession, *statuses: Status) -> Sequence[Subm
     return (
         await session.scalars(select(SubmissionRow).where(SubmissionRow.status.in_(statuses)))
     ).all()
+
+
+async def count_by_status(session: AsyncSession) -> dict[Status, int]:
+    statement = select(SubmissionRow.status, func.count()).group_by(SubmissionRow.status)
+    return {status: count for status, count in await session.execute(statement)}
+
+
+async def oldest_with_status(session: AsyncSession, status: Status) -> datetime | None:
+    """When the one that has had this status longest got it."""
+    statement = select(func.min(SubmissionRow.updated_at)).where(SubmissionRow.status == status)
+    return await session.scalar(statement)
 
 
 async def artifact_keys(session: AsyncSession, since: datetime) -> set[str]:

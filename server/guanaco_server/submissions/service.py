@@ -101,6 +101,16 @@ class SubmissionService:
             for row in rows
         }
 
+    async def count_by_status(self) -> dict[str, int]:
+        async with self._database.read() as session:
+            counts = await queries.count_by_status(session)
+            return {status.value: counts.get(status, 0) for status in Status}
+
+    async def oldest_queued(self) -> datetime | None:
+        """Since when the submission that has waited longest waits."""
+        async with self._database.read() as session:
+            return await queries.oldest_with_status(session, Status.QUEUED)
+
     async def needed_artifacts(self, since: datetime) -> set[str]:
         """The artifact keys of all submissions but the torn down, and those that failed or were cancelled before."""
         async with self._database.read() as session:

@@ -62,7 +62,7 @@ class Autoscaler:
         self._samples: dict[str, tuple[Sample, ...]] = {}
         self._background = Background("autoscaler")
 
-    def start(self) -> None:
+    async def start(self) -> None:
         self._background.start(self._run())
 
     async def stop(self) -> None:

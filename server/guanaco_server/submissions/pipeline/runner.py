@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -12,6 +13,8 @@ from sqlalchemy.exc import DBAPIError
 from guanaco.errors import StageFault, SubmissionFailure
 from guanaco.submissions import Level, Outcome, Stage
 from guanaco_server.http_errors import internal_fault
+from guanaco_server.observability.metrics import Metrics
+from guanaco_server.observability.scope import scope
 from guanaco_server.submissions.pipeline.journal import Ticket
 from guanaco_server.submissions.pipeline.stages import STAGES, Facts, StageParts
 
@@ -28,15 +31,24 @@ T = TypeVar("T")
 
 
 class StageRunner:
-    def __init__(self, parts: StageParts) -> None:
+    def __init__(self, parts: StageParts, metrics: Metrics | None = None) -> None:
         self._parts = parts
+        self._metrics = metrics or Metrics()
         self._journal = parts.journal
 
     async def run(self, ticket: Ticket, stage: Stage) -> Outcome:
         """The stage's outcome, which is in the database when this returns. Running an ended stage again does nothing."""
-        known = await _insist(lambda: self._journal.begin_stage(ticket, stage))
-        if known is not None:
-            return known
+        with scope(submission_id=ticket.submission_id, stage=stage.value):
+            known = await _insist(lambda: self._journal.begin_stage(ticket, stage))
+            if known is not None:
+                return known
+            started = time.perf_counter()
+            outcome = await self._run_begun(ticket, stage)
+            self._metrics.note_stage(stage, outcome, time.perf_counter() - started)
+            logger.info("stage %s of %s: %s", stage, ticket.submission_id, outcome)
+            return outcome
+
+    async def _run_begun(self, ticket: Ticket, stage: Stage) -> Outcome:
         try:
             facts = await self._run_watched(ticket, stage)
         except SubmissionFailure as error:

@@ -18,6 +18,7 @@ from guanaco.submissions import Outcome, Stage, Status
 from guanaco_server.background import Background
 from guanaco_server.submissions.changes import StatusChanges
 from guanaco_server.submissions.pipeline.journal import Journal, Ticket
+from guanaco_server.submissions.pipeline.recovery import resume_workflows_of
 from guanaco_server.submissions.pipeline.runner import StageRunner
 
 QUEUE = "submissions"
@@ -25,7 +26,7 @@ WORKFLOW_VERSION = (
     "1"  # pinned: code changes must not orphan what is in flight; raise it when steps change
 )
 QUEUE_POLL_S = 0.2
-SWEEP_S = 5.0
+SWEEP_S = 1.0  # how long a submission that another process took may wait to be seen
 MAX_RECOVERIES = 1_000  # a submission outlives any number of restarts
 
 logger = logging.getLogger(__name__)
@@ -73,6 +74,10 @@ class Pipeline:
             QUEUE, worker_concurrency=self._concurrency, polling_interval_sec=QUEUE_POLL_S
         )
         self._sweeper.start(self._sweep())
+
+    async def take_over(self, executor_id: str) -> int:
+        """Resume what another executor, which is dead, left unfinished; how many submissions that were."""
+        return await resume_workflows_of(executor_id, QUEUE)
 
     async def stop(self) -> None:
         """Stages under way are left as they are; the next start resumes them."""

@@ -1,0 +1,50 @@
+"""Whether this process lives, and whether it can take work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fastapi import APIRouter
+from fastapi.responses import JSONResponse
+
+from guanaco_server.database.database import Database
+from guanaco_server.database.schema import is_current
+
+STALE_S = 15.0  # the routing snapshot is made anew every second
+
+
+class Health:
+    """``routing_age_s`` is None in a process that routes nothing."""
+
+    def __init__(self, database: Database, routing_age_s: Callable[[], float] | None) -> None:
+        self._database = database
+        self._routing_age_s = routing_age_s
+        self._is_schema_current = False  # once it is, it stays so: migrations only go forward
+
+    async def problem(self) -> str | None:
+        """What keeps this process from taking work, in a few words."""
+        if not await self._database.is_up():
+            return "database down"
+        self._is_schema_current = self._is_schema_current or await is_current(self._database)
+        if not self._is_schema_current:
+            return "database not migrated"
+        if self._routing_age_s is not None and self._routing_age_s() > STALE_S:
+            return "routing snapshot stale"
+        return None
+
+
+def router(health: Health) -> APIRouter:
+    routes = APIRouter(tags=["health"])
+
+    @routes.get("/healthz")
+    async def is_alive() -> dict[str, str]:
+        """Answers while the process does; it asks nobody else, so that a database's outage restarts nothing."""
+        return {"status": "ok"}
+
+    @routes.get("/readyz")
+    async def is_ready() -> JSONResponse:
+        """503 while the database does not answer, lacks migrations, or the routing snapshot is old."""
+        problem = await health.problem()
+        return JSONResponse({"status": problem or "ok"}, 503 if problem else 200)
+
+    return routes

@@ -1,0 +1,63 @@
+"""Reads the gauges that are facts of the database: how long the queue is, what is served, who lives."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy.exc import DBAPIError
+
+from guanaco_server.background import Background
+from guanaco_server.clock import Clock
+from guanaco_server.observability.metrics import Metrics
+
+INTERVAL_S = 10.0  # half of a usual scrape's interval
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Where each number comes from. A status or phase that nothing has is zero, not absent."""
+
+    submissions: Callable[[], Awaitable[dict[str, int]]]
+    oldest_queued: Callable[[], Awaitable[datetime | None]]
+    deployments: Callable[[], Awaitable[dict[str, int]]]
+    workers: Callable[[], Awaitable[int]]
+
+
+class Census:
+    def __init__(self, metrics: Metrics, clock: Clock, counts: Counts) -> None:
+        self._metrics = metrics
+        self._clock = clock
+        self._counts = counts
+        self._background = Background("census")
+
+    async def start(self) -> None:
+        await self.take()
+        self._background.start(self._run())
+
+    async def stop(self) -> None:
+        await self._background.stop()
+
+    async def take(self) -> None:
+        counts, now = self._counts, self._clock.now()
+        oldest = await counts.oldest_queued()
+        self._metrics.note_census(
+            await counts.submissions(),
+            max(0.0, (now - oldest).total_seconds()) if oldest else 0.0,
+            await counts.deployments(),
+            await counts.workers(),
+            now.timestamp(),
+        )
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(INTERVAL_S)
+            try:
+                await self.take()
+            except (DBAPIError, OSError) as error:
+                logger.warning("the gauges stay as they were: %s", error)

@@ -1,0 +1,51 @@
+"""Around every HTTP request: an id in its log lines and its answer, and a measurement by route template."""
+
+from __future__ import annotations
+
+import time
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from guanaco_server.observability.metrics import Metrics
+from guanaco_server.observability.scope import request_id, scope
+
+HEADER = "x-request-id"
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+UNMATCHED = "unmatched"  # paths that are none of ours are not told apart: anybody can make them up
+ABANDONED = 499  # nginx's status for a client that left before it got one
+
+
+class Observed:
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, asgi: Scope, receive: Receive, send: Send) -> None:
+        if asgi["type"] != "http":
+            await self._app(asgi, receive, send)
+            return
+        started = time.perf_counter()
+        status = [ABANDONED]
+        given = request_id(Headers(scope=asgi).get(HEADER, ""))
+        with scope(request_id=given):
+            try:
+                await self._app(asgi, receive, _labelled(send, given, status))
+            finally:
+                method = asgi["method"] if asgi["method"] in METHODS else "other"
+                seconds = time.perf_counter() - started
+                self._metrics.note_http(method, _template(asgi), status[0], seconds)
+
+
+def _labelled(send: Send, given: str, status: list[int]) -> Send:
+    async def labelled(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            status[0] = message["status"]
+            MutableHeaders(scope=message)[HEADER] = given
+        await send(message)
+
+    return labelled
+
+
+def _template(asgi: Scope) -> str:
+    return str(getattr(asgi.get("route"), "path", UNMATCHED))

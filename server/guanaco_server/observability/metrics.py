@@ -1,0 +1,175 @@
+"""Every metric there is, in a registry of its own that the composition root makes and passes on.
+
+Labels have few values: no submission, no user, no path of a request. docs/metrics.md lists them; a test holds
+the two together.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+STAGE_BUCKETS_S = (0.5, 1, 2, 5, 10, 20, 40, 60, 120, 300, 600, 1_800, 3_600)
+REPLY_BUCKETS_S = (0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 20, 30, 60, 120)
+HTTP_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+
+
+@dataclass(frozen=True)
+class Described:
+    """A metric as it is scraped, for people."""
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    text: str
+
+
+class Metrics:
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.described: list[Described] = []
+        self._stage = self._histogram(
+            "guanaco_stage_duration_seconds",
+            "How long a stage of the pipeline took, retries included.",
+            ("stage", "outcome"),
+            STAGE_BUCKETS_S,
+        )
+        self._submissions = self._gauge(
+            "guanaco_submissions", "Submissions by status; `queued` is the queue.", ("status",)
+        )
+        self._oldest = self._gauge(
+            "guanaco_queue_oldest_seconds", "Age of the oldest submission in the queue."
+        )
+        self._deployments = self._gauge(
+            "guanaco_deployments", "Model servers that should run, by phase.", ("phase",)
+        )
+        self._workers = self._gauge("guanaco_workers", "Workers that were heard of lately.")
+        self._serialized = self._counter(
+            "guanaco_serialized_bytes_total", "Bytes of tensors in artifacts that were made."
+        )
+        self._requests = self._counter(
+            "guanaco_gateway_requests_total",
+            "Replies by how they ended: `ok`, `abandoned` by the client, or the code of the error.",
+            ("outcome",),
+        )
+        self._in_flight = self._gauge(
+            "guanaco_gateway_in_flight_requests", "Replies that are being generated."
+        )
+        self._first_token = self._histogram(
+            "guanaco_gateway_first_token_seconds",
+            "From a request to the first token of its reply.",
+            (),
+            REPLY_BUCKETS_S,
+        )
+        self._reply = self._histogram(
+            "guanaco_gateway_reply_seconds",
+            "From a request to the end of its reply.",
+            (),
+            REPLY_BUCKETS_S,
+        )
+        self._tokens = self._counter(
+            "guanaco_gateway_tokens_total",
+            "Tokens of whole replies, by direction: `prompt` or `completion`.",
+            ("direction",),
+        )
+        self._votes = self._counter("guanaco_votes_total", "Thumbs, `up` or `down`.", ("thumb",))
+        self._http = self._histogram(
+            "guanaco_http_request_duration_seconds",
+            "HTTP requests by route template; of a stream, to its end.",
+            ("method", "route", "status"),
+            HTTP_BUCKETS_S,
+        )
+        self._census_at = self._gauge(
+            "guanaco_census_timestamp_seconds",
+            "When the gauges of submissions, deployments and workers were last read from the database.",
+        )
+
+    def note_stage(self, stage: str, outcome: str, seconds: float) -> None:
+        self._stage.labels(stage, outcome).observe(seconds)
+
+    def note_serialized(self, size_bytes: int) -> None:
+        self._serialized.inc(size_bytes)
+
+    def note_vote(self, is_up: bool) -> None:
+        self._votes.labels("up" if is_up else "down").inc()
+
+    def note_http(self, method: str, route: str, status: int, seconds: float) -> None:
+        self._http.labels(method, route, str(status)).observe(seconds)
+
+    def note_census(
+        self,
+        submissions: Mapping[str, int],
+        oldest_queued_s: float,
+        deployments: Mapping[str, int],
+        workers: int,
+        at: float,
+    ) -> None:
+        for status, count in submissions.items():
+            self._submissions.labels(status).set(count)
+        for phase, count in deployments.items():
+            self._deployments.labels(phase).set(count)
+        self._oldest.set(oldest_queued_s)
+        self._workers.set(workers)
+        self._census_at.set(at)
+
+    @contextmanager
+    def reply(self) -> Iterator[ReplyTimer]:
+        """Around one reply: counts it, however it ends."""
+        timer = ReplyTimer(self._first_token)
+        self._in_flight.inc()
+        outcome = ""
+        try:
+            yield timer
+        except Exception as error:
+            outcome = str(getattr(error, "code", "internal"))
+            raise
+        finally:
+            outcome = outcome or ("ok" if timer.is_whole else "abandoned")
+            self._in_flight.dec()
+            self._requests.labels(outcome).inc()
+            if outcome == "ok":
+                self._reply.observe(timer.elapsed_s())
+                for direction, count in timer.tokens.items():
+                    self._tokens.labels(direction).inc(count)
+
+    def _counter(self, name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
+        self.described.append(Described(name, "counter", labels, text))
+        return Counter(name, text, labels, registry=self.registry)
+
+    def _gauge(self, name: str, text: str, labels: tuple[str, ...] = ()) -> Gauge:
+        self.described.append(Described(name, "gauge", labels, text))
+        return Gauge(name, text, labels, registry=self.registry)
+
+    def _histogram(
+        self, name: str, text: str, labels: tuple[str, ...], buckets: tuple[float, ...]
+    ) -> Histogram:
+        self.described.append(Described(name, "histogram", labels, text))
+        return Histogram(name, text, labels, registry=self.registry, buckets=buckets)
+
+
+class ReplyTimer:
+    """What is seen of one reply."""
+
+    def __init__(self, first_token: Histogram) -> None:
+        self._started = time.perf_counter()
+        self._first_token = first_token
+        self._has_begun = False
+        self.is_whole = False
+        self.tokens: dict[str, int] = {}
+
+    def note_text(self) -> None:
+        if not self._has_begun:
+            self._has_begun = True
+            self._first_token.observe(self.elapsed_s())
+
+    def note_end(self, prompt_tokens: int, completion_tokens: int) -> None:
+        """The reply is whole; what its reader does from now on changes nothing."""
+        self.is_whole = True
+        self.tokens = {"prompt": prompt_tokens, "completion": completion_tokens}
+
+    def elapsed_s(self) -> float:
+        return time.perf_counter() - self._started

@@ -1,0 +1,111 @@
+"""Which workers live, who takes over what a dead one left, and who may do what only one may.
+
+    entered ──▶ seen, seen, … ──(silent for silence_s)──▶ claimed by one survivor ──▶ taken over, forgotten
+                   ▲                                         │
+                   └────(the survivor died too, CLAIM_S)─────┘
+
+A worker that was only slow learns at its next beat that it was given up, and ends. Times are the workers' own
+clocks: they may differ by much less than ``silence_s``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+from sqlalchemy.exc import DBAPIError
+
+from guanaco_server.clock import Clock
+from guanaco_server.database.database import Database
+from guanaco_server.workers import queries
+
+CLAIM_S = 60  # taking over is one statement; a survivor that needs longer has died
+LEASE_POLL_S = 1.0
+
+
+class WorkerService:
+    """One worker's view of all; ``executor_id`` is its own name."""
+
+    def __init__(
+        self, database: Database, clock: Clock, executor_id: str, silence_s: float
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self.executor_id = executor_id
+        self.silence_s = silence_s
+        self._silence = timedelta(seconds=silence_s)
+
+    async def enter(self) -> bool:
+        """False while a survivor is taking over what this worker's predecessor left: try again."""
+        now = self._clock.now()
+        async with self._database.write() as session:
+            return await queries.enter(
+                session, self.executor_id, now, now - timedelta(seconds=CLAIM_S)
+            )
+
+    async def beat(self) -> bool:
+        """False when this worker was given up for dead: it must end."""
+        async with self._database.write() as session:
+            return await queries.beat(session, self.executor_id, self._clock.now())
+
+    async def list_silent(self) -> Sequence[str]:
+        now = self._clock.now()
+        async with self._database.read() as session:
+            return await queries.silent(
+                session, now - self._silence, now - timedelta(seconds=CLAIM_S)
+            )
+
+    async def claim(self, executor_id: str) -> bool:
+        """True for the one survivor that is to take over; it ends with ``bury``."""
+        now = self._clock.now()
+        async with self._database.write() as session:
+            return await queries.claim(
+                session,
+                executor_id,
+                self.executor_id,
+                now,
+                now - self._silence,
+                now - timedelta(seconds=CLAIM_S),
+            )
+
+    async def bury(self, executor_id: str) -> None:
+        async with self._database.write() as session:
+            await queries.bury(session, executor_id, self.executor_id)
+
+    async def count_living(self) -> int:
+        async with self._database.read() as session:
+            return await queries.count_living(session, self._clock.now() - self._silence)
+
+    async def take_lease(self, name: str) -> bool:
+        """Take or renew it, for ``silence_s``; False while another worker holds it."""
+        now = self._clock.now()
+        async with self._database.write() as session:
+            return await queries.take_lease(
+                session, name, self.executor_id, now, now + self._silence
+            )
+
+    async def release_lease(self, name: str) -> None:
+        async with self._database.write() as session:
+            await queries.release_lease(session, name, self.executor_id)
+
+    @asynccontextmanager
+    async def holding(self, name: str) -> AsyncIterator[None]:
+        """Wait for the lease, and keep it for the block."""
+        while not await self.take_lease(name):  # noqa: ASYNC110 - another process ends it
+            await asyncio.sleep(LEASE_POLL_S)
+        renewing = asyncio.create_task(self._renew(name))
+        try:
+            yield
+        finally:
+            renewing.cancel()
+            await asyncio.gather(renewing, return_exceptions=True)
+            await self.release_lease(name)
+
+    async def _renew(self, name: str) -> None:
+        while True:
+            await asyncio.sleep(self.silence_s / 3)
+            with contextlib.suppress(DBAPIError, OSError):  # the next one may still be in time
+                await self.take_lease(name)

@@ -1,0 +1,99 @@
+"""The roles apart, over one PostgreSQL and one artifact store: what a Kubernetes cluster runs."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+import pytest
+
+from guanaco import Client
+from guanaco.chat import Bot
+from guanaco.submissions import Outcome, Stage, Status
+from tests.e2e.test_killed_in_every_stage import is_running
+from tests.fixtures.hub import ControlledHub
+from tests.fixtures.postgres import PostgresServer
+from tests.fixtures.roles import Roles
+from tests.fixtures.up import eventually
+
+pytestmark = [pytest.mark.engine, pytest.mark.postgres]
+
+
+@pytest.fixture
+def roles(
+    tmp_path: Path, hub: ControlledHub, engine_python: Path, postgres: PostgresServer
+) -> Iterator[Roles]:
+    name = postgres.create()
+    with ExitStack() as stack:
+        stack.callback(postgres.drop, name)
+        yield stack.enter_context(
+            Roles(
+                tmp_path,
+                database_url=postgres.url(name),
+                hub_endpoint=hub.url,
+                engine_python=str(engine_python),
+            )
+        )
+
+
+@pytest.mark.parametrize("stage", [Stage.CHECK, Stage.SERIALIZE, Stage.STRESS])
+def test_another_worker_takes_over_from_one_that_was_killed(
+    roles: Roles, hub: ControlledHub, stage: Stage
+) -> None:
+    roles.migrate()
+    api = roles.start("api", "api-0")
+    first = roles.start("worker", "worker-0")
+    client = roles.client(api)
+    if stage is Stage.CHECK:
+        hub.hold("/config.json")
+    submission = client.submit("acme/tiny")
+    if stage is Stage.SERIALIZE:
+        eventually(lambda: is_running(client, submission.id, stage), f"{stage} stage")
+        hub.hold("/model.safetensors")
+    eventually(lambda: is_running(client, submission.id, stage), f"{stage} stage")
+
+    first.kill()
+    roles.start("worker", "worker-1")
+    hub.release()
+
+    done = client.wait(submission.id)
+    assert done.status is Status.DEPLOYED, done.failure
+    assert all(run.outcome is Outcome.DONE for run in done.stages)
+    attempts = {run.stage: run.attempts for run in done.stages}
+    assert attempts[stage] >= 2
+    assert client.preview(submission.id, Bot(name="Luna"), []).content
+    assert "took over 1 submissions of worker worker-0" in roles.log("worker-1")
+
+
+def test_each_role_answers_what_is_its_own_and_no_secret_is_logged(roles: Roles) -> None:
+    early = roles.launch("api", "api-0")
+    eventually(lambda: "guanaco migrate" in roles.log("api-0"), "a word on the missing migrations")
+    roles.migrate()
+    roles.wait(early)
+    worker = roles.start("worker", "worker-0")
+    client = roles.client(early)
+    done = client.wait(client.submit("acme/tiny").id)
+    assert done.status is Status.DEPLOYED, done.failure
+    eventually(lambda: answers(client, done.id), "an endpoint in the API's process")
+
+    with httpx.Client() as http:
+        assert http.get(f"{worker.base_url}/readyz").json() == {"status": "ok"}
+        assert http.get(f"{worker.base_url}/api/v1/leaderboard").status_code == 404
+        assert http.get(f"{worker.base_url}/metrics").status_code == 401
+        scraped = http.get(f"http://127.0.0.1:{worker.metrics_port}/metrics").text
+        assert 'guanaco_stage_duration_seconds_count{outcome="done",stage="publish"} 1.0' in scraped
+        assert 'guanaco_deployments{phase="ready"}' in scraped
+        gateway = http.get(f"http://127.0.0.1:{early.metrics_port}/metrics").text
+        assert 'guanaco_gateway_requests_total{outcome="ok"}' in gateway
+        assert 'route="/api/v1/submissions/{submission_id}/preview"' in gateway
+    assert early.stop(signal.SIGTERM) == 0
+    assert worker.stop(signal.SIGTERM) == 0
+    for name in ("api-0", "worker-0"):
+        assert not [secret for secret in roles.secrets if secret in roles.log(name)]
+
+
+def answers(client: Client, submission_id: str) -> bool:
+    return bool(client.preview(submission_id, Bot(name="Luna"), []).content)

@@ -1,0 +1,271 @@
+"""Every overlay, built as `kubectl apply -k` builds it: valid, and right where schemas do not look."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+
+from guanaco_server.settings import Settings
+from tests.fixtures.manifests import OVERLAYS, Object, build, name_of, of_kind, pod_templates, walk
+
+OLDEST, NEWEST = "1.28", "1.34"
+CUSTOM = {"monitoring.coreos.com/v1"}
+CLUSTER_WIDE = {"Namespace", "PriorityClass"}
+NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+QUANTITY = re.compile(r"\d+(\.\d+)?(m|[kMGTPE]i?|)")
+DURATION = re.compile(r"\d+(ms|s|m|h)")
+# What an operator makes before the first apply: docs/operating.md.
+GIVEN_SECRETS = {
+    "guanaco-database": {"url"},
+    "guanaco-artifacts": {"access-key-id", "secret-access-key"},
+    "guanaco-keys": {"pseudonym-key"},
+    "guanaco-hub": {"token"},
+    "guanaco-tls": set[str](),
+}
+OF_THE_ADAPTER = re.compile(r"GUANACO_(CLUSTER|KUBERNETES_\w+|ENGINE_IMAGE|SERIALIZER_IMAGE)")
+RESTRICTED_VOLUMES = {
+    "configMap",
+    "csi",
+    "downwardAPI",
+    "emptyDir",
+    "ephemeral",
+    "persistentVolumeClaim",
+    "projected",
+    "secret",
+}
+
+
+@pytest.fixture(scope="module", params=OVERLAYS)
+def objects(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> list[Object]:
+    return build(request.param, tmp_path_factory.mktemp(request.param))
+
+
+@pytest.mark.parametrize("version", [OLDEST, NEWEST])
+def test_every_object_is_valid(objects: list[Object], version: str) -> None:
+    for found in objects:
+        if found["apiVersion"] not in CUSTOM:
+            kubernetes_validate.validate(found, version, strict=True)
+
+
+def test_names_are_names_and_no_two_objects_have_the_same(objects: list[Object]) -> None:
+    names = [name_of(found) for found in objects]
+    assert sorted(set(names)) == sorted(names)
+    for found in objects:
+        assert NAME.fullmatch(found["metadata"]["name"]), name_of(found)
+        assert ("namespace" in found["metadata"]) == (found["kind"] not in CLUSTER_WIDE), name_of(
+            found
+        )
+    namespaces = {found["metadata"]["name"] for found in of_kind(objects, "Namespace")}
+    assert {found["metadata"].get("namespace") for found in objects} - {None} == namespaces
+
+
+def test_both_namespaces_enforce_restricted_pods(objects: list[Object]) -> None:
+    for namespace in of_kind(objects, "Namespace"):
+        for mode in ("enforce", "warn", "audit"):
+            assert (
+                namespace["metadata"]["labels"][f"pod-security.kubernetes.io/{mode}"]
+                == "restricted"
+            )
+
+
+def test_every_pod_is_restricted_and_can_live_with_a_read_only_root(objects: list[Object]) -> None:
+    for workload, template in pod_templates(objects):
+        spec = template["spec"]
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec), name_of(workload)
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["runAsUser"] > 0
+        assert spec["securityContext"]["seccompProfile"]["type"] == "RuntimeDefault"
+        for volume in spec["volumes"]:
+            assert set(volume) - {"name"} <= RESTRICTED_VOLUMES
+        for container in spec["containers"] + spec.get("initContainers", []):
+            context = container["securityContext"]
+            assert context["allowPrivilegeEscalation"] is False
+            assert context["readOnlyRootFilesystem"] is True
+            assert context["capabilities"] == {"drop": ["ALL"]}
+            assert not any("hostPort" in port for port in container.get("ports", []))
+            mounted = {mount["name"] for mount in container["volumeMounts"]}
+            assert mounted == {volume["name"] for volume in spec["volumes"]}
+            assert any(mount["mountPath"] == "/tmp" for mount in container["volumeMounts"])
+
+
+def test_selectors_find_pods_and_match_their_own_templates(objects: list[Object]) -> None:
+    labels = [template["metadata"]["labels"] for _, template in pod_templates(objects)]
+    for workload, template in pod_templates(objects):
+        if workload["kind"] != "Job":
+            wanted = workload["spec"]["selector"]["matchLabels"]
+            assert wanted.items() <= template["metadata"]["labels"].items(), name_of(workload)
+    for found in of_kind(objects, "Service"):
+        assert sum(matches({"matchLabels": found["spec"]["selector"]}, pod) for pod in labels) == 1
+    for found in of_kind(objects, "PodDisruptionBudget"):
+        assert sum(matches(found["spec"]["selector"], pod) for pod in labels) == 1
+    for found in of_kind(objects, "NetworkPolicy"):
+        selector = found["spec"]["podSelector"]
+        assert not selector or any(matches(selector, pod) for pod in labels), name_of(found)
+    for _, template in pod_templates(objects):
+        for spread in template["spec"].get("topologySpreadConstraints", []):
+            assert matches(spread["labelSelector"], template["metadata"]["labels"])
+
+
+def test_ports_are_ports_and_their_names_lead_somewhere(objects: list[Object]) -> None:
+    services = {found["metadata"]["name"]: found for found in of_kind(objects, "Service")}
+    for workload, template in pod_templates(objects):
+        for container in template["spec"]["containers"]:
+            named = {port["name"]: port["containerPort"] for port in container.get("ports", [])}
+            assert all(0 < port < 65_536 for port in named.values())
+            for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+                if workload["kind"] != "Job":
+                    assert container[probe]["httpGet"]["port"] in named
+            for service in services.values():
+                if service["spec"]["selector"] == template["metadata"]["labels"]:
+                    assert {port["targetPort"] for port in service["spec"]["ports"]} <= set(named)
+    for ingress in of_kind(objects, "Ingress"):
+        for key, backend in walk(ingress["spec"]):
+            if key == "service":
+                ports = {port["name"] for port in services[backend["name"]]["spec"]["ports"]}
+                assert backend["port"]["name"] in ports
+    for found in of_kind(objects, "NetworkPolicy"):
+        for key, port in walk(found["spec"]):
+            assert key != "port" or 0 < port < 65_536
+
+
+def test_quantities_are_quantities(objects: list[Object]) -> None:
+    places = ("requests", "limits", "hard", "default", "defaultRequest", "max", "min")
+    for found in of_kind(
+        objects, "Deployment", "StatefulSet", "Job", "ResourceQuota", "LimitRange"
+    ):
+        for key, value in walk(found["spec"]):
+            if key in places and isinstance(value, dict):
+                assert all(QUANTITY.fullmatch(str(amount)) for amount in value.values()), value
+            if key == "sizeLimit":
+                assert QUANTITY.fullmatch(value)
+
+
+def test_whatever_is_referred_to_is_there(objects: list[Object]) -> None:
+    there = {name_of(found) for found in objects}
+    for workload, template in pod_templates(objects):
+        namespace, spec = workload["metadata"]["namespace"], template["spec"]
+        assert f"ServiceAccount/{namespace}/{spec['serviceAccountName']}" in there
+        assert f"PriorityClass//{spec['priorityClassName']}" in there
+        for key, reference in walk(spec):
+            if key == "configMapRef":
+                assert f"ConfigMap/{namespace}/{reference['name']}" in there
+            if key == "secretKeyRef":
+                assert reference["key"] in GIVEN_SECRETS[reference["name"]]
+        if workload["kind"] == "StatefulSet":
+            assert f"Service/{namespace}/{workload['spec']['serviceName']}" in there
+    for scaler in of_kind(objects, "HorizontalPodAutoscaler"):
+        target = scaler["spec"]["scaleTargetRef"]
+        assert f"{target['kind']}/{scaler['metadata']['namespace']}/{target['name']}" in there
+    for binding in of_kind(objects, "RoleBinding"):
+        assert f"Role/{binding['metadata']['namespace']}/{binding['roleRef']['name']}" in there
+        for subject in binding["subjects"]:
+            assert f"ServiceAccount/{subject['namespace']}/{subject['name']}" in there
+
+
+def test_no_secret_is_written_down(objects: list[Object]) -> None:
+    assert of_kind(objects, "Secret") == []
+    for found in objects:
+        for key, value in walk(found):
+            if key == "env":
+                for variable in value:
+                    is_secret = re.search(
+                        r"SECRET|TOKEN|PASSWORD|_KEY|DATABASE_URL", variable["name"]
+                    )
+                    assert not is_secret or "secretKeyRef" in variable["valueFrom"], variable
+
+
+def test_every_variable_is_a_setting_with_a_value_that_it_can_have(objects: list[Object]) -> None:
+    known = {f"GUANACO_{name.upper()}" for name in Settings.model_fields}
+    given = dict[str, str]()
+    for found in of_kind(objects, "ConfigMap"):
+        given |= {key: value for key, value in found["data"].items() if key.startswith("GUANACO_")}
+    for _, template in pod_templates(objects):
+        for container in template["spec"]["containers"]:
+            given |= {variable["name"]: variable.get("value", "") for variable in container["env"]}
+    assert {
+        name for name in given if name not in known and not OF_THE_ADAPTER.fullmatch(name)
+    } == set()
+    Settings(
+        **{
+            name.removeprefix("GUANACO_").lower(): value
+            for name, value in given.items()
+            if value and name in known
+        }
+    )  # type: ignore[arg-type]
+
+
+def test_only_the_worker_has_a_token_and_it_may_do_what_it_does_and_no_more(
+    objects: list[Object],
+) -> None:
+    for workload, template in pod_templates(objects):
+        is_worker = workload["metadata"]["name"] == "guanaco-worker"
+        assert template["spec"]["automountServiceAccountToken"] is is_worker, name_of(workload)
+    for account in of_kind(objects, "ServiceAccount"):
+        assert account["automountServiceAccountToken"] is False
+    assert of_kind(objects, "ClusterRole", "ClusterRoleBinding") == []
+    (binding,) = of_kind(objects, "RoleBinding")
+    assert [subject["name"] for subject in binding["subjects"]] == ["guanaco-worker"]
+    (role,) = of_kind(objects, "Role")
+    allowed = {
+        resource: set(rule["verbs"]) for rule in role["rules"] for resource in rule["resources"]
+    }
+    assert not any(
+        "*" in {*rule["verbs"], *rule["resources"], *rule["apiGroups"]} for rule in role["rules"]
+    )
+    assert allowed["secrets"] == {"create", "patch"}
+    assert (
+        allowed["deployments"]
+        == allowed["jobs"]
+        == {"get", "list", "watch", "create", "patch", "delete"}
+    )
+    assert allowed["leases"] == {"get", "create", "update"}
+    assert allowed["pods/log"] == {"get"}
+    assert not {
+        "roles",
+        "rolebindings",
+        "serviceaccounts",
+        "pods/exec",
+        "nodes",
+        "configmaps",
+    } & set(allowed)
+
+
+def test_both_namespaces_deny_what_is_not_allowed(objects: list[Object]) -> None:
+    denying = {
+        found["metadata"]["namespace"]
+        for found in of_kind(objects, "NetworkPolicy")
+        if found["spec"] == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+    }
+    assert denying == {"guanaco", "guanaco-models"}
+
+
+def test_images_have_versions_and_the_executors_name_is_the_pods(objects: list[Object]) -> None:
+    for workload, template in pod_templates(objects):
+        for container in template["spec"]["containers"]:
+            assert re.search(r":\d+\.\d+\.\d+$", container["image"]), container["image"]
+            variables = {variable["name"]: variable for variable in container["env"]}
+            if workload["kind"] == "StatefulSet":
+                source = variables["GUANACO_EXECUTOR_ID"]["valueFrom"]["fieldRef"]["fieldPath"]
+                assert source == "metadata.name"
+
+
+def test_the_operators_page_names_every_secret(objects: list[Object]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "operating.md").read_text()
+    for name, keys in GIVEN_SECRETS.items():
+        assert name in page
+        assert all(key in page for key in keys)
+
+
+def matches(selector: dict[str, Any], labels: dict[str, str]) -> bool:
+    """As Kubernetes does; of expressions, those that are used here."""
+    for expression in selector.get("matchExpressions", []):
+        assert expression["operator"] == "In"
+        if labels.get(expression["key"]) not in expression["values"]:
+            return False
+    return bool(selector.get("matchLabels", {}).items() <= labels.items())

@@ -1,0 +1,110 @@
+"""What is scraped, alerted on and drawn: metrics that exist, and alerts that say what to do."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from guanaco_server.observability.metrics import Metrics
+from tests.fixtures.manifests import Object, build, of_kind
+
+USED = re.compile(r"\bguanaco_[a-z_]+\b")
+LABELS = re.compile(r"(guanaco_[a-z_]+)\{([^}]*)\}")
+DURATION = re.compile(r"\d+(s|m|h)")
+ACTION_CHARS = 60  # fewer cannot say what to do
+PAGE = Path(__file__).parents[2] / "docs" / "operating.md"
+
+
+@pytest.fixture(scope="module")
+def objects(tmp_path_factory: pytest.TempPathFactory) -> list[Object]:
+    return build("production", tmp_path_factory.mktemp("production"))
+
+
+def samples() -> dict[str, set[str]]:
+    """The labels of every series there can be."""
+    found: dict[str, set[str]] = {}
+    for metric in Metrics().described:
+        endings = ("_bucket", "_sum", "_count") if metric.kind == "histogram" else ("",)
+        for ending in endings:
+            found[metric.name + ending] = {*metric.labels, *(["le"] if ending == "_bucket" else [])}
+    return found
+
+
+def check_query(query: str) -> None:
+    known = samples()
+    names = USED.findall(query)
+    assert names, query
+    assert [name for name in names if name not in known] == []
+    for name, matchers in LABELS.findall(query):
+        assert set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", matchers)) <= known[name], query
+    for grouped in re.findall(r"by \(([^)]*)\)", query):
+        assert set(re.split(r",\s*", grouped)) <= set.union(*(known[name] for name in names)), query
+    assert query.count("(") == query.count(")")
+
+
+def test_every_alert_is_about_a_metric_that_exists_and_says_what_to_do(
+    objects: list[Object],
+) -> None:
+    (rules,) = of_kind(objects, "PrometheusRule")
+    assert set(rules["spec"]) == {"groups"}
+    page = PAGE.read_text()
+    for rule in rules["spec"]["groups"][0]["rules"]:
+        assert set(rule) == {"alert", "expr", "for", "labels", "annotations"}
+        assert re.fullmatch(r"Guanaco[A-Za-z]+", rule["alert"])
+        assert DURATION.fullmatch(rule["for"])
+        assert rule["labels"]["severity"] in ("warning", "critical")
+        assert set(rule["annotations"]) == {"summary", "action"}
+        assert len(rule["annotations"]["action"]) > ACTION_CHARS
+        assert f"**{rule['alert']}**" in page, "what to do at 3 in the morning"
+        check_query(rule["expr"])
+
+
+def test_every_outcome_that_an_alert_counts_can_be_one(objects: list[Object]) -> None:
+    from guanaco.errors import error_classes
+
+    (rules,) = of_kind(objects, "PrometheusRule")
+    for rule in rules["spec"]["groups"][0]["rules"]:
+        for outcomes in re.findall(r'requests_total\{outcome=~"([^"]+)"', rule["expr"]):
+            assert set(outcomes.split("|")) <= {*error_classes(), "internal"}
+
+
+def test_every_panel_draws_metrics_that_exist(objects: list[Object]) -> None:
+    (drawn,) = [
+        found
+        for found in of_kind(objects, "ConfigMap")
+        if found["metadata"]["name"] == "guanaco-dashboard"
+    ]
+    assert drawn["metadata"]["labels"] == {"grafana_dashboard": "1"}
+    dashboard = json.loads(drawn["data"]["guanaco.json"])
+    ids = [panel["id"] for panel in dashboard["panels"]]
+    assert len(set(ids)) == len(ids)
+    drawn_metrics: set[str] = set()
+    for panel in dashboard["panels"]:
+        for target in panel["targets"]:
+            check_query(target["expr"])
+            drawn_metrics |= set(USED.findall(target["expr"]))
+    for metric in Metrics().described:
+        assert any(name.startswith(metric.name) for name in drawn_metrics), (
+            f"{metric.name} is drawn nowhere"
+        )
+
+
+def test_what_is_scraped_is_there(objects: list[Object]) -> None:
+    (monitor,) = of_kind(objects, "ServiceMonitor")
+    assert set(monitor["spec"]) == {"selector", "namespaceSelector", "endpoints"}
+    (expression,) = monitor["spec"]["selector"]["matchExpressions"]
+    services = [
+        found
+        for found in of_kind(objects, "Service")
+        if found["metadata"]["labels"].get(expression["key"]) in expression["values"]
+    ]
+    assert {found["metadata"]["namespace"] for found in services} == set(
+        monitor["spec"]["namespaceSelector"]["matchNames"]
+    )
+    for endpoint in monitor["spec"]["endpoints"]:
+        assert DURATION.fullmatch(endpoint["interval"])
+        for service in services:
+            assert endpoint["port"] in {port["name"] for port in service["spec"]["ports"]}

@@ -1,0 +1,163 @@
+"""Workers that share a database: who lives, who takes over, who may do what only one may."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from guanaco.errors import WorkerGivenUp
+from guanaco_server.clock import FixedClock
+from guanaco_server.database.database import Database
+from guanaco_server.workers.heartbeat import Heartbeat
+from guanaco_server.workers.service import CLAIM_S, WorkerService
+
+SILENCE_S = 30.0
+
+
+class Duty:
+    def __init__(self) -> None:
+        self.runs = 0
+
+    async def start(self) -> None:
+        self.runs += 1
+
+    async def stop(self) -> None:
+        self.runs -= 1
+
+
+class Worker:
+    def __init__(self, database: Database, clock: FixedClock, name: str) -> None:
+        self.service = WorkerService(database, clock, name, SILENCE_S)
+        self.taken_over: list[str] = []
+        self.duty = Duty()
+        self.notes: list[bool] = []
+        self.heartbeat = Heartbeat(
+            self.service, self._take_over, (self.duty,), lambda is_here: self.notes.append(is_here)
+        )
+
+    async def start(self) -> None:
+        await self.heartbeat.enter()
+        await self.heartbeat.start()
+
+    async def _take_over(self, executor_id: str) -> int:
+        self.taken_over.append(executor_id)
+        return 1
+
+
+@pytest.fixture
+def clock() -> FixedClock:
+    return FixedClock()
+
+
+@pytest.fixture
+async def workers(database: Database, clock: FixedClock) -> Sequence[Worker]:
+    return [Worker(database, clock, name) for name in ("a", "b", "c")]
+
+
+async def test_one_survivor_takes_over_from_a_silent_worker(
+    workers: Sequence[Worker], clock: FixedClock
+) -> None:
+    for worker in workers:
+        await worker.service.enter()
+    for _ in range(7):
+        clock.advance(SILENCE_S / 6)
+        await asyncio.gather(*(worker.heartbeat.pulse() for worker in workers[1:]))
+    taken = [name for worker in workers for name in worker.taken_over]
+    assert taken == ["a"]
+    assert await workers[1].service.count_living() == 2
+
+
+async def test_a_worker_that_beats_is_left_alone(
+    workers: Sequence[Worker], clock: FixedClock
+) -> None:
+    for worker in workers:
+        await worker.service.enter()
+    for _ in range(20):
+        clock.advance(SILENCE_S / 2)
+        for worker in workers:
+            await worker.heartbeat.pulse()
+    assert [worker.taken_over for worker in workers] == [[], [], []]
+
+
+async def test_a_worker_that_was_given_up_ends_at_its_next_beat(
+    workers: Sequence[Worker], clock: FixedClock
+) -> None:
+    slow, other, _ = workers
+    await slow.service.enter()
+    await other.service.enter()
+    clock.advance(SILENCE_S + 1)
+    await other.service.beat()
+    await other.heartbeat.pulse()
+    with pytest.raises(WorkerGivenUp):
+        await slow.heartbeat.pulse()
+
+
+async def test_a_worker_that_comes_back_waits_until_its_work_was_taken_over(
+    workers: Sequence[Worker], clock: FixedClock
+) -> None:
+    dead, heir, _ = workers
+    await dead.service.enter()
+    await heir.service.enter()
+    clock.advance(SILENCE_S + 1)
+    assert await heir.service.claim("a")
+    assert not await dead.service.enter()
+    await heir.service.bury("a")
+    assert await dead.service.enter()
+
+
+async def test_a_survivor_that_dies_while_taking_over_is_succeeded(
+    workers: Sequence[Worker], clock: FixedClock
+) -> None:
+    dead, heir, second = workers
+    await dead.service.enter()
+    clock.advance(SILENCE_S + 1)
+    assert await heir.service.claim("a")
+    assert not await second.service.claim("a")
+    clock.advance(CLAIM_S + 1)
+    assert await second.service.claim("a")
+
+
+async def test_of_all_workers_one_is_on_duty_and_another_when_it_ends(
+    workers: Sequence[Worker],
+) -> None:
+    first, second, _ = workers
+    await first.start()
+    await second.start()
+    assert (first.duty.runs, second.duty.runs) == (1, 0)
+    await second.heartbeat.pulse()
+    assert second.duty.runs == 0
+
+    await first.heartbeat.stop()
+    await second.heartbeat.pulse()
+    assert (first.duty.runs, second.duty.runs) == (0, 1)
+    assert (first.notes, second.notes) == ([True, False], [True])
+    await second.heartbeat.stop()
+
+
+async def test_a_dead_workers_duty_passes_on(workers: Sequence[Worker], clock: FixedClock) -> None:
+    first, second, _ = workers
+    await first.service.enter()
+    await first.service.take_lease("reconcile")
+    await second.start()
+    clock.advance(SILENCE_S + 1)
+    await second.heartbeat.pulse()
+    assert second.duty.runs == 1
+    await second.heartbeat.stop()
+
+
+async def test_a_lease_is_held_by_one_at_a_time(workers: Sequence[Worker]) -> None:
+    inside: list[str] = []
+    most = 0
+
+    async def work(worker: Worker) -> None:
+        nonlocal most
+        async with worker.service.holding("serialize-x"):
+            inside.append(worker.service.executor_id)
+            most = max(most, len(inside))
+            await asyncio.sleep(0)
+            inside.pop()
+
+    await asyncio.gather(*(work(worker) for worker in workers))
+    assert most == 1
