@@ -29,6 +29,7 @@ class Kept(World):
     def __init__(self, database: Database) -> None:
         super().__init__(database)
         self.given_up: list[tuple[str, list[str]]] = []
+        self.is_leading = True
         self.reconciler = Reconciler(
             self.deployments,
             self.cluster,
@@ -36,6 +37,7 @@ class Kept(World):
             self._give_up,
             restart_limit=1,
             ready_timeout_s=60,
+            is_leading=lambda: self.is_leading,
         )
 
     async def _give_up(self, submission_id: str, lines: list[str]) -> None:
@@ -174,3 +176,22 @@ async def test_a_store_out_of_reach_counts_as_no_restart(database: Database) -> 
 
 async def _out_of_reach(key: str) -> dict[str, str]:
     raise StoreUnreachable("The store does not answer.")
+
+
+async def test_who_does_not_lead_stops_and_starts_nothing_and_knows_what_is_ready(
+    world: Kept,
+) -> None:
+    await world.make_ready()
+    world.is_leading = False
+    await world.reconciler.start()
+    await world.reconciler.stop()
+    assert world.deployments.endpoints() == {ID: "memory://1"}
+    world.cluster.die(NAME)
+    await world.cluster.apply_deployment(DeploymentSpec("m-stray", ("serve",)))
+    await world.reconciler.reconcile()
+    assert world.cluster.starts == [NAME, "m-stray"]
+    assert "m-stray" in await world.cluster.list_deployments()
+    world.is_leading = True
+    await world.reconciler.reconcile()
+    assert world.cluster.starts == [NAME, "m-stray", NAME]
+    assert await world.cluster.list_deployments() == [NAME]
