@@ -25,6 +25,8 @@ STATUS_BY_CLASS: dict[type[errors.GuanacoError], int] = {
     errors.Conflict: 409,
     errors.ModelTimedOut: 504,
     errors.Unavailable: 503,
+    errors.ClusterUnreachable: 503,
+    errors.ClusterRefused: 500,
     errors.SubmissionFailure: 422,
     errors.InvalidSettings: 500,
     errors.InternalFault: 500,

@@ -3,17 +3,19 @@ the API server and its nodes are the fake ones, the pods' commands run as proces
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from guanaco import Client
 from guanaco.accounts import Role
 from guanaco.bots import BOTS
 from guanaco.errors import GuanacoError
 from guanaco.submissions import Outcome, Stage, Status
 from tests.e2e.conftest import StartPlatform
-from tests.fixtures.kubernetes import FakeWorld, fake_world
+from tests.fixtures.kubernetes import FakeWorld, fake_world, shell
 from tests.fixtures.s3 import S3Server
 from tests.fixtures.up import Up, eventually
 
@@ -67,6 +69,9 @@ def test_from_submit_to_feedback_to_teardown_leaves_no_object(world: FakeWorld, 
     eventually(lambda: world.server.store.all("deployments"), "deployment that came back")
     eventually(lambda: _replies(app, opened.conversation_id), "reply of the server that came back")
 
+    asyncio.run(_leave_a_stray(world))
+    eventually(lambda: len(world.server.store.all("deployments")) == 1, "cluster without a stray")
+
     developer.teardown(submission.id)
     eventually(lambda: _left(world) == [], "cluster without an object of ours")
 
@@ -85,9 +90,14 @@ def test_what_the_cluster_cannot_do_is_one_sentence_for_the_developer(
     eventually(lambda: _left(world) == [], "cluster without an object of ours")
 
 
-def _replies(app: object, conversation_id: str) -> bool:
+async def _leave_a_stray(world: FakeWorld) -> None:
+    async with world.cluster("a worker of another time") as cluster:
+        await cluster.apply_deployment(shell("m-stray", "sleep 600"))
+
+
+def _replies(app: Client, conversation_id: str) -> bool:
     try:
-        return bool(app.send(conversation_id, "And now?"))  # type: ignore[attr-defined]
+        return bool(app.send(conversation_id, "And now?"))
     except GuanacoError:
         return False
 

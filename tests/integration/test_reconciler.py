@@ -270,3 +270,22 @@ async def test_what_lived_in_a_region_that_is_gone_is_moved_and_that_is_no_crash
 
 async def _out_of_reach(key: str) -> dict[str, str]:
     raise StoreUnreachable("The store does not answer.")
+
+
+async def test_who_does_not_lead_stops_and_starts_nothing_and_knows_what_is_ready(
+    world: Kept,
+) -> None:
+    await world.make_ready()
+    world.is_leader = False
+    await world.reconciler.start()
+    await world.reconciler.stop()
+    assert world.deployments.endpoints() == {ID: "memory://1"}
+    world.cluster.die(NAME)
+    await world.cluster.apply_deployment(DeploymentSpec("m-stray", ("serve",)))
+    await world.reconciler.reconcile()
+    assert world.cluster.starts == [NAME, "m-stray"]
+    assert "m-stray" in await world.cluster.list_deployments()
+    world.is_leader = True
+    await world.reconciler.reconcile()
+    assert world.cluster.starts == [NAME, "m-stray", NAME]
+    assert await world.cluster.list_deployments() == [NAME]

@@ -155,26 +155,31 @@ def test_nothing_keeps_a_pod_that_only_begins(found: Json) -> None:
 QUOTA = 'pods "s-1" is forbidden: exceeded quota: models, requested: pods=1'
 
 
+def refused(message: str) -> tuple[Json, Json]:
+    """A Deployment, and an event about it."""
+    failure = {"type": "ReplicaFailure", "status": "True", "message": message}
+    owner = {**pod({"conditions": [failure]}), "kind": "Deployment"}
+    return owner, {"reason": "FailedCreate", "message": message, "involvedObject": {"uid": "u-1"}}
+
+
 def test_a_quota_is_told_by_the_deployments_condition_and_by_the_jobs_events() -> None:
-    failure = {"type": "ReplicaFailure", "status": "True", "message": QUOTA}
-    problem = quota_problem({"status": {"conditions": [failure]}})
-    event = {"reason": "FailedCreate", "message": QUOTA, "involvedObject": {"uid": "u"}}
-    assert problem is not None
-    assert problem == creation_problem([event], "u")
-    assert problem.sentence == (
-        "The cluster's quota does not allow it: exceeded quota: models, requested: pods=1."
-    )
-    assert creation_problem([event], "other") is None
-    assert quota_problem({"status": {}}) is None
+    owner, event = refused(QUOTA)
+    for pending_s, is_final in ((60, False), (5, True)):
+        problem = quota_problem(owner, NOW, pending_s)
+        assert problem is not None
+        assert problem == creation_problem(owner, [event], NOW, pending_s)
+        assert problem.is_final is is_final
+        assert problem.sentence == (
+            "The cluster's quota does not allow it: exceeded quota: models, requested: pods=1."
+        )
+    other = {**event, "involvedObject": {"uid": "u-2"}}
+    assert creation_problem(owner, [other], NOW, PENDING_S) is None
+    assert quota_problem(pod({}), NOW, PENDING_S) is None
 
 
 def test_a_pod_security_refusal_is_told_too() -> None:
-    event = {
-        "reason": "FailedCreate",
-        "message": 'violates PodSecurity "restricted:latest"',
-        "involvedObject": {"uid": "u"},
-    }
-    problem = creation_problem([event], "u")
+    owner, _ = refused('violates PodSecurity "restricted:latest"')
+    problem = quota_problem(owner, NOW, PENDING_S)
     assert problem is not None
     assert problem.sentence.startswith("The cluster does not allow it: violates PodSecurity")
 

@@ -84,7 +84,11 @@ class Reconciler:
         await self._background.stop()
 
     async def reconcile(self) -> None:
-        """One look at everything."""
+        """One look at everything; who does not lead only learns."""
+        if not self._is_leader():
+            self._has_welcomed = False
+            await self._learn_all()
+            return
         self._deployments.take_suspects()
         if self._admission is not None:
             await self._admission.step()
@@ -104,17 +108,13 @@ class Reconciler:
                 await asyncio.wait_for(self._deployments.woken.wait(), INTERVAL_S)
             self._deployments.woken.clear()
             try:
-                await self._reconcile_as_leader()
+                await self._look_again()
             except (DBAPIError, OSError, *OUT_OF_REACH) as error:
                 logger.warning("reconciling failed, trying again: %s", error)
                 await asyncio.sleep(INTERVAL_S)
 
-    async def _reconcile_as_leader(self) -> None:
-        if not self._is_leader():
-            self._has_welcomed = False
-            await self._learn_all()
-            return
-        if not self._has_welcomed:
+    async def _look_again(self) -> None:
+        if self._is_leader() and not self._has_welcomed:
             await self._welcome_all()
         await self.reconcile()
 

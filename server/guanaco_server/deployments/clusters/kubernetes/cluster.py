@@ -161,6 +161,7 @@ class KubernetesCluster:
 
     async def _dismiss_ended(self, name: str, deployment: Json) -> None:
         """A server that exited is started again by a new pod, not when the cluster's back-off has run out."""
+        self._dismissed &= {pod["metadata"]["uid"] for pod in self._mirrors.all(POD).values()}
         state = await self.observe(name)
         if state is None or state.phase is not ReplicaPhase.EXITED:
             return

@@ -134,17 +134,19 @@ class JobRun:
         return next((pod for pod in unread if has_started(pod)), None)
 
     def _obstacle(self, job: Json) -> Problem | None:
-        pods = self._pods()
+        pods, now, pending_s = self._pods(), datetime.now(UTC), self._options.pending_s
         if not pods:
-            return creation_problem(self._mirrors.all(EVENT).values(), job["metadata"]["uid"])
-        return obstacle_of(pods[-1], datetime.now(UTC), self._options.pending_s)
+            return creation_problem(job, self._mirrors.all(EVENT).values(), now, pending_s)
+        return obstacle_of(pods[-1], now, pending_s)
 
     def _pods(self) -> list[Json]:
         """Of this very Job, the oldest first."""
         ours = [
             pod
             for pod in self._mirrors.pods(self._spec.name)
-            if any(owner["uid"] == self._uid for owner in pod["metadata"]["ownerReferences"])
+            if any(
+                owner["uid"] == self._uid for owner in pod["metadata"].get("ownerReferences", [])
+            )
         ]
         return sorted(ours, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
 

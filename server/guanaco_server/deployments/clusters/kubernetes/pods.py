@@ -66,7 +66,8 @@ def filled(resources: Resources, defaults: Resources) -> Resources:
 
 
 def _container(container: Json, secret: str, resources: Resources) -> Json:
-    environment = {"HOME": TMP, "TMPDIR": TMP} | container.pop("environment")
+    environment = {"HOME": TMP, "TMPDIR": TMP} | container["environment"]
+    further = {name: value for name, value in container.items() if name != "environment"}
     return {
         "name": CONTAINER,
         "env": [{"name": name, "value": _literal(value)} for name, value in environment.items()],
@@ -83,7 +84,7 @@ def _container(container: Json, secret: str, resources: Resources) -> Json:
             {"name": "cache", "mountPath": CACHE},
             *([{"name": "shm", "mountPath": "/dev/shm"}] if resources.gpu_count else []),  # noqa: S108
         ],
-        **container,
+        **further,
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 from guanaco_server.deployments.clusters.kubernetes.names import Json
 
@@ -74,24 +74,29 @@ def obstacle_of(pod: Json, now: datetime, pending_s: float) -> Problem | None:
     return None
 
 
-def quota_problem(deployment: Json) -> Problem | None:
-    """What keeps a Deployment from making pods at all."""
+def quota_problem(deployment: Json, now: datetime, pending_s: float) -> Problem | None:
+    """What keeps a Deployment from making pods at all. Room may come, as with machines."""
     failure = _condition(deployment.get("status", {}), "ReplicaFailure", "True")
-    return Problem(_refused(failure.get("message")), is_final=True) if failure else None
+    if failure is None:
+        return None
+    since = failure.get("lastTransitionTime", deployment["metadata"]["creationTimestamp"])
+    return Problem(_refused(failure.get("message")), _seconds_since(since, now) > pending_s)
 
 
-def creation_problem(events: Iterable[Json], uid: str) -> Problem | None:
+def creation_problem(
+    job: Json, events: Iterable[Json], now: datetime, pending_s: float
+) -> Problem | None:
     """What keeps a Job from making its pod, which only its events tell."""
+    uid = job["metadata"]["uid"]
     for event in events:
         if event.get("reason") == "FailedCreate" and event["involvedObject"].get("uid") == uid:
-            return Problem(_refused(event.get("message")), is_final=True)
+            return Problem(_refused(event.get("message")), age_of(job, now) > pending_s)
     return None
 
 
 def age_of(found: Json, now: datetime) -> float:
     """Seconds since it was made."""
-    made = datetime.fromisoformat(found["metadata"]["creationTimestamp"].replace("Z", "+00:00"))
-    return (now - made.astimezone(UTC)).total_seconds()
+    return _seconds_since(found["metadata"]["creationTimestamp"], now)
 
 
 def has_started(pod: Json) -> bool:
@@ -106,6 +111,10 @@ def is_running(pod: Json) -> bool:
 
 def is_leaving(pod: Json) -> bool:
     return bool(pod["metadata"].get("deletionTimestamp"))
+
+
+def _seconds_since(text: str, now: datetime) -> float:
+    return (now - datetime.fromisoformat(text.replace("Z", "+00:00"))).total_seconds()
 
 
 def _no_room(pod: Json, message: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from guanaco_server.deployments.clusters.cluster import ReplicaPhase, ReplicaState
-from guanaco_server.deployments.clusters.kubernetes.names import SPEC, Json
+from guanaco_server.deployments.clusters.kubernetes.names import Json
 from guanaco_server.deployments.clusters.kubernetes.problems import (
     Problem,
     ending_of,
@@ -51,15 +51,10 @@ def state_of(
     return ReplicaState(phase, endpoint, problem=problem.sentence)
 
 
-def spec_of(deployment: Json) -> str:
-    """The hash of what it was made from."""
-    return str(deployment["metadata"].get("labels", {}).get(SPEC))
-
-
 def _obstacle(
     deployment: Json, pods: Sequence[Json], now: datetime, pending_s: float
 ) -> Problem | None:
     if not pods:
-        return quota_problem(deployment)
+        return quota_problem(deployment, now, pending_s)
     found = [problem for pod in pods if (problem := obstacle_of(pod, now, pending_s))]
     return max(found, key=lambda problem: problem.is_final, default=None)

@@ -1,0 +1,69 @@
+"""As real clusters are reached: by TLS, with a certificate that the kubeconfig vouches for."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from guanaco.errors import ClusterUnreachable
+from guanaco_server.deployments.clusters.kubernetes.api import LEASE, KubernetesApi
+from guanaco_server.deployments.clusters.kubernetes.connecting import connect
+from tests.fixtures.fake_kubernetes.certificates import Certificate
+from tests.fixtures.fake_kubernetes.kubelet import Kubelet
+from tests.fixtures.fake_kubernetes.server import FakeKubernetes
+from tests.fixtures.kubernetes import FakeWorld, Lines, job, until
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[FakeWorld]:
+    with FakeKubernetes(Certificate.make(tmp_path)) as server, Kubelet(server) as kubelet:
+        yield FakeWorld(server, kubelet, tmp_path)
+
+
+def streams() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "kubernetes-stream"]
+
+
+async def test_a_job_by_tls_through_cuts_and_no_thread_outlives_the_cluster(
+    world: FakeWorld,
+) -> None:
+    lines = Lines()
+    async with world.cluster() as cluster:
+        running = asyncio.create_task(
+            cluster.run_job(job("for i in 1 2 3 4 5 6; do echo $i; sleep 0.2; done"), lines.take)
+        )
+        while not running.done():
+            await asyncio.sleep(0.4)
+            world.server.faults.cut_streams()
+        assert (await running).exit_code == 0
+        assert lines == ["1", "2", "3", "4", "5", "6"]
+        await until(are_watching)
+
+    async def none_is_left() -> bool:
+        return streams() == []
+
+    await until(none_is_left, within_s=5)
+
+
+async def are_watching() -> bool:
+    return len(streams()) == 4
+
+
+async def test_a_certificate_that_nobody_vouches_for_is_not_trusted(
+    world: FakeWorld, tmp_path: Path
+) -> None:
+    kubeconfig = world.server.write_kubeconfig(tmp_path / "other")
+    other = tmp_path / "elsewhere"
+    other.mkdir()
+    Certificate.make(other)
+    text = kubeconfig.read_text().replace(
+        str(tmp_path / "certificate.pem"), str(other / "certificate.pem")
+    )
+    kubeconfig.write_text(text)
+    api = KubernetesApi(connect("fake", str(kubeconfig)), "models", patience_s=0.3)
+    with pytest.raises(ClusterUnreachable, match="does not answer"):
+        await api.get(LEASE, "any")

@@ -1,0 +1,72 @@
+"""From the settings to a cluster: what is missing is said before anything starts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from guanaco.errors import InvalidSettings
+from guanaco_server.deployments.clusters.kubernetes.connecting import (
+    connect,
+    connected,
+    options_of,
+    split_context,
+)
+from guanaco_server.settings import Settings
+
+NEEDED: dict[str, object] = {
+    "cluster": "kubernetes",
+    "artifacts_url": "s3://models",
+    "engine_image": "engine:1",
+    "serializer_image": "serializer:1",
+    "kubernetes_engine_egress": ["10.0.0.0/8:443"],
+}
+
+
+def settings(**changes: object) -> Settings:
+    return Settings(**{**NEEDED, **changes})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("missing", sorted(NEEDED.keys() - {"cluster"}))
+def test_what_is_missing_is_named(missing: str) -> None:
+    given = {name: value for name, value in NEEDED.items() if name != missing}
+    with pytest.raises(InvalidSettings) as refused:
+        connected(Settings(**given))  # type: ignore[arg-type]
+    assert missing in f"{refused.value} {refused.value.hint}"
+
+
+@pytest.mark.parametrize(
+    ("text", "context", "namespace"),
+    [
+        ("in-cluster", "in-cluster", "guanaco"),
+        ("in-cluster:models", "in-cluster", "models"),
+        ("gpu", "gpu", "guanaco"),
+        ("gpu:models", "gpu", "models"),
+        ("arn:aws:eks:eu-west-1:1234:cluster/gpu", "arn:aws:eks:eu-west-1:1234:cluster/gpu", "guanaco"),
+        ("arn:aws:eks:eu-west-1:1234:cluster/gpu:models", "arn:aws:eks:eu-west-1:1234:cluster/gpu", "models"),
+    ],
+)  # fmt: skip
+def test_a_context_may_name_its_namespace(text: str, context: str, namespace: str) -> None:
+    assert split_context(text, "guanaco") == (context, namespace)
+
+
+@pytest.mark.parametrize("context", ["in-cluster", "nowhere"])
+def test_a_cluster_that_is_not_there_is_one_sentence(context: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidSettings, match="There is no Kubernetes context"):
+        connect(context, str(tmp_path / "none"))
+
+
+def test_options_come_from_the_settings() -> None:
+    options = options_of(settings(serializer_memory_bytes=2**30, executor_id="w-2"), "models")
+    assert options.namespace == "models"
+    assert options.worker == "w-2"
+    assert options.job_defaults.memory_bytes == 2**30 + 2**29
+
+
+def test_the_client_is_imported_late() -> None:
+    code = "import sys, guanaco_server.platform; print('kubernetes' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "False"
