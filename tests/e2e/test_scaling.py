@@ -47,8 +47,9 @@ def test_a_rated_submission_sleeps_and_its_next_message_wakes_it(
 
 
 @pytest.mark.engine
+@pytest.mark.parametrize("is_killed", [False, True], ids=["undisturbed", "killed-while-it-waits"])
 def test_a_new_submission_waits_for_room_and_goes_on_by_itself(
-    start_platform: StartPlatform,
+    start_platform: StartPlatform, is_killed: bool
 ) -> None:
     up = start_platform(max_model_servers=1, preempt_quiet_s=4)
     ada, bob = up.client(Role.DEVELOPER, "ada"), up.client(Role.DEVELOPER, "bob")
@@ -57,7 +58,13 @@ def test_a_new_submission_waits_for_room_and_goes_on_by_itself(
     opened = app.open_conversation("user-1", BOT, consent=True)
     app.send(opened.conversation_id, "Hello!")
 
-    second = deploy(bob, "Two")
+    second = bob.submit("acme/tiny", name="Two")
+    eventually(lambda: f"{second.id} waits for room: 1 of 1" in up.log, "waiting submission")
+    if is_killed:
+        up.kill()
+        up.start()
+    second = bob.wait(second.id)
+    assert second.status is Status.DEPLOYED, second.failure
     assert len(up.model_servers()) == 1
     lines = [event.message for event in bob.events(second.id)]
     assert any(

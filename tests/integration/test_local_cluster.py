@@ -19,10 +19,13 @@ import httpx
 import psutil
 import pytest
 
+from guanaco.submissions import GenerationParams
 from guanaco_server.deployments.clusters import local_processes
 from guanaco_server.deployments.clusters.cluster import DeploymentSpec, JobSpec, ReplicaPhase
 from guanaco_server.deployments.clusters.local import LocalCluster
 from guanaco_server.deployments.clusters.local_records import DeploymentRecord
+from guanaco_server.deployments.model_server import Generation, ServerLoad
+from guanaco_server.deployments.vllm_server import VllmServer
 
 ROOT = Path(__file__).parents[2]
 SCRIPTED = str(ROOT / "tests" / "fixtures" / "scripted_engine.py")
@@ -377,3 +380,30 @@ async def test_a_missing_program_is_named(cluster: LocalCluster) -> None:
     assert caught.value.filename == "/no/python"
     with pytest.raises(FileNotFoundError):
         await cluster.run_job(JobSpec("s-job", ("/no/python",)), ignore)
+
+
+async def test_more_replicas_than_one_machine_has_change_nothing(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    await cluster.apply_deployment(scripted())
+    first = leader(tmp_path)
+    await cluster.apply_deployment(replace(scripted(), replicas=3))
+    assert leader(tmp_path) == first
+
+
+async def test_a_server_says_how_many_requests_it_works_on(cluster: LocalCluster) -> None:
+    await cluster.apply_deployment(scripted("m-tiny", "--token-delay-ms", "100"))
+    state = await cluster.observe("m-tiny")
+    assert state is not None
+    await until(lambda: listens(state.endpoint))
+    server = VllmServer()
+    assert await server.load(state.endpoint) == ServerLoad(0, 0)
+    replies = [
+        server.generate(state.endpoint, Generation("m-tiny", "Hello", GenerationParams()))
+        for _ in range(2)
+    ]
+    await asyncio.gather(*(anext(reply) for reply in replies))
+    assert await server.load(state.endpoint) == ServerLoad(running=2, waiting=0)
+    for reply in replies:
+        await reply.aclose()
+    await server.close()
