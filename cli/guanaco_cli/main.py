@@ -13,12 +13,15 @@ import typer
 
 from guanaco_cli import (
     chat,
+    costs,
     doctor,
     feedback,
     keys,
     leaderboard,
     lifecycle,
     login,
+    plan,
+    recipe,
     submissions,
     submit,
     up,
@@ -27,7 +30,9 @@ from guanaco_cli.console import console
 from guanaco_cli.demo import command as demo
 from guanaco_cli.failures import report
 
-COMMANDS = (login, submit, submissions, chat, feedback, leaderboard, lifecycle, up, demo, doctor)
+COMMANDS = (
+    login, submit, submissions, chat, feedback, leaderboard, lifecycle, recipe, costs, plan, up, demo, doctor,
+)  # fmt: skip
 
 app = typer.Typer(
     name="guanaco",

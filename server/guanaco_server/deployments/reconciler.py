@@ -145,5 +145,11 @@ class Reconciler:
 
 def _deployment(row: DeploymentRow) -> Deployment:
     return Deployment(
-        row.submission_id, row.run, row.artifact_key, row.max_model_tokens, row.quantization
+        row.submission_id,
+        row.run,
+        row.artifact_key,
+        row.max_model_tokens,
+        row.quantization,
+        row.recipe,
+        row.developer,
     )

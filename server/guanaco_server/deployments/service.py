@@ -13,13 +13,16 @@ from enum import StrEnum
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from guanaco.recipes import Recipe
 from guanaco.submissions import Quantization
 from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.clock import Clock
+from guanaco_server.costs.meter import CostMeter
 from guanaco_server.database.database import Database
 from guanaco_server.deployments import queries
 from guanaco_server.deployments.clusters.cluster import Cluster, ReplicaPhase
 from guanaco_server.deployments.model_server import ModelServer
+from guanaco_server.deployments.recipes import RecipeChooser
 from guanaco_server.deployments.specs import (
     EngineOptions,
     deployment_name,
@@ -36,6 +39,8 @@ class Deployment:
     artifact_key: str
     max_model_tokens: int
     quantization: Quantization | None = None
+    recipe: Recipe | None = None
+    developer: str = ""
 
 
 class ServerState(StrEnum):
@@ -70,6 +75,8 @@ class DeploymentService:
         self._model_server = model_server
         self._store = store
         self._engine = engine
+        self._meter = CostMeter(engine.recipes.fleet.prices)
+        self.recipes = RecipeChooser(store, engine.recipes)
         self._endpoints: dict[str, str] = {}
         self._suspects: set[str] = set()
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -87,6 +94,7 @@ class DeploymentService:
     async def wish(self, deployment: Deployment) -> None:
         """Record that this should be served. Its server counts as starting until ``mark_ready``."""
         async with self._database.write() as session:
+            await self._meter.end(session, deployment.submission_id, self._clock.now())
             row = await queries.by_submission(session, deployment.submission_id)
             if row is None:
                 row = DeploymentRow(submission_id=deployment.submission_id)
@@ -95,6 +103,7 @@ class DeploymentService:
             row.artifact_key = deployment.artifact_key
             row.max_model_tokens = deployment.max_model_tokens
             row.quantization = deployment.quantization
+            row.recipe, row.developer = deployment.recipe, deployment.developer
             row.phase, row.restarts = Phase.STARTING, 0
             row.updated_at = self._clock.now()
         self._endpoints.pop(deployment.submission_id, None)
@@ -102,6 +111,7 @@ class DeploymentService:
     async def withdraw(self, session: AsyncSession, submission_id: str) -> None:
         """Within the caller's transaction: this should no longer be served. The reconciler stops the server."""
         await queries.remove(session, submission_id)
+        await self._meter.end(session, submission_id, self._clock.now())
         self._endpoints.pop(submission_id, None)
         self.woken.set()
 
@@ -110,6 +120,11 @@ class DeploymentService:
         async with self._database.write() as session:
             await self.withdraw(session, submission_id)
         await self.stop_unwanted(deployment_name(submission_id))
+
+    async def served_recipe(self, submission_id: str) -> Recipe | None:
+        async with self._database.read() as session:
+            row = await queries.by_submission(session, submission_id)
+            return row.recipe if row else None
 
     async def list_wishes(self) -> list[DeploymentRow]:
         async with self._database.read() as session:
@@ -133,6 +148,8 @@ class DeploymentService:
                     # Fresh ones each time: a server that starts again must not get those that expired.
                     await self._store.access(deployment.artifact_key) if is_remote(uri) else {},
                     deployment.quantization,
+                    deployment.recipe,
+                    self.recipes.resources(deployment.recipe),
                 )
             )
 
@@ -170,9 +187,13 @@ class DeploymentService:
     ) -> None:
         """Record the phase; ``READY`` with an endpoint makes the gateway use it, anything else makes it stop."""
         async with self._database.write() as session:
-            row = await queries.by_submission(session, submission_id)
+            row = await queries.locked(session, submission_id)
             if row is None:
                 return
+            if phase is Phase.READY:
+                await self._meter.begin(
+                    session, submission_id, row.developer, row.recipe, self._clock.now()
+                )
             row.phase, row.endpoint, row.updated_at = phase, endpoint, self._clock.now()
             if restarts is not None:
                 row.restarts = restarts
