@@ -12,7 +12,7 @@ import pytest
 
 from guanaco.accounts import Role
 from guanaco.recipes import Recipe, RecipeOverride
-from guanaco.submissions import Outcome
+from guanaco.submissions import Outcome, Quantization
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.reconciler import Reconciler
 from guanaco_server.deployments.specs import deployment_name
@@ -25,7 +25,7 @@ from guanaco_server.recipes.presets import QWEN3_235B_FP8
 from guanaco_server.recipes.prices import PriceTable
 from guanaco_server.recipes.recipe import Fleet, Needs, choose
 from guanaco_server.recipes.vllm_args import to_vllm_args
-from tests.fixtures.pipeline import ID, PipelineWorld, tiny_files
+from tests.fixtures.pipeline import ID, TICKET, PipelineWorld, tiny_files
 from tests.fixtures.world import World
 
 ROOT = Path(__file__).parents[2]
@@ -62,6 +62,10 @@ class GpuWorld(PipelineWorld):
 
 class PoorWorld(GpuWorld):
     budgets = Budgets(everybody=0.0)
+
+
+class AlmostPoorWorld(GpuWorld):
+    budgets = Budgets(everybody=2.4)
 
 
 async def put(world: World, **override: Any) -> Any:
@@ -186,6 +190,35 @@ async def test_a_family_that_nobody_knows_needs_an_admin_to_name_gpus(
     assert (await put(world, max_num_seqs=8)).json()["error"] == "unsupported_architecture"
     assert await world.deploy() is Outcome.DONE
     assert world.cluster.deployments[NAME].spec.resources.gpu_count == 2
+
+
+async def test_a_quantized_model_is_measured_unquantized_on_gpus_too(
+    database: Database, tmp_path: Path
+) -> None:
+    world = GpuWorld(database)
+    world.model_server.scores = [(-0.7,), (-0.71,)]
+    await world.serialized(tiny_files(tmp_path), quantization=Quantization.FP8)
+    assert await world.deploy() is Outcome.DONE
+    assert world.cluster.starts == [NAME, NAME]
+    command = world.cluster.deployments[NAME].spec.command
+    assert command.count("--quantization") == command.count("--tensor-parallel-size") == 1
+    recipe = await served(world)
+    assert recipe is not None
+    assert recipe.quantization is Quantization.FP8
+
+
+async def test_most_of_a_budget_is_a_warning_among_the_events(
+    database: Database, tmp_path: Path
+) -> None:
+    world = AlmostPoorWorld(database)
+    await world.serialized(tiny_files(tmp_path))
+    submission = await world.journal.load(TICKET)
+    await world.server_start.run(TICKET, submission)
+    assert not any(line.startswith("warning: The GPUs of ada") for line in await world.log())
+    world.clock.advance(3_600)
+    await world.server_start.run(TICKET, submission)
+    told = [line for line in await world.log() if line.startswith("warning: The GPUs of ada")]
+    assert "2.00 of this month's 2.40 USD" in told[0]
 
 
 async def test_a_used_up_budget_deploys_nothing_new(database: Database, tmp_path: Path) -> None:

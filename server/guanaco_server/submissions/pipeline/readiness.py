@@ -12,6 +12,7 @@ from guanaco.errors import (
     ModelServerTooSlow,
     QuantizationUnsupported,
 )
+from guanaco.recipes import Recipe
 from guanaco.submissions import Level, Stage, Submission
 from guanaco_server.costs.service import CostService
 from guanaco_server.deployments.service import Deployment, DeploymentService, ServerState
@@ -76,13 +77,7 @@ class ServerStart:
 
     async def _with_recipe(self, ticket: Ticket, deployment: Deployment) -> Deployment:
         """On GPUs, if the platform has any, and the developer's budget for them is not used up."""
-        recipe = await self._deployments.recipes.choose(
-            deployment.submission_id,
-            deployment.artifact_key,
-            deployment.max_model_tokens,
-            deployment.quantization,
-            await self._journal.recipe_override(ticket),
-        )
+        recipe = await self._recipe(ticket, deployment)
         if recipe is None:
             return deployment
         warning = await self._costs.require_within_budget(deployment.developer)
@@ -90,6 +85,15 @@ class ServerStart:
             await self._journal.log(ticket, Stage.DEPLOY, warning, level=Level.WARNING)
         await self._journal.log(ticket, Stage.DEPLOY, f"On {describe(recipe)}.")
         return replace(deployment, recipe=recipe)
+
+    async def _recipe(self, ticket: Ticket, deployment: Deployment) -> Recipe | None:
+        return await self._deployments.recipes.choose(
+            deployment.submission_id,
+            deployment.artifact_key,
+            deployment.max_model_tokens,
+            deployment.quantization,
+            await self._journal.recipe_override(ticket),
+        )
 
     async def _unquantized_perplexity(self, ticket: Ticket, deployment: Deployment) -> float | None:
         """Measured on a server of its own, which is stopped again; None when nothing is quantized."""
@@ -103,7 +107,9 @@ class ServerStart:
             Stage.DEPLOY,
             f"Serving the model unquantized first, to measure what {deployment.quantization} costs.",
         )
-        endpoint = await self._serve(ticket, replace(deployment, quantization=None))
+        unquantized = replace(deployment, quantization=None)
+        larger = await self._recipe(ticket, unquantized)  # it may need more GPUs
+        endpoint = await self._serve(ticket, replace(unquantized, recipe=larger))
         measured = await self._quantization.measure_unquantized(ticket, deployment, endpoint)
         await self._deployments.stop_server(ticket.submission_id)
         return measured
