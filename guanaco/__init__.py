@@ -28,12 +28,14 @@ if TYPE_CHECKING:
         Turn,
     )
     from guanaco.client import AsyncClient, Client
+    from guanaco.costs import Costs, DeveloperCost, SubmissionCost
     from guanaco.errors import Blame, GuanacoError
     from guanaco.feedback import Feedback, FeedbackPage, FeedbackRecorded
     from guanaco.formatters import load_formatter
     from guanaco.leaderboard import Leaderboard, LeaderboardRow, SubmissionMetrics
     from guanaco.profile import Profile
     from guanaco.prompts import PRESETS, PromptFormatter
+    from guanaco.recipes import Recipe, RecipeOverride, RecipeStatus
     from guanaco.submissions import (
         EventKind,
         Failure,
@@ -64,12 +66,14 @@ _ROOMS = {
         "Turn",
     ),
     "client": ("AsyncClient", "Client"),
+    "costs": ("Costs", "DeveloperCost", "SubmissionCost"),
     "errors": ("Blame", "GuanacoError"),
     "feedback": ("Feedback", "FeedbackPage", "FeedbackRecorded"),
     "formatters": ("load_formatter",),
     "leaderboard": ("Leaderboard", "LeaderboardRow", "SubmissionMetrics"),
     "profile": ("Profile",),
     "prompts": ("PRESETS", "PromptFormatter"),
+    "recipes": ("Recipe", "RecipeOverride", "RecipeStatus"),
     "submissions": (
         "EventKind",
         "Failure",
@@ -96,7 +100,9 @@ __all__ = [  # held to _ROOMS by a test
     "Client",
     "Conversation",
     "ConversationOpened",
+    "Costs",
     "CreatedKey",
+    "DeveloperCost",
     "EventKind",
     "Failure",
     "Feedback",
@@ -111,6 +117,9 @@ __all__ = [  # held to _ROOMS by a test
     "Profile",
     "PromptFormatter",
     "Quantization",
+    "Recipe",
+    "RecipeOverride",
+    "RecipeStatus",
     "Reply",
     "Role",
     "Sender",
@@ -119,6 +128,7 @@ __all__ = [  # held to _ROOMS by a test
     "Status",
     "StressReport",
     "Submission",
+    "SubmissionCost",
     "SubmissionEvent",
     "SubmissionMetrics",
     "Token",

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
-from guanaco import calls
+from guanaco import calls, gpu_calls
 from guanaco.feedback import Feedback
 from guanaco.profile import Profile
 from guanaco.submissions import Submission, SubmissionEvent
@@ -106,6 +106,10 @@ class Client:
     reactivate = _sent(calls.reactivate)
     redeploy = _sent(calls.redeploy)
     teardown = _sent(calls.teardown)
+    recipe = _sent(gpu_calls.recipe)
+    set_recipe = _sent(gpu_calls.set_recipe)
+    cost = _sent(gpu_calls.cost)
+    costs = _sent(gpu_calls.costs)
     feedback_page = _sent(calls.feedback_page)
     metrics = _sent(calls.metrics)
     leaderboard = _sent(calls.leaderboard)
@@ -182,6 +186,10 @@ class AsyncClient:
     reactivate = _awaited(calls.reactivate)
     redeploy = _awaited(calls.redeploy)
     teardown = _awaited(calls.teardown)
+    recipe = _awaited(gpu_calls.recipe)
+    set_recipe = _awaited(gpu_calls.set_recipe)
+    cost = _awaited(gpu_calls.cost)
+    costs = _awaited(gpu_calls.costs)
     feedback_page = _awaited(calls.feedback_page)
     metrics = _awaited(calls.metrics)
     leaderboard = _awaited(calls.leaderboard)

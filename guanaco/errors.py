@@ -5,6 +5,7 @@ GuanacoError
 │   ├── InvalidFormatter         a prompt template that may not be filled
 │   ├── ConsentRequired          the user has not agreed to talk to an experimental model
 │   ├── MessageTooLong           does not fit beside the persona into max_input_tokens
+│   ├── NoSuchGpu                the platform, or its table, has no GPU of that type
 │   └── PayloadTooLarge          the request's body is over the limit
 ├── Unauthenticated              no key, or one that is wrong or revoked
 ├── Forbidden                    a valid key whose role does not allow this
@@ -35,6 +36,8 @@ GuanacoError
 │   │   CorruptConfig, RemoteCode, UnsupportedArchitecture, UnsupportedAdapter, UnsupportedTokenizer,
 │   │   BadChatTemplate, ModelTooLarge, ContextTooLong                     (developer)
 │   ├── DiskFull, SerializerDied, EngineMissing                            (platform)
+│   ├── NoRecipe                 (platform) no GPUs of the platform can serve the model as it is wanted
+│   ├── BudgetExceeded           (developer) the developer's GPUs have cost the month's budget
 │   ├── ModelServerDied          (developer) it could not start or kept dying
 │   ├── ModelServerTooSlow       (developer) not ready within the time allowed
 │   ├── ContentCheckFailed       (developer) it serves, but what it says cannot be used
@@ -53,6 +56,7 @@ from __future__ import annotations
 from guanaco.error_base import Blame, GuanacoError, error_classes
 from guanaco.failures import (
     BadChatTemplate,
+    BudgetExceeded,
     ClusterRefused,
     ClusterUnreachable,
     ContentCheckFailed,
@@ -66,6 +70,7 @@ from guanaco.failures import (
     ModelServerDied,
     ModelServerTooSlow,
     ModelTooLarge,
+    NoRecipe,
     PickleWeights,
     QuantizationTooLossy,
     QuantizationUnsupported,
@@ -89,6 +94,7 @@ __all__ = [
     "ArtifactNotFound",
     "BadChatTemplate",
     "Blame",
+    "BudgetExceeded",
     "ClusterRefused",
     "ClusterUnreachable",
     "Conflict",
@@ -121,6 +127,8 @@ __all__ = [
     "ModelUnavailable",
     "ModelWaking",
     "NoModelAvailable",
+    "NoRecipe",
+    "NoSuchGpu",
     "NotFound",
     "NothingToRegenerate",
     "PayloadTooLarge",
@@ -170,6 +178,14 @@ class ConsentRequired(InvalidInput):
 
 class MessageTooLong(InvalidInput):
     code = "message_too_long"
+
+
+class NoSuchGpu(InvalidInput):
+    code = "no_such_gpu"
+
+    def __init__(self, name: str, known: list[str]) -> None:
+        there = f"there are {', '.join(known)}" if known else "the platform has none configured"
+        super().__init__(f"There is no GPU of the type {name[:40]!r} here: {there}.")
 
 
 class PayloadTooLarge(InvalidInput):

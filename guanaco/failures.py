@@ -122,6 +122,21 @@ class SerializerDied(SubmissionFailure):
     is_retryable = True
 
 
+class NoRecipe(SubmissionFailure):
+    code = "no_recipe"
+    blame = Blame.PLATFORM
+
+
+class BudgetExceeded(SubmissionFailure):
+    code = "budget_exceeded"
+
+    def __init__(self, developer: str, spent: float, budget: float, currency: str) -> None:
+        super().__init__(
+            f"The GPUs of {developer} have cost {spent:,.2f} {currency} this month, and the budget is {budget:,.2f} {currency}.",
+            hint="Tear submissions down and wait for the next month, or ask the operator for a larger budget.",
+        )
+
+
 class EngineMissing(SubmissionFailure):
     code = "engine_missing"
     blame = Blame.PLATFORM

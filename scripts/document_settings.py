@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from pydantic.fields import FieldInfo
+
 from guanaco_server.settings import GIB, Settings
 
 PAGE = Path(__file__).parents[1] / "docs" / "settings.md"
@@ -26,9 +28,16 @@ This page is written by `make docs` from `server/guanaco_server/settings.py`.
 def page() -> str:
     rows = (
         f"| `{name}` | `GUANACO_{name.upper()}` | {_default(field.default)} | {_cell(field.description)} |\n"
-        for name, field in Settings.model_fields.items()
+        for name, field in _in_order().items()
     )
     return HEAD + "".join(rows)
+
+
+def _in_order() -> dict[str, FieldInfo]:
+    """The class's own, then those of the parts that it is put together from."""
+    own = Settings.__annotations__
+    fields = Settings.model_fields
+    return dict(sorted(fields.items(), key=lambda field: field[0] not in own))
 
 
 def _default(value: Any) -> str:

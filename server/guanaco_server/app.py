@@ -15,6 +15,7 @@ from guanaco_server.accounts import api as accounts_api
 from guanaco_server.accounts.auth import Auth
 from guanaco_server.body_limit import BodyLimit
 from guanaco_server.chat import api as chat_api
+from guanaco_server.costs import api as costs_api
 from guanaco_server.feedback import api as feedback_api
 from guanaco_server.leaderboard import api as leaderboard_api
 from guanaco_server.observability.exposition import CONTENT_TYPE, scrape
@@ -22,6 +23,7 @@ from guanaco_server.observability.http import Observed
 from guanaco_server.platform import Platform
 from guanaco_server.routing import api as routing_api
 from guanaco_server.submissions import api as submissions_api
+from guanaco_server.submissions import recipe_api
 
 
 def create_app(platform: Platform) -> FastAPI:
@@ -52,6 +54,8 @@ def include_routes(app: FastAPI, platform: Platform) -> None:
     auth = Auth(platform.accounts)
     app.include_router(accounts_api.router(platform.accounts, auth))
     app.include_router(submissions_api.router(platform.submissions, platform.events, auth))
+    app.include_router(recipe_api.router(platform.submissions, auth))
+    app.include_router(costs_api.router(platform.costs, platform.submissions.require_visible, auth))
     app.include_router(routing_api.router(platform.routing, auth))
     app.include_router(
         chat_api.router(platform.conversations, platform.replies, platform.previews, auth)

@@ -30,6 +30,7 @@ from guanaco_server.chat.measured import MeasuredReplyGenerator
 from guanaco_server.chat.previews import PreviewService
 from guanaco_server.chat.replies import ReplyService
 from guanaco_server.clock import SystemClock
+from guanaco_server.costs.service import CostService
 from guanaco_server.data_dir import DataDir
 from guanaco_server.database.database import Database
 from guanaco_server.database.migrations import upgrade
@@ -111,6 +112,7 @@ class Platform:
         sleeper = Sleeper(self.database, clock, self._deployments, settings.wake_wait_s)
         self.accounts = AccountService(self.database, clock)
         self.submissions = SubmissionService(self.database, clock, self._changes, self._deployments)
+        self.costs = CostService(self.database, clock, settings.budgets)
         self.events = EventFeed(self.database)
         self._journal = Journal(self.database, clock, self._changes, self._deployments)
 
@@ -189,6 +191,7 @@ class Platform:
                     self._model_server,
                     settings.quantization_max_perplexity_ratio,
                 ),
+                self.costs,
                 settings.ready_timeout_s,
             ),
             stress=StressService(
@@ -364,6 +367,7 @@ def _engine(settings: Settings) -> EngineOptions:
         args=tuple(settings.engine_args),
         cache_dir=Path(CACHE) if in_pods else settings.engine_cache_path.absolute(),
         cache_bytes=settings.engine_cache_bytes,
+        recipes=settings.recipe_policy,
     )
 
 

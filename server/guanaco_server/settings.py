@@ -19,10 +19,12 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from guanaco_server.gpu_settings import GpuSettings
+
 GIB = 1024**3
 
 
-class Settings(BaseSettings):
+class Settings(GpuSettings):
     model_config = SettingsConfigDict(env_prefix="GUANACO_", frozen=True, extra="ignore")
 
     # The platform itself

@@ -154,6 +154,12 @@ def test_ctrl_c_leaves_the_remote_work_running_and_says_how_to_follow_it(
         (["keys", "create", "--role", "admin", "--name", "no spaces"], "--name: It should be"),
         (["chat", "x", "--bot", "nobody"], "marlowe"),
         (["feedback", "x", "--json", "--csv"], "not both"),
+        (["recipe", "x", "--gpus", "0"], "--gpus: "),
+        (["recipe", "x", "--flag", "--model=y"], "is the platform's own"),
+        (["recipe", "x", "--env", "A"], "--env takes NAME=VALUE"),
+        (["recipe", "x", "--clear", "--gpus", "2"], "--clear takes back"),
+        (["costs", "--month", "may"], "--month takes a month like 2026-11"),
+        (["costs", "x", "--month", "2026-11"], "--month does not go with it"),
         (["nonsense"], "No such command"),
     ],
 )  # fmt: skip
@@ -222,7 +228,18 @@ def test_status_shows_what_is_not_the_default_of_the_weights(server: Any, capsys
     assert ["base", "org/base", "at", "beef"] in lines
 
 
+COST = {
+    "submission_id": "x", "developer": "alice", "gpu_hours": 4, "cost": 12, "since": AT, "until": AT,
+    "currency": "USD", "gpus_now": 2,
+}  # fmt: skip
+RECIPE = {"gpu_type": "H100", "gpu_count": 2, "tensor_parallel": 2, "max_model_len": 2_048}
 READING = [
+    (["recipe", "x"], {"submission_id": "x", "override": {"gpus": 8}, "served": RECIPE}),
+    (["costs"], {
+        "gpu_hours": 4, "cost": 12, "since": AT, "until": AT, "currency": "USD", "submissions": [COST],
+        "developers": [{"developer": "alice", "gpu_hours": 4, "cost": 12, "budget": 24}],
+    }),
+    (["costs", "x"], COST),
     (["submissions"], [submission_json()]),
     (["status", "x"], submission_json()),
     (["keys", "list"], []),
@@ -326,6 +343,35 @@ def test_chat_says_one_message_and_shows_the_very_prompt(server: Any, capsys: An
     assert is_safe(shown.err)
     assert run(["chat", "x", "--message", "hello", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["prompt"].startswith("the prompt")
+
+
+def test_a_recipe_is_set_by_its_options_and_taken_back_by_clear(server: Any, capsys: Any) -> None:
+    answer = {"submission_id": "x", "override": None, "served": None}
+    script = server(httpx.Response(200, json=answer))
+    options = ["--gpu", "H100", "--gpus", "2", "--no-expert-parallel", "--kv-cache-dtype", "fp8"]
+    rest = ["--flag", "--enforce-eager", "--env", "A=b=c"]
+    assert run(["recipe", "x", *options, *rest]) == 0
+    assert "guanaco redeploy x" in capsys.readouterr().err
+    request = script.requests[0]
+    assert (request.method, request.url.path) == ("PUT", "/api/v1/submissions/x/recipe")
+    sent = {name: value for name, value in json.loads(request.content).items() if value is not None}
+    assert sent == {
+        "gpu": "H100", "gpus": 2, "expert_parallel": False, "kv_cache_dtype": "fp8",
+        "flags": ["--enforce-eager"], "environment": {"A": "b=c"},
+    }  # fmt: skip
+    assert run(["recipe", "x", "--clear"]) == 0
+    cleared = json.loads(script.requests[1].content)
+    assert not any(cleared.values())
+
+
+def test_costs_of_a_month_are_from_its_first_moment_to_its_last(server: Any) -> None:
+    answer = {"gpu_hours": 0, "cost": 0, "since": AT, "until": AT, "currency": "USD"}
+    script = server(httpx.Response(200, json=answer | {"submissions": [], "developers": []}))
+    assert run(["costs", "--month", "2026-12"]) == 0
+    assert dict(script.requests[0].url.params) == {
+        "since": "2026-12-01T00:00:00+00:00",
+        "until": "2027-01-01T00:00:00+00:00",
+    }
 
 
 @pytest.mark.parametrize("verb", ["cancel", "deactivate", "reactivate", "teardown"])

@@ -17,6 +17,11 @@ async def by_submission(session: AsyncSession, submission_id: str) -> Deployment
     return await session.get(DeploymentRow, submission_id)
 
 
+async def locked(session: AsyncSession, submission_id: str) -> DeploymentRow | None:
+    """Until the transaction ends nobody else gets it so."""
+    return await session.get(DeploymentRow, submission_id, with_for_update=True)
+
+
 async def all_rows(session: AsyncSession) -> Sequence[DeploymentRow]:
     return (await session.scalars(select(DeploymentRow))).all()
 

@@ -13,14 +13,17 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from guanaco.recipes import Recipe
 from guanaco.submissions import Quantization
 from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.clock import Clock
+from guanaco_server.costs.meter import CostMeter
 from guanaco_server.database.database import Database
 from guanaco_server.deployments import queries
 from guanaco_server.deployments.clusters.cluster import Cluster
 from guanaco_server.deployments.looks import Sighting, look
 from guanaco_server.deployments.model_server import ModelServer
+from guanaco_server.deployments.recipes import RecipeChooser
 from guanaco_server.deployments.specs import (
     EngineOptions,
     deployment_name,
@@ -40,7 +43,8 @@ class Deployment:
     max_model_tokens: int
     quantization: Quantization | None = None
     replicas: int = 1
-    gpu_count: int = 1
+    recipe: Recipe | None = None
+    developer: str = ""
 
     @staticmethod
     def of(row: DeploymentRow) -> Deployment:
@@ -51,8 +55,14 @@ class Deployment:
             row.max_model_tokens,
             row.quantization,
             row.wanted_replicas,
-            row.gpu_count,
+            row.recipe,
+            row.developer,
         )
+
+    @property
+    def gpu_count(self) -> int:
+        """Of one replica; a server without a recipe counts as one."""
+        return self.recipe.gpu_count if self.recipe else 1
 
 
 class DeploymentService:
@@ -74,6 +84,8 @@ class DeploymentService:
         self._store = store
         self._engine = engine
         self._first_phase = Phase.WAITING if is_budgeted else Phase.STARTING
+        self._meter = CostMeter(engine.recipes.fleet.prices)
+        self.recipes = RecipeChooser(store, engine.recipes)
         self._endpoints: dict[str, str] = {}
         self._spares: dict[str, tuple[str, ...]] = {}
         self._suspects: set[str] = set()
@@ -113,6 +125,7 @@ class DeploymentService:
     async def wish(self, deployment: Deployment) -> None:
         """Record that this should be served. Its server counts as starting until ``mark_ready``; what has room keeps it."""
         async with self._database.write() as session:
+            await self._meter.end(session, deployment.submission_id, self._clock.now())
             row = await queries.by_submission(session, deployment.submission_id)
             has_room = row is not None and row.run == deployment.run and row.phase.has_server
             if row is None:
@@ -125,6 +138,7 @@ class DeploymentService:
             row.artifact_key = deployment.artifact_key
             row.max_model_tokens = deployment.max_model_tokens
             row.quantization = deployment.quantization
+            row.recipe, row.developer = deployment.recipe, deployment.developer
             row.phase, row.restarts = Phase.STARTING if has_room else self._first_phase, 0
             row.updated_at = self._clock.now()
         self._endpoints.pop(deployment.submission_id, None)
@@ -132,6 +146,7 @@ class DeploymentService:
     async def withdraw(self, session: AsyncSession, submission_id: str) -> None:
         """Within the caller's transaction: this should no longer be served. The reconciler stops the server."""
         await queries.remove(session, submission_id)
+        await self._meter.end(session, submission_id, self._clock.now())
         self._endpoints.pop(submission_id, None)
         self.woken.set()
 
@@ -144,6 +159,10 @@ class DeploymentService:
     async def find(self, submission_id: str) -> DeploymentRow | None:
         async with self._database.read() as session:
             return await queries.by_submission(session, submission_id)
+
+    async def served_recipe(self, submission_id: str) -> Recipe | None:
+        row = await self.find(submission_id)
+        return row.recipe if row else None
 
     async def waits_for(self, submission_id: str) -> str | None:
         """Why it has no room yet, in a sentence; None when it has."""
@@ -177,6 +196,8 @@ class DeploymentService:
                 # Fresh ones each time: a server that starts again must not get those that expired.
                 await self._store.access(deployment.artifact_key) if is_remote(uri) else {},
                 deployment.quantization,
+                deployment.recipe,
+                self.recipes.resources(deployment.recipe),
             )
             await self._cluster.apply_deployment(replace(spec, replicas=deployment.replicas))
 
@@ -207,13 +228,15 @@ class DeploymentService:
     ) -> None:
         """Record the phase; ``READY`` with an endpoint makes the gateway use it, anything else makes it stop."""
         async with self._database.write() as session:
-            row = await queries.by_submission(session, submission_id)
+            row = await queries.locked(session, submission_id)
             if row is None:
                 return
             now = self._clock.now()
             took_s = (now - row.updated_at).total_seconds()
             if phase is Phase.READY and row.phase.is_getting_ready and took_s < LONGEST_START_S:
                 row.start_s = took_s
+            if phase is Phase.READY:
+                await self._meter.begin(session, submission_id, row.developer, row.recipe, now)
             row.phase, row.endpoint, row.updated_at = phase, endpoint, now
             if restarts is not None:
                 row.restarts = restarts

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from guanaco.recipes import Recipe
 from guanaco.submissions import Quantization
-from guanaco_server.deployments.clusters.cluster import DeploymentSpec
+from guanaco_server.deployments.clusters.cluster import DeploymentSpec, Resources
 from guanaco_server.engine.artifact_source import URLS_VARIABLE
+from guanaco_server.recipes.policy import NO_RECIPES, RecipePolicy
+from guanaco_server.recipes.vllm_args import quantization_args, to_vllm_args
 
 NAME_CHARS = 48
-ENGINE_QUANTIZATION = {  # vLLM 0.32's names for what it quantizes while loading
-    Quantization.FP8: "fp8_per_channel",  # weights by channel, activations by token: its most exact fp8
-    Quantization.INT8: "int8_per_channel_weight_only",  # a mixture's experts, and nothing else
-}
+ANY_MACHINE = Resources()
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class EngineOptions:
     args: tuple[str, ...]
     cache_dir: Path | None = None
     cache_bytes: int = 0
+    recipes: RecipePolicy = NO_RECIPES
 
 
 def deployment_name(submission_id: str) -> str:
@@ -50,6 +51,8 @@ def model_server_spec(
     engine: EngineOptions,
     urls: Mapping[str, str],
     quantization: Quantization | None = None,
+    recipe: Recipe | None = None,
+    resources: Resources = ANY_MACHINE,
 ) -> DeploymentSpec:
     """Another run has another spec, so that a redeploy gets a fresh server; other ``urls`` make no other."""
     return DeploymentSpec(
@@ -61,14 +64,23 @@ def model_server_spec(
             *("--name", submission_id),
             *("--host", "{host}"),
             *("--port", "{port}"),
-            *("--max-model-len", str(max_model_tokens)),
-            *(("--quantization", ENGINE_QUANTIZATION[quantization]) if quantization else ()),
+            *_model_arguments(max_model_tokens, quantization, recipe),
             *engine.args,
         ),
-        environment={"GUANACO_RUN": str(run)},
+        environment={**(recipe.environment if recipe else {}), "GUANACO_RUN": str(run)},
         secrets={URLS_VARIABLE: json.dumps(dict(urls))} if urls else {},
+        resources=resources,
         submission_id=submission_id,
     )
+
+
+def _model_arguments(
+    max_model_tokens: int, quantization: Quantization | None, recipe: Recipe | None
+) -> tuple[str, ...]:
+    """The deployment says how it is quantized now: a quantized one is measured unquantized first."""
+    if recipe is not None:
+        return to_vllm_args(recipe.model_copy(update={"quantization": quantization}))
+    return ("--max-model-len", str(max_model_tokens), *quantization_args(quantization))
 
 
 def _cache_arguments(engine: EngineOptions) -> tuple[str, ...]:

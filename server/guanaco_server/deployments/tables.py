@@ -8,9 +8,10 @@ from enum import StrEnum
 from sqlalchemy import ForeignKey, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
+from guanaco.recipes import Recipe
 from guanaco.submissions import Quantization
 from guanaco_server.database.tables import Table
-from guanaco_server.database.types import EnumText, UtcDateTime
+from guanaco_server.database.types import EnumText, Pydantic, UtcDateTime
 
 
 class Phase(StrEnum):
@@ -51,6 +52,8 @@ class DeploymentRow(Table):
     artifact_key: Mapped[str] = mapped_column(String(64))
     max_model_tokens: Mapped[int]
     quantization: Mapped[Quantization | None] = mapped_column(EnumText(Quantization))
+    recipe: Mapped[Recipe | None] = mapped_column(Pydantic(Recipe))
+    developer: Mapped[str] = mapped_column(String(64), default="")
     phase: Mapped[Phase] = mapped_column(EnumText(Phase))
     endpoint: Mapped[str | None] = mapped_column(String(255))
     restarts: Mapped[int] = mapped_column(default=0)

@@ -31,6 +31,7 @@ from guanaco_server.deployments.scaling.usage import Ownership
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.submissions import lifecycle, queries
 from guanaco_server.submissions.changes import StatusChanges
+from guanaco_server.submissions.recipes import RecipeService
 from guanaco_server.submissions.tables import StageRunRow, SubmissionRow
 
 SLUG_CHARS = 80
@@ -65,6 +66,7 @@ class SubmissionService:
         self._clock = clock
         self._changes = changes
         self._deployments = deployments
+        self.recipes = RecipeService(database, clock, deployments)
 
     async def submit(
         self, account: Account, request: SubmissionRequest, idempotency_key: str | None

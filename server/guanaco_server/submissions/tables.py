@@ -9,6 +9,7 @@ from sqlalchemy import BigInteger, ForeignKey, Index, String, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
 from guanaco.prompts import PromptFormatter
+from guanaco.recipes import RecipeOverride
 from guanaco.submissions import (
     EventKind,
     Failure,
@@ -45,6 +46,7 @@ class SubmissionRow(Table):
     formatter: Mapped[PromptFormatter] = mapped_column(Pydantic(PromptFormatter))
     dtype: Mapped[WeightDtype] = mapped_column(EnumText(WeightDtype), default=WeightDtype.AUTO)
     quantization: Mapped[Quantization | None] = mapped_column(EnumText(Quantization))
+    recipe_override: Mapped[RecipeOverride | None] = mapped_column(Pydantic(RecipeOverride))
     base_repo: Mapped[str | None] = mapped_column(String(193))
     base_commit: Mapped[str | None] = mapped_column(String(64))
     architecture: Mapped[str | None] = mapped_column(String(128))

@@ -9,6 +9,7 @@ from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.errors import GuanacoError, IllegalTransition, SubmissionFailure
+from guanaco.recipes import RecipeOverride
 from guanaco.submissions import (
     EventKind,
     Failure,
@@ -61,6 +62,10 @@ class Journal:
     async def load(self, ticket: Ticket) -> Submission:
         async with self._database.read() as session:
             return read_submission(await _row(session, ticket))
+
+    async def recipe_override(self, ticket: Ticket) -> RecipeOverride | None:
+        async with self._database.read() as session:
+            return (await _row(session, ticket)).recipe_override
 
     async def list_queued(self) -> list[Ticket]:
         async with self._database.read() as session:

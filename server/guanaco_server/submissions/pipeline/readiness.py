@@ -14,16 +14,18 @@ from guanaco.errors import (
     QuantizationUnsupported,
     SubmissionFailure,
 )
+from guanaco.recipes import Recipe
 from guanaco.submissions import Level, Stage, Submission
+from guanaco_server.costs.service import CostService
 from guanaco_server.deployments.looks import ServerState, Sighting
 from guanaco_server.deployments.service import Deployment, DeploymentService
 from guanaco_server.submissions.pipeline.content_checks import ContentChecks
 from guanaco_server.submissions.pipeline.journal import Journal, Ticket
 from guanaco_server.submissions.pipeline.quantization_check import QuantizationCheck
+from guanaco_server.submissions.recipes import describe, max_model_tokens
 
 POLL_S = 0.25
 EVIDENCE_LINES = 5
-TEMPLATE_TOKENS = 8  # room for special tokens that vLLM may add to a prompt
 ERROR_MARKS = ("ERROR", "Error:", "error:", "Exception", "CRITICAL")
 
 
@@ -34,18 +36,20 @@ class ServerStart:
         deployments: DeploymentService,
         content: ContentChecks,
         quantization: QuantizationCheck,
+        costs: CostService,
         ready_timeout_s: float,
     ) -> None:
         self._journal = journal
         self._deployments = deployments
         self._content = content
         self._quantization = quantization
+        self._costs = costs
         self._ready_timeout_s = ready_timeout_s
 
     async def run(self, ticket: Ticket, submission: Submission) -> None:
         """From the wish to replies that pass. A server found again after a kill is waited for, not started twice."""
         await self._content.check_files(ticket, submission)
-        deployment = deployment_of(ticket, submission)
+        deployment = await self._with_recipe(ticket, deployment_of(ticket, submission))
         if deployment.quantization is not None:
             await self._quantization.require_possible(
                 deployment.artifact_key, deployment.quantization
@@ -74,6 +78,26 @@ class ServerStart:
             f"The model server was not ready within {self._ready_timeout_s:,.0f} s."
         )
 
+    async def _with_recipe(self, ticket: Ticket, deployment: Deployment) -> Deployment:
+        """On GPUs, if the platform has any, and the developer's budget for them is not used up."""
+        recipe = await self._recipe(ticket, deployment)
+        if recipe is None:
+            return deployment
+        warning = await self._costs.require_within_budget(deployment.developer)
+        if warning is not None:
+            await self._journal.log(ticket, Stage.DEPLOY, warning, level=Level.WARNING)
+        await self._journal.log(ticket, Stage.DEPLOY, f"On {describe(recipe)}.")
+        return replace(deployment, recipe=recipe)
+
+    async def _recipe(self, ticket: Ticket, deployment: Deployment) -> Recipe | None:
+        return await self._deployments.recipes.choose(
+            deployment.submission_id,
+            deployment.artifact_key,
+            deployment.max_model_tokens,
+            deployment.quantization,
+            await self._journal.recipe_override(ticket),
+        )
+
     async def _unquantized_perplexity(self, ticket: Ticket, deployment: Deployment) -> float | None:
         """Measured on a server of its own, which is stopped again; None when nothing is quantized."""
         if deployment.quantization is None:
@@ -86,7 +110,9 @@ class ServerStart:
             Stage.DEPLOY,
             f"Serving the model unquantized first, to measure what {deployment.quantization} costs.",
         )
-        endpoint = await self._serve(ticket, replace(deployment, quantization=None))
+        unquantized = replace(deployment, quantization=None)
+        larger = await self._recipe(ticket, unquantized)  # it may need more GPUs
+        endpoint = await self._serve(ticket, replace(unquantized, recipe=larger))
         measured = await self._quantization.measure_unquantized(ticket, deployment, endpoint)
         await self._deployments.stop_server(ticket.submission_id)
         return measured
@@ -157,13 +183,13 @@ def _death(submission_id: str, sighting: Sighting, seen: list[str]) -> Submissio
 
 def deployment_of(ticket: Ticket, submission: Submission) -> Deployment:
     assert submission.artifact_key is not None, "the serialize stage is done"
-    params = submission.params
     return Deployment(
         submission.id,
         ticket.run,
         submission.artifact_key,
-        params.max_input_tokens + params.max_output_tokens + TEMPLATE_TOKENS,
+        max_model_tokens(submission.params),
         submission.quantization,
+        developer=submission.developer,
     )
 
 

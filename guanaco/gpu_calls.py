@@ -1,0 +1,38 @@
+"""The calls about GPUs: a submission's recipe, and what GPUs cost. As calls.py, which has all others."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from guanaco.calls import API, _get, _of
+from guanaco.costs import Costs, SubmissionCost
+from guanaco.recipes import RecipeOverride, RecipeStatus
+from guanaco.wire import Call
+
+
+def recipe(submission_id: str) -> Call[RecipeStatus]:
+    """Which GPUs serve a submission and how, and what an admin has set."""
+    return _get(_of(submission_id, "recipe"), parse=RecipeStatus.model_validate_json)
+
+
+def set_recipe(submission_id: str, override: RecipeOverride) -> Call[RecipeStatus]:
+    """From the next redeploy on; an empty override leaves all to the platform again. Admin."""
+    return Call(
+        method="PUT",
+        path=f"{API}{_of(submission_id, 'recipe')}",
+        json=override.model_dump(mode="json"),
+        parse=RecipeStatus.model_validate_json,
+        is_repeatable=True,
+    )
+
+
+def cost(submission_id: str) -> Call[SubmissionCost]:
+    """What a submission's GPUs have cost so far."""
+    return _get(_of(submission_id, "cost"), parse=SubmissionCost.model_validate_json)
+
+
+def costs(*, since: datetime | None = None, until: datetime | None = None) -> Call[Costs]:
+    """What all GPUs have cost: this calendar month, unless told otherwise. Admin."""
+    times = {"since": since, "until": until}
+    params = {name: at.isoformat() for name, at in times.items() if at is not None}
+    return _get("/costs", parse=Costs.model_validate_json, params=params)

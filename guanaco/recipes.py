@@ -1,0 +1,112 @@
+"""How a model is served: on which GPUs, split how, with which arguments; and what an admin wants otherwise."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+
+from guanaco.submissions import Quantization
+
+OWN_FLAGS = frozenset(  # the platform's own, which a recipe may not change
+    {
+        "--model",
+        "--host",
+        "--port",
+        "--served-model-name",
+        "--load-format",
+        "--model-loader-extra-config",
+        "--max-model-len",
+        "--trust-remote-code",
+        "--config",
+        "--api-key",
+    }
+)
+FLAG = re.compile(r"--[a-z][a-z0-9-]*(=.+)?")
+VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*")
+
+
+class ImageKind(StrEnum):
+    """Which build of vLLM the model server needs."""
+
+    CUDA = "cuda"
+    ROCM = "rocm"
+    CPU = "cpu"
+
+
+class KvCacheDtype(StrEnum):
+    """``auto`` is the model's own type."""
+
+    AUTO = "auto"
+    FP8 = "fp8"
+
+
+def _check_flag(flag: str) -> str:
+    if FLAG.fullmatch(flag) is None:
+        raise ValueError("A flag looks like --name or --name=value")
+    if flag.partition("=")[0] in OWN_FLAGS:
+        raise ValueError(f"{flag.partition('=')[0]} is the platform's own")
+    return flag
+
+
+def _check_variables(environment: dict[str, str]) -> dict[str, str]:
+    if wrong := next((name for name in environment if VARIABLE.fullmatch(name) is None), None):
+        raise ValueError(f"{wrong[:80]!r} is no name of a variable")
+    return environment
+
+
+Flag = Annotated[str, StringConstraints(max_length=512), AfterValidator(_check_flag)]
+Environment = Annotated[dict[str, str], AfterValidator(_check_variables)]
+GpuCount = Annotated[int, Field(ge=1, le=64)]
+
+
+class Recipe(BaseModel):
+    """One replica: ``gpu_count`` GPUs of one type, which is ``tensor_parallel`` times ``data_parallel``."""
+
+    model_config = ConfigDict(frozen=True)
+
+    gpu_type: str
+    gpu_count: int
+    tensor_parallel: int = 1
+    data_parallel: int = 1
+    expert_parallel: int = Field(default=1, description="GPUs over which whole experts are spread.")
+    gpu_memory_utilization: float = 0.92
+    kv_cache_dtype: KvCacheDtype = KvCacheDtype.AUTO
+    quantization: Quantization | None = None
+    max_num_seqs: int = 256
+    max_model_len: int
+    flags: tuple[str, ...] = ()
+    environment: dict[str, str] = {}
+    image: ImageKind = ImageKind.CUDA
+    sessions: int | None = Field(
+        default=None, description="Sessions of max_model_len tokens that fit; None if nobody knows."
+    )
+
+
+class RecipeOverride(BaseModel):
+    """What an admin wants otherwise for a submission; None leaves it to the platform."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    gpu: str | None = Field(default=None, description="A type of GPU that the platform has.")
+    gpus: GpuCount | None = Field(default=None, description="GPUs of one replica.")
+    tensor_parallel: GpuCount | None = None
+    data_parallel: GpuCount | None = None
+    expert_parallel: bool | None = Field(
+        default=None, description="Whether a mixture's experts are spread whole over the GPUs."
+    )
+    gpu_memory_utilization: float | None = Field(default=None, ge=0.1, le=0.98)
+    kv_cache_dtype: KvCacheDtype | None = None
+    max_num_seqs: int | None = Field(default=None, ge=1, le=4_096)
+    flags: list[Flag] = Field(default=[], max_length=32, description="Further vLLM flags.")
+    environment: Environment = Field(default={}, max_length=32)
+
+
+class RecipeStatus(BaseModel):
+    """``override`` counts from the next redeploy on; ``served`` is what the model server runs with now."""
+
+    submission_id: str
+    override: RecipeOverride | None
+    served: Recipe | None

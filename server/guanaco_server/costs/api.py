@@ -1,0 +1,44 @@
+"""What GPUs cost, over HTTP: all for an admin, a submission's own for its developer."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+
+from fastapi import APIRouter
+from pydantic import AwareDatetime
+
+from guanaco.accounts import Role
+from guanaco.costs import Costs, SubmissionCost
+from guanaco.submissions import Submission
+from guanaco_server.accounts.auth import Auth
+from guanaco_server.accounts.service import Account
+from guanaco_server.costs.service import CostService
+
+RequireVisible = Callable[[Account, str], Awaitable[Submission]]
+
+
+def router(costs: CostService, require_visible: RequireVisible, auth: Auth) -> APIRouter:
+    routes = APIRouter(prefix="/api/v1", tags=["costs"])
+    admin = auth.require(Role.ADMIN)
+    developer = auth.require(Role.DEVELOPER)
+
+    @routes.get("/costs")
+    async def read_costs(
+        since: AwareDatetime | None = None,
+        until: AwareDatetime | None = None,
+        account: Account = admin,
+    ) -> Costs:
+        return await costs.costs(_utc(since), _utc(until))
+
+    @routes.get("/submissions/{submission_id}/cost")
+    async def read_cost(submission_id: str, account: Account = developer) -> SubmissionCost:
+        submission = await require_visible(account, submission_id)
+        return await costs.of_submission(submission.id, submission.developer)
+
+    return routes
+
+
+def _utc(at: datetime | None) -> datetime | None:
+    """Months begin at midnight UTC."""
+    return None if at is None else at.astimezone(UTC)

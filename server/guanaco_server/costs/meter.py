@@ -1,0 +1,58 @@
+"""Notes when a deployment's GPUs begin and cease to cost: from ready until nobody wishes for it.
+
+    ready → an interval begins, unless one is open     (again after a restart of the platform: the same one goes on)
+    its server dies and is started again → it goes on  (the GPUs stay taken)
+    withdrawn, or deployed anew → it ends
+    other replicas → it ends, and another one begins
+
+Each within the transaction that changes the deployment, so that the two never differ.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from guanaco.recipes import Recipe
+from guanaco_server.costs import queries
+from guanaco_server.costs.tables import GpuIntervalRow
+from guanaco_server.recipes.prices import PriceTable
+
+
+class CostMeter:
+    def __init__(self, prices: PriceTable) -> None:
+        self._prices = prices
+
+    async def begin(
+        self,
+        session: AsyncSession,
+        submission_id: str,
+        developer: str,
+        recipe: Recipe | None,
+        at: datetime,
+        replicas: int = 1,
+    ) -> None:
+        """Nothing without GPUs; may be repeated. Of two callers at once the deployment's row lets one in first."""
+        if recipe is None:
+            return
+        known = await queries.open_interval(session, submission_id)
+        if known is not None and known.replicas == replicas:
+            return
+        await queries.close(session, submission_id, at)
+        if replicas == 0:
+            return
+        session.add(
+            GpuIntervalRow(
+                submission_id=submission_id,
+                developer=developer,
+                gpu_type=recipe.gpu_type,
+                gpu_count=recipe.gpu_count,
+                replicas=replicas,
+                gpu_hour_price=self._prices.per_hour(recipe.gpu_type),
+                began_at=at,
+            )
+        )
+
+    async def end(self, session: AsyncSession, submission_id: str, at: datetime) -> None:
+        await queries.close(session, submission_id, at)

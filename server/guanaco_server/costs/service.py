@@ -1,0 +1,141 @@
+"""From intervals to hours and money: GPUs · replicas · hours · price, of the part that lies within the time asked for."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from datetime import datetime
+
+from guanaco.costs import Costs, DeveloperCost, Spending, SubmissionCost
+from guanaco.errors import BudgetExceeded, InvalidInput
+from guanaco_server.clock import Clock
+from guanaco_server.costs import queries
+from guanaco_server.costs.tables import GpuIntervalRow
+from guanaco_server.database.database import Database
+from guanaco_server.recipes.budgets import WARNING_SHARE, Budgets
+
+HOUR_S = 3_600
+
+logger = logging.getLogger(__name__)
+
+
+class CostService:
+    def __init__(self, database: Database, clock: Clock, budgets: Budgets) -> None:
+        self._database = database
+        self._clock = clock
+        self._budgets = budgets
+
+    async def costs(self, since: datetime | None = None, until: datetime | None = None) -> Costs:
+        """Of all submissions; from the month's first moment until now, unless told otherwise."""
+        now = self._clock.now()
+        until = min(until or now, now)
+        since = since or _month_of(until)
+        if since > until:
+            raise InvalidInput("`since` must not be after `until`, nor in the future.")
+        async with self._database.read() as session:
+            rows = await queries.between(session, since, until)
+        return Costs(
+            **_spending(rows, since, until).model_dump(),
+            since=since,
+            until=until,
+            currency=self._budgets.currency,
+            developers=self._by_developer(rows, since, until),
+            submissions=self._by_submission(rows, since, until),
+        )
+
+    async def of_submission(self, submission_id: str, developer: str) -> SubmissionCost:
+        """All that it has cost so far."""
+        now = self._clock.now()
+        async with self._database.read() as session:
+            rows = await queries.of_submission(session, submission_id)
+        since = min((row.began_at for row in rows), default=now)
+        return self._submission(submission_id, developer, rows, since, now)
+
+    async def require_within_budget(self, developer: str) -> str | None:
+        """Before a new deployment: BudgetExceeded when the month's is used up; a sentence when most of it is."""
+        budget = self._budgets.of(developer)
+        if budget is None:
+            return None
+        now = self._clock.now()
+        async with self._database.read() as session:
+            rows = await queries.between(session, _month_of(now), now, developer)
+        spent = _spending(rows, _month_of(now), now).cost
+        if spent >= budget:
+            raise BudgetExceeded(developer, spent, budget, self._budgets.currency)
+        if spent < WARNING_SHARE * budget:
+            return None
+        warning = f"The GPUs of {developer} have cost {spent:,.2f} of this month's {budget:,.2f} {self._budgets.currency}; at the whole budget nothing new is deployed."
+        logger.warning(warning)
+        return warning
+
+    def _by_developer(
+        self, rows: Iterable[GpuIntervalRow], since: datetime, until: datetime
+    ) -> list[DeveloperCost]:
+        groups = _grouped(rows, lambda row: row.developer)
+        found = [
+            DeveloperCost(
+                **_spending(own, since, until).model_dump(),
+                developer=developer,
+                budget=self._budgets.of(developer),
+            )
+            for developer, own in groups.items()
+        ]
+        return sorted(found, key=lambda one: (-one.cost, one.developer))
+
+    def _by_submission(
+        self, rows: Iterable[GpuIntervalRow], since: datetime, until: datetime
+    ) -> list[SubmissionCost]:
+        groups = _grouped(rows, lambda row: row.submission_id)
+        found = [
+            self._submission(submission_id, own[0].developer, own, since, until)
+            for submission_id, own in groups.items()
+        ]
+        return sorted(found, key=lambda one: (-one.cost, one.submission_id))
+
+    def _submission(
+        self,
+        submission_id: str,
+        developer: str,
+        rows: Iterable[GpuIntervalRow],
+        since: datetime,
+        until: datetime,
+    ) -> SubmissionCost:
+        rows = list(rows)
+        return SubmissionCost(
+            **_spending(rows, since, until).model_dump(),
+            submission_id=submission_id,
+            developer=developer,
+            since=since,
+            until=until,
+            currency=self._budgets.currency,
+            gpus_now=sum(row.gpu_count * row.replicas for row in rows if row.ended_at is None),
+        )
+
+
+def _spending(rows: Iterable[GpuIntervalRow], since: datetime, until: datetime) -> Spending:
+    hours = [(row, _gpu_hours(row, since, until)) for row in rows]
+    return Spending(
+        gpu_hours=sum(spent for _, spent in hours),
+        cost=sum(spent * row.gpu_hour_price for row, spent in hours),
+    )
+
+
+def _gpu_hours(row: GpuIntervalRow, since: datetime, until: datetime) -> float:
+    """A clock that was set back makes none less than nothing."""
+    ended = min(row.ended_at or until, until)
+    seconds = max(0.0, (ended - max(row.began_at, since)).total_seconds())
+    return seconds / HOUR_S * row.gpu_count * row.replicas
+
+
+def _month_of(at: datetime) -> datetime:
+    return at.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+
+
+def _grouped(
+    rows: Iterable[GpuIntervalRow], key: Callable[[GpuIntervalRow], str]
+) -> dict[str, list[GpuIntervalRow]]:
+    groups: defaultdict[str, list[GpuIntervalRow]] = defaultdict(list)
+    for row in rows:
+        groups[key(row)].append(row)
+    return groups

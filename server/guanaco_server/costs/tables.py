@@ -1,0 +1,31 @@
+"""When which GPUs were held, for whom, and at which price."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import ForeignKey, Index, String
+from sqlalchemy.orm import Mapped, mapped_column
+
+from guanaco_server.database.tables import Table
+from guanaco_server.database.types import UtcDateTime
+
+
+class GpuIntervalRow(Table):
+    """Open as long as ``ended_at`` is none. The price stays as it was, whatever the price table says later."""
+
+    __tablename__ = "gpu_intervals"
+    __table_args__ = (
+        Index("ix_gpu_intervals_submission_id", "submission_id"),
+        Index("ix_gpu_intervals_ended_at", "ended_at"),
+    )
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    submission_id: Mapped[str] = mapped_column(ForeignKey("submissions.id"))
+    developer: Mapped[str] = mapped_column(String(64))
+    gpu_type: Mapped[str] = mapped_column(String(32))
+    gpu_count: Mapped[int]
+    replicas: Mapped[int]
+    gpu_hour_price: Mapped[float]
+    began_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    ended_at: Mapped[datetime | None] = mapped_column(UtcDateTime)

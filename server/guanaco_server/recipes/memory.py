@@ -1,0 +1,160 @@
+"""What one GPU of a replica holds.
+
+    budget       memory · gpu_memory_utilization
+    weights      ((attention + dense) · bytes + (vocabulary + routers) · 2) / tensor + experts · bytes / GPUs
+    KV a token   layers · 2 · max(1, kv heads / tensor) · head dim · bytes       (GQA, arXiv 2305.13245)
+                 layers · (kv rank + rope dim) · bytes, whole on each GPU        (MLA, arXiv 2405.04434, section 2.1)
+    a session    that, times its tokens; layers with a sliding window stop at the window
+    activations  of the largest batch of a step, and the logits of max_num_seqs replies in float32, twice
+    overhead     the driver's context with its libraries, and the captured graphs
+    sessions     data · ⌊(budget - weights - activations - overhead) / session⌋
+
+More GPUs than KV heads store each head several times: twice the GPUs then hold no more sessions of their own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from guanaco.recipes import KvCacheDtype
+from guanaco.submissions import Quantization
+from guanaco_server.recipes.hardware import Gpu, Vendor
+from guanaco_server.recipes.model_shape import ModelShape
+from guanaco_server.recipes.parameters import count_parameters
+
+GIB = 1024**3
+BLOCK_TOKENS = 16  # vLLM's pages of the KV cache
+CONTEXT_BYTES = GIB  # CUDA or HIP context, BLAS workspaces, buffers of NCCL or RCCL
+GRAPH_BYTES = GIB  # vLLM 0.32 takes the graphs out of the same budget; its log shows 0.4 to 1.2 GiB
+UTILIZATION = 0.92  # vLLM 0.32's own default
+MAX_NUM_SEQS = 256
+
+
+@dataclass(frozen=True)
+class Placement:
+    """One replica's GPUs: ``data`` groups, each of which splits every layer over ``tensor`` GPUs."""
+
+    tensor: int
+    data: int = 1
+    is_expert_parallel: bool = False
+
+    @property
+    def gpus(self) -> int:
+        return self.tensor * self.data
+
+
+@dataclass(frozen=True)
+class Model:
+    """``served_bytes`` is the exact size of the weights, where their headers were read."""
+
+    name: str
+    shape: ModelShape
+    served_bytes: int | None = None
+    quantization: Quantization | None = None
+
+
+@dataclass(frozen=True)
+class Serving:
+    """What of a recipe decides over memory."""
+
+    placement: Placement
+    context_tokens: int
+    kv_cache: KvCacheDtype = KvCacheDtype.AUTO
+    utilization: float = UTILIZATION
+    max_num_seqs: int = MAX_NUM_SEQS
+
+    @property
+    def kv_bytes(self) -> int:
+        return 1 if self.kv_cache is KvCacheDtype.FP8 else 2
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """Bytes of one GPU; ``sessions`` of the whole replica."""
+
+    weights: float
+    activations: float
+    overhead: float
+    kv_cache: float
+    session: float
+    sessions: int
+
+
+def plan_memory(model: Model, gpu: Gpu, serving: Serving) -> MemoryPlan:
+    """``sessions`` is 0 where not even one fits beside the weights."""
+    weights = weights_a_gpu(model, serving.placement)
+    activations = activation_bytes(model.shape, gpu, serving)
+    overhead = float(CONTEXT_BYTES + GRAPH_BYTES)
+    left = max(0.0, gpu.memory_bytes * serving.utilization - weights - activations - overhead)
+    session = session_bytes(model.shape, serving, serving.context_tokens)
+    sessions = serving.placement.data * int(left // session)
+    return MemoryPlan(weights, activations, overhead, left, session, sessions)
+
+
+def weight_bytes(model: Model) -> float:
+    """Of all weights together, as they are served."""
+    fixed, experts = _parts(model)
+    return fixed + experts
+
+
+def weights_a_gpu(model: Model, placement: Placement) -> float:
+    fixed, experts = _parts(model)
+    return fixed / placement.tensor + experts / placement.gpus
+
+
+def touched_weights(model: Model, placement: Placement, tokens: int) -> float:
+    """Bytes of weights that one GPU reads for a step of so many tokens: of the experts those that any token chose."""
+    fixed, experts = _parts(model)
+    shape = model.shape.experts
+    share = 1 - (1 - shape.active / shape.total) ** tokens if shape else 0.0
+    return fixed / placement.tensor + experts / placement.gpus * share
+
+
+def session_bytes(shape: ModelShape, serving: Serving, tokens: int) -> float:
+    """The KV cache of one session on each GPU of its group."""
+    tokens = -(-tokens // BLOCK_TOKENS) * BLOCK_TOKENS
+    if shape.latent is not None:
+        a_layer = (shape.latent.kv_rank + shape.latent.rope_dim) * serving.kv_bytes
+    else:
+        heads = max(1, -(-shape.kv_heads // serving.placement.tensor))
+        a_layer = 2 * heads * shape.head_dim * serving.kv_bytes
+    windowed = min(tokens, shape.window or tokens)
+    full_layers = shape.layers - shape.sliding_layers
+    return float(a_layer * (full_layers * tokens + shape.sliding_layers * windowed))
+
+
+def activation_bytes(shape: ModelShape, gpu: Gpu, serving: Serving) -> float:
+    """Residual, its normed copy, queries, keys and values, and the widest MLP of the largest step, in bfloat16."""
+    tensor = serving.placement.tensor
+    attention = (shape.heads + 2 * shape.kv_heads) * shape.head_dim / tensor
+    mlp = 2 * shape.intermediate / tensor if shape.dense_layers else 0.0
+    if shape.experts is not None:  # each token's copies, one for each expert that it chose
+        inner = shape.experts.intermediate
+        split = 1 if serving.placement.is_expert_parallel else tensor
+        mlp = max(mlp, shape.experts.active * (2 * inner / split + shape.hidden))
+    step = batched_tokens(gpu) * 2 * (4 * shape.hidden + attention + mlp)
+    return step + serving.max_num_seqs * shape.vocab * 2 * 4
+
+
+def batched_tokens(gpu: Gpu) -> int:
+    """vLLM 0.32's default of ``max_num_batched_tokens`` for a server: EngineArgs, by the GPU's memory."""
+    if gpu.memory_bytes >= 160 * GIB:
+        return 16_384
+    is_a100 = gpu.vendor is Vendor.NVIDIA and gpu.name.startswith("A100")
+    return 8_192 if gpu.memory_bytes >= 70 * GIB and not is_a100 else 2_048
+
+
+def _parts(model: Model) -> tuple[float, float]:
+    """Bytes of what is split by ``tensor``, and of the experts; scaled to the exact size where it is known."""
+    stored = _formula(model, None)
+    factor = model.served_bytes / sum(stored) if model.served_bytes else 1.0
+    fixed, experts = _formula(model, model.quantization)
+    return fixed * factor, experts * factor
+
+
+def _formula(model: Model, quantization: Quantization | None) -> tuple[float, float]:
+    weights = model.shape.weights.quantized(quantization)
+    parameters = count_parameters(model.shape)
+    fixed = (parameters.attention + parameters.dense) * weights.linear_bytes
+    plain = (parameters.vocabulary + parameters.router) * weights.plain_bytes
+    return fixed + plain, parameters.experts * weights.expert_bytes

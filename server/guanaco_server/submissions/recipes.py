@@ -1,0 +1,78 @@
+"""What an admin has set for a submission's recipe; it counts from the next redeploy on."""
+
+from __future__ import annotations
+
+from guanaco.errors import SubmissionNotFound
+from guanaco.recipes import Recipe, RecipeOverride, RecipeStatus
+from guanaco.submissions import EventKind, GenerationParams, Submission
+from guanaco_server.clock import Clock
+from guanaco_server.database.database import Database
+from guanaco_server.deployments.service import DeploymentService
+from guanaco_server.submissions import lifecycle, queries
+
+TEMPLATE_TOKENS = 8  # room for special tokens that vLLM may add to a prompt
+
+
+class RecipeService:
+    def __init__(self, database: Database, clock: Clock, deployments: DeploymentService) -> None:
+        self._database = database
+        self._clock = clock
+        self._deployments = deployments
+
+    async def status(self, submission_id: str) -> RecipeStatus:
+        async with self._database.read() as session:
+            row = await queries.by_id(session, submission_id)
+            if row is None:
+                raise SubmissionNotFound(submission_id)
+        served = await self._deployments.served_recipe(submission_id)
+        return RecipeStatus(submission_id=row.id, override=row.recipe_override, served=served)
+
+    async def set(self, submission: Submission, override: RecipeOverride) -> RecipeStatus:
+        """NoSuchGpu, or NoRecipe where the artifact is there and cannot be served so. An empty override takes it back."""
+        wanted = None if override == RecipeOverride() else override
+        if wanted is not None:
+            await self._check(submission, wanted)
+        async with self._database.write() as session:
+            row = await queries.by_id(session, submission.id)
+            if row is None:
+                raise SubmissionNotFound(submission.id)
+            row.recipe_override = wanted
+            await lifecycle.append_event(
+                session, submission.id, EventKind.LOG, _told(wanted), at=self._clock.now()
+            )
+        return await self.status(submission.id)
+
+    async def _check(self, submission: Submission, override: RecipeOverride) -> None:
+        self._deployments.recipes.check(override)
+        if submission.artifact_key is None:
+            return
+        await self._deployments.recipes.choose(
+            submission.id,
+            submission.artifact_key,
+            max_model_tokens(submission.params),
+            submission.quantization,
+            override,
+        )
+
+
+def max_model_tokens(params: GenerationParams) -> int:
+    """What the model server must have room for: prompt and reply."""
+    return params.max_input_tokens + params.max_output_tokens + TEMPLATE_TOKENS
+
+
+def describe(recipe: Recipe) -> str:
+    """``8 GPUs of the type MI325X, tensor parallel 8, expert parallel 8``."""
+    parts = [
+        f"{recipe.gpu_count} GPU{'s' if recipe.gpu_count > 1 else ''} of the type {recipe.gpu_type}"
+    ]
+    for name in ("tensor_parallel", "data_parallel", "expert_parallel"):
+        if (size := getattr(recipe, name)) > 1:
+            parts.append(f"{name.replace('_', ' ')} {size}")
+    return ", ".join(parts)
+
+
+def _told(override: RecipeOverride | None) -> str:
+    if override is None:
+        return "An admin has left the recipe to the platform again, from the next redeploy on."
+    chosen = ", ".join(f"{k} {v}" for k, v in override.model_dump(mode="json").items() if v)
+    return f"An admin has set the recipe, from the next redeploy on: {chosen}."

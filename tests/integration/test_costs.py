@@ -1,0 +1,197 @@
+"""What GPUs cost: from the intervals in which they are held to hours, money and budgets; on both databases."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from sqlalchemy import text
+
+from guanaco.accounts import Role
+from guanaco.errors import BudgetExceeded, InvalidInput
+from guanaco.recipes import Recipe
+from guanaco_server.costs.meter import CostMeter
+from guanaco_server.database.database import Database
+from guanaco_server.deployments.service import Deployment
+from guanaco_server.deployments.tables import Phase
+from guanaco_server.recipes.hardware import find_gpus
+from guanaco_server.recipes.policy import RecipePolicy
+from guanaco_server.recipes.prices import PriceTable
+from guanaco_server.recipes.recipe import Fleet
+from tests.fixtures.world import World
+
+ID, OTHER = "acme-tiny_v1", "acme-big_v1"
+HOUR = 3_600
+RECIPE = Recipe(gpu_type="H100", gpu_count=2, tensor_parallel=2, max_model_len=1_096)
+
+
+class Priced(World):
+    """H100s for 3 an hour; a developer may spend 100 a month."""
+
+    recipes = RecipePolicy(Fleet(find_gpus(["H100"]), PriceTable({"H100": 3.0})))
+
+    async def deploy(
+        self, submission_id: str = ID, recipe: Recipe | None = RECIPE, developer: str = "ada"
+    ) -> None:
+        deployment = Deployment(
+            submission_id, 1, "a" * 64, 1_096, recipe=recipe, developer=developer
+        )
+        await self.deployments.wish(deployment)
+        await self.deployments.mark_ready(submission_id, "memory://1")
+
+    async def withdraw(self, submission_id: str = ID) -> None:
+        async with self.database.write() as session:
+            await self.deployments.withdraw(session, submission_id)
+
+    async def spent(self, submission_id: str = ID) -> tuple[float, float]:
+        cost = await self.costs.of_submission(submission_id, "ada")
+        return cost.gpu_hours, cost.cost
+
+
+@pytest.fixture
+async def world(database: Database) -> Priced:
+    world = Priced(database)
+    ada, bob = [await world.account(Role.DEVELOPER, name) for name in ("ada", "bob")]
+    await world.publish(ada, ID)
+    await world.publish(bob, OTHER)
+    world.clock.at = datetime(2026, 1, 1, tzinfo=UTC)
+    return world
+
+
+async def test_gpus_cost_from_ready_until_they_are_withdrawn(world: Priced) -> None:
+    await world.deploy()
+    world.clock.advance(2 * HOUR)
+    assert await world.spent() == (4.0, 12.0)
+    await world.withdraw()
+    world.clock.advance(5 * HOUR)
+    assert await world.spent() == (4.0, 12.0)
+    cost = await world.costs.of_submission(ID, "ada")
+    assert (cost.gpus_now, cost.currency) == (0, "USD")
+
+
+async def test_starting_costs_nothing_and_neither_does_a_cpu(world: Priced) -> None:
+    await world.deployments.wish(Deployment(ID, 1, "a" * 64, 1_096, recipe=RECIPE, developer="ada"))
+    await world.deploy(OTHER, recipe=None, developer="bob")
+    world.clock.advance(HOUR)
+    assert await world.spent() == (0.0, 0.0)
+    assert await world.spent(OTHER) == (0.0, 0.0)
+
+
+async def test_a_server_that_is_started_again_holds_its_gpus_all_the_while(world: Priced) -> None:
+    await world.deploy()
+    world.clock.advance(HOUR)
+    await world.deployments.mark(ID, Phase.RESTARTING, restarts=1)
+    world.clock.advance(HOUR)
+    await world.deployments.mark(ID, Phase.READY, "memory://2")
+    assert await world.spent() == (4.0, 12.0)
+
+
+async def test_a_restart_of_the_platform_goes_on_with_the_same_interval(world: Priced) -> None:
+    await world.deploy()
+    world.clock.advance(HOUR)
+    after = Priced(world.database)
+    after.clock.at = world.clock.at
+    await after.deployments.mark(ID, Phase.READY, "memory://1")  # as the reconciler welcomes it
+    after.clock.advance(HOUR)
+    assert await after.spent() == (4.0, 12.0)
+    async with world.database.read() as session:
+        assert (await session.scalar(text("SELECT count(*) FROM gpu_intervals"))) == 1
+
+
+async def test_a_redeploy_on_other_gpus_is_another_interval_at_its_own_price(
+    world: Priced,
+) -> None:
+    await world.deploy()
+    world.clock.advance(HOUR)
+    await world.deploy(recipe=RECIPE.model_copy(update={"gpu_count": 8}))
+    world.clock.advance(HOUR)
+    assert await world.spent() == (10.0, 30.0)
+
+
+async def test_replicas_are_counted_while_there_are_so_many(world: Priced) -> None:
+    await world.deploy()
+    meter = CostMeter(PriceTable({"H100": 3.0}))
+    for replicas in (1, 3, 3, 0):
+        async with world.database.write() as session:
+            await meter.begin(session, ID, "ada", RECIPE, world.clock.now(), replicas)
+        world.clock.advance(HOUR)
+    assert (await world.spent())[0] == 2 * (1 + 3 + 3)
+
+
+async def test_old_prices_stay_as_they_were(world: Priced) -> None:
+    await world.deploy()
+    world.clock.advance(HOUR)
+    dearer = CostMeter(PriceTable({"H100": 30.0}))
+    async with world.database.write() as session:
+        await dearer.begin(session, ID, "ada", RECIPE, world.clock.now(), 2)
+    world.clock.advance(HOUR)
+    assert (await world.spent())[1] == 2 * 3 + 4 * 30
+
+
+async def test_an_admin_sees_developers_and_submissions_dearest_first(world: Priced) -> None:
+    await world.deploy()
+    await world.deploy(OTHER, RECIPE.model_copy(update={"gpu_count": 4}), "bob")
+    world.clock.advance(HOUR)
+    http = await world.http(Role.ADMIN)
+    answer = (await http.get("/costs")).json()
+    assert (answer["gpu_hours"], answer["cost"]) == (6.0, 18.0)
+    assert [(one["developer"], one["cost"], one["budget"]) for one in answer["developers"]] == [
+        ("bob", 12.0, 100.0),
+        ("ada", 6.0, 100.0),
+    ]
+    assert [one["submission_id"] for one in answer["submissions"]] == [OTHER, ID]
+    assert answer["submissions"][0]["gpus_now"] == 4
+
+
+async def test_only_the_part_within_the_time_asked_for_counts(world: Priced) -> None:
+    await world.deploy()
+    world.clock.at = datetime(2026, 2, 1, 1, tzinfo=UTC)
+    assert (await world.costs.costs()).gpu_hours == 2.0  # February's first hour
+    http = await world.http(Role.ADMIN)
+    january = {"since": "2026-01-01T00:00:00Z", "until": "2026-02-01T00:00:00Z"}
+    assert (await http.get("/costs", params=january)).json()["gpu_hours"] == 31 * 24 * 2
+    elsewhere = {"since": "2026-01-31T23:00:00-01:00"}  # midnight UTC
+    assert (await http.get("/costs", params=elsewhere)).json()["gpu_hours"] == 2.0
+    with pytest.raises(InvalidInput, match="must not be after"):
+        await world.costs.costs(since=datetime(2027, 1, 1, tzinfo=UTC))
+    assert (await http.get("/costs", params={"since": "2026-01-01T00:00:00"})).status_code == 422
+
+
+async def test_a_developer_sees_the_cost_of_her_own_submission_only(world: Priced) -> None:
+    await world.deploy()
+    world.clock.advance(HOUR)
+    ada, bob = [await world.http(Role.DEVELOPER, name) for name in ("ada", "bob")]
+    assert (await ada.get(f"/submissions/{ID}/cost")).json()["cost"] == 6.0
+    assert (await bob.get(f"/submissions/{ID}/cost")).status_code == 404
+    assert (await ada.get("/costs")).status_code == 403
+
+
+async def test_a_budget_warns_at_most_of_it_and_then_stops_what_is_new(world: Priced) -> None:
+    assert await world.costs.require_within_budget("ada") is None
+    await world.deploy()  # 6 an hour, of 100
+    world.clock.advance(13 * HOUR)
+    assert await world.costs.require_within_budget("ada") is None
+    world.clock.advance(HOUR)
+    warning = await world.costs.require_within_budget("ada")
+    assert warning is not None
+    assert "84.00 of this month's 100.00 USD" in warning
+    world.clock.advance(3 * HOUR)
+    with pytest.raises(BudgetExceeded, match=r"ada have cost 102\.00 USD this month.*100\.00"):
+        await world.costs.require_within_budget("ada")
+    assert await world.costs.require_within_budget("bob") is None
+
+
+async def test_a_new_month_is_a_new_budget(world: Priced) -> None:
+    await world.deploy()
+    world.clock.at = datetime(2026, 1, 31, tzinfo=UTC)
+    with pytest.raises(BudgetExceeded):
+        await world.costs.require_within_budget("ada")
+    world.clock.at = datetime(2026, 2, 1, 1, tzinfo=UTC)
+    assert await world.costs.require_within_budget("ada") is None
+
+
+async def test_a_clock_that_was_set_back_costs_nothing(world: Priced) -> None:
+    await world.deploy()
+    world.clock.advance(-HOUR)
+    await world.withdraw()
+    assert await world.spent() == (0.0, 0.0)
