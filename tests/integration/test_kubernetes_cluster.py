@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -265,3 +267,9 @@ async def test_odd_names_and_ids_are_carried_in_full(
     await until(has_pod)
     await cluster.delete(name)
     assert world.left() == []
+
+
+def test_the_client_is_imported_late() -> None:
+    code = "import sys, guanaco_server.platform; print('kubernetes' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "False"

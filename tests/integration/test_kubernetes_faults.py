@@ -293,3 +293,26 @@ async def test_a_namespace_that_is_refused_is_told_before_anything_starts(world:
     world.server.faults.answer(403)
     with pytest.raises(ClusterRefused, match="a fault of the tests"):
         await cluster.check()
+
+
+async def test_of_two_workers_with_the_same_job_the_second_waits_for_the_first(
+    world: FakeWorld, tmp_path: Path
+) -> None:
+    lines, others = Lines(), Lines()
+    work = job(
+        f"echo begun; [ -e {tmp_path}/one ] && exit 3; touch {tmp_path}/one; sleep 0.5; rm {tmp_path}/one"
+    )
+    async with world.cluster("worker-1") as one, world.cluster("worker-2") as other:
+        results = await asyncio.gather(
+            one.run_job(work, lines.take), other.run_job(work, others.take)
+        )
+    assert [result.exit_code for result in results] == [0, 0]
+    assert sorted(map(len, (lines, others))) == [1, 2]
+    assert [lines[-1], others[-1]] == ["begun", "begun"]
+
+
+async def test_two_runs_of_one_job_in_a_row_do_not_take_each_others_end(
+    cluster: KubernetesCluster,
+) -> None:
+    for code in (3, 0, 4):
+        assert (await cluster.run_job(job(f"exit {code}"), Lines().take)).exit_code == code

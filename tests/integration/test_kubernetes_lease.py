@@ -21,7 +21,7 @@ def world(tmp_path: Path) -> Iterator[FakeWorld]:
 
 def leadership(world: FakeWorld, holder: str) -> Leadership:
     api = world.api(patience_s=0.1, timeout_s=0.5)
-    return Leadership(api, holder, duration_s=0.6, act_s=0.4, renew_s=0.05)
+    return Leadership(api, holder, duration_s=3, act_s=1.5, renew_s=0.05)
 
 
 async def test_of_many_one_leads_and_another_follows_when_it_stops(world: FakeWorld) -> None:
@@ -52,11 +52,11 @@ async def test_a_leader_that_cannot_renew_stops_acting_before_another_begins(
     world.server.faults.answer(503)
     with pytest.raises(ClusterUnreachable):
         await one.seek()
-    await asyncio.sleep(0.45)
+    await asyncio.sleep(1.6)
     assert not one.is_leading()
     world.server.faults.end()
     assert not await other.seek()
-    await asyncio.sleep(0.65)
+    await asyncio.sleep(3.1)
     assert await other.seek()
     assert not await one.seek()
     lease = world.server.store.get(("leases", "models", "guanaco-reconciler"))

@@ -110,14 +110,18 @@ class KubernetesApi:
         path = KINDS[manifest["kind"]].path(self.namespace, manifest["metadata"]["name"])
         return await self.call("PUT", path, body=manifest)
 
-    async def delete(self, kind: Kind, name: str, *, is_foreground: bool = True) -> None:
-        """Begin to delete it and what it owns; nothing if it is not there."""
+    async def delete(
+        self, kind: Kind, name: str, uid: str | None = None, *, is_foreground: bool = True
+    ) -> None:
+        """Begin to delete it and what it owns; nothing if it is not there, or is another one than ``uid`` by now."""
         policy = "Foreground" if is_foreground else "Background"
-        body = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": policy}
+        body: Json = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": policy}
+        if uid is not None:
+            body["preconditions"] = {"uid": uid}
         try:
             await self.call("DELETE", kind.path(self.namespace, name), body=body)
         except Answered as answered:
-            if answered.status != 404:
+            if answered.status != 404 and (uid is None or answered.status != 409):
                 raise
 
     def stream(

@@ -1,8 +1,9 @@
 """Running one job to its end.
 
-    delete an earlier one → apply the Job and what it owns → for each pod it gets, give on its log
-                                                          → its last pod's exit status → delete it
+    make way → create the Job, apply what it owns → for each pod it gets, give on its log
+                                                 → its last pod's exit status → delete it
 
+An earlier Job of this worker is deleted; another worker's is left to end first, for it does the same work.
 A pod that its machine loses is made anew by the cluster, and its log followed in turn.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections import deque
 from contextlib import aclosing
 from datetime import UTC, datetime
@@ -26,20 +28,28 @@ from guanaco_server.deployments.clusters.kubernetes.api import (
 from guanaco_server.deployments.clusters.kubernetes.job_objects import job_object, owned_by_job
 from guanaco_server.deployments.clusters.kubernetes.logs import LogReader
 from guanaco_server.deployments.clusters.kubernetes.mirrors import Mirrors
-from guanaco_server.deployments.clusters.kubernetes.names import Json, object_name
+from guanaco_server.deployments.clusters.kubernetes.names import (
+    WORKER,
+    Json,
+    label_value,
+    object_name,
+)
 from guanaco_server.deployments.clusters.kubernetes.options import KubernetesOptions
 from guanaco_server.deployments.clusters.kubernetes.problems import (
     Problem,
     creation_problem,
     ending_of,
     has_started,
+    is_leaving,
     obstacle_of,
 )
 
 KEPT_LINES = 20
 LOOK_S = 1.0
 AGAIN_S = 0.5
+READING_S = 15.0  # what has ended is left to its worker that long, which still reads its last lines
 LATE_S = 30.0  # the cluster ends a job that takes too long; this is for a cluster that does not
+WAITS = "Another worker does this very work already: waiting for it to end."
 DELETED = "The job was deleted from the cluster before it had ended."
 
 
@@ -65,9 +75,8 @@ class JobRun:
     async def run(self) -> JobResult:
         timeout_s = self._spec.timeout_s
         try:
+            await self._create()
             async with asyncio.timeout(None if timeout_s is None else timeout_s + LATE_S):
-                await self._delete()
-                await self._apply()
                 result = await self._follow()
         except BaseException:
             await self._clean_up(is_waited_for=True)
@@ -75,12 +84,38 @@ class JobRun:
         await self._clean_up(is_waited_for=False)
         return result
 
-    async def _apply(self) -> None:
-        job = await self._api.apply(job_object(self._spec, self._options))
+    async def _create(self) -> None:
+        manifest, job = job_object(self._spec, self._options), None
+        while job is None:
+            await self._make_way()
+            try:
+                job = await self._api.create(manifest)
+            except Answered as answered:
+                if answered.status != 409:
+                    raise ClusterRefused(f"The cluster does not take it: {answered}.") from None
+                if found := await self._api.get(JOB, self._name):
+                    self._mirrors.note(JOB, found)
         self._uid = job["metadata"]["uid"]
         self._mirrors.note(JOB, job)
         for owned in owned_by_job(self._spec, self._options, job):
             await self._api.apply(owned)
+
+    async def _make_way(self) -> None:
+        ours, is_told = label_value(self._options.worker), False
+        ended_at: float | None = None
+        while (job := self._mirrors.all(JOB).get(self._name)) is not None:
+            now = time.monotonic()
+            if _end_of(job) or is_leaving(job):
+                ended_at = ended_at or now
+            is_ours = job["metadata"].get("labels", {}).get(WORKER) == ours
+            if is_ours or (ended_at is not None and now - ended_at > READING_S):
+                await self._api.delete(JOB, self._name, job["metadata"]["uid"])
+                await self._mirrors.until_gone(JOB, self._name)
+                return
+            if not is_told:
+                is_told = True
+                await self._on_line(WAITS)
+            await self._mirrors.bell.wait(LOOK_S)
 
     async def _follow(self) -> JobResult:
         while True:
@@ -155,11 +190,13 @@ class JobRun:
         with contextlib.suppress(ClusterUnreachable, ClusterRefused):
             await asyncio.shield(asyncio.create_task(self._delete(is_waited_for=is_waited_for)))
 
-    async def _delete(self, *, is_waited_for: bool = True) -> None:
-        if not self._uid and self._name not in self._mirrors.all(JOB):
+    async def _delete(self, *, is_waited_for: bool) -> None:
+        """Of this run only."""
+        if not self._uid:
             return
-        await self._api.delete(JOB, self._name)
-        if is_waited_for:
+        await self._api.delete(JOB, self._name, self._uid)
+        job = self._mirrors.all(JOB).get(self._name)
+        if is_waited_for and job and job["metadata"]["uid"] == self._uid:
             await self._mirrors.until_gone(JOB, self._name)
 
 
