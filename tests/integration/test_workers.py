@@ -11,9 +11,10 @@ from guanaco.errors import WorkerGivenUp
 from guanaco_server.clock import FixedClock
 from guanaco_server.database.database import Database
 from guanaco_server.workers.heartbeat import Heartbeat
-from guanaco_server.workers.service import CLAIM_S, FORGET_S, WorkerService
+from guanaco_server.workers.service import CLAIM_SILENCES, FORGET_S, WorkerService
 
 SILENCE_S = 30.0
+CLAIM_S = CLAIM_SILENCES * SILENCE_S
 
 
 class Duty:
