@@ -68,6 +68,31 @@ def test_another_worker_takes_over_from_one_that_was_killed(
     assert "took over 1 submissions of worker worker-0" in roles.log("worker-1")
 
 
+def test_a_worker_that_was_only_slow_ends_and_what_it_had_is_done_once(
+    roles: Roles, hub: ControlledHub
+) -> None:
+    roles.migrate()
+    api = roles.start("api", "api-0")
+    slow = roles.start("worker", "worker-0")
+    client = roles.client(api)
+    hub.hold("/config.json")
+    submission = client.submit("acme/tiny")
+    eventually(lambda: is_running(client, submission.id, Stage.CHECK), "check stage")
+
+    slow.process.send_signal(signal.SIGSTOP)
+    roles.start("worker", "worker-1")
+    eventually(lambda: "took over 1" in roles.log("worker-1"), "heir")
+    slow.process.send_signal(signal.SIGCONT)
+    eventually(lambda: slow.process.poll() is not None, "end of the slow worker")
+    hub.release()
+
+    done = client.wait(submission.id)
+    assert done.status is Status.DEPLOYED, done.failure
+    attempts = {run.stage: run.attempts for run in done.stages}
+    assert {attempts[stage] for stage in Stage if stage is not Stage.CHECK} == {1}
+    assert "silent for too long" in roles.log("worker-0")
+
+
 def test_each_role_answers_what_is_its_own_and_no_secret_is_logged(roles: Roles) -> None:
     early = roles.launch("api", "api-0")
     eventually(lambda: "guanaco migrate" in roles.log("api-0"), "a word on the missing migrations")

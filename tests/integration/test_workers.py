@@ -11,9 +11,10 @@ from guanaco.errors import WorkerGivenUp
 from guanaco_server.clock import FixedClock
 from guanaco_server.database.database import Database
 from guanaco_server.workers.heartbeat import Heartbeat
-from guanaco_server.workers.service import CLAIM_S, WorkerService
+from guanaco_server.workers.service import CLAIM_SILENCES, FORGET_S, WorkerService
 
 SILENCE_S = 30.0
+CLAIM_S = CLAIM_SILENCES * SILENCE_S
 
 
 class Duty:
@@ -103,8 +104,22 @@ async def test_a_worker_that_comes_back_waits_until_its_work_was_taken_over(
     clock.advance(SILENCE_S + 1)
     assert await heir.service.claim("a")
     assert not await dead.service.enter()
-    await heir.service.bury("a")
+    await heir.service.end_claim("a")
     assert await dead.service.enter()
+
+
+async def test_a_worker_that_stays_away_is_claimed_again_and_forgotten_in_the_end(
+    workers: Sequence[Worker], clock: FixedClock
+) -> None:
+    dead, heir, _ = workers
+    await dead.service.enter()
+    await heir.service.enter()
+    for _ in range(int(FORGET_S / SILENCE_S) + 10):
+        clock.advance(SILENCE_S)
+        await heir.heartbeat.pulse()
+    assert 10 < len(heir.taken_over) <= FORGET_S / CLAIM_S + 1
+    clock.advance(CLAIM_S + 1)
+    assert await heir.service.list_silent() == ["b"]
 
 
 async def test_a_survivor_that_dies_while_taking_over_is_succeeded(

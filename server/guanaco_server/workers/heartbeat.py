@@ -63,15 +63,16 @@ class Heartbeat:
         await self._workers.release_lease(DUTY)
 
     async def pulse(self) -> None:
-        """One beat; WorkerGivenUp when the others have buried this worker."""
+        """One beat; WorkerGivenUp when the others have given this worker up."""
         if not await self._workers.beat():
             raise WorkerGivenUp(self._workers.executor_id)
         await self._seek_duty()
         for executor_id in await self._workers.list_silent():
             if await self._workers.claim(executor_id):
                 count = await self._take_over(executor_id)
-                logger.warning("took over %d submissions of worker %s", count, executor_id)
-                await self._workers.bury(executor_id)
+                if count:
+                    logger.warning("took over %d submissions of worker %s", count, executor_id)
+                await self._workers.end_claim(executor_id)
 
     async def _run(self) -> None:
         """A database that is away for long silences all workers alike; then each goes on, or is given up."""

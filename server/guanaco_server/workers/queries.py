@@ -35,7 +35,7 @@ async def beat(session: AsyncSession, executor_id: str, at: datetime) -> bool:
     """False when another has taken over, or is about to."""
     statement = (
         update(WorkerRow)
-        .where(WorkerRow.executor_id == executor_id, WorkerRow.heir.is_(None))
+        .where(WorkerRow.executor_id == executor_id, WorkerRow.claimed_at.is_(None))
         .values(seen_at=at)
     )
     return was_changed(await session.execute(statement))
@@ -66,10 +66,13 @@ async def claim(
     return was_changed(await session.execute(statement))
 
 
-async def bury(session: AsyncSession, executor_id: str, heir: str) -> None:
-    await session.execute(
-        delete(WorkerRow).where(WorkerRow.executor_id == executor_id, WorkerRow.heir == heir)
-    )
+async def end_claim(
+    session: AsyncSession, executor_id: str, heir: str, seen_before: datetime
+) -> None:
+    """It has been taken over: the worker may enter anew. One that was last heard of before is forgotten."""
+    is_ours = and_(WorkerRow.executor_id == executor_id, WorkerRow.heir == heir)
+    await session.execute(delete(WorkerRow).where(is_ours, WorkerRow.seen_at < seen_before))
+    await session.execute(update(WorkerRow).where(is_ours).values(heir=None))
 
 
 async def count_living(session: AsyncSession, seen_after: datetime) -> int:
@@ -99,7 +102,7 @@ async def release_lease(session: AsyncSession, name: str, holder: str) -> None:
 
 
 def _is_silent(seen_before: datetime, claimed_before: datetime) -> ColumnElement[bool]:
-    is_unclaimed = or_(WorkerRow.heir.is_(None), WorkerRow.claimed_at < claimed_before)
+    is_unclaimed = or_(WorkerRow.claimed_at.is_(None), WorkerRow.claimed_at < claimed_before)
     return and_(WorkerRow.seen_at < seen_before, is_unclaimed)
 
 

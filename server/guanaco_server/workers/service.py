@@ -1,10 +1,11 @@
 """Which workers live, who takes over what a dead one left, and who may do what only one may.
 
-    entered ──▶ seen, seen, … ──(silent for silence_s)──▶ claimed by one survivor ──▶ taken over, forgotten
-                   ▲                                         │
-                   └────(the survivor died too, CLAIM_S)─────┘
+    entered ──▶ seen, seen, … ──(silent for silence_s)──▶ claimed by one survivor ──▶ taken over ──(FORGET_S)──▶ forgotten
+                                                             ▲                            │
+                                                             └─────────(claimed)──────────┘
 
-A worker that was only slow learns at its next beat that it was given up, and ends. Times are the workers' own
+A worker that was only slow learns at its next beat that it was given up, and ends. Before that it may have begun
+something new, and a survivor may die while it takes over: that is why a silent worker is claimed again and again. Times are the workers' own
 clocks: they may differ by much less than ``silence_s``.
 """
 
@@ -22,7 +23,8 @@ from guanaco_server.clock import Clock
 from guanaco_server.database.database import Database
 from guanaco_server.workers import queries
 
-CLAIM_S = 60  # taking over is one statement; a survivor that needs longer has died
+CLAIM_SILENCES = 2  # taking over is one statement; a survivor that needs as long as this has died
+FORGET_S = 3_600  # a worker that was given up has ended long before
 LEASE_POLL_S = 1.0
 
 
@@ -37,14 +39,13 @@ class WorkerService:
         self.executor_id = executor_id
         self.silence_s = silence_s
         self._silence = timedelta(seconds=silence_s)
+        self._claim = CLAIM_SILENCES * self._silence
 
     async def enter(self) -> bool:
         """False while a survivor is taking over what this worker's predecessor left: try again."""
         now = self._clock.now()
         async with self._database.write() as session:
-            return await queries.enter(
-                session, self.executor_id, now, now - timedelta(seconds=CLAIM_S)
-            )
+            return await queries.enter(session, self.executor_id, now, now - self._claim)
 
     async def beat(self) -> bool:
         """False when this worker was given up for dead: it must end."""
@@ -54,12 +55,10 @@ class WorkerService:
     async def list_silent(self) -> Sequence[str]:
         now = self._clock.now()
         async with self._database.read() as session:
-            return await queries.silent(
-                session, now - self._silence, now - timedelta(seconds=CLAIM_S)
-            )
+            return await queries.silent(session, now - self._silence, now - self._claim)
 
     async def claim(self, executor_id: str) -> bool:
-        """True for the one survivor that is to take over; it ends with ``bury``."""
+        """True for the one survivor that is to take over; it ends with ``end_claim``."""
         now = self._clock.now()
         async with self._database.write() as session:
             return await queries.claim(
@@ -68,12 +67,13 @@ class WorkerService:
                 self.executor_id,
                 now,
                 now - self._silence,
-                now - timedelta(seconds=CLAIM_S),
+                now - self._claim,
             )
 
-    async def bury(self, executor_id: str) -> None:
+    async def end_claim(self, executor_id: str) -> None:
+        seen_before = self._clock.now() - timedelta(seconds=FORGET_S)
         async with self._database.write() as session:
-            await queries.bury(session, executor_id, self.executor_id)
+            await queries.end_claim(session, executor_id, self.executor_id, seen_before)
 
     async def count_living(self) -> int:
         async with self._database.read() as session:

@@ -12,7 +12,7 @@ from guanaco_server.database.types import UtcDateTime
 
 
 class WorkerRow(Table):
-    """``heir`` is the survivor that is taking over what a silent worker left, since ``claimed_at``."""
+    """``heir`` is the survivor that is taking over what a silent worker left; ``claimed_at`` stays when that is done."""
 
     __tablename__ = "workers"
 

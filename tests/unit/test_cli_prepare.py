@@ -1,0 +1,66 @@
+"""`guanaco migrate`, `guanaco first-key` and the roles of `guanaco up`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from guanaco.errors import InvalidSettings
+from guanaco_cli.main import run
+from guanaco_server.database.migrations import newest_revision
+from guanaco_server.serve import require_shared
+from guanaco_server.settings import Settings
+
+
+@pytest.fixture(autouse=True)
+def no_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in os.environ:
+        if name.startswith("GUANACO_"):
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_migrating_twice_says_that_there_was_nothing_to_do(tmp_path: Path, capsys: Any) -> None:
+    arguments = ["migrate", "--data-dir", str(tmp_path / "data")]
+    assert run(arguments) == 0
+    assert f"was at revision none and is at {newest_revision()} now" in capsys.readouterr().err
+    assert run(arguments) == 0
+    assert "already" in capsys.readouterr().err
+
+
+def test_the_first_key_is_shown_once_and_alone_on_stdout(tmp_path: Path, capsys: Any) -> None:
+    run(["migrate", "--data-dir", str(tmp_path / "data")])
+    capsys.readouterr()
+    assert run(["first-key", "--data-dir", str(tmp_path / "data")]) == 0
+    assert capsys.readouterr().out.strip().startswith("gk_")
+    assert run(["first-key", "--data-dir", str(tmp_path / "data")]) != 0
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "has keys already" in shown.err
+
+
+@pytest.mark.parametrize("role", ["api", "worker"])
+def test_a_role_names_every_shared_thing_that_it_lacks(
+    role: str, tmp_path: Path, capsys: Any
+) -> None:
+    assert run(["up", "--role", role, "--data-dir", str(tmp_path / "data")]) == 2
+    shown = capsys.readouterr().err
+    assert "database_url, artifacts_url, pseudonym_key" in shown
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_role_with_everything_shared_may_start() -> None:
+    given = {"database_url": SecretStr("postgresql://db"), "pseudonym_key": SecretStr("k" * 32)}
+    require_shared(Settings(role="worker", artifacts_url="s3://b/f", **given))  # type: ignore[arg-type]
+    with pytest.raises(InvalidSettings, match=r"given: artifacts_url\."):
+        require_shared(Settings(role="worker", **given))  # type: ignore[arg-type]
+    require_shared(Settings())
+
+
+def test_an_unknown_role_is_wrong_use(capsys: Any) -> None:
+    assert run(["up", "--role", "king"]) == 2
+    capsys.readouterr()
