@@ -6,6 +6,8 @@ lock at its start, so that two writers queue instead of failing half-way; ``read
 
 from __future__ import annotations
 
+import sqlite3
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -63,6 +65,20 @@ def was_changed(result: Result[Any]) -> bool:
     return result.rowcount == 1
 
 
+def _switch_to_wal(cursor: Any) -> None:
+    """The mode is the file's, and kept. Several that switch a new file at once are refused without waiting."""
+    deadline = time.monotonic() + BUSY_TIMEOUT_S
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+        except (sqlite3.OperationalError, DBAPIError):
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+        else:
+            return
+
+
 def _sqlite_engine(url: str) -> AsyncEngine:
     engine = create_async_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S})
 
@@ -70,7 +86,8 @@ def _sqlite_engine(url: str) -> AsyncEngine:
     def _configure(connection: Any, _record: Any) -> None:
         connection.isolation_level = None  # the driver begins nothing by itself: _begin does
         cursor = connection.cursor()
-        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+        _switch_to_wal(cursor)
+        for pragma in ("synchronous=FULL", "foreign_keys=ON"):
             cursor.execute(f"PRAGMA {pragma}")
         cursor.close()
 

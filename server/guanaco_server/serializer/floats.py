@@ -5,15 +5,16 @@ All rounding is to nearest, ties to even, as torch's ``Tensor.to`` does.
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+_kept = threading.local()
+
 Bytes = memoryview
 Array = NDArray[Any]
-
-SLICE = 32_768  # elements: what numpy sets aside for them stays in the cache
 
 # The bits without the sign, and the largest of them that is no NaN.
 NAN_BITS: dict[str, tuple[Any, int]] = {
@@ -33,9 +34,16 @@ def has_nan(data: Bytes, dtype: str) -> bool:
         return False
     kind, largest = NAN_BITS[dtype]
     bits = np.frombuffer(data, kind)
-    magnitude = kind(np.iinfo(kind).max >> 1)
-    starts = range(0, len(bits), SLICE)
-    return any(int((bits[at : at + SLICE] & magnitude).max()) > largest for at in starts)
+    magnitudes = np.bitwise_and(bits, kind(np.iinfo(kind).max >> 1), out=_scratch(len(bits), kind))
+    return int(magnitudes.max()) > largest
+
+
+def _scratch(count: int, kind: Any) -> Array:
+    """Memory of this thread that is used again: fresh memory costs more than what is done with it."""
+    size = count * np.dtype(kind).itemsize
+    if len(getattr(_kept, "bytes", b"")) < size:
+        _kept.bytes = bytearray(size)
+    return np.frombuffer(_kept.bytes, kind, count)
 
 
 def to_float32(data: Bytes, dtype: str) -> NDArray[np.float32]:

@@ -33,7 +33,7 @@ from guanaco_server.serializer.ticket import TICKET_VARIABLE, Ticket
 from guanaco_server.serializer.upload_target import UploadTarget
 
 BASE_BYTES = 256 * 1024**2  # what the process takes beside its parts
-WORKERS = 6
+MIN_WORKERS, MAX_WORKERS = 2, 8
 PARTS_A_WORKER = 3  # the one it fills, one shared with a neighbour, one whose header waits
 
 
@@ -78,9 +78,14 @@ def _target(ticket: Ticket) -> Target:
 
 
 def _workers(ticket: Ticket) -> int:
-    """As many as the memory has parts for."""
+    """As many as there are cores, for hashing is most of their work, and as the memory has parts for.
+
+    With more, they only hold each other up: the oldest part, which in-order servers wait for, is late.
+    """
     part_bytes = ticket.upload.part_bytes or 1
-    return max(1, min(WORKERS, (ticket.memory_bytes - BASE_BYTES) // (PARTS_A_WORKER * part_bytes)))
+    fitting = (ticket.memory_bytes - BASE_BYTES) // (PARTS_A_WORKER * part_bytes)
+    cores = len(os.sched_getaffinity(0))
+    return max(1, min(max(MIN_WORKERS, min(cores, MAX_WORKERS)), fitting))
 
 
 def _limit_memory(memory_bytes: int) -> None:

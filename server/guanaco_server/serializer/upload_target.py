@@ -3,7 +3,7 @@
 Parts are sent as they become whole, but none far ahead of the oldest that is not: this bounds our memory, and
 some servers (rclone, for one) keep what comes too early in theirs, and refuse more than 256 MiB of it.
 
-The parts of the first CHECKED_BYTES are checked by their MD5 (presigned.py), and of the others every eighth.
+The parts of the first CHECKED_BYTES are checked by their MD5 (presigned.py), and of the others every sixteenth.
 Buffers are used again: fresh memory costs more than filling it.
 """
 
@@ -21,8 +21,8 @@ from guanaco_server.serializer.ticket import JOURNAL_NAME, Upload
 WAKE_S = 0.5
 MAX_AHEAD_BYTES = 192 * 1024**2
 MIN_AHEAD_PARTS = 4
-CHECKED_BYTES = 256 * 1024**2
-CHECKED_EACH = 8
+CHECKED_BYTES = 64 * 1024**2
+CHECKED_EACH = 16
 
 
 class UploadTarget:
