@@ -1,4 +1,4 @@
-"""The composition root: the one file that knows every concrete class.
+"""The composition root: with wiring.py, what knows every concrete class.
 
     settings → adapters of the ports → services → pipeline and background loops
 
@@ -7,23 +7,16 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
 
 from guanaco.accounts import CreatedKey
 from guanaco.errors import ModelServerDied
+from guanaco_server import wiring
 from guanaco_server.accounts.service import AccountService
 from guanaco_server.artifacts.checks import CheckLimits
 from guanaco_server.artifacts.collector import ArtifactCollector, Graces
-from guanaco_server.artifacts.hub.hugging_face import HuggingFaceHub
-from guanaco_server.artifacts.service import ArtifactService, SerializerOptions
-from guanaco_server.artifacts.stores.local import LocalStore
-from guanaco_server.artifacts.stores.s3 import S3Store
-from guanaco_server.artifacts.stores.s3_client import S3Config, split_url
-from guanaco_server.artifacts.stores.store import ArtifactStore
-from guanaco_server.artifacts.verification import ArtifactVerifier
+from guanaco_server.artifacts.service import ArtifactService
 from guanaco_server.chat.conversations import ConversationService
 from guanaco_server.chat.generation import Deadlines
 from guanaco_server.chat.measured import MeasuredReplyGenerator
@@ -35,22 +28,13 @@ from guanaco_server.data_dir import DataDir
 from guanaco_server.database.database import Database
 from guanaco_server.database.migrations import upgrade
 from guanaco_server.database.schema import wait_until_current
-from guanaco_server.deployments.clusters.cluster import Cluster
-from guanaco_server.deployments.clusters.kubernetes.cluster import KubernetesCluster
-from guanaco_server.deployments.clusters.kubernetes.connecting import connected
-from guanaco_server.deployments.clusters.kubernetes.lease import Leadership
-from guanaco_server.deployments.clusters.kubernetes.pods import CACHE
-from guanaco_server.deployments.clusters.local import LocalCluster
 from guanaco_server.deployments.reconciler import Reconciler
 from guanaco_server.deployments.scaling.admission import Admission
-from guanaco_server.deployments.scaling.autoscaler import Autoscaler, ScalingPolicy
-from guanaco_server.deployments.scaling.budget import Budget
-from guanaco_server.deployments.scaling.decision import Limits
+from guanaco_server.deployments.scaling.autoscaler import Autoscaler
 from guanaco_server.deployments.scaling.sleep import Sleeper
 from guanaco_server.deployments.scaling.traffic import Traffic
 from guanaco_server.deployments.scaling.usage import UsageReader
 from guanaco_server.deployments.service import DeploymentService
-from guanaco_server.deployments.specs import EngineOptions
 from guanaco_server.deployments.vllm_server import VllmServer
 from guanaco_server.feedback.pseudonyms import Pseudonyms
 from guanaco_server.feedback.service import FeedbackService
@@ -62,9 +46,7 @@ from guanaco_server.prompts.tokenizers import TokenizerCache
 from guanaco_server.routing.policy import LeastFeedbackFirst
 from guanaco_server.routing.service import RoutingService
 from guanaco_server.settings import Settings
-from guanaco_server.stress.load import LoadProfile
 from guanaco_server.stress.service import StressService
-from guanaco_server.stress.verdict import Thresholds
 from guanaco_server.submissions.changes import StatusChanges
 from guanaco_server.submissions.events import EventFeed
 from guanaco_server.submissions.pipeline.content_checks import ContentChecks
@@ -77,8 +59,6 @@ from guanaco_server.submissions.pipeline.workflow import Pipeline
 from guanaco_server.submissions.service import SubmissionService
 from guanaco_server.workers.heartbeat import Heartbeat, Loop
 from guanaco_server.workers.service import WorkerService
-
-MIN_URL_LIFETIME_S = 3_600  # beyond the longest job: also what a model server may take to read
 
 
 class Platform:
@@ -95,18 +75,18 @@ class Platform:
         self._workers = WorkerService(
             self.database, clock, settings.executor_id, settings.worker_silence_s
         )
-        self._store = _store(settings)
-        self._cluster, self._leadership = _cluster(settings, data_dir)
+        self._store = wiring.store(settings)
+        self._cluster, self._leadership = wiring.cluster(settings, data_dir)
         self._model_server = VllmServer(read_timeout_s=settings.reply_timeout_s)
 
-        scaling = _scaling(settings)
+        scaling = wiring.scaling(settings)
         self._deployments = DeploymentService(
             self.database,
             clock,
             self._cluster,
             self._model_server,
             self._store,
-            _engine(settings),
+            wiring.engine(settings),
             scaling.budget.is_limited,
         )
         sleeper = Sleeper(self.database, clock, self._deployments, settings.wake_wait_s)
@@ -146,7 +126,7 @@ class Platform:
             clock,
             self.submissions,
             self.conversations,
-            Pseudonyms(_pseudonym_key(settings, data_dir)),
+            Pseudonyms(wiring.pseudonym_key(settings, data_dir)),
             self.metrics,
         )
         self.leaderboard = LeaderboardService(
@@ -162,13 +142,13 @@ class Platform:
         )
         parts = StageParts(
             journal=self._journal,
-            hub=_hub(settings),
+            hub=wiring.hub(settings),
             limits=CheckLimits(settings.max_parameters, settings.max_weight_bytes),
             artifacts=ArtifactService(
                 self._store,
                 self._collector,
                 self._cluster,
-                _serializer(settings),
+                wiring.serializer(settings),
                 self._workers.holding if settings.role == "worker" else None,
                 self.metrics,
             ),
@@ -195,7 +175,10 @@ class Platform:
                 settings.ready_timeout_s,
             ),
             stress=StressService(
-                self._model_server, clock, _load_profile(settings), _thresholds(settings)
+                self._model_server,
+                clock,
+                wiring.load_profile(settings),
+                wiring.thresholds(settings),
             ),
         )
         self._pipeline = Pipeline(
@@ -306,115 +289,3 @@ class Platform:
                 hint="`guanaco redeploy` tries again.",
             ),
         )
-
-
-def artifact_verifier(settings: Settings) -> ArtifactVerifier:
-    """For the operator's command, without a platform."""
-    return ArtifactVerifier(_store(settings), _hub(settings), settings.hub_endpoint)
-
-
-def _hub(settings: Settings) -> HuggingFaceHub:
-    token = settings.hub_token.get_secret_value() if settings.hub_token else None
-    return HuggingFaceHub(settings.hub_endpoint, token, settings.hub_timeout_s)
-
-
-def _store(settings: Settings) -> ArtifactStore:
-    if settings.artifacts_url is None:
-        return LocalStore(settings.artifacts_path.absolute())
-    bucket, prefix = split_url(settings.artifacts_url)
-    secret = settings.s3_secret_access_key
-    return S3Store(
-        S3Config(
-            bucket=bucket,
-            prefix=prefix,
-            endpoint=settings.s3_endpoint,
-            region=settings.s3_region,
-            addressing=settings.s3_addressing,
-            ca_file=str(settings.s3_ca_file) if settings.s3_ca_file else None,
-            access_key_id=settings.s3_access_key_id,
-            secret_access_key=secret.get_secret_value() if secret else None,
-            url_lifetime_s=int(settings.serializer_timeout_s) + MIN_URL_LIFETIME_S,
-        )
-    )
-
-
-def _cluster(settings: Settings, data_dir: DataDir) -> tuple[Cluster, Leadership | None]:
-    """Only in a cluster that others work with as well does anybody have to lead."""
-    if settings.cluster == "kubernetes":
-        api, options = connected(settings)
-        holder = f"{settings.executor_id}-{secrets.token_hex(4)}"
-        return KubernetesCluster(api, options), Leadership(api, holder)
-    local = LocalCluster(
-        data_dir.cluster_path,
-        data_dir.lock_path,
-        settings.lifeline_grace_s,
-        settings.engine_ports,
-    )
-    return local, None
-
-
-def _python(settings: Settings) -> str:
-    if settings.cluster == "kubernetes":
-        return settings.kubernetes_python
-    return str(settings.engine_python)
-
-
-def _engine(settings: Settings) -> EngineOptions:
-    command = settings.engine_command or [_python(settings), "-m", "guanaco_server.engine.serve"]
-    in_pods = settings.cluster == "kubernetes"
-    return EngineOptions(
-        command=tuple(command),
-        args=tuple(settings.engine_args),
-        cache_dir=Path(CACHE) if in_pods else settings.engine_cache_path.absolute(),
-        cache_bytes=settings.engine_cache_bytes,
-        recipes=settings.recipe_policy,
-    )
-
-
-def _scaling(settings: Settings) -> ScalingPolicy:
-    return ScalingPolicy(
-        limits=Limits(
-            max_replicas=settings.max_replicas,
-            target=settings.scale_target,
-            down_window_s=settings.scale_down_window_s,
-        ),
-        budget=Budget(settings.max_gpus, settings.max_model_servers, settings.preempt_quiet_s),
-        feedback_target=settings.feedback_target,
-        idle_s=settings.sleep_idle_s,
-        interval_s=settings.scale_interval_s,
-        engine_args=tuple(settings.engine_args),
-    )
-
-
-def _serializer(settings: Settings) -> SerializerOptions:
-    token = settings.hub_token
-    return SerializerOptions(
-        command=(_python(settings), "-m", "guanaco_server.serializer.job"),
-        hub_endpoint=settings.hub_endpoint,
-        memory_bytes=settings.serializer_memory_bytes,
-        timeout_s=settings.serializer_timeout_s,
-        secrets={"HF_TOKEN": token.get_secret_value()} if token else {},
-    )
-
-
-def _load_profile(settings: Settings) -> LoadProfile:
-    return LoadProfile(
-        rate=settings.stress_rate,
-        duration_s=settings.stress_duration_s,
-        request_timeout_s=settings.stress_request_timeout_s,
-    )
-
-
-def _thresholds(settings: Settings) -> Thresholds:
-    return Thresholds(
-        max_ttft_p95_ms=settings.stress_max_ttft_p95_ms,
-        max_tpot_p95_ms=settings.stress_max_tpot_p95_ms,
-        max_e2e_p95_ms=settings.stress_max_e2e_p95_ms,
-        max_error_rate=settings.stress_max_error_rate,
-    )
-
-
-def _pseudonym_key(settings: Settings, data_dir: DataDir) -> bytes:
-    if settings.pseudonym_key is not None:
-        return settings.pseudonym_key.get_secret_value().encode()
-    return data_dir.pseudonym_key()

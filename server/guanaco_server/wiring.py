@@ -1,0 +1,142 @@
+"""From the settings to the adapters that they choose and the options of each part; the other half of platform.py."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+from guanaco_server.artifacts.hub.hugging_face import HuggingFaceHub
+from guanaco_server.artifacts.service import SerializerOptions
+from guanaco_server.artifacts.stores.local import LocalStore
+from guanaco_server.artifacts.stores.s3 import S3Store
+from guanaco_server.artifacts.stores.s3_client import S3Config, split_url
+from guanaco_server.artifacts.stores.store import ArtifactStore
+from guanaco_server.artifacts.verification import ArtifactVerifier
+from guanaco_server.data_dir import DataDir
+from guanaco_server.deployments.clusters.cluster import Cluster
+from guanaco_server.deployments.clusters.kubernetes.cluster import KubernetesCluster
+from guanaco_server.deployments.clusters.kubernetes.connecting import connected
+from guanaco_server.deployments.clusters.kubernetes.lease import Leadership
+from guanaco_server.deployments.clusters.kubernetes.pods import CACHE
+from guanaco_server.deployments.clusters.local import LocalCluster
+from guanaco_server.deployments.scaling.autoscaler import ScalingPolicy
+from guanaco_server.deployments.scaling.budget import Budget
+from guanaco_server.deployments.scaling.decision import Limits
+from guanaco_server.deployments.specs import EngineOptions
+from guanaco_server.settings import Settings
+from guanaco_server.stress.load import LoadProfile
+from guanaco_server.stress.verdict import Thresholds
+
+MIN_URL_LIFETIME_S = 3_600  # beyond the longest job: also what a model server may take to read
+
+
+def artifact_verifier(settings: Settings) -> ArtifactVerifier:
+    """For the operator's command, without a platform."""
+    return ArtifactVerifier(store(settings), hub(settings), settings.hub_endpoint)
+
+
+def hub(settings: Settings) -> HuggingFaceHub:
+    token = settings.hub_token.get_secret_value() if settings.hub_token else None
+    return HuggingFaceHub(settings.hub_endpoint, token, settings.hub_timeout_s)
+
+
+def store(settings: Settings) -> ArtifactStore:
+    if settings.artifacts_url is None:
+        return LocalStore(settings.artifacts_path.absolute())
+    bucket, prefix = split_url(settings.artifacts_url)
+    secret = settings.s3_secret_access_key
+    return S3Store(
+        S3Config(
+            bucket=bucket,
+            prefix=prefix,
+            endpoint=settings.s3_endpoint,
+            region=settings.s3_region,
+            addressing=settings.s3_addressing,
+            ca_file=str(settings.s3_ca_file) if settings.s3_ca_file else None,
+            access_key_id=settings.s3_access_key_id,
+            secret_access_key=secret.get_secret_value() if secret else None,
+            url_lifetime_s=int(settings.serializer_timeout_s) + MIN_URL_LIFETIME_S,
+        )
+    )
+
+
+def cluster(settings: Settings, data_dir: DataDir) -> tuple[Cluster, Leadership | None]:
+    """Only in a cluster that others work with as well does anybody have to lead."""
+    if settings.cluster == "kubernetes":
+        api, options = connected(settings)
+        holder = f"{settings.executor_id}-{secrets.token_hex(4)}"
+        return KubernetesCluster(api, options), Leadership(api, holder)
+    local = LocalCluster(
+        data_dir.cluster_path,
+        data_dir.lock_path,
+        settings.lifeline_grace_s,
+        settings.engine_ports,
+    )
+    return local, None
+
+
+def python(settings: Settings) -> str:
+    if settings.cluster == "kubernetes":
+        return settings.kubernetes_python
+    return str(settings.engine_python)
+
+
+def engine(settings: Settings) -> EngineOptions:
+    command = settings.engine_command or [python(settings), "-m", "guanaco_server.engine.serve"]
+    in_pods = settings.cluster == "kubernetes"
+    return EngineOptions(
+        command=tuple(command),
+        args=tuple(settings.engine_args),
+        cache_dir=Path(CACHE) if in_pods else settings.engine_cache_path.absolute(),
+        cache_bytes=settings.engine_cache_bytes,
+        recipes=settings.recipe_policy,
+    )
+
+
+def scaling(settings: Settings) -> ScalingPolicy:
+    return ScalingPolicy(
+        limits=Limits(
+            max_replicas=settings.max_replicas,
+            target=settings.scale_target,
+            down_window_s=settings.scale_down_window_s,
+        ),
+        budget=Budget(settings.max_gpus, settings.max_model_servers, settings.preempt_quiet_s),
+        feedback_target=settings.feedback_target,
+        idle_s=settings.sleep_idle_s,
+        interval_s=settings.scale_interval_s,
+        engine_args=tuple(settings.engine_args),
+    )
+
+
+def serializer(settings: Settings) -> SerializerOptions:
+    token = settings.hub_token
+    return SerializerOptions(
+        command=(python(settings), "-m", "guanaco_server.serializer.job"),
+        hub_endpoint=settings.hub_endpoint,
+        memory_bytes=settings.serializer_memory_bytes,
+        timeout_s=settings.serializer_timeout_s,
+        secrets={"HF_TOKEN": token.get_secret_value()} if token else {},
+    )
+
+
+def load_profile(settings: Settings) -> LoadProfile:
+    return LoadProfile(
+        rate=settings.stress_rate,
+        duration_s=settings.stress_duration_s,
+        request_timeout_s=settings.stress_request_timeout_s,
+    )
+
+
+def thresholds(settings: Settings) -> Thresholds:
+    return Thresholds(
+        max_ttft_p95_ms=settings.stress_max_ttft_p95_ms,
+        max_tpot_p95_ms=settings.stress_max_tpot_p95_ms,
+        max_e2e_p95_ms=settings.stress_max_e2e_p95_ms,
+        max_error_rate=settings.stress_max_error_rate,
+    )
+
+
+def pseudonym_key(settings: Settings, data_dir: DataDir) -> bytes:
+    if settings.pseudonym_key is not None:
+        return settings.pseudonym_key.get_secret_value().encode()
+    return data_dir.pseudonym_key()
