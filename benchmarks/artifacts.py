@@ -67,13 +67,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--gib", type=float, default=2.0)
+    parser.add_argument("--only", choices=["pass", "memory", "loading"])
     options = parser.parse_args()
+    figures: dict[str, Any] = {"rounds": options.rounds, "gib": options.gib}
     with tempfile.TemporaryDirectory() as scratch, rclone() as server:
         folder = Path(scratch)
-        passes = bench_pass(folder, server, options.gib, options.rounds)
-        memory = bench_memory(folder, server)
-        loading = bench_loading(folder, server, options.gib, options.rounds)
-    print(json.dumps({**passes, **memory, **loading, "rounds": options.rounds, "gib": options.gib}))
+        if options.only in (None, "pass"):
+            figures |= bench_pass(folder, server, options.gib, options.rounds)
+        if options.only in (None, "memory"):
+            figures |= bench_memory(folder, server)
+        if options.only in (None, "loading"):
+            figures |= bench_loading(folder, server, options.gib, options.rounds)
+    print(json.dumps(figures))
 
 
 def bench_pass(folder: Path, server: S3Server, gib: float, rounds: int) -> dict[str, Any]:

@@ -24,7 +24,7 @@ READY_S = 180
 URI = f"s3://bucket/{KEY}"
 
 WITH_TENSORIZER = """
-import hashlib, sys, torch
+import hashlib, zlib, sys, torch
 from pathlib import Path
 from tensorizer import TensorDeserializer, TensorSerializer
 from guanaco_server.engine.loader import DTYPES, as_tensor
@@ -41,9 +41,11 @@ with TensorDeserializer(str(path), lazy_load=True) as file:
     for entry in file._metadata.values():
         tensor = written[str(entry.name)]
         start, size = entry.data_offset, entry.data_length
-        digest = hashlib.sha256(path.read_bytes()[start : start + size]).hexdigest()
+        data = path.read_bytes()[start : start + size]
+        digest = hashlib.sha256(data).hexdigest()
         records.append(TensorRecord(name=str(entry.name), dtype=spelled[tensor.dtype], shape=tuple(tensor.shape),
-                                    offset=start, size_bytes=size, sha256=(digest,) if size else ()))
+                                    offset=start, size_bytes=size, sha256=(digest,) if size else (),
+                                    crc32=(zlib.crc32(data),) if size else ()))
 manifest = Manifest(key="ab" * 32, repo="a/b", commit="c", files=(), tensors_bytes=path.stat().st_size,
                     tensors=tuple(records), tool_versions={}, created_at="2026-01-01T00:00:00Z")
 read = {record.name: as_tensor(record, view) for record, view in read_local(path, manifest)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -79,7 +80,10 @@ def test_each_byte_is_read_once_and_written_once_and_hashed() -> None:
         data = tensors[tensor.name].data
         assert data_of(plan, sink, index) == data
         pieces = [data[at : at + PIECE_BYTES] for at in range(0, len(data), PIECE_BYTES)]
-        assert pump.digests(index) == tuple(hashlib.sha256(piece).hexdigest() for piece in pieces)
+        assert [facts.sha256 for facts in pump.facts(index)] == [
+            hashlib.sha256(piece).hexdigest() for piece in pieces
+        ]
+        assert [facts.crc32 for facts in pump.facts(index)] == [zlib.crc32(p) for p in pieces]
 
 
 def test_a_pass_that_broke_off_goes_on_without_reading_what_it_had() -> None:
@@ -100,7 +104,7 @@ def test_a_pass_that_broke_off_goes_on_without_reading_what_it_had() -> None:
     assert [data_of(plan, sink, index) for index in range(6)] == [
         big(16 * MIB, number).data for number in range(6)
     ]
-    assert all(len(pump.digests(index)) == 1 for index in range(6))
+    assert all(len(pump.facts(index)) == 1 for index in range(6))
 
 
 @pytest.mark.parametrize(("plan", "upload"), [("other", "u"), ("p", "other")])
@@ -146,8 +150,6 @@ def test_an_adapter_is_added_row_by_row() -> None:
 
 @given(st.binary(max_size=300), st.binary(max_size=300))
 def test_checksums_of_two_stretches_make_that_of_both(first: bytes, second: bytes) -> None:
-    import zlib
-
     combined = crc32_combine(zlib.crc32(first), zlib.crc32(second), len(second))
     assert combined == zlib.crc32(first + second)
 

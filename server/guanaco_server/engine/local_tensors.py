@@ -3,15 +3,18 @@
     file ── mmap ──┬── hashed ahead, piece by piece (AHEAD_BYTES at most)
                    └── handed out, each tensor when its last piece is verified
 
+What lies on this machine's disk was proven by its SHA-256 when it came here, or was made here; what has to be found
+at each load is what the disk spoilt, and a CRC-32 does, at 3.3 GB/s a core where SHA-256 has 1.4.
+
 Nothing is read but what is wanted: a consumer that takes a slice of a tensor touches only the pages of that
 slice, beside the pieces that are its to verify.
 """
 
 from __future__ import annotations
 
-import hashlib
 import mmap
 import os
+import zlib
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,7 +25,7 @@ from guanaco_server.engine.selection import EVERYTHING, Selection
 from guanaco_server.formats.manifest import PIECE_BYTES, Manifest, TensorRecord
 
 AHEAD_BYTES = 512 * 1024**2  # verified or being verified; more would push it out of the cache again
-MAX_THREADS = 8  # one core hashes 1.4 GB/s
+MAX_THREADS = 8
 NO_RESERVE = 0x4000  # MAP_NORESERVE: a private map larger than the memory is no reason to refuse it
 
 _Checks = list[Future[None]]
@@ -95,10 +98,10 @@ def _begin_checks(
     pool: ThreadPoolExecutor,
 ) -> _Checks:
     checks = []
-    for index, (start, end, digest) in enumerate(record.pieces()):
+    for index, (start, end, _) in enumerate(record.pieces()):
         if selection.verifies(record, number + index):
             _read_ahead(view, record.offset + start, record.offset + end)
-            checks.append(pool.submit(_check, view, record, start, end, digest))
+            checks.append(pool.submit(_check, view, record, start, end, record.crc32[index]))
     return checks
 
 
@@ -110,9 +113,9 @@ def _read_ahead(view: memoryview, start: int, end: int) -> None:
     mapping.madvise(mmap.MADV_WILLNEED, first, end - first)
 
 
-def _check(view: memoryview, record: TensorRecord, start: int, end: int, digest: str) -> None:
+def _check(view: memoryview, record: TensorRecord, start: int, end: int, crc32: int) -> None:
     piece = view[record.offset + start : record.offset + end]
-    if hashlib.sha256(piece).hexdigest() != digest:
+    if zlib.crc32(piece) != crc32:
         raise DamagedArtifactError(
             f"The artifact is damaged: tensor {record.name} has another hash than was written, in piece {start // PIECE_BYTES}."
         )

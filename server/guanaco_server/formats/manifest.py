@@ -6,7 +6,8 @@
 
 A tensor's bytes are hashed in pieces of PIECE_BYTES, so that several readers can check one tensor, a reader of
 a part of it can check that part, and a serializer that was killed need not begin it again. A tensor no larger
-than that has one hash, of all its bytes; one without bytes has none.
+than that has one hash, of all its bytes; one without bytes has none. Beside each SHA-256 stands a CRC-32: it finds
+whatever a disk or a copy spoils, at more than twice the speed, where nobody could have forged one without the other.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class TensorRecord(BaseModel):
     offset: int
     size_bytes: int
     sha256: tuple[str, ...]
+    crc32: tuple[int, ...]
 
     def pieces(self) -> list[tuple[int, int, str]]:
         """Start and end within the tensor's bytes, and the SHA-256, of each piece."""

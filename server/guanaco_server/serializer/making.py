@@ -132,7 +132,8 @@ def _manifest(job: SerializerJob, plan: Plan, pump: Pump, small: Mapping[str, by
                 shape=tensor.shape,
                 offset=plan.layout.tensors[index].data_offset,
                 size_bytes=tensor.size_bytes,
-                sha256=pump.digests(index),
+                sha256=tuple(facts.sha256 for facts in pump.facts(index)),
+                crc32=tuple(facts.crc32 for facts in pump.facts(index)),
             )
             for index, tensor in enumerate(plan.tensors)
         ),

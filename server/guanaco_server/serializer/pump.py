@@ -80,10 +80,10 @@ class Pump:
         self._sink.write(self._plan.layout.total_bytes - len(end), memoryview(end))
         self._sink.finish()
 
-    def digests(self, tensor: int) -> tuple[str, ...]:
-        """The SHA-256 of each of a tensor's pieces."""
+    def facts(self, tensor: int) -> list[PieceFacts]:
+        """The hashes of each of a tensor's pieces."""
         pieces = pieces_of(self._plan.tensors[tensor], tensor)
-        return tuple(self._journal.pieces[_key(piece)].sha256 for piece in pieces)
+        return [self._journal.pieces[_key(piece)] for piece in pieces]
 
     def _take_up(self) -> list[Run]:
         """The runs that are still to be done, after what an earlier job left."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from guanaco_server.formats.manifest import Manifest, TensorRecord
 from guanaco_server.formats.tensorizer_file import (
     FileTensor,
+    crc32_combine,
     epilogue,
     lay_out,
     prologue,
@@ -69,17 +70,18 @@ def stored_differences(manifest: Manifest, stream: Stream) -> list[str]:
 
 
 def _check_data(record: TensorRecord, stream: Stream) -> tuple[bool, int]:
-    is_same, crc32 = True, 0
+    is_same, whole_crc32 = True, 0
     buffer = memoryview(bytearray(min(BLOCK_BYTES, record.size_bytes)))
-    for start, end, expected in record.pieces():
-        sha256 = hashlib.sha256()
+    for (start, end, expected), expected_crc32 in zip(record.pieces(), record.crc32, strict=True):
+        sha256, crc32 = hashlib.sha256(), 0
         for at in range(start, end, BLOCK_BYTES):
             block = buffer[: min(BLOCK_BYTES, end - at)]
             stream.read_exactly(block)
             sha256.update(block)
             crc32 = zlib.crc32(block, crc32)
-        is_same = is_same and sha256.hexdigest() == expected
-    return is_same, crc32
+        is_same = is_same and (sha256.hexdigest(), crc32) == (expected, expected_crc32)
+        whole_crc32 = crc32_combine(whole_crc32, crc32, end - start)
+    return is_same, whole_crc32
 
 
 def _read(stream: Stream, count: int) -> bytes:
