@@ -76,8 +76,8 @@ class Platform:
             self.database, clock, settings.executor_id, settings.worker_silence_s
         )
         self._store = wiring.store(settings)
-        self._cluster, self._leadership = wiring.cluster(settings, data_dir)
         self._model_server = VllmServer(read_timeout_s=settings.reply_timeout_s)
+        self._cluster, self._leadership = wiring.cluster(settings, data_dir, self._model_server)
 
         scaling = wiring.scaling(settings)
         self._deployments = DeploymentService(
@@ -203,6 +203,7 @@ class Platform:
             restart_limit=settings.restart_limit,
             ready_timeout_s=settings.ready_timeout_s,
             is_leader=self._leadership.is_leading if self._leadership else lambda: True,
+            regions=wiring.regions(settings),
             admission=Admission(
                 self.database,
                 clock,

@@ -198,8 +198,11 @@ class Settings(GpuSettings):
     kubernetes_contexts: list[str] = Field(
         default=["in-cluster"],
         min_length=1,
-        max_length=1,
-        description="The cluster: a context of the kubeconfig (context or context:namespace), or in-cluster for the one that the platform runs in.",
+        description="The clusters: contexts of the kubeconfig (context or context:namespace), or in-cluster for the one that the platform runs in. Several are regions; the first is the near one, where jobs run and the Lease is.",
+    )
+    kubernetes_weights: dict[str, float] = Field(
+        default={},
+        description="How much each of several clusters takes, as JSON by its entry in kubernetes_contexts; 1 otherwise, 0 drains it.",
     )
     kubernetes_kubeconfig: Path | None = Field(
         default=None, description="The kubeconfig; KUBECONFIG or ~/.kube/config otherwise."
@@ -238,7 +241,7 @@ class Settings(GpuSettings):
     )
     kubernetes_endpoint: str = Field(
         default="http://{name}.{namespace}.svc:8000",
-        description="How the platform reaches a model server.",
+        description="How the platform reaches a model server; {context} tells several clusters apart.",
     )
     kubernetes_pending_s: float = Field(
         default=300,

@@ -14,11 +14,14 @@ from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.artifacts.verification import ArtifactVerifier
 from guanaco_server.data_dir import DataDir
 from guanaco_server.deployments.clusters.cluster import Cluster
+from guanaco_server.deployments.clusters.federation import Federation, Region
 from guanaco_server.deployments.clusters.kubernetes.cluster import KubernetesCluster
 from guanaco_server.deployments.clusters.kubernetes.connecting import connected
 from guanaco_server.deployments.clusters.kubernetes.lease import Leadership
 from guanaco_server.deployments.clusters.kubernetes.pods import CACHE
 from guanaco_server.deployments.clusters.local import LocalCluster
+from guanaco_server.deployments.clusters.placement import RegionShare
+from guanaco_server.deployments.model_server import ModelServer
 from guanaco_server.deployments.scaling.autoscaler import ScalingPolicy
 from guanaco_server.deployments.scaling.budget import Budget
 from guanaco_server.deployments.scaling.decision import Limits
@@ -60,12 +63,12 @@ def store(settings: Settings) -> ArtifactStore:
     )
 
 
-def cluster(settings: Settings, data_dir: DataDir) -> tuple[Cluster, Leadership | None]:
+def cluster(
+    settings: Settings, data_dir: DataDir, model_server: ModelServer
+) -> tuple[Cluster, Leadership | None]:
     """Only in a cluster that others work with as well does anybody have to lead."""
     if settings.cluster == "kubernetes":
-        api, options = connected(settings)
-        holder = f"{settings.executor_id}-{secrets.token_hex(4)}"
-        return KubernetesCluster(api, options), Leadership(api, holder)
+        return _kubernetes(settings, model_server)
     local = LocalCluster(
         data_dir.cluster_path,
         data_dir.lock_path,
@@ -73,6 +76,26 @@ def cluster(settings: Settings, data_dir: DataDir) -> tuple[Cluster, Leadership 
         settings.engine_ports,
     )
     return local, None
+
+
+def regions(settings: Settings) -> frozenset[str]:
+    """Their names, where there are several."""
+    several = settings.cluster == "kubernetes" and len(settings.kubernetes_contexts) > 1
+    return frozenset(settings.kubernetes_contexts if several else ())
+
+
+def _kubernetes(settings: Settings, model_server: ModelServer) -> tuple[Cluster, Leadership]:
+    connections = {name: connected(settings, name) for name in settings.kubernetes_contexts}
+    clusters = {name: KubernetesCluster(*connection) for name, connection in connections.items()}
+    near = settings.kubernetes_contexts[0]
+    leadership = Leadership(connections[near][0], f"{settings.executor_id}-{secrets.token_hex(4)}")
+    if len(clusters) == 1:
+        return clusters[near], leadership
+    shares = {
+        name: RegionShare(weight=settings.kubernetes_weights.get(name, 1.0)) for name in clusters
+    }
+    federated = {name: Region(clusters[name], shares[name]) for name in clusters}
+    return Federation(federated, model_server.is_healthy, near), leadership
 
 
 def python(settings: Settings) -> str:

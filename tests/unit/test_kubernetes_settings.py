@@ -32,7 +32,7 @@ def settings(**changes: object) -> Settings:
 def test_what_is_missing_is_named(missing: str) -> None:
     given = {name: value for name, value in NEEDED.items() if name != missing}
     with pytest.raises(InvalidSettings) as refused:
-        connected(Settings(**given))  # type: ignore[arg-type]
+        connected(Settings(**given), "in-cluster")  # type: ignore[arg-type]
     assert missing in f"{refused.value} {refused.value.hint}"
 
 

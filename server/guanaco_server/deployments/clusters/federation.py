@@ -57,6 +57,11 @@ class Federation:
         self._replicas: dict[str, int] = {}
         self._logs: dict[str, _LogPlace] = {}
 
+    async def check(self) -> None:
+        """One region that answers is enough; OSError without any."""
+        if not await self._everywhere(lambda _, cluster: _checked(cluster)):
+            raise OSError(f"No region answers: {self._why_down()}.")
+
     async def start(self) -> None:
         await self._everywhere(lambda _, cluster: cluster.start())
 
@@ -192,3 +197,8 @@ class Federation:
         if self._down.pop(region, None):
             logger.info("region %s answers again", region)
         return (given,)
+
+
+async def _checked(cluster: Cluster) -> bool:
+    await cluster.check()
+    return True

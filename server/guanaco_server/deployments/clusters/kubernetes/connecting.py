@@ -15,8 +15,8 @@ CONNECTIONS = 32
 JOB_ROOM_BYTES = 512 * 1024**2  # beside what the serializer counts: its code, and files in memory
 
 
-def connected(settings: Settings) -> tuple[KubernetesApi, KubernetesOptions]:
-    """InvalidSettings where one is missing without which nothing can run in pods."""
+def connected(settings: Settings, region: str) -> tuple[KubernetesApi, KubernetesOptions]:
+    """One of the contexts of the settings. InvalidSettings where one is missing without which nothing can run in pods."""
     if settings.artifacts_url is None:
         raise InvalidSettings(
             "Pods share no folder: with Kubernetes, artifacts are kept in a bucket.",
@@ -25,22 +25,20 @@ def connected(settings: Settings) -> tuple[KubernetesApi, KubernetesOptions]:
     for name in ("engine_image", "serializer_image", "kubernetes_engine_egress"):
         if not getattr(settings, name):
             raise InvalidSettings(f"With Kubernetes, {name} has to be set.")
-    context, namespace = split_context(
-        settings.kubernetes_contexts[0], settings.kubernetes_namespace
-    )
+    context, namespace = split_context(region, settings.kubernetes_namespace)
     kubeconfig = settings.kubernetes_kubeconfig
     client = connect(context, str(kubeconfig) if kubeconfig else None)
     api = KubernetesApi(client, namespace, patience_s=settings.kubernetes_patience_s)
-    return api, options_of(settings, namespace)
+    return api, options_of(settings, namespace, context)
 
 
-def options_of(settings: Settings, namespace: str) -> KubernetesOptions:
+def options_of(settings: Settings, namespace: str, context: str = "") -> KubernetesOptions:
     return KubernetesOptions(
         namespace=namespace,
         engine_image=settings.engine_image or "",
         serializer_image=settings.serializer_image or "",
         worker=settings.executor_id,
-        endpoint=settings.kubernetes_endpoint,
+        endpoint=settings.kubernetes_endpoint.replace("{context}", context),
         priority_class=settings.kubernetes_priority_class,
         gpu_nodes=settings.kubernetes_gpu_nodes,
         engine_egress=tuple(map(Egress.parse, settings.kubernetes_engine_egress)),
