@@ -30,11 +30,9 @@ def world(tmp_path: Path) -> Iterator[FakeWorld]:
 
 
 @pytest.fixture
-def up(
-    world: FakeWorld, start_platform: StartPlatform, rclone: S3Server, engine_python: Path
-) -> Up:
+def settings(world: FakeWorld, rclone: S3Server, engine_python: Path) -> dict[str, object]:
     kubeconfig = world.server.write_kubeconfig(world.folder / "kubeconfig")
-    return start_platform(
+    return dict(
         cluster="kubernetes",
         kubernetes_kubeconfig=str(kubeconfig),
         kubernetes_contexts=["fake:models"],
@@ -46,6 +44,11 @@ def up(
         serializer_image="registry.test/serializer:1",
         **rclone.settings(),
     )
+
+
+@pytest.fixture
+def up(start_platform: StartPlatform, settings: dict[str, object]) -> Up:
+    return start_platform(**settings)
 
 
 def test_from_submit_to_feedback_to_teardown_leaves_no_object(world: FakeWorld, up: Up) -> None:
@@ -74,6 +77,27 @@ def test_from_submit_to_feedback_to_teardown_leaves_no_object(world: FakeWorld, 
 
     developer.teardown(submission.id)
     eventually(lambda: _left(world) == [], "cluster without an object of ours")
+
+
+def test_of_two_clusters_one_that_is_drained_gets_nothing(
+    world: FakeWorld, start_platform: StartPlatform, settings: dict[str, object]
+) -> None:
+    """Two namespaces stand for two clusters."""
+    two = {
+        "kubernetes_contexts": ["fake:models", "fake:others"],
+        "kubernetes_weights": {"fake:models": 0},
+    }
+    up = start_platform(**{**settings, **two})
+    developer = up.client(Role.DEVELOPER, "ada")
+    app = up.client(Role.BACKEND, "app")
+    submission = developer.wait(developer.submit("acme/tiny", name="Tiny").id)
+    assert submission.status is Status.DEPLOYED, submission.failure
+    (deployment,) = world.server.store.all("deployments")
+    assert deployment["metadata"]["namespace"] == "others"
+    opened = app.open_conversation("user-17", next(iter(BOTS.values())), consent=True)
+    assert "scripted engine" in app.send(opened.conversation_id, "Hello!").content
+    developer.teardown(submission.id)
+    eventually(lambda: _left(world) == [], "clusters without an object of ours")
 
 
 def test_what_the_cluster_cannot_do_is_one_sentence_for_the_developer(
