@@ -258,7 +258,11 @@ class Platform:
             self.first_key = await self.accounts.create_first_key()
 
     def _loops(self) -> tuple[Loop, ...]:
-        """What runs beside the requests, in the order in which it starts."""
+        """What runs beside the requests, in the order in which it starts.
+
+        The pipeline is first: DBOS makes its tables in this very thread, with indexes for which PostgreSQL waits
+        until every open transaction has ended, and those of our other loops could not end meanwhile.
+        """
         match self.settings.role:
             case "api":
                 self._deployments.note_reconciler(False)
@@ -267,7 +271,7 @@ class Platform:
                 self._deployments.note_reconciler(False)
                 return (self._pipeline, self._heartbeat, self._census)
             case _:
-                return (*self._duties(), self.routing, self._pipeline, self._census)
+                return (self._pipeline, *self._duties(), self.routing, self._census)
 
     def _duties(self) -> tuple[Loop, ...]:
         """What one process does for all; the lease of a Kubernetes cluster comes first."""
