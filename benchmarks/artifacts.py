@@ -31,6 +31,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from guanaco_server.artifacts.stores.s3 import S3Store  # noqa: E402
+from guanaco_server.artifacts.stores.s3_client import S3Config  # noqa: E402
 from guanaco_server.demo.hub_server import LocalHub, commit_of  # noqa: E402
 from guanaco_server.formats.manifest import MANIFEST_NAME, TENSORS_NAME  # noqa: E402
 from guanaco_server.serializer.ticket import (  # noqa: E402
@@ -229,14 +230,7 @@ def serialize(model: Model, folder: Path) -> float:
 def upload(model: Model, server: S3Server) -> float:
     """The same bytes, as boto3 uploads files."""
     config = server.bucket()
-    client = boto3.client(
-        "s3",
-        endpoint_url=config.endpoint,
-        aws_access_key_id=config.access_key_id,
-        aws_secret_access_key=config.secret_access_key,
-        region_name="us-east-1",
-        config=Config(s3={"addressing_style": "path"}),
-    )
+    client = client_of(config)
     started = time.perf_counter()
     for path in model.weights:
         client.upload_file(str(path), config.bucket, path.name)
@@ -244,6 +238,18 @@ def upload(model: Model, server: S3Server) -> float:
     for path in model.weights:
         client.delete_object(Bucket=config.bucket, Key=path.name)
     return seconds
+
+
+def client_of(config: S3Config) -> Any:
+    """boto3 as it comes."""
+    return boto3.client(
+        "s3",
+        endpoint_url=config.endpoint,
+        aws_access_key_id=config.access_key_id,
+        aws_secret_access_key=config.secret_access_key,
+        region_name="us-east-1",
+        config=Config(s3={"addressing_style": "path"}, signature_version="s3v4"),
+    )
 
 
 def single_pass(model: Model, server: S3Server) -> tuple[float, int]:
@@ -295,14 +301,7 @@ def local_artifact(model: Model, folder: Path) -> Path:
 def uploaded(artifact: Path, server: S3Server) -> str:
     """A presigned URL of the tensors file in a bucket."""
     config = server.bucket()
-    client = boto3.client(
-        "s3",
-        endpoint_url=config.endpoint,
-        aws_access_key_id=config.access_key_id,
-        aws_secret_access_key=config.secret_access_key,
-        region_name="us-east-1",
-        config=Config(s3={"addressing_style": "path"}, signature_version="s3v4"),
-    )
+    client = client_of(config)
     client.upload_file(str(artifact / TENSORS_NAME), config.bucket, TENSORS_NAME)
     place = {"Bucket": config.bucket, "Key": TENSORS_NAME}
     url: str = client.generate_presigned_url("get_object", Params=place)

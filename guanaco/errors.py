@@ -53,109 +53,40 @@ The JSON form is ``{"error": code, "detail": sentence, "hint": next step or null
 
 from __future__ import annotations
 
-from guanaco.error_base import Blame, GuanacoError, error_classes
-from guanaco.failures import (
-    BadChatTemplate,
-    BudgetExceeded,
-    ClusterRefused,
-    ClusterUnreachable,
-    ContentCheckFailed,
-    ContextTooLong,
-    CorruptConfig,
-    CorruptWeights,
-    DiskFull,
-    EngineMissing,
-    HubUnreachable,
-    MissingFile,
-    ModelServerDied,
-    ModelServerTooSlow,
-    ModelTooLarge,
-    NoRecipe,
-    PickleWeights,
-    QuantizationTooLossy,
-    QuantizationUnsupported,
-    RemoteCode,
-    RepoGated,
-    RepoNotFound,
-    RevisionNotFound,
-    SerializerDied,
-    StageFault,
-    StoreUnreachable,
-    StressCheckFailed,
-    SubmissionFailure,
-    UnsupportedAdapter,
-    UnsupportedArchitecture,
-    UnsupportedTokenizer,
-)
-
-__all__ = [
-    "AccountRoleConflict",
-    "AlreadyRated",
-    "ArtifactNotFound",
-    "BadChatTemplate",
-    "Blame",
-    "BudgetExceeded",
-    "ClusterRefused",
-    "ClusterUnreachable",
-    "Conflict",
-    "ConsentRequired",
-    "ContentCheckFailed",
-    "ContextTooLong",
-    "ConversationBusy",
-    "ConversationNotFound",
-    "CorruptConfig",
-    "CorruptWeights",
-    "DataDirInUse",
-    "DiskFull",
-    "EngineMissing",
-    "Forbidden",
-    "GuanacoError",
-    "HubUnreachable",
-    "IdempotencyConflict",
-    "IllegalTransition",
-    "InternalFault",
-    "InvalidFormatter",
-    "InvalidInput",
-    "InvalidSettings",
-    "KeyNotFound",
-    "MessageTooLong",
-    "MissingFile",
-    "ModelServerDied",
-    "ModelServerTooSlow",
-    "ModelTimedOut",
-    "ModelTooLarge",
-    "ModelUnavailable",
-    "ModelWaking",
-    "NoModelAvailable",
-    "NoRecipe",
-    "NoSuchGpu",
-    "NotFound",
-    "NothingToRegenerate",
-    "PayloadTooLarge",
-    "PickleWeights",
-    "QuantizationTooLossy",
-    "QuantizationUnsupported",
-    "RemoteCode",
-    "RepoGated",
-    "RepoNotFound",
-    "ReportNotFound",
-    "RevisionNotFound",
-    "SchemaNotReady",
-    "SerializerDied",
-    "ServerUnreachable",
-    "StageFault",
-    "StoreUnreachable",
-    "StressCheckFailed",
-    "SubmissionFailure",
-    "SubmissionNotFound",
-    "Unauthenticated",
-    "Unavailable",
-    "UnsupportedAdapter",
-    "UnsupportedArchitecture",
-    "UnsupportedTokenizer",
-    "WorkerGivenUp",
-    "error_classes",
-]
+from guanaco.error_base import Blame as Blame
+from guanaco.error_base import GuanacoError as GuanacoError
+from guanaco.error_base import error_classes as error_classes
+from guanaco.failures import BadChatTemplate as BadChatTemplate
+from guanaco.failures import BudgetExceeded as BudgetExceeded
+from guanaco.failures import ClusterRefused as ClusterRefused
+from guanaco.failures import ClusterUnreachable as ClusterUnreachable
+from guanaco.failures import ContentCheckFailed as ContentCheckFailed
+from guanaco.failures import ContextTooLong as ContextTooLong
+from guanaco.failures import CorruptConfig as CorruptConfig
+from guanaco.failures import CorruptWeights as CorruptWeights
+from guanaco.failures import DiskFull as DiskFull
+from guanaco.failures import EngineMissing as EngineMissing
+from guanaco.failures import HubUnreachable as HubUnreachable
+from guanaco.failures import MissingFile as MissingFile
+from guanaco.failures import ModelServerDied as ModelServerDied
+from guanaco.failures import ModelServerTooSlow as ModelServerTooSlow
+from guanaco.failures import ModelTooLarge as ModelTooLarge
+from guanaco.failures import NoRecipe as NoRecipe
+from guanaco.failures import PickleWeights as PickleWeights
+from guanaco.failures import QuantizationTooLossy as QuantizationTooLossy
+from guanaco.failures import QuantizationUnsupported as QuantizationUnsupported
+from guanaco.failures import RemoteCode as RemoteCode
+from guanaco.failures import RepoGated as RepoGated
+from guanaco.failures import RepoNotFound as RepoNotFound
+from guanaco.failures import RevisionNotFound as RevisionNotFound
+from guanaco.failures import SerializerDied as SerializerDied
+from guanaco.failures import StageFault as StageFault
+from guanaco.failures import StoreUnreachable as StoreUnreachable
+from guanaco.failures import StressCheckFailed as StressCheckFailed
+from guanaco.failures import SubmissionFailure as SubmissionFailure
+from guanaco.failures import UnsupportedAdapter as UnsupportedAdapter
+from guanaco.failures import UnsupportedArchitecture as UnsupportedArchitecture
+from guanaco.failures import UnsupportedTokenizer as UnsupportedTokenizer
 
 
 class InvalidInput(GuanacoError):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 
+import httpx2  # huggingface_hub's: its transport errors come through
+
 from guanaco.errors import ArtifactNotFound, CorruptConfig, HubUnreachable
 from guanaco.submissions import WeightDtype
 from guanaco_server.artifacts.checks import CheckLimits, check_repo
@@ -84,6 +86,7 @@ class ArtifactVerifier:
 
 
 def _stored_differences(manifest: Manifest, url: str) -> list[str]:
+    from guanaco_server.engine.artifact_errors import UnreachableArtifactError
     from guanaco_server.serializer.artifact_file import open_artifact_file
     from guanaco_server.serializer.failures import JobFailed
     from guanaco_server.serializer.verify import stored_differences
@@ -91,15 +94,15 @@ def _stored_differences(manifest: Manifest, url: str) -> list[str]:
     try:
         with open_artifact_file(url, manifest.tensors_bytes, TENSORS_NAME) as stream:
             return stored_differences(manifest, stream)
-    except (JobFailed, OSError) as error:
+    except (JobFailed, UnreachableArtifactError, OSError) as error:
         return [f"{TENSORS_NAME} cannot be read: {str(error).rstrip('.')}."]
 
 
 def _hub_differences(job: SerializerJob, manifest: Manifest) -> list[str]:
-    from guanaco_server.serializer.failures import diagnose
+    from guanaco_server.serializer.failures import JobFailed, diagnose
     from guanaco_server.serializer.verify import hub_differences
 
     try:
         return hub_differences(job, manifest)
-    except Exception as error:
+    except (JobFailed, OSError, httpx2.HTTPError) as error:  # as serializer/hub_files.py raises
         raise HubUnreachable(diagnose(error).message) from error

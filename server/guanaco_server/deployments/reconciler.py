@@ -77,7 +77,7 @@ class Reconciler:
         if self._is_leader():
             await self._welcome_all()
         else:
-            await self._learn_all()
+            await self._deployments.learn_endpoints()
         self._background.start(self._run())
 
     async def stop(self) -> None:
@@ -87,7 +87,7 @@ class Reconciler:
         """One look at everything; who does not lead only learns."""
         if not self._is_leader():
             self._has_welcomed = False
-            await self._learn_all()
+            await self._deployments.learn_endpoints()
             return
         self._deployments.take_suspects()
         if self._admission is not None:
@@ -117,12 +117,6 @@ class Reconciler:
         if self._is_leader() and not self._has_welcomed:
             await self._welcome_all()
         await self.reconcile()
-
-    async def _learn_all(self) -> None:
-        """Another platform leads: what is ready is in the database."""
-        for row in await self._deployments.list_wishes():
-            is_ready = row.phase is Phase.READY
-            self._deployments.note_endpoint(row.submission_id, row.endpoint if is_ready else None)
 
     async def _welcome_all(self) -> None:
         for row in await self._deployments.list_wishes():

@@ -111,11 +111,19 @@ class DeploymentService:
             return
         rows = await self.list_wishes()
         if not self._has_reconciler:  # it may have begun meanwhile, and knows better
-            self._endpoints = {
-                row.submission_id: row.endpoint
-                for row in rows
-                if row.phase is Phase.READY and row.endpoint is not None
-            }
+            self._learn(rows)
+
+    async def learn_endpoints(self) -> None:
+        """What is ready, as whoever leads wrote it down."""
+        self._learn(await self.list_wishes())
+
+    def _learn(self, rows: list[DeploymentRow]) -> None:
+        self._spares.clear()
+        self._endpoints = {
+            row.submission_id: row.endpoint
+            for row in rows
+            if row.phase is Phase.READY and row.endpoint is not None
+        }
 
     def report_fault(self, submission_id: str) -> None:
         """The gateway saw this server fail: look at it now."""

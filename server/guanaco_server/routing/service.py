@@ -85,8 +85,10 @@ class RoutingService:
 
     async def target(self, submission_id: str) -> LiveSubmission:
         """A conversation's own submission, while it is served: also an inactive one, and one that sleeps is woken. ModelUnavailable otherwise, ModelWaking when it takes long."""
-        if submission_id not in self._serving or submission_id not in self._deployments.endpoints():
+        if submission_id not in self._serving:
             await self.refresh()
+        elif submission_id not in self._deployments.endpoints():
+            await self._deployments.refresh_endpoints()
         serving = self._serving.get(submission_id)
         if serving is None:
             raise ModelUnavailable(submission_id)

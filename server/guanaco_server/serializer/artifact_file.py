@@ -1,31 +1,32 @@
-"""The tensors file of a published artifact, for reading it from beginning to end."""
+"""The tensors file of a published artifact, for reading it from beginning to end, as a model server would."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
-import urllib3
-
+from guanaco_server.engine.ranged_http import RangedFile
 from guanaco_server.serializer.local_files import FileStream
-from guanaco_server.serializer.range_stream import TIMEOUT, RangeStream
 from guanaco_server.serializer.repo_files import Stream
 
 
-def open_artifact_file(url: str, size_bytes: int, name: str) -> AbstractContextManager[Stream]:
+@contextmanager
+def open_artifact_file(url: str, size_bytes: int, name: str) -> Iterator[Stream]:
     """From a file URL or a presigned one, which no message shows."""
     if urlsplit(url).scheme == "file":
-        return FileStream(Path(unquote(urlsplit(url).path)), 0)
-    pool = urllib3.PoolManager(retries=False, timeout=TIMEOUT)
+        with FileStream(Path(unquote(urlsplit(url).path)), 0) as stream:
+            yield stream
+        return
+    with closing(RangedFile(url, name)) as file:
+        file.begin(0, size_bytes)
+        yield _Remote(file)
 
-    def get(_name: str, start: int, end: int) -> Any:
-        headers = {"Range": f"bytes={start}-{end - 1}"}
-        answer = pool.request("GET", url, headers=headers, preload_content=False)
-        if answer.status not in (200, 206):
-            answer.close()
-            raise urllib3.exceptions.HTTPError(f"status {answer.status}")
-        return answer
 
-    return RangeStream(get, name, 0, size_bytes)
+class _Remote:
+    def __init__(self, file: RangedFile) -> None:
+        self._file = file
+
+    def read_exactly(self, view: memoryview) -> None:
+        self._file.fill(view)

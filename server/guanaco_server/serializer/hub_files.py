@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 import urllib3
 
@@ -90,6 +91,6 @@ class HubFiles:
                 "hub_unreachable",
                 f"The Hub sent {path} of another commit than {self._commit[:8]}, or did not say how long it is.",
             )
-        same_host = found.location.startswith(self._endpoint)
-        kept = dict(headers) if same_host else {}  # the token is the Hub's, not its CDN's
+        is_the_hub = urlsplit(found.location)[:2] == urlsplit(self._endpoint)[:2]
+        kept = dict(headers) if is_the_hub else {}  # the token is the Hub's, not its CDN's
         return Place(found.location, kept | {"Accept-Encoding": "identity"}, found.size)

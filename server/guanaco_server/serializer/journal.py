@@ -30,12 +30,18 @@ class JournalState(BaseModel):
 
 
 class Journal:
-    """Thread-safe. ``save`` makes bytes durable in the store."""
+    """Thread-safe. ``save`` makes bytes durable in the store; it is called at most every ``interval_s``."""
 
     def __init__(
-        self, plan: str, upload: str, earlier: bytes | None, save: Callable[[bytes], None]
+        self,
+        plan: str,
+        upload: str,
+        earlier: bytes | None,
+        save: Callable[[bytes], None],
+        interval_s: float = INTERVAL_S,
     ) -> None:
         self._save = save
+        self._interval_s = interval_s
         self._lock = threading.Lock()
         self._saved_at = time.monotonic()
         self._state = _state(earlier, plan, upload)
@@ -60,7 +66,7 @@ class Journal:
         """What was noted before this call, after ``make_durable`` has made it true; at most every INTERVAL_S."""
         with self._lock:
             now = time.monotonic()
-            if now - self._saved_at < INTERVAL_S:
+            if now - self._saved_at < self._interval_s:
                 return
             self._saved_at = now
             noted = self._state.model_dump_json().encode()

@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import Protocol
 
+import numpy as np
+
 from guanaco_server.formats.safetensors_header import DTYPE_BYTES
 from guanaco_server.formats.tensorizer_file import (
     crc32_combine,
@@ -95,10 +97,17 @@ class Pump:
                     self._missing[piece.tensor] -= 1
             else:
                 waiting.append(run)
+        to_come = {piece.tensor for run in waiting for piece in run.pieces if piece.number == 0}
         for tensor in range(len(self._plan.tensors)):
             if self._missing[tensor] == 0:
                 self._write_header(tensor, self._crc32(tensor))
+            elif self._is_early(tensor) and tensor not in to_come:
+                self._write_header(tensor, 0)  # its part may be one that was not sent
         return waiting
+
+    def _is_early(self, tensor: int) -> bool:
+        """Its header waits for nothing."""
+        return not is_checked(self._plan.layout.tensors[tensor].tensor)
 
     def _is_done(self, run: Run) -> bool:
         spans = [self._plan.piece_bytes(piece) for piece in run.pieces]
@@ -115,7 +124,7 @@ class Pump:
 
     def _stream_piece(self, piece: Piece, stream: Stream, buffer: memoryview) -> None:
         tensor = self._plan.tensors[piece.tensor]
-        is_early = not is_checked(self._plan.layout.tensors[piece.tensor].tensor)
+        is_early = self._is_early(piece.tensor)
         if is_early and piece.number == 0:
             self._write_header(piece.tensor, 0)
         offset, _ = self._plan.piece_bytes(piece)
@@ -176,6 +185,11 @@ def _converted(
     values = to_float32(block, tensor.source_dtype)
     if lora is not None:
         values = lora.add_to(values, first)
+        if not np.isfinite(values).all():
+            raise JobFailed(
+                "corrupt_weights",
+                f"The adapter makes {tensor.name[:80]!r} infinite: its scale is too large.",
+            )
     try:
         return from_float32(values, tensor.dtype).data.cast("B")
     except OverflowError as error:

@@ -71,6 +71,7 @@ class ServerStart:
         """The endpoint of a server that was ready; after a restart of the platform it may need a moment to be found again."""
         deadline = time.monotonic() + self._ready_timeout_s
         while time.monotonic() < deadline:
+            await self._deployments.refresh_endpoints()  # another worker may reconcile
             if endpoint := self._deployments.endpoints().get(submission_id):
                 return endpoint
             await asyncio.sleep(POLL_S)
