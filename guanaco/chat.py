@@ -7,7 +7,8 @@ from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from guanaco.forms import OneLine
+from guanaco.competitions import OPEN
+from guanaco.forms import OneLine, Slug
 
 MAX_MESSAGE_CHARS = 16_384
 
@@ -35,6 +36,9 @@ class ConversationRequest(BaseModel):
     user_name: OneLine = "You"
     consent: bool = Field(
         default=False, description="True when the user agreed to talk to an experimental model."
+    )
+    competition: Slug = Field(
+        default=OPEN, description="Of which competition a submission is to be assigned."
     )
 
 

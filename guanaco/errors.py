@@ -11,12 +11,13 @@ GuanacoError
 ├── Forbidden                    a valid key whose role does not allow this
 ├── NotFound                     SubmissionNotFound, ConversationNotFound, KeyNotFound,
 │                                ReportNotFound (no stress report yet),
-│                                ArtifactNotFound
+│                                ArtifactNotFound, CompetitionNotFound
 ├── Conflict
 │   ├── IllegalTransition        the submission's status does not allow this
 │   ├── IdempotencyConflict      the same Idempotency-Key with another body
 │   ├── ConversationBusy         a reply is still being written
 │   ├── AlreadyRated, NothingToRegenerate
+│   ├── CompetitionClosed        its window has not begun, or is over, or it is frozen
 │   └── AccountRoleConflict      the account exists with another role
 ├── Unavailable                  trying again later can help
 │   ├── NoModelAvailable         no submission can take a conversation now
@@ -146,6 +147,15 @@ class NotFound(GuanacoError):
     code = "not_found"
 
 
+class CompetitionNotFound(NotFound):
+    code = "competition_not_found"
+
+    def __init__(self, competition_id: str) -> None:
+        super().__init__(
+            f"No competition {competition_id}.", hint="GET /api/v1/competitions lists them."
+        )
+
+
 class SubmissionNotFound(NotFound):
     code = "submission_not_found"
 
@@ -220,6 +230,16 @@ class ConversationBusy(Conflict):
         super().__init__(
             "A reply is still being written in this conversation.",
             hint="Send the next message when it has ended.",
+        )
+
+
+class CompetitionClosed(Conflict):
+    code = "competition_closed"
+
+    def __init__(self, competition_id: str) -> None:
+        super().__init__(
+            f"The competition {competition_id} does not run now.",
+            hint="GET /api/v1/competitions shows their windows.",
         )
 
 

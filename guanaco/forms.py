@@ -22,6 +22,7 @@ def _must_match(pattern: str, sentence: str) -> AfterValidator:
 REPO = r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*/[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*"
 REVISION = r"[A-Za-z0-9][A-Za-z0-9._/-]*"
 ACCOUNT = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+SLUG = r"[a-z0-9][a-z0-9-]*"
 ONE_LINE = r"[^\x00-\x1f\x7f]+"
 
 Repo = Annotated[
@@ -49,3 +50,11 @@ OneLine = Annotated[
     WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 64}),
 ]
 """A name that people read."""
+
+Slug = Annotated[
+    str,
+    StringConstraints(max_length=64),
+    _must_match(SLUG, "It should be small letters, digits and dashes"),
+    WithJsonSchema({"type": "string", "maxLength": 64, "pattern": f"^{SLUG}$"}),
+]
+"""An id that people choose."""

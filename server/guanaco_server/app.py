@@ -15,6 +15,7 @@ from guanaco_server.accounts import api as accounts_api
 from guanaco_server.accounts.auth import Auth
 from guanaco_server.body_limit import BodyLimit
 from guanaco_server.chat import api as chat_api
+from guanaco_server.competitions import api as competitions_api
 from guanaco_server.costs import api as costs_api
 from guanaco_server.feedback import api as feedback_api
 from guanaco_server.leaderboard import api as leaderboard_api
@@ -56,6 +57,7 @@ def include_routes(app: FastAPI, platform: Platform) -> None:
     app.include_router(submissions_api.router(platform.submissions, platform.events, auth))
     app.include_router(recipe_api.router(platform.submissions, auth))
     app.include_router(costs_api.router(platform.costs, platform.submissions.require_visible, auth))
+    app.include_router(competitions_api.router(platform.competitions, auth))
     app.include_router(routing_api.router(platform.routing, auth))
     app.include_router(
         chat_api.router(platform.conversations, platform.replies, platform.previews, auth)

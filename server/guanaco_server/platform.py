@@ -23,6 +23,7 @@ from guanaco_server.chat.measured import MeasuredReplyGenerator
 from guanaco_server.chat.previews import PreviewService
 from guanaco_server.chat.replies import ReplyService
 from guanaco_server.clock import SystemClock
+from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.costs.service import CostService
 from guanaco_server.data_dir import DataDir
 from guanaco_server.database.database import Database
@@ -112,7 +113,10 @@ class Platform:
             Traffic(self.database, clock),
             sleeper,
         )
-        self.conversations = ConversationService(self.database, clock, self.routing)
+        self.competitions = CompetitionService(self.database, clock)
+        self.conversations = ConversationService(
+            self.database, clock, self.routing, self.competitions
+        )
         self.replies = ReplyService(
             self.database,
             clock,

@@ -15,20 +15,29 @@ from guanaco_server.accounts.service import Account
 from guanaco_server.chat import queries
 from guanaco_server.chat.tables import ConversationRow, MessageRow
 from guanaco_server.clock import Clock
+from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.database import Database
 from guanaco_server.routing.service import RoutingService
 
 
 class ConversationService:
-    def __init__(self, database: Database, clock: Clock, routing: RoutingService) -> None:
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        routing: RoutingService,
+        competitions: CompetitionService,
+    ) -> None:
         self._database = database
         self._clock = clock
         self._routing = routing
+        self._competitions = competitions
 
     async def open(self, account: Account, request: ConversationRequest) -> ConversationOpened:
         """Without consent nothing is stored."""
         if not request.consent:
             raise ConsentRequired
+        competition = await self._competitions.require_running(request.competition)
         live = await self._routing.assign()
         row = ConversationRow(
             id=f"conv_{uuid.uuid4().hex}",
@@ -36,6 +45,7 @@ class ConversationService:
             submission_id=live.serving.id,
             user_id=request.user_id,
             user_name=request.user_name,
+            competition=competition.id,
             bot=request.bot,
             created_at=self._clock.now(),
             message_count=0,

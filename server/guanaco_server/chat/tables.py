@@ -8,6 +8,7 @@ from sqlalchemy import ForeignKey, String, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
 from guanaco.chat import Bot, Sender
+from guanaco.competitions import OPEN
 from guanaco_server.database.tables import Table
 from guanaco_server.database.types import EnumText, Pydantic, UtcDateTime
 
@@ -22,6 +23,7 @@ class ConversationRow(Table):
     submission_id: Mapped[str] = mapped_column(ForeignKey("submissions.id"), index=True)
     user_id: Mapped[str] = mapped_column(String(128), index=True)
     user_name: Mapped[str] = mapped_column(String(64))
+    competition: Mapped[str] = mapped_column(String(64), default=OPEN)
     bot: Mapped[Bot] = mapped_column(Pydantic(Bot))
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     message_count: Mapped[int] = mapped_column(default=0)

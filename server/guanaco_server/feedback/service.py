@@ -66,6 +66,7 @@ class FeedbackService:
                     conversation_id=conversation_id,
                     submission_id=conversation.submission_id,
                     user_id=conversation.user_id,
+                    competition=conversation.competition,
                     bot_name=conversation.bot.name,
                     thumbs_up=request.thumbs_up,
                     text=request.text,

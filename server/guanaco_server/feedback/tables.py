@@ -7,6 +7,7 @@ from datetime import datetime
 from sqlalchemy import ForeignKey, Index, String
 from sqlalchemy.orm import Mapped, mapped_column
 
+from guanaco.competitions import OPEN
 from guanaco_server.database.tables import Table
 from guanaco_server.database.types import UtcDateTime
 
@@ -23,6 +24,7 @@ class FeedbackRow(Table):
     conversation_id: Mapped[str] = mapped_column(ForeignKey("conversations.id"), unique=True)
     submission_id: Mapped[str] = mapped_column(ForeignKey("submissions.id"))
     user_id: Mapped[str] = mapped_column(String(128))
+    competition: Mapped[str] = mapped_column(String(64), default=OPEN)
     bot_name: Mapped[str] = mapped_column(String(64))
     thumbs_up: Mapped[bool]
     text: Mapped[str]

@@ -1,0 +1,94 @@
+"""Competitions: a window, who may enter, how conversations are assigned, and how the entries are ranked."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Self
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
+
+from guanaco.forms import OneLine, Slug
+
+OPEN = "open"  # the competition that is always there, and that every submission enters
+
+
+class AssignmentKind(StrEnum):
+    """How a new conversation's submission is chosen."""
+
+    NEWEST = "newest"
+    UNIFORM = "uniform"
+    ADAPTIVE = "adaptive"
+
+
+class AssignmentRule(BaseModel):
+    """``newest`` takes the newest submission until it has ``newest_until`` ratings; ``adaptive`` is top-two Thompson sampling."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kind: AssignmentKind = AssignmentKind.NEWEST
+    newest_until: int = Field(
+        default=50, ge=1, description="Ratings after which `newest` moves on."
+    )
+    recency_floor: float = Field(
+        default=0.1,
+        ge=0,
+        le=1,
+        description="Share of conversations that `adaptive` keeps for the submissions with the fewest ratings.",
+    )
+    weights: dict[str, float] = Field(
+        default={},
+        description="By submission, how much more or less often than its rule says; 1 otherwise, 0 for none.",
+    )
+    seed: int | None = Field(
+        default=None, description="Makes the choices repeatable; random otherwise."
+    )
+
+
+class EntryRule(BaseModel):
+    """Which published submissions take part."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    max_parameters: int | None = Field(default=None, ge=1)
+    per_developer: int | None = Field(
+        default=None, ge=1, description="A developer's newest so many."
+    )
+    submitted_within: bool = Field(
+        default=False, description="Only what was submitted within the window."
+    )
+
+
+class RankingRule(StrEnum):
+    """By the thumbs-up ratio's lower bound, by Bradley-Terry over paired votes, or by both."""
+
+    THUMBS_UP = "thumbs_up"
+    BRADLEY_TERRY = "bradley_terry"
+    COMBINED = "combined"
+
+
+class CompetitionRequest(BaseModel):
+    """``starts_at`` is within the window, ``ends_at`` is not."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: OneLine
+    starts_at: AwareDatetime
+    ends_at: AwareDatetime | None = None
+    entry: EntryRule = EntryRule()
+    assignment: AssignmentRule = AssignmentRule()
+    ranking: RankingRule = RankingRule.THUMBS_UP
+
+    @model_validator(mode="after")
+    def _ends_after_it_starts(self) -> Self:
+        if self.ends_at is not None and self.ends_at <= self.starts_at:
+            raise ValueError("ends_at must be later than starts_at.")
+        return self
+
+
+class Competition(CompetitionRequest):
+    id: Slug
+    frozen_at: datetime | None = None
+
+    def is_running(self, now: datetime) -> bool:
+        return self.starts_at <= now and (self.ends_at is None or now < self.ends_at)

@@ -1,0 +1,61 @@
+"""Competitions, as admins make them and everybody reads them. ``open`` is there without being made."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from guanaco.competitions import OPEN, Competition, CompetitionRequest
+from guanaco.errors import CompetitionClosed, CompetitionNotFound
+from guanaco_server.clock import Clock
+from guanaco_server.competitions import queries
+from guanaco_server.competitions.tables import CompetitionRow
+from guanaco_server.database.database import Database
+
+OPEN_COMPETITION = Competition(
+    id=OPEN, name="Open", starts_at=datetime(2000, 1, 1, tzinfo=UTC), ends_at=None
+)
+
+
+class CompetitionService:
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def list_all(self) -> list[Competition]:
+        """``open`` first, then in the order in which they were made."""
+        async with self._database.read() as session:
+            found = {row.id: _read(row) for row in await queries.all_rows(session)}
+        return list(({OPEN: OPEN_COMPETITION} | found).values())
+
+    async def find(self, competition_id: str) -> Competition:
+        async with self._database.read() as session:
+            row = await queries.by_id(session, competition_id)
+        if row is not None:
+            return _read(row)
+        if competition_id == OPEN:
+            return OPEN_COMPETITION
+        raise CompetitionNotFound(competition_id)
+
+    async def require_running(self, competition_id: str) -> Competition:
+        """CompetitionClosed before its window, after it, and once it is frozen."""
+        competition = await self.find(competition_id)
+        if competition.frozen_at is not None or not competition.is_running(self._clock.now()):
+            raise CompetitionClosed(competition_id)
+        return competition
+
+    async def put(self, competition_id: str, request: CompetitionRequest) -> Competition:
+        """Make it, or change its rules; CompetitionClosed once it is frozen."""
+        now = self._clock.now()
+        async with self._database.write() as session:
+            row = await queries.by_id(session, competition_id)
+            if row is None:
+                row = CompetitionRow(id=competition_id, created_at=now)
+                session.add(row)
+            elif row.frozen_at is not None:
+                raise CompetitionClosed(competition_id)
+            row.rules, row.updated_at = request, now
+            return _read(row)
+
+
+def _read(row: CompetitionRow) -> Competition:
+    return Competition(id=row.id, frozen_at=row.frozen_at, **dict(row.rules))

@@ -1,0 +1,53 @@
+"""Competitions over HTTP, on both databases."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from guanaco.accounts import Role
+from guanaco_server.database.database import Database
+from tests.fixtures.world import World
+
+
+async def test_the_open_one_is_there_and_others_are_made_by_an_admin(database: Database) -> None:
+    world = World(database)
+    admin, developer = await world.http(Role.ADMIN), await world.http(Role.DEVELOPER)
+    assert [one["id"] for one in (await developer.get("/competitions")).json()] == ["open"]
+    now = world.clock.now()
+    rules = {"name": "Autumn", "starts_at": now.isoformat()}
+    assert (await developer.put("/competitions/autumn", json=rules)).status_code == 403
+    made = await admin.put("/competitions/autumn", json=rules)
+    assert (made.status_code, made.json()["ranking"]) == (200, "thumbs_up")
+    changed = await admin.put("/competitions/autumn", json=rules | {"ranking": "combined"})
+    assert changed.json()["ranking"] == "combined"
+    found = (await developer.get("/competitions/autumn")).json()
+    assert found == changed.json()
+    assert (await developer.get("/competitions/winter")).json()["error"] == "competition_not_found"
+
+
+async def test_a_window_that_ends_before_it_starts_is_refused(database: Database) -> None:
+    world = World(database)
+    admin = await world.http(Role.ADMIN)
+    now = world.clock.now()
+    rules = {
+        "name": "Autumn",
+        "starts_at": now.isoformat(),
+        "ends_at": (now - timedelta(days=1)).isoformat(),
+    }
+    answer = await admin.put("/competitions/autumn", json=rules)
+    assert (answer.status_code, answer.json()["error"]) == (422, "invalid_input")
+    assert "ends_at must be later" in answer.json()["detail"]
+
+
+async def test_a_conversation_enters_only_a_competition_that_runs(database: Database) -> None:
+    world = World(database)
+    await world.publish(await world.account(Role.DEVELOPER))
+    admin, backend = await world.http(Role.ADMIN), await world.http(Role.BACKEND)
+    now = world.clock.now()
+    rules = {"name": "Next", "starts_at": (now + timedelta(days=1)).isoformat()}
+    await admin.put("/competitions/next", json=rules)
+    body = {"user_id": "u", "bot": {"name": "Luna"}, "consent": True}
+    for competition, code in (("next", "competition_closed"), ("none", "competition_not_found")):
+        answer = await backend.post("/conversations", json=body | {"competition": competition})
+        assert answer.json()["error"] == code
+    assert (await backend.post("/conversations", json=body)).status_code == 201
