@@ -20,7 +20,7 @@ async def test_scripts_are_given_in_order_and_the_last_for_ever() -> None:
         "two",
         "two",
     ]
-    assert (await reply(server))[-1] == Chunk("", "stop", 7, 2)
+    assert (await reply(server))[-1] == Chunk((), "stop", 7, 2)
     assert server.generations == [ASKED] * 4
 
 

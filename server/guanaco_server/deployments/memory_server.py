@@ -51,14 +51,14 @@ class MemoryModelServer:
             for piece in script.pieces:
                 await asyncio.sleep(script.delay_s)
                 tokens = (Token(piece, script.logprob),) if generation.with_tokens else ()
-                yield Chunk(piece, tokens=tokens)
+                yield Chunk((piece,), tokens=tokens)
         except (GeneratorExit, asyncio.CancelledError):
             self.cancelled += 1
             raise
         if script.fault is not None:
             fault = script.fault
             raise ModelServerFault(fault) if isinstance(fault, str) else fault
-        yield Chunk("", script.finish_reason, script.prompt_tokens, len(script.pieces))
+        yield Chunk((), script.finish_reason, script.prompt_tokens, len(script.pieces))
 
     async def score(self, endpoint: str, model: str, text: str) -> tuple[float, ...]:
         """Gives ``scores`` one after another and the last one for ever."""

@@ -27,15 +27,19 @@ class Token:
     logprob: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Chunk:
-    """A piece of the reply. The last has a ``finish_reason`` and the token counts."""
+    """What arrived together: the texts of some tokens. The last chunk has a ``finish_reason`` and the token counts."""
 
-    text: str
+    texts: tuple[str, ...]
     finish_reason: str | None = None
     prompt_tokens: int = 0
     completion_tokens: int = 0
     tokens: tuple[Token, ...] = ()
+
+    @property
+    def text(self) -> str:
+        return "".join(self.texts)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
 
 import httpx
+import msgspec
 
 from guanaco_server.deployments.model_server import (
     Chunk,
@@ -13,12 +14,13 @@ from guanaco_server.deployments.model_server import (
     ModelServerFault,
     ServerLoad,
 )
+from guanaco_server.deployments.upstream import Upstream, UpstreamError
 from guanaco_server.deployments.vllm_metrics import read_load
+from guanaco_server.deployments.vllm_stream import read_stream
 from guanaco_server.deployments.vllm_wire import (
     candidates,
     read_best,
     read_prompt_logprobs,
-    read_stream,
     refusal,
     request_body,
     score_body,
@@ -26,21 +28,21 @@ from guanaco_server.deployments.vllm_wire import (
 
 CONNECT_TIMEOUT_S = 5.0
 HEALTH_TIMEOUT_S = 3.0  # vLLM answers in milliseconds unless it hangs
-KEPT_CONNECTIONS = 256
+MAX_ANSWER_BYTES = 8 * 1024**2
 
 
 class VllmServer:
-    """``read_timeout_s`` is the longest silence within a reply; callers have deadlines of their own for whole ones."""
+    """Replies come through our own client, whatever else is asked through httpx. Callers have their own deadlines for replies."""
 
     def __init__(
         self, read_timeout_s: float = 120.0, transport: httpx.AsyncBaseTransport | None = None
     ) -> None:
         self._client = httpx.AsyncClient(
             timeout=httpx.Timeout(CONNECT_TIMEOUT_S, read=read_timeout_s),
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=KEPT_CONNECTIONS),
             transport=transport,
             trust_env=False,  # model servers are ours: never through a proxy
         )
+        self._upstream = Upstream(CONNECT_TIMEOUT_S)
 
     async def is_healthy(self, endpoint: str) -> bool:
         try:
@@ -50,17 +52,26 @@ class VllmServer:
         return answer.status_code == httpx.codes.OK
 
     async def generate(self, endpoint: str, generation: Generation) -> AsyncGenerator[Chunk, None]:
-        url, body = f"{endpoint}/v1/completions", request_body(generation)
-        with _translated():
-            async with self._client.stream("POST", url, json=body) as answer:
-                if answer.status_code != httpx.codes.OK:
-                    raise refusal(answer.status_code, await answer.aread())
+        body = msgspec.json.encode(request_body(generation))
+        try:
+            answer = await self._upstream.post(endpoint, "/v1/completions", body)
+            try:
+                if answer.status != httpx.codes.OK:
+                    raise refusal(answer.status, await answer.read_all(MAX_ANSWER_BYTES))
                 if candidates(generation) > 1:
-                    yield read_best(await answer.aread())
+                    yield read_best(await answer.read_all(MAX_ANSWER_BYTES))
                     return
-                async with aclosing(read_stream(answer.aiter_lines())) as chunks:
+                async with aclosing(read_stream(answer, generation)) as chunks:
                     async for chunk in chunks:
+                        if chunk.finish_reason is not None:
+                            answer.leave()
                         yield chunk
+            finally:
+                answer.close()
+        except UpstreamError as error:
+            raise ModelServerFault(
+                f"The model server cannot be reached or broke off: {error}."
+            ) from None
 
     async def score(self, endpoint: str, model: str, text: str) -> tuple[float, ...]:
         with _translated():
@@ -79,6 +90,7 @@ class VllmServer:
         return read_load(answer.text)
 
     async def close(self) -> None:
+        await self._upstream.close()
         await self._client.aclose()
 
 

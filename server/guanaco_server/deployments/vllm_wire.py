@@ -1,10 +1,9 @@
-"""vLLM's completions API: requests written, answers read. Whatever an answer should not be is a ModelServerFault."""
+"""vLLM's completions API: requests written, whole answers read. Whatever an answer should not be is a ModelServerFault."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 from guanaco_server.deployments.model_server import (
@@ -12,7 +11,6 @@ from guanaco_server.deployments.model_server import (
     Generation,
     ModelServerFault,
     NotANumber,
-    Token,
 )
 
 NAN_REFUSAL = (
@@ -58,26 +56,6 @@ def score_body(model: str, text: str) -> dict[str, Any]:
     }
 
 
-async def read_stream(lines: AsyncIterator[str]) -> AsyncGenerator[Chunk, None]:
-    """The reply as it comes; its last chunk waits for the token counts, which vLLM sends after the text."""
-    finish_reason: str | None = None
-    async for line in lines:
-        if not line.startswith("data:"):
-            continue
-        data = line.removeprefix("data:").strip()
-        if data == "[DONE]":
-            break
-        event = _parse(data)
-        if event.get("choices"):
-            choice = _first_choice(event)
-            yield Chunk(_text(choice), tokens=_tokens(choice))
-            finish_reason = choice.get("finish_reason") or finish_reason
-        elif finish_reason is not None and event.get("usage"):
-            yield Chunk("", finish_reason, *_token_counts(event))
-            return
-    raise ModelServerFault("The model server broke off before the reply was complete.")
-
-
 def read_best(body: bytes) -> Chunk:
     """The candidate with the highest mean token log-probability, as one chunk. Counts are of all candidates."""
     answer = _parse(body)
@@ -87,9 +65,9 @@ def read_best(body: bytes) -> Chunk:
         or not choices
         or not all(isinstance(c, dict) for c in choices)
     ):
-        raise _nonsense(answer)
+        raise nonsense(answer)
     best = max(choices, key=_mean_logprob)
-    return Chunk(_text(best), best.get("finish_reason") or "stop", *_token_counts(answer))
+    return Chunk((_text(best),), best.get("finish_reason") or "stop", *_token_counts(answer))
 
 
 def read_prompt_logprobs(body: bytes) -> tuple[float, ...]:
@@ -97,17 +75,17 @@ def read_prompt_logprobs(body: bytes) -> tuple[float, ...]:
     answer = _parse(body)
     choices = answer.get("choices")
     if not isinstance(choices, list) or not choices:
-        raise _nonsense(answer)
+        raise nonsense(answer)
     match _first_choice(answer).get("prompt_logprobs"):
         case [None, *scores] if scores:
             return tuple(_only_logprob(score) for score in scores)
-    raise _nonsense(answer)
+    raise nonsense(answer)
 
 
 def refusal(status: int, body: bytes) -> ModelServerFault:
     """For an answer with an error status."""
     try:
-        why = _error_text(json.loads(body))
+        why = error_text(json.loads(body))
     except ValueError:
         why = None
     kind = NotANumber if why and NAN_REFUSAL in why else ModelServerFault
@@ -118,15 +96,15 @@ def _parse(data: str | bytes) -> dict[str, Any]:
     try:
         parsed = json.loads(data)
     except ValueError:
-        raise _nonsense(data) from None
+        raise nonsense(data) from None
     if not isinstance(parsed, dict):
-        raise _nonsense(parsed)
-    if why := _error_text(parsed):
+        raise nonsense(parsed)
+    if why := error_text(parsed):
         raise ModelServerFault(f"The model server failed: {why}")
     return parsed
 
 
-def _error_text(answer: Any) -> str | None:
+def error_text(answer: Any) -> str | None:
     if not isinstance(answer, dict) or not (error := answer.get("error")):
         return None
     return str(error.get("message") if isinstance(error, dict) else error)[:300]
@@ -135,24 +113,15 @@ def _error_text(answer: Any) -> str | None:
 def _first_choice(event: dict[str, Any]) -> dict[str, Any]:
     choices = event["choices"]
     if not isinstance(choices, list) or not isinstance(choices[0], dict):
-        raise _nonsense(event)
+        raise nonsense(event)
     return choices[0]
 
 
 def _text(choice: dict[str, Any]) -> str:
     text = choice.get("text")
     if not isinstance(text, str):
-        raise _nonsense(choice)
+        raise nonsense(choice)
     return text
-
-
-def _tokens(choice: dict[str, Any]) -> tuple[Token, ...]:
-    """In a stream vLLM writes NaN as null."""
-    match choice.get("logprobs"):
-        case {"tokens": list(texts), "token_logprobs": list(logprobs)}:
-            pairs = zip(texts, logprobs, strict=False)
-            return tuple(Token(str(text), _number(logprob)) for text, logprob in pairs)
-    return ()
 
 
 def _only_logprob(score: Any) -> float:
@@ -160,7 +129,7 @@ def _only_logprob(score: Any) -> float:
     match values:
         case [{"logprob": logprob}]:
             return _number(logprob)
-    raise _nonsense(score)
+    raise nonsense(score)
 
 
 def _number(value: Any) -> float:
@@ -192,7 +161,7 @@ def _mean_logprob(choice: dict[str, Any]) -> float:
     return sum(values) / len(values) if values else -math.inf
 
 
-def _nonsense(said: object) -> ModelServerFault:
+def nonsense(said: object) -> ModelServerFault:
     return ModelServerFault(
         f"The model server sent something that is no completion: {str(said)[:80]!r}."
     )
