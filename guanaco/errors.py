@@ -24,6 +24,8 @@ GuanacoError
 │   ├── ModelUnavailable         this submission's model server does not answer
 │   ├── ModelWaking              it was scaled to zero and is starting again
 │   ├── ModelTimedOut            it answered too late
+│   ├── Overloaded               every model server of the submission has as much to do as it can hold
+│   ├── DatabaseUnavailable      the database does not answer; nothing was changed
 │   ├── ServerUnreachable        (client) no Guanaco at that URL
 │   ├── SchemaNotReady           nobody has migrated the database
 │   ├── WorkerGivenUp            this worker was silent for too long: another has its work
@@ -267,7 +269,10 @@ class AccountRoleConflict(Conflict):
 
 
 class Unavailable(GuanacoError):
+    """``retry_after_s`` is where the error knows how long it may last."""
+
     code = "unavailable"
+    retry_after_s: float | None = None
 
 
 class NoModelAvailable(Unavailable):
@@ -291,7 +296,6 @@ class ModelUnavailable(Unavailable):
 
 class ModelWaking(Unavailable):
     code = "model_waking"
-    retry_after_s: float | None = None
 
     def __init__(self, submission_id: str, waits_for: str | None, start_s: float | None) -> None:
         """``waits_for`` says why it does not start at once; ``start_s`` is how long its last start took."""
@@ -301,6 +305,27 @@ class ModelWaking(Unavailable):
             hint="Send the message again in a minute.",
         )
         self.retry_after_s = start_s
+
+
+class Overloaded(Unavailable):
+    code = "overloaded"
+    retry_after_s = 2.0
+
+    def __init__(self) -> None:
+        super().__init__(
+            "There are as many replies on their way as the model servers can hold.",
+            hint="Try again in a few seconds.",
+        )
+
+
+class DatabaseUnavailable(Unavailable):
+    code = "database_unavailable"
+    retry_after_s = 2.0
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The platform's database does not answer.", hint="Try again in a few seconds."
+        )
 
 
 class ModelTimedOut(Unavailable):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from fastapi import FastAPI
 from fastapi.responses import Response
@@ -15,6 +16,8 @@ from guanaco_server.accounts import api as accounts_api
 from guanaco_server.accounts.auth import Auth
 from guanaco_server.body_limit import BodyLimit
 from guanaco_server.chat import api as chat_api
+from guanaco_server.chat.gateway import ChatGateway, reply_routes
+from guanaco_server.chat.openapi import document
 from guanaco_server.competitions import api as competitions_api
 from guanaco_server.costs import api as costs_api
 from guanaco_server.feedback import api as feedback_api
@@ -40,6 +43,7 @@ def create_app(platform: Platform) -> FastAPI:
         lifespan=lifespan,
         redoc_url=None,
     )
+    install_gateway(app, platform)
     app.add_middleware(BodyLimit, limit_bytes=platform.settings.max_body_bytes)
     http_errors.install(app)
     app.add_middleware(Observed, metrics=platform.metrics)
@@ -48,6 +52,27 @@ def create_app(platform: Platform) -> FastAPI:
     else:
         include_routes(app, platform)
     return app
+
+
+def install_gateway(app: FastAPI, platform: Platform) -> None:
+    """What answers with a reply, in front of the framework, and in its OpenAPI document all the same."""
+    routes = reply_routes(platform.replies, platform.previews)
+    app.add_middleware(
+        ChatGateway,
+        routes=routes,
+        auth=Auth(platform.accounts),
+        heartbeat_s=platform.settings.heartbeat_s,
+    )
+    write = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        is_new = app.openapi_schema is None
+        schema = write()
+        if is_new:
+            document(schema, routes)
+        return schema
+
+    app.openapi = openapi  # type: ignore[method-assign]
 
 
 def include_routes(app: FastAPI, platform: Platform) -> None:
@@ -59,9 +84,7 @@ def include_routes(app: FastAPI, platform: Platform) -> None:
     app.include_router(costs_api.router(platform.costs, platform.submissions.require_visible, auth))
     app.include_router(competitions_api.router(platform.competitions, auth))
     app.include_router(routing_api.router(platform.routing, auth))
-    app.include_router(
-        chat_api.router(platform.conversations, platform.replies, platform.previews, auth)
-    )
+    app.include_router(chat_api.router(platform.conversations, auth))
     app.include_router(feedback_api.router(platform.feedback, auth))
     app.include_router(leaderboard_api.router(platform.leaderboard, auth))
 

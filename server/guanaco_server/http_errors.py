@@ -11,7 +11,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from sqlalchemy.exc import DataError
+from sqlalchemy.exc import DataError, OperationalError
 from starlette.exceptions import HTTPException
 
 from guanaco import errors
@@ -53,7 +53,7 @@ def answer(error: errors.GuanacoError) -> JSONResponse:
 
 def _retry_after(error: errors.GuanacoError) -> str | None:
     """Where the error knows better; at least a second."""
-    seconds = error.retry_after_s if isinstance(error, errors.ModelWaking) else None
+    seconds = error.retry_after_s if isinstance(error, errors.Unavailable) else None
     return None if seconds is None else str(max(1, math.ceil(seconds)))
 
 
@@ -84,7 +84,16 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def unforeseen(request: Request, error: Exception) -> JSONResponse:
-        return answer(internal_fault(f"{request.method} {request.url.path}", error))
+        return answer(as_guanaco_error(f"{request.method} {request.url.path}", error))
+
+
+def as_guanaco_error(what: str, error: Exception) -> errors.GuanacoError:
+    """Itself, or what says as much as may be said of it."""
+    if isinstance(error, errors.GuanacoError):
+        return error
+    if isinstance(error, OperationalError):
+        return errors.DatabaseUnavailable()
+    return internal_fault(what, error)
 
 
 def internal_fault(what: str, error: Exception) -> errors.InternalFault:

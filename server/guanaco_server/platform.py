@@ -18,10 +18,11 @@ from guanaco_server.artifacts.checks import CheckLimits
 from guanaco_server.artifacts.collector import ArtifactCollector, Graces
 from guanaco_server.artifacts.service import ArtifactService
 from guanaco_server.chat.conversations import ConversationService
-from guanaco_server.chat.generation import Deadlines
+from guanaco_server.chat.history import HistoryCache
 from guanaco_server.chat.measured import MeasuredReplyGenerator
 from guanaco_server.chat.previews import PreviewService
 from guanaco_server.chat.replies import ReplyService
+from guanaco_server.chat.turn_log import TurnLog
 from guanaco_server.clock import SystemClock
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.costs.service import CostService
@@ -45,6 +46,7 @@ from guanaco_server.observability.census import Census, Counts
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.prompts.tokenizers import TokenizerCache
 from guanaco_server.routing.policy import LeastFeedbackFirst
+from guanaco_server.routing.replicas import ReplicaChooser
 from guanaco_server.routing.service import RoutingService
 from guanaco_server.settings import Settings
 from guanaco_server.stress.service import StressService
@@ -101,7 +103,9 @@ class Platform:
         generator = MeasuredReplyGenerator(
             self._model_server,
             tokenizers,
-            Deadlines(settings.first_token_timeout_s, settings.reply_timeout_s),
+            ReplicaChooser(settings.replica_max_streams),
+            wiring.deadlines(settings),
+            self._deployments.replicas,
             self._deployments.report_fault,
             self.metrics,
         )
@@ -122,6 +126,8 @@ class Platform:
             clock,
             self.routing,
             generator,
+            TurnLog(wiring.turn_statements(settings, self.database), settings.record_patience_s),
+            HistoryCache(settings.history_cache_chars),
             settings.wake_wait_s + settings.reply_timeout_s,
         )
         self.previews = PreviewService(self.submissions, self.routing, generator)
@@ -243,6 +249,7 @@ class Platform:
             stack.push_async_callback(self.database.close)
             await self._prepare_database()
             stack.push_async_callback(self._model_server.close)
+            stack.push_async_callback(self.replies.close)
             if self.settings.role != "api":
                 stack.push_async_callback(self._cluster.close)
                 await self._cluster.start()

@@ -19,12 +19,13 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from guanaco_server.chat_settings import ChatSettings
 from guanaco_server.gpu_settings import GpuSettings
 
 GIB = 1024**3
 
 
-class Settings(GpuSettings):
+class Settings(GpuSettings, ChatSettings):
     model_config = SettingsConfigDict(env_prefix="GUANACO_", frozen=True, extra="ignore")
 
     # The platform itself
@@ -325,12 +326,6 @@ class Settings(GpuSettings):
     stress_request_timeout_s: float = Field(
         default=30, gt=0, description="A request that takes longer counts as failed."
     )
-
-    # Chat
-    first_token_timeout_s: float = Field(
-        default=30, gt=0, description="Longest wait for a reply's first token."
-    )
-    reply_timeout_s: float = Field(default=120, gt=0, description="Longest a whole reply may take.")
 
     @property
     def does_migrate(self) -> bool:

@@ -12,7 +12,12 @@ from guanaco_server.artifacts.stores.s3 import S3Store
 from guanaco_server.artifacts.stores.s3_client import S3Config, split_url
 from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.artifacts.verification import ArtifactVerifier
+from guanaco_server.chat.generation import Deadlines
+from guanaco_server.chat.turn_log import TurnStatements
+from guanaco_server.chat.turns_postgresql import PostgresqlTurns
+from guanaco_server.chat.turns_sqlite import SqliteTurns
 from guanaco_server.data_dir import DataDir
+from guanaco_server.database.database import Database
 from guanaco_server.deployments.clusters.cluster import Cluster
 from guanaco_server.deployments.clusters.federation import Federation, Region
 from guanaco_server.deployments.clusters.kubernetes.cluster import KubernetesCluster
@@ -41,6 +46,16 @@ def artifact_verifier(settings: Settings) -> ArtifactVerifier:
 def hub(settings: Settings) -> HuggingFaceHub:
     token = settings.hub_token.get_secret_value() if settings.hub_token else None
     return HuggingFaceHub(settings.hub_endpoint, token, settings.hub_timeout_s)
+
+
+def deadlines(settings: Settings) -> Deadlines:
+    return Deadlines(settings.first_token_timeout_s, settings.reply_timeout_s, settings.failover_s)
+
+
+def turn_statements(settings: Settings, database: Database) -> TurnStatements:
+    if settings.database_url is None:
+        return SqliteTurns(database)
+    return PostgresqlTurns(settings.sqlalchemy_url)
 
 
 def store(settings: Settings) -> ArtifactStore:

@@ -40,3 +40,8 @@ def hash_secret(secret: str) -> str:
 def is_secret(secret: str, secret_hash: str) -> bool:
     """Compared in constant time."""
     return hmac.compare_digest(hash_secret(secret), secret_hash)
+
+
+def digest(key: str) -> bytes:
+    """Of a whole key, so that memory need not hold keys."""
+    return hashlib.sha256(key.encode(errors="replace")).digest()

@@ -3,6 +3,9 @@
 Leading and trailing whitespace is held back, so that the tokens sent, joined, are the content that is stored.
 A reply of nothing but whitespace is sampled once more; if that is empty too, the reply is an ellipsis, for a
 user must never see an empty bubble.
+
+Before the first token a replica that fails is replaced by the next, unnoticed; where none is left, another may become
+ready within ``failover_s``. After it, the reply has failed.
 """
 
 from __future__ import annotations
@@ -10,8 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -21,19 +23,24 @@ from guanaco_server.deployments.model_server import Chunk, Generation, ModelServ
 from guanaco_server.prompts.rendering import render
 from guanaco_server.prompts.tokenizers import TokenizerCache
 from guanaco_server.routing.policy import LiveSubmission
+from guanaco_server.routing.replicas import Replica, ReplicaChooser
 
 SILENCE = "…"
 SAMPLES = 2
+POLL_S = 0.05  # between two looks for a replica, when none is left
 
 logger = logging.getLogger(__name__)
+
+Pieces = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Deadlines:
-    """Seconds from the beginning of the request."""
+    """Seconds from the beginning of the request; ``failover_s`` of them at most may go by without any replica to ask."""
 
     first_token_s: float
     reply_s: float
+    failover_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -52,20 +59,33 @@ class ReplyGenerator:
         self,
         model_server: ModelServer,
         tokenizers: TokenizerCache,
+        replicas: ReplicaChooser,
         deadlines: Deadlines,
+        endpoints: Callable[[str], Sequence[str]],
         report_fault: Callable[[str], None],
     ) -> None:
+        """``endpoints`` are those of a submission's replicas that are ready now."""
         self._model_server = model_server
         self._tokenizers = tokenizers
+        self._replicas = replicas
         self._deadlines = deadlines
+        self._endpoints = endpoints
         self._report_fault = report_fault
 
     async def generate(
+        self, live: LiveSubmission, bot: Bot, user_name: str, turns: Sequence[Turn], key: str
+    ) -> AsyncGenerator[Pieces | Generated, None]:
+        """The reply's text, what comes together together, then the whole. Closing it cancels the generation upstream. Replies of one ``key`` prefer one replica."""
+        prompt = await self.prompt(live, bot, user_name, turns)
+        generation = Generation(live.serving.id, prompt, live.serving.params)
+        async with aclosing(self.complete(live, generation, key)) as pieces:
+            async for piece in pieces:
+                yield piece
+
+    async def prompt(
         self, live: LiveSubmission, bot: Bot, user_name: str, turns: Sequence[Turn]
-    ) -> AsyncGenerator[str | Generated, None]:
-        """The reply's text, piece by piece, then the whole. Closing it cancels the generation upstream."""
-        started = time.perf_counter()
-        prompt = render(
+    ) -> str:
+        return render(
             formatter=live.serving.formatter,
             bot=bot,
             user_name=user_name,
@@ -73,23 +93,31 @@ class ReplyGenerator:
             count_tokens=await self._tokenizers.count_with(live.serving.artifact_key),
             max_input_tokens=live.serving.params.max_input_tokens,
         )
+
+    async def complete(
+        self, live: LiveSubmission, generation: Generation, key: str
+    ) -> AsyncGenerator[Pieces | Generated, None]:
+        """The same for a prompt that is ready."""
+        started = time.perf_counter()
         first: float | None = None
         for is_last in (False,) * (SAMPLES - 1) + (True,):
             sample = _Sample()
-            async for chunk in self._chunks(live, prompt, started):
-                text = sample.take(chunk)
-                if text:
-                    first = first or time.perf_counter()
-                    yield text
-            if not sample.content and is_last:
-                sample.content = SILENCE
-                yield SILENCE
-            if sample.content:
+            async with aclosing(self._chunks(live, generation, key, started)) as chunks:
+                async for chunk in chunks:
+                    texts = sample.take(chunk)
+                    if texts:
+                        first = first or time.perf_counter()
+                        yield texts
+            content = sample.content
+            if not content and is_last:
+                content = SILENCE
+                yield (SILENCE,)
+            if content:
                 break
         now = time.perf_counter()
         yield Generated(
-            prompt=prompt,
-            content=sample.content,
+            prompt=generation.prompt,
+            content=content,
             finish_reason=sample.finish_reason,
             usage=sample.usage,
             timings=Timings(
@@ -98,45 +126,69 @@ class ReplyGenerator:
         )
 
     async def _chunks(
-        self, live: LiveSubmission, prompt: str, started: float
-    ) -> AsyncIterator[Chunk]:
-        """From the nearest server; a reply that has not begun is asked of the next one."""
-        assert live.endpoint is not None, "routing gives targets that are ready"
-        submission_id = live.serving.id
-        generation = Generation(submission_id, prompt, live.serving.params)
-        left = deque((live.endpoint, *live.spares))
-        while left:
+        self, live: LiveSubmission, generation: Generation, key: str, started: float
+    ) -> AsyncGenerator[Chunk, None]:
+        """From the conversation's replica; a reply that has not begun is asked of the next one."""
+        endpoints: Sequence[str] = live.endpoints
+        tried: set[str] = set()
+        while True:
+            endpoint = self._replicas.choose(key, endpoints, tried)
+            if endpoint is None:
+                endpoints = await self._another(generation.model, endpoints, started)
+                tried.clear()
+                continue
+            tried.add(endpoint)
             has_begun = False
-            try:
-                async with aclosing(self._stream(left.popleft(), generation, started)) as chunks:
-                    async for chunk in chunks:
-                        has_begun = True
-                        yield chunk
-                return
-            except ModelServerFault as fault:
-                self._note_fault(submission_id, str(fault))
-                if has_begun or not left:
-                    raise ModelUnavailable(submission_id) from None
+            with self._replicas.use(endpoint) as replica:
+                try:
+                    async with aclosing(self._stream(endpoint, generation, started)) as chunks:
+                        async for chunk in chunks:
+                            if not has_begun:
+                                has_begun = True
+                                waited_s = time.perf_counter() - started
+                                self._replicas.note_first_token(replica, waited_s, endpoints)
+                            yield chunk
+                    return
+                except ModelServerFault as fault:
+                    self._note_fault(generation.model, replica, str(fault))
+                    if has_begun:
+                        raise ModelUnavailable(generation.model) from None
+                except ModelTimedOut:
+                    self._note_fault(generation.model, replica, "it was too slow")
+                    raise
+
+    async def _another(
+        self, submission_id: str, failed: Sequence[str], started: float
+    ) -> Sequence[str]:
+        """Once all replicas have failed: those that are ready then, if they are others or have come back in time."""
+        deadline = started + self._deadlines.failover_s
+        while time.perf_counter() < deadline:
+            await asyncio.sleep(POLL_S)
+            if endpoints := self._endpoints(submission_id):
+                return endpoints
+        raise ModelUnavailable(submission_id)
 
     async def _stream(
         self, endpoint: str, generation: Generation, started: float
     ) -> AsyncGenerator[Chunk, None]:
+        loop = asyncio.get_running_loop()
+        began = loop.time() - (time.perf_counter() - started)
         limit_s = self._deadlines.first_token_s
         try:
-            async with aclosing(self._model_server.generate(endpoint, generation)) as chunks:
-                while True:
-                    left_s = limit_s - (time.perf_counter() - started)
-                    async with asyncio.timeout(max(0.0, left_s)):
-                        chunk = await anext(chunks, None)
-                    if chunk is None:
-                        return
+            async with (
+                asyncio.timeout_at(began + limit_s) as deadline,
+                aclosing(self._model_server.generate(endpoint, generation)) as chunks,
+            ):
+                async for chunk in chunks:
+                    if limit_s != self._deadlines.reply_s:
+                        limit_s = self._deadlines.reply_s
+                        deadline.reschedule(began + limit_s)
                     yield chunk
-                    limit_s = self._deadlines.reply_s
         except TimeoutError:
-            self._note_fault(generation.model, "was too slow")
             raise ModelTimedOut(generation.model, limit_s) from None
 
-    def _note_fault(self, submission_id: str, what: str) -> None:
+    def _note_fault(self, submission_id: str, replica: Replica, what: str) -> None:
+        self._replicas.note_fault(replica)
         logger.warning(
             "the model server of %s failed: %s",
             submission_id,
@@ -150,22 +202,32 @@ class _Sample:
     """Collects one sample's chunks."""
 
     def __init__(self) -> None:
-        self.content = ""
         self.finish_reason = "stop"
         self.usage = Usage(prompt_tokens=0, completion_tokens=0)
+        self._texts: list[str] = []
         self._held = ""
 
-    def take(self, chunk: Chunk) -> str:
-        """The text that may be sent now."""
+    @property
+    def content(self) -> str:
+        return "".join(self._texts)
+
+    def take(self, chunk: Chunk) -> Pieces:
+        """The texts that may be sent now."""
         if chunk.finish_reason is not None:
             self.finish_reason = chunk.finish_reason
             self.usage = Usage(
                 prompt_tokens=chunk.prompt_tokens, completion_tokens=chunk.completion_tokens
             )
-        text = self._held + chunk.text.replace("\x00", "")  # which PostgreSQL does not store
-        if not self.content:
-            text = text.lstrip()
-        sendable = text.rstrip()
-        self._held = text[len(sendable) :]
-        self.content += sendable
-        return sendable
+        sendable: list[str] = []
+        for text in chunk.texts:
+            if "\x00" in text:
+                text = text.replace("\x00", "")  # which PostgreSQL does not store
+            text = self._held + text
+            if not self._texts and not sendable:
+                text = text.lstrip()
+            kept = text.rstrip()
+            self._held = text[len(kept) :]
+            if kept:
+                sendable.append(kept)
+        self._texts += sendable
+        return tuple(sendable)

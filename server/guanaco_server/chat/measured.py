@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 
-from guanaco.chat import Bot, Turn
-from guanaco_server.chat.generation import Deadlines, Generated, ReplyGenerator
-from guanaco_server.deployments.model_server import ModelServer
+from guanaco_server.chat.generation import Deadlines, Generated, Pieces, ReplyGenerator
+from guanaco_server.deployments.model_server import Generation, ModelServer
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.prompts.tokenizers import TokenizerCache
 from guanaco_server.routing.policy import LiveSubmission
+from guanaco_server.routing.replicas import ReplicaChooser
 
 
 class MeasuredReplyGenerator(ReplyGenerator):
@@ -18,19 +18,21 @@ class MeasuredReplyGenerator(ReplyGenerator):
         self,
         model_server: ModelServer,
         tokenizers: TokenizerCache,
+        replicas: ReplicaChooser,
         deadlines: Deadlines,
+        endpoints: Callable[[str], Sequence[str]],
         report_fault: Callable[[str], None],
         metrics: Metrics,
     ) -> None:
-        super().__init__(model_server, tokenizers, deadlines, report_fault)
+        super().__init__(model_server, tokenizers, replicas, deadlines, endpoints, report_fault)
         self._metrics = metrics
 
-    async def generate(
-        self, live: LiveSubmission, bot: Bot, user_name: str, turns: Sequence[Turn]
-    ) -> AsyncGenerator[str | Generated, None]:
+    async def complete(
+        self, live: LiveSubmission, generation: Generation, key: str
+    ) -> AsyncGenerator[Pieces | Generated, None]:
         """As ReplyGenerator's; counted under its outcome, also when the client leaves in the middle."""
         with self._metrics.reply() as reply:
-            async with aclosing(super().generate(live, bot, user_name, turns)) as pieces:
+            async with aclosing(super().complete(live, generation, key)) as pieces:
                 async for piece in pieces:
                     if isinstance(piece, Generated):
                         reply.note_end(piece.usage.prompt_tokens, piece.usage.completion_tokens)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import aclosing
 
-from guanaco.chat import PreviewRequest, Reply, Token
+from guanaco.chat import PreviewRequest, Reply
 from guanaco_server.accounts.service import Account
 from guanaco_server.chat.generation import Generated, ReplyGenerator
 from guanaco_server.chat.replies import ReplyEvents
@@ -31,7 +31,8 @@ class PreviewService:
 
     async def _reply(self, submission_id: str, request: PreviewRequest) -> ReplyEvents:
         live = await self._routing.target(submission_id)
-        pieces = self._generator.generate(live, request.bot, request.user_name, request.turns)
+        key = f"{request.bot.name} {request.turns[:1]}"  # the same talk, turn by turn
+        pieces = self._generator.generate(live, request.bot, request.user_name, request.turns, key)
         async with aclosing(pieces):
             async for piece in pieces:
                 if isinstance(piece, Generated):
@@ -44,4 +45,4 @@ class PreviewService:
                         prompt=piece.prompt,
                     )
                 else:
-                    yield Token(text=piece)
+                    yield piece

@@ -8,8 +8,8 @@ from datetime import datetime
 from sqlalchemy import func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from guanaco.chat import Turn
 from guanaco_server.chat.tables import ConversationRow, MessageRow
-from guanaco_server.database.database import was_changed
 
 
 async def by_id(session: AsyncSession, conversation_id: str) -> ConversationRow | None:
@@ -29,44 +29,45 @@ async def messages_of(
     ).all()
 
 
-async def take_turn(
-    session: AsyncSession, conversation_id: str, token: str, now: datetime, until: datetime
-) -> bool:
-    """Take the lease if it is free or has run out."""
+async def take_turns(
+    session: AsyncSession,
+    conversation_ids: Sequence[str],
+    token: str,
+    now: datetime,
+    until: datetime,
+) -> dict[str, int]:
+    """Take the leases that are free or have run out; the message counts of those conversations."""
     taken = await session.execute(
         update(ConversationRow)
         .where(
-            ConversationRow.id == conversation_id,
+            ConversationRow.id.in_(conversation_ids),
             or_(ConversationRow.turn_token.is_(None), ConversationRow.turn_until < now),
         )
         .values(turn_token=token, turn_until=until)
+        .returning(ConversationRow.id, ConversationRow.message_count)
         .execution_options(synchronize_session=False)
     )
-    return was_changed(taken)
+    return {conversation_id: count for conversation_id, count in taken}
 
 
-async def release_turn(session: AsyncSession, conversation_id: str, token: str) -> bool:
-    """Give the lease back; False if it was no longer ours."""
-    released = await session.execute(
+async def give_turn_back(
+    session: AsyncSession, conversation_id: str, token: str, added: int
+) -> int | None:
+    """Give the lease back and count the messages added; the new count, or None if the lease was no longer ours."""
+    count: int | None = await session.scalar(
         update(ConversationRow)
         .where(ConversationRow.id == conversation_id, ConversationRow.turn_token == token)
-        .values(turn_token=None, turn_until=None)
-        .execution_options(synchronize_session=False)
-    )
-    return was_changed(released)
-
-
-async def next_position(session: AsyncSession, conversation_id: str) -> int:
-    """Counted in the conversation's row; the caller holds the turn."""
-    position = await session.scalar(
-        update(ConversationRow)
-        .where(ConversationRow.id == conversation_id)
-        .values(message_count=ConversationRow.message_count + 1)
+        .values(
+            turn_token=None, turn_until=None, message_count=ConversationRow.message_count + added
+        )
         .returning(ConversationRow.message_count)
         .execution_options(synchronize_session=False)
     )
-    assert position is not None
-    return position
+    return count
+
+
+async def known_messages(session: AsyncSession, message_ids: Sequence[str]) -> set[str]:
+    return set(await session.scalars(select(MessageRow.id).where(MessageRow.id.in_(message_ids))))
 
 
 async def conversation_counts(session: AsyncSession) -> dict[str, int]:
@@ -104,3 +105,7 @@ async def mark_deleted(session: AsyncSession, message_ids: Sequence[str]) -> Non
         .values(is_deleted=True)
         .execution_options(synchronize_session=False)
     )
+
+
+def read_turn(row: MessageRow) -> Turn:
+    return Turn(sender=row.sender, content=row.content)

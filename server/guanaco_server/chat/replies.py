@@ -1,8 +1,8 @@
 """A turn of a conversation: claim, generate, record.
 
-    claim    one transaction: take the turn's lease, store the user's message, load the history
-    generate no session open: render, stream
-    record   one transaction: store the reply, give the lease back; only then comes the final event
+    claim    the turn's lease; the history from memory, or from the database where it has grown elsewhere
+    generate nothing of the database is held: render, stream
+    record   both messages, and the lease given back; only then comes the final event
 
 A turn that fails gives its lease back and leaves the user's message unanswered; sending the same message again
 answers that one, and so does regenerate. A process that dies leaves a lease that runs out.
@@ -11,41 +11,45 @@ answers that one, and so does regenerate. A process that dies leaves a lease tha
 from __future__ import annotations
 
 import asyncio
+import logging
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import timedelta
 
-from sqlalchemy.ext.asyncio import AsyncSession
-
-from guanaco.chat import Bot, MessageRequest, Reply, Sender, Token, Turn
-from guanaco.errors import ConversationBusy, NothingToRegenerate
+from guanaco.accounts import Role
+from guanaco.chat import MessageRequest, Reply, Sender
+from guanaco.errors import (
+    ConversationBusy,
+    ConversationNotFound,
+    DatabaseUnavailable,
+    InvalidInput,
+    NothingToRegenerate,
+)
 from guanaco_server.accounts.service import Account
 from guanaco_server.chat import queries
-from guanaco_server.chat.conversations import require_own
-from guanaco_server.chat.generation import Generated, ReplyGenerator
-from guanaco_server.chat.tables import MessageRow
+from guanaco_server.chat.generation import Generated, Pieces, ReplyGenerator
+from guanaco_server.chat.history import History, HistoryCache
+from guanaco_server.chat.turn_log import EndedTurn, Lease, NewMessage, NewReply, TurnLog
 from guanaco_server.clock import Clock
 from guanaco_server.database.database import Database
 from guanaco_server.routing.service import RoutingService
 
 LEASE_MARGIN_S = 30  # over a reply's longest time, for recording it
 
-ReplyEvents = AsyncGenerator[Token | Reply, None]
+logger = logging.getLogger(__name__)
+
+ReplyEvents = AsyncGenerator[Pieces | Reply, None]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ClaimedTurn:
-    """``superseded`` are the replies that this one replaces once it is stored."""
+    """``asked`` is the user's message unless it is stored already."""
 
-    conversation_id: str
-    submission_id: str
-    token: str
-    bot: Bot
-    user_name: str
-    turns: tuple[Turn, ...]
-    superseded: tuple[str, ...]
+    history: History
+    lease: Lease
+    asked: NewMessage | None
 
 
 class ReplyService:
@@ -55,56 +59,104 @@ class ReplyService:
         clock: Clock,
         routing: RoutingService,
         generator: ReplyGenerator,
+        turn_log: TurnLog,
+        histories: HistoryCache,
         reply_timeout_s: float,
     ) -> None:
         self._database = database
         self._clock = clock
         self._routing = routing
         self._generator = generator
+        self._turn_log = turn_log
+        self._histories = histories
         self._lease = timedelta(seconds=reply_timeout_s + LEASE_MARGIN_S)
         self._releases: set[asyncio.Task[None]] = set()
 
     async def send(
         self, account: Account, conversation_id: str, request: MessageRequest
     ) -> ReplyEvents:
-        """The user's message is stored when this returns; the events are the reply to it."""
-        async with self._database.write() as session:
-            turn = await self._claim(session, account, conversation_id, request.content)
-        return self._reply(turn)
+        """The turn is the caller's when this returns; the events are the reply to the message."""
+        return self._reply(await self._claim(account, conversation_id, request.content))
 
     async def regenerate(self, account: Account, conversation_id: str) -> ReplyEvents:
         """Answer the last user message anew; the old reply stays until the new one is stored, then marked deleted."""
-        async with self._database.write() as session:
-            turn = await self._claim(session, account, conversation_id, None)
-        return self._reply(turn)
+        return self._reply(await self._claim(account, conversation_id, None))
+
+    def forget(self, conversation_id: str) -> None:
+        """What is in memory of it."""
+        self._histories.forget(conversation_id)
+
+    async def close(self) -> None:
+        """Once nothing is being answered any more."""
+        await self._turn_log.close()
 
     async def _claim(
-        self, session: AsyncSession, account: Account, conversation_id: str, content: str | None
+        self, account: Account, conversation_id: str, content: str | None
     ) -> ClaimedTurn:
-        row = await require_own(session, account, conversation_id)
-        token, now = uuid.uuid4().hex, self._clock.now()
-        if not await queries.take_turn(session, row.id, token, now, now + self._lease):
+        if content is not None:
+            _require_storable(content)
+        history = await self._own_history(account, conversation_id)
+        now = self._clock.now()
+        lease = await self._turn_log.claim(conversation_id, now, now + self._lease)
+        if lease is None:
             raise ConversationBusy
-        rows = await queries.messages_of(session, [row.id])
-        history = [message for message in rows if not message.is_deleted]
-        if content is not None and not _is_unanswered(history, content):
-            history.append(await self._add(session, row.id, Sender.USER, content))
-        last = _last_user_message(history)
-        return ClaimedTurn(
+        try:
+            if lease.message_count != history.message_count:
+                history = await self._own_history(account, conversation_id)
+            asked = self._add_question(history, content)
+            if not history.has_asked:
+                raise NothingToRegenerate
+            return ClaimedTurn(history, lease, asked)
+        except BaseException:
+            await self._release(EndedTurn(lease, None, None))
+            raise
+
+    def _add_question(self, history: History, content: str | None) -> NewMessage | None:
+        """A client that repeats a failed request repeats its last message: that one is not stored twice."""
+        if content is None:
+            return None
+        last = history.turns[-1] if history.turns else None
+        if last is not None and last.sender is Sender.USER and last.content == content:
+            return None
+        history.asked(content)
+        return NewMessage(f"msg_{uuid.uuid4().hex}", content, self._clock.now())
+
+    async def _own_history(self, account: Account, conversation_id: str) -> History:
+        """From memory the first time it is asked for, from the database the second."""
+        history = self._histories.take(conversation_id) or await self._load(conversation_id)
+        if account.role is not Role.ADMIN and history.account_id != account.id:
+            self._histories.keep(history)
+            raise ConversationNotFound(conversation_id)
+        return history
+
+    async def _load(self, conversation_id: str) -> History:
+        async with self._database.read() as session:
+            row = await queries.by_id(session, conversation_id)
+            if row is None:
+                raise ConversationNotFound(conversation_id)
+            rows = await queries.messages_of(session, [conversation_id])
+        kept = [message for message in rows if not message.is_deleted]
+        asked = [place for place, message in enumerate(kept) if message.sender is Sender.USER]
+        return History(
             conversation_id=row.id,
+            account_id=row.account_id,
             submission_id=row.submission_id,
-            token=token,
-            bot=row.bot,
             user_name=row.user_name,
-            turns=tuple(Turn(sender=m.sender, content=m.content) for m in history[: last + 1]),
-            superseded=tuple(message.id for message in history[last + 1 :]),
+            bot=row.bot,
+            message_count=row.message_count,
+            turns=[queries.read_turn(message) for message in kept],
+            tail=[message.id for message in kept[asked[-1] + 1 if asked else 0 :]],
         )
 
     async def _reply(self, turn: ClaimedTurn) -> ReplyEvents:
+        history = turn.history
         is_recorded = False
         try:
-            live = await self._routing.target(turn.submission_id)
-            pieces = self._generator.generate(live, turn.bot, turn.user_name, turn.turns)
+            live = await self._routing.target(history.submission_id)
+            turns = history.turns[: len(history.turns) - len(history.tail)]
+            pieces = self._generator.generate(
+                live, history.bot, history.user_name, turns, history.conversation_id
+            )
             async with aclosing(pieces):
                 async for piece in pieces:
                     if isinstance(piece, Generated):
@@ -112,72 +164,61 @@ class ReplyService:
                         is_recorded = True
                         yield reply
                     else:
-                        yield Token(text=piece)
+                        yield piece
         finally:
             if not is_recorded:
-                await self._release(turn)
+                await self._release(EndedTurn(turn.lease, turn.asked, None))
 
     async def _record(self, turn: ClaimedTurn, generated: Generated) -> Reply:
-        async with self._database.write() as session:
-            if not await queries.release_turn(session, turn.conversation_id, turn.token):
-                raise ConversationBusy
-            message = await self._add(
-                session, turn.conversation_id, Sender.BOT, generated.content, generated
-            )
-            await queries.mark_deleted(session, turn.superseded)
+        history = turn.history
+        reply = NewReply(
+            f"msg_{uuid.uuid4().hex}",
+            generated.content,
+            self._clock.now(),
+            generated.finish_reason,
+            generated.usage.prompt_tokens,
+            generated.usage.completion_tokens,
+            generated.timings.ttft_ms,
+            generated.timings.total_ms,
+        )
+        ended = EndedTurn(turn.lease, turn.asked, reply, tuple(history.tail))
+        await self._turn_log.end(ended)
+        history.replied(reply.id, reply.content)
+        history.message_count = ended.message_count
+        self._histories.keep(history)
         return Reply(
-            message_id=message.id,
+            message_id=reply.id,
             content=generated.content,
             finish_reason=generated.finish_reason,
             usage=generated.usage,
             timings=generated.timings,
         )
 
-    async def _release(self, turn: ClaimedTurn) -> None:
+    async def _release(self, ended: EndedTurn) -> None:
         """Also when the client has gone and this very task is being cancelled."""
-        task = asyncio.create_task(self._release_now(turn))
+        task = asyncio.create_task(self._release_now(ended))
         self._releases.add(task)
         task.add_done_callback(self._releases.discard)
         await asyncio.shield(task)
 
-    async def _release_now(self, turn: ClaimedTurn) -> None:
-        async with self._database.write() as session:
-            await queries.release_turn(session, turn.conversation_id, turn.token)
-
-    async def _add(
-        self,
-        session: AsyncSession,
-        conversation_id: str,
-        sender: Sender,
-        content: str,
-        generated: Generated | None = None,
-    ) -> MessageRow:
-        row = MessageRow(
-            id=f"msg_{uuid.uuid4().hex}",
-            conversation_id=conversation_id,
-            position=await queries.next_position(session, conversation_id),
-            sender=sender,
-            content=content,
-            created_at=self._clock.now(),
-            is_deleted=False,
-        )
-        if generated is not None:
-            row.finish_reason = generated.finish_reason
-            row.prompt_tokens = generated.usage.prompt_tokens
-            row.completion_tokens = generated.usage.completion_tokens
-            row.ttft_ms = generated.timings.ttft_ms
-            row.total_ms = generated.timings.total_ms
-        session.add(row)
-        return row
+    async def _release_now(self, ended: EndedTurn) -> None:
+        try:
+            await self._turn_log.end(ended)
+        except ConversationBusy:
+            pass  # the lease ran out meanwhile
+        except DatabaseUnavailable as error:  # then it will run out
+            logger.warning("a turn cannot be given back: %s", error)
 
 
-def _is_unanswered(history: list[MessageRow], content: str) -> bool:
-    """A client that repeats a failed request repeats its last message."""
-    return bool(history) and history[-1].sender is Sender.USER and history[-1].content == content
-
-
-def _last_user_message(history: list[MessageRow]) -> int:
-    for index in range(len(history) - 1, -1, -1):
-        if history[index].sender is Sender.USER:
-            return index
-    raise NothingToRegenerate
+def _require_storable(content: str) -> None:
+    """InvalidInput for what a database cannot hold: NUL, and half of a surrogate pair."""
+    if content.isascii() and "\x00" not in content:
+        return
+    try:
+        content.encode()
+    except UnicodeEncodeError:
+        pass
+    else:
+        if "\x00" not in content:
+            return
+    raise InvalidInput("The message holds a character that cannot be stored.")

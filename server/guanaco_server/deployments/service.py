@@ -101,6 +101,11 @@ class DeploymentService:
         """Where else it is served, for when its endpoint does not answer."""
         return self._spares.get(submission_id, ())
 
+    def replicas(self, submission_id: str) -> tuple[str, ...]:
+        """The endpoints of its servers that are ready."""
+        endpoint = self._endpoints.get(submission_id)
+        return () if endpoint is None else (endpoint, *self.spares(submission_id))
+
     def note_reconciler(self, is_here: bool) -> None:
         """Whether this process reconciles; one that does not learns the endpoints from the table."""
         self._has_reconciler = is_here

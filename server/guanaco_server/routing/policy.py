@@ -18,6 +18,10 @@ class LiveSubmission:
     feedback_count: int
     spares: tuple[str, ...] = ()
 
+    @property
+    def endpoints(self) -> tuple[str, ...]:
+        return () if self.endpoint is None else (self.endpoint, *self.spares)
+
 
 class AssignmentPolicy(Protocol):
     def choose(self, candidates: Sequence[LiveSubmission]) -> LiveSubmission:

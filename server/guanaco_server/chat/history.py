@@ -1,0 +1,86 @@
+"""What is known of the conversations that are talked in now: read once, kept in memory within a limit.
+
+A history is the whole one while the conversation's ``message_count``, which every turn reads with its lease, is still
+the same; so any gateway process may serve any turn.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from guanaco.chat import Bot, Sender, Turn
+
+OVERHEAD_CHARS = 400  # a turn's objects, in characters of text
+
+
+@dataclass(slots=True)
+class History:
+    """``turns`` are the messages that are not deleted; ``tail`` are the ids of those after the last user message."""
+
+    conversation_id: str
+    account_id: str
+    submission_id: str
+    user_name: str
+    bot: Bot
+    message_count: int
+    turns: list[Turn] = field(default_factory=list)
+    tail: list[str] = field(default_factory=list)
+    size: int = 0
+
+    def __post_init__(self) -> None:
+        bot = self.bot
+        texts = (bot.name, bot.memory, bot.prompt, bot.first_message)
+        self.size = sum(map(len, texts)) + sum(_size(turn) for turn in self.turns)
+
+    @property
+    def has_asked(self) -> bool:
+        """Whether there is a user message to answer."""
+        return len(self.turns) > len(self.tail)
+
+    def asked(self, content: str) -> None:
+        self._add(Turn(sender=Sender.USER, content=content))
+        self.tail.clear()
+
+    def replied(self, message_id: str, content: str) -> None:
+        """In place of what came after the last user message."""
+        for turn in self.turns[len(self.turns) - len(self.tail) :]:
+            self.size -= _size(turn)
+        del self.turns[len(self.turns) - len(self.tail) :]
+        self._add(Turn(sender=Sender.BOT, content=content))
+        self.tail[:] = [message_id]
+
+    def _add(self, turn: Turn) -> None:
+        self.turns.append(turn)
+        self.size += _size(turn)
+
+
+class HistoryCache:
+    """The most recently used ones, up to ``limit_chars`` in all."""
+
+    def __init__(self, limit_chars: int) -> None:
+        self._limit_chars = limit_chars
+        self._histories: OrderedDict[str, History] = OrderedDict()
+        self._size = 0
+
+    def take(self, conversation_id: str) -> History | None:
+        """Out of the cache; whoever has it puts it back with ``keep``."""
+        history = self._histories.pop(conversation_id, None)
+        if history is not None:
+            self._size -= history.size
+        return history
+
+    def keep(self, history: History) -> None:
+        self.forget(history.conversation_id)
+        self._histories[history.conversation_id] = history
+        self._size += history.size
+        while self._size > self._limit_chars:
+            _, oldest = self._histories.popitem(last=False)
+            self._size -= oldest.size
+
+    def forget(self, conversation_id: str) -> None:
+        self.take(conversation_id)
+
+
+def _size(turn: Turn) -> int:
+    return len(turn.content) + OVERHEAD_CHARS

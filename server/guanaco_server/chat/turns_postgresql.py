@@ -1,0 +1,129 @@
+"""The turn log's writes on PostgreSQL: one statement each, a batch as one JSON parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from guanaco.chat import Sender
+from guanaco_server.chat.turn_log import EndedTurn, NewReply
+from guanaco_server.database.direct import DirectConnection
+
+CLAIM = """
+UPDATE conversations SET turn_token = %(token)s, turn_until = %(until)s
+WHERE id = ANY(%(ids)s) AND (turn_token IS NULL OR turn_until < %(now)s)
+RETURNING id, message_count
+"""
+
+END = """
+WITH turns AS (
+    SELECT * FROM jsonb_to_recordset(%(turns)s::jsonb) AS t(id text, token text, added int)
+), given_back AS (
+    UPDATE conversations SET
+        turn_token = NULL, turn_until = NULL,
+        message_count = conversations.message_count + turns.added
+    FROM turns WHERE conversations.id = turns.id AND conversations.turn_token = turns.token
+    RETURNING conversations.id, conversations.message_count
+), stored AS (
+    INSERT INTO messages (
+        id, conversation_id, position, sender, content, created_at, is_deleted, finish_reason,
+        prompt_tokens, completion_tokens, ttft_ms, total_ms
+    )
+    SELECT m.id, m.conversation_id, given_back.message_count - m.before_last, m.sender, m.content,
+        m.created_at, false, m.finish_reason, m.prompt_tokens, m.completion_tokens, m.ttft_ms, m.total_ms
+    FROM jsonb_to_recordset(%(messages)s::jsonb) AS m(
+        id text, conversation_id text, before_last int, sender text, content text,
+        created_at timestamptz, finish_reason text, prompt_tokens int, completion_tokens int,
+        ttft_ms float8, total_ms float8
+    ) JOIN given_back ON given_back.id = m.conversation_id
+), replaced AS (
+    UPDATE messages SET is_deleted = true
+    FROM jsonb_to_recordset(%(superseded)s::jsonb) AS s(id text, conversation_id text)
+    JOIN given_back ON given_back.id = s.conversation_id
+    WHERE messages.id = s.id
+)
+SELECT id FROM given_back
+"""
+
+KNOWN = "SELECT id FROM messages WHERE id = ANY(%(ids)s)"
+
+
+class PostgresqlTurns:
+    def __init__(self, url: str) -> None:
+        self._claims = DirectConnection(url, is_durable=False)
+        self._ends = DirectConnection(url)
+
+    async def claim(
+        self, conversation_ids: Sequence[str], token: str, now: datetime, until: datetime
+    ) -> dict[str, int]:
+        parameters = {"ids": list(conversation_ids), "token": token, "now": now, "until": until}
+        return dict(await self._claims.fetch(CLAIM, parameters))
+
+    async def end(self, turns: Sequence[EndedTurn]) -> set[str]:
+        parameters = {
+            "turns": _json([_turn(turn) for turn in turns]),
+            "messages": _json([message for turn in turns for message in _messages(turn)]),
+            "superseded": _json(
+                [
+                    {"id": message_id, "conversation_id": turn.lease.conversation_id}
+                    for turn in turns
+                    for message_id in turn.superseded
+                ]
+            ),
+        }
+        return {conversation_id for (conversation_id,) in await self._ends.fetch(END, parameters)}
+
+    async def known(self, message_ids: Sequence[str]) -> set[str]:
+        rows = await self._ends.fetch(KNOWN, {"ids": list(message_ids)})
+        return {message_id for (message_id,) in rows}
+
+    async def close(self) -> None:
+        await self._claims.close()
+        await self._ends.close()
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _turn(turn: EndedTurn) -> dict[str, Any]:
+    lease = turn.lease
+    added = turn.message_count - lease.message_count
+    return {"id": lease.conversation_id, "token": lease.token, "added": added}
+
+
+def _messages(turn: EndedTurn) -> list[dict[str, Any]]:
+    messages = []
+    if turn.asked is not None:
+        messages.append(
+            {
+                "id": turn.asked.id,
+                "conversation_id": turn.lease.conversation_id,
+                "before_last": 0 if turn.reply is None else 1,
+                "sender": Sender.USER,
+                "content": turn.asked.content,
+                "created_at": turn.asked.at,
+            }
+        )
+    if turn.reply is not None:
+        messages.append(_reply(turn.lease.conversation_id, turn.reply))
+    return messages
+
+
+def _reply(conversation_id: str, reply: NewReply) -> dict[str, Any]:
+    return {
+        "id": reply.id,
+        "conversation_id": conversation_id,
+        "before_last": 0,
+        "sender": Sender.BOT,
+        "content": reply.content,
+        "created_at": reply.at,
+        "finish_reason": reply.finish_reason,
+        "prompt_tokens": reply.prompt_tokens,
+        "completion_tokens": reply.completion_tokens,
+        "ttft_ms": reply.ttft_ms,
+        "total_ms": reply.total_ms,
+    }

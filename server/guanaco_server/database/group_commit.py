@@ -1,0 +1,60 @@
+"""Group commit: whoever writes at the same time shares one transaction.
+
+While one batch is on its way to the database the next one gathers, so that batches grow with the load by themselves
+and a lone write waits for nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+MAX_BATCH = 256
+
+
+class GroupCommit(Generic[Item, Result]):
+    """``write`` gives a result, or the error, for each item of a batch, once they are durable. What it raises is every item's error."""
+
+    def __init__(self, write: Callable[[Sequence[Item]], Awaitable[Sequence[Result | Exception]]]) -> None:  # fmt: skip
+        self._write = write
+        self._waiting: list[tuple[Item, asyncio.Future[Result]]] = []
+        self._writer: asyncio.Task[None] | None = None
+
+    async def submit(self, item: Item) -> Result:
+        """Once it is written; leaving early does not take it back."""
+        done: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._waiting.append((item, done))
+        if self._writer is None:
+            self._writer = asyncio.create_task(self._run())
+        return await done
+
+    async def drain(self) -> None:
+        """Until nothing waits any more."""
+        while self._writer is not None:
+            await asyncio.wait([self._writer])
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                batch, self._waiting = self._waiting[:MAX_BATCH], self._waiting[MAX_BATCH:]
+                await self._write_batch(batch)
+        finally:
+            self._writer = None
+
+    async def _write_batch(self, batch: list[tuple[Item, asyncio.Future[Result]]]) -> None:
+        results: Sequence[Result | Exception]
+        try:
+            results = await self._write([item for item, _ in batch])
+        except Exception as error:  # noqa: BLE001 - it belongs to those who wait
+            results = [error] * len(batch)
+        for (_, done), result in zip(batch, results, strict=True):
+            if done.done():
+                continue
+            if isinstance(result, Exception):
+                done.set_exception(result)
+            else:
+                done.set_result(result)
