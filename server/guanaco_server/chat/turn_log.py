@@ -145,7 +145,9 @@ class TurnLog:
             try:
                 ours = await self._statements.end(turns)
                 written = await self._written(turns, ours) if is_repeated else set[str]()
-            except BROKEN as error:
+            except (psycopg.DatabaseError, DBAPIError, OSError) as error:
+                if not _may_pass(error) and len(turns) > 1:  # one of them cannot be stored
+                    return [await self._end_alone(turn) for turn in turns]
                 if not _may_pass(error) or time.monotonic() > deadline:
                     raise
                 logger.warning("turns cannot be stored, trying again: %s", error)
@@ -153,6 +155,12 @@ class TurnLog:
                 await asyncio.sleep(RETRY_S)
             else:
                 return [turn.lease.conversation_id in ours | written for turn in turns]
+
+    async def _end_alone(self, turn: EndedTurn) -> bool | Exception:
+        try:
+            return (await self._end([turn]))[0]
+        except (psycopg.DatabaseError, DBAPIError, OSError) as error:
+            return error
 
     async def _written(self, turns: Sequence[EndedTurn], ours: set[str]) -> set[str]:
         """Of the turns that are no longer ours, those that an earlier try has stored."""

@@ -25,7 +25,7 @@ class GroupCommit(Generic[Item, Result]):
         self._writer: asyncio.Task[None] | None = None
 
     async def submit(self, item: Item) -> Result:
-        """Once it is written; leaving early does not take it back."""
+        """Once it is written; who leaves before its batch has begun takes it back."""
         done: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, done))
         if self._writer is None:
@@ -41,7 +41,8 @@ class GroupCommit(Generic[Item, Result]):
         try:
             while self._waiting:
                 batch, self._waiting = self._waiting[:MAX_BATCH], self._waiting[MAX_BATCH:]
-                await self._write_batch(batch)
+                if wanted := [(item, done) for item, done in batch if not done.done()]:
+                    await self._write_batch(wanted)
         finally:
             self._writer = None
 
