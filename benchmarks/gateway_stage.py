@@ -191,7 +191,9 @@ async def _fill(url: str, mock_port: int, conversations: int) -> str:
 
 
 @contextmanager
-def gateway(stage: Stage, core: str = GATEWAY_CORE, **settings: object) -> Iterator[tuple[int, int]]:
+def gateway(
+    stage: Stage, core: str = GATEWAY_CORE, **settings: object
+) -> Iterator[tuple[int, int]]:
     """Our gateway as `guanaco up --role api` starts it; its port and process id."""
     port, log = free_port(), stage.folder / "gateway.log"
     values = {
@@ -238,8 +240,13 @@ def nginx(folder: Path, upstream: int) -> Iterator[int]:
 @contextmanager
 def fastapi_httpx(folder: Path, upstream: int) -> Iterator[int]:
     port, log = free_port(), folder / "fastapi.log"
-    command = [sys.executable, Path(__file__).with_name("gateway_peer.py"), port, upstream]
-    with running([str(part) for part in command], GATEWAY_CORE, log) as process:
+    command = [
+        sys.executable,
+        str(Path(__file__).with_name("gateway_peer.py")),
+        str(port),
+        str(upstream),
+    ]
+    with running(command, GATEWAY_CORE, log) as process:
         wait_for(f"http://127.0.0.1:{port}/health", process, log)
         yield port
 
@@ -248,7 +255,7 @@ def fastapi_httpx(folder: Path, upstream: int) -> Iterator[int]:
 def vllm_router(folder: Path, python: Path, upstream: int) -> Iterator[int]:
     """In an environment of its own."""
     port, log = free_port(), folder / "vllm-router.log"
-    command = [python, "-m", "vllm_router.launch_router", "--worker-urls", f"http://127.0.0.1:{upstream}"]  # fmt: skip
+    command: list[str | Path] = [python, "-m", "vllm_router.launch_router", "--worker-urls", f"http://127.0.0.1:{upstream}"]  # fmt: skip
     command += ["--host", "127.0.0.1", "--port", str(port), "--policy", "round_robin"]
     command += ["--prometheus-port", str(free_port())]
     with running(command, GATEWAY_CORE, log) as process:

@@ -94,6 +94,9 @@ class Reply(BaseModel):
     """What the model said. A stream sends ``token`` events with ``{"text"}``, then this as ``done``, or ``error``."""
 
     message_id: str | None = Field(description="None in a preview, which is not recorded.")
+    conversation_id: str | None = Field(
+        default=None, exclude=True, description="Where the caller did not name it."
+    )
     content: str
     finish_reason: str
     usage: Usage

@@ -24,6 +24,7 @@ from guanaco_server.feedback import api as feedback_api
 from guanaco_server.leaderboard import api as leaderboard_api
 from guanaco_server.observability.exposition import CONTENT_TYPE, scrape
 from guanaco_server.observability.http import Observed
+from guanaco_server.openai import api as openai_api
 from guanaco_server.platform import Platform
 from guanaco_server.routing import api as routing_api
 from guanaco_server.submissions import api as submissions_api
@@ -56,7 +57,10 @@ def create_app(platform: Platform) -> FastAPI:
 
 def install_gateway(app: FastAPI, platform: Platform) -> None:
     """What answers with a reply, in front of the framework, and in its OpenAPI document all the same."""
-    routes = reply_routes(platform.replies, platform.previews)
+    routes = (
+        *reply_routes(platform.replies, platform.previews),
+        *openai_api.completion_routes(platform.openai),
+    )
     app.add_middleware(
         ChatGateway,
         routes=routes,
@@ -85,6 +89,7 @@ def include_routes(app: FastAPI, platform: Platform) -> None:
     app.include_router(competitions_api.router(platform.competitions, auth))
     app.include_router(routing_api.router(platform.routing, auth))
     app.include_router(chat_api.router(platform.conversations, auth))
+    app.include_router(openai_api.router(platform.openai, auth))
     app.include_router(feedback_api.router(platform.feedback, auth))
     app.include_router(leaderboard_api.router(platform.leaderboard, auth))
 

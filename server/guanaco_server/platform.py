@@ -44,6 +44,7 @@ from guanaco_server.health import Health
 from guanaco_server.leaderboard.service import LeaderboardService
 from guanaco_server.observability.census import Census, Counts
 from guanaco_server.observability.metrics import Metrics
+from guanaco_server.openai.service import OpenAiService
 from guanaco_server.prompts.tokenizers import TokenizerCache
 from guanaco_server.routing.policy import LeastFeedbackFirst
 from guanaco_server.routing.replicas import ReplicaChooser
@@ -131,6 +132,9 @@ class Platform:
             settings.wake_wait_s + settings.reply_timeout_s,
         )
         self.previews = PreviewService(self.submissions, self.routing, generator)
+        self.openai = OpenAiService(
+            self.routing, self.conversations, self.replies, generator, tokenizers
+        )
         self.feedback = FeedbackService(
             self.database,
             clock,

@@ -8,59 +8,56 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
-import msgspec
 from pydantic import BaseModel, ValidationError
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from guanaco.accounts import Role
-from guanaco.chat import MessageRequest, PreviewRequest, RegenerateRequest, Reply
+from guanaco.chat import MessageRequest, PreviewRequest, RegenerateRequest
 from guanaco.errors import GuanacoError, InvalidInput
 from guanaco_server.accounts.auth import Auth
 from guanaco_server.accounts.service import Account
-from guanaco_server.chat.generation import Pieces
+from guanaco_server.chat.events import ENCODER
 from guanaco_server.chat.previews import PreviewService
 from guanaco_server.chat.replies import ReplyEvents, ReplyService
 from guanaco_server.chat.streaming import Encoder, ReplyResponse
 from guanaco_server.http_errors import answer, as_guanaco_error, describe_problems
-from guanaco_server.sse import encode_event
 
 BODY_TIMEOUT_S = 30.0  # for a client that sends its request a byte at a time
 
-Request = MessageRequest | RegenerateRequest | PreviewRequest
 Model = TypeVar("Model", bound=BaseModel)
-
-_json = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True)
 class ReplyRoute:
-    """``POST prefix{id}/action``. ``events`` begins the reply for the caller and the id."""
+    """``POST path``, which may end with ``{id}/action``. ``events`` begins the reply for the caller and the id."""
 
-    prefix: str
-    action: str
-    parameter: str
-    role: Role
-    model: type[Request]
+    path: str
+    roles: tuple[Role, ...]
+    model: type[BaseModel]
     summary: str
     events: Callable[[Account, str, Any], Coroutine[Any, Any, ReplyEvents]]
+    encoder: Callable[[Any], Encoder] = lambda _: ENCODER
+    problem: Callable[[GuanacoError], ASGIApp] = answer
 
     @property
-    def path(self) -> str:
-        return f"{self.prefix}{{{self.parameter}}}/{self.action}"
+    def pattern(self) -> tuple[str, str]:
+        """What is before the id, and the action after it; of a path without an id, the whole."""
+        head, brace, tail = self.path.partition("{")
+        return (head, tail.partition("}/")[2]) if brace else (self.path, "")
 
 
 def reply_routes(replies: ReplyService, previews: PreviewService) -> tuple[ReplyRoute, ...]:
-    conversations, submissions = "/api/v1/conversations/", "/api/v1/submissions/"
+    conversation = "/api/v1/conversations/{conversation_id}"
 
-    def regenerate(
+    async def regenerate(
         account: Account, conversation_id: str, _: RegenerateRequest
-    ) -> Coroutine[Any, Any, ReplyEvents]:
-        return replies.regenerate(account, conversation_id)
+    ) -> ReplyEvents:
+        return await replies.regenerate(account, conversation_id)
 
     return (
-        ReplyRoute(conversations, "messages", "conversation_id", Role.BACKEND, MessageRequest, "Send a message, get the reply", replies.send),
-        ReplyRoute(conversations, "regenerate", "conversation_id", Role.BACKEND, RegenerateRequest, "Answer the last message anew", regenerate),
-        ReplyRoute(submissions, "preview", "submission_id", Role.DEVELOPER, PreviewRequest, "Try a model of one's own; nothing is recorded", previews.preview),
+        ReplyRoute(f"{conversation}/messages", (Role.BACKEND,), MessageRequest, "Send a message, get the reply", replies.send),
+        ReplyRoute(f"{conversation}/regenerate", (Role.BACKEND,), RegenerateRequest, "Answer the last message anew", regenerate),
+        ReplyRoute("/api/v1/submissions/{submission_id}/preview", (Role.DEVELOPER,), PreviewRequest, "Try a model of one's own; nothing is recorded", previews.preview),
     )  # fmt: skip
 
 
@@ -72,34 +69,36 @@ class ChatGateway:
     ) -> None:
         self._app = app
         self._routes = {
-            (route.prefix, route.action): (route, auth.entrance(route.role), SimpleNamespace(path=route.path))
+            route.pattern: (route, auth.entrance(*route.roles), SimpleNamespace(path=route.path))
             for route in routes
-        }  # fmt: skip
+        }
         self._heartbeat_s = heartbeat_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        prefix, name, action = _split(scope["path"]) if scope["type"] == "http" else ("", "", "")
-        found = self._routes.get((prefix, action))
-        if found is None or not name or scope["method"] != "POST":
+        found, name = self._find(scope["path"]) if scope["type"] == "http" else (None, "")
+        if found is None or scope["method"] != "POST":
             await self._app(scope, receive, send)
             return
         route, enter, scope["route"] = found
+        encoder = route.encoder
         try:
             account = await enter(header(scope, b"authorization"))
             request = parse_body(route.model, await read_body(receive))
         except Exception as fault:  # noqa: BLE001 - every fault has an answer
-            await answer(as_guanaco_error(route.path, fault))(scope, receive, send)
+            error = as_guanaco_error(route.path, fault)
+            await route.problem(error)(scope, receive, send)
             return
-        response = ReplyResponse(scope, receive, send, ENCODER, self._heartbeat_s)
-        respond = response.stream if request.stream else response.whole
+        response = ReplyResponse(scope, receive, send, encoder(request), self._heartbeat_s)
+        respond = response.stream if getattr(request, "stream", False) else response.whole
         await respond(route.events(account, name, request))
 
-
-def _split(path: str) -> tuple[str, str, str]:
-    """Of /api/v1/NOUN/ID/ACTION: up to the id, the id, the action."""
-    head, _, action = path.rpartition("/")
-    noun, slash, name = head.rpartition("/")
-    return noun + slash, name, action
+    def _find(self, path: str) -> tuple[Any, str]:
+        """The route of a path, and the id in it."""
+        if found := self._routes.get((path, "")):
+            return found, ""
+        head, _, action = path.rpartition("/")
+        noun, slash, name = head.rpartition("/")
+        return (self._routes.get((noun + slash, action)) if name else None), name
 
 
 def header(scope: Scope, name: bytes) -> str:
@@ -132,22 +131,3 @@ def parse_body(model: type[Model], body: bytes) -> Model:
         return model.model_validate_json(body or b"{}")
     except ValidationError as error:
         raise InvalidInput(describe_problems(error.errors())) from None
-
-
-def _pieces(pieces: Pieces) -> bytes:
-    return b"".join([b'event: token\ndata: {"text":' + _json(text) + b"}\n\n" for text in pieces])
-
-
-def _end(reply: Reply) -> bytes:
-    return encode_event("done", reply)
-
-
-def _error(error: GuanacoError) -> bytes:
-    return encode_event("error", error.to_wire())
-
-
-def _whole(reply: Reply) -> bytes:
-    return reply.model_dump_json().encode()
-
-
-ENCODER = Encoder(pieces=_pieces, end=_end, error=_error, whole=_whole)

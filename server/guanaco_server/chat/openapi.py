@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from guanaco.chat import Reply
@@ -15,7 +16,7 @@ REFERENCE = "#/components/schemas/{model}"
 
 def document(openapi: dict[str, Any], routes: Sequence[ReplyRoute]) -> None:
     """Write them into the document."""
-    models = [Reply, *(route.model for route in routes)]
+    models: list[type[BaseModel]] = [Reply, *(route.model for route in routes)]
     _, definitions = models_json_schema(
         [(model, "validation") for model in models], ref_template=REFERENCE
     )
@@ -34,17 +35,15 @@ def _operation(route: ReplyRoute) -> dict[str, Any]:
             "text/event-stream": {"schema": {"type": "string"}},
         },
     }
-    parameter = {
-        "name": route.parameter,
-        "in": "path",
-        "required": True,
-        "schema": {"type": "string"},
-    }
+    names = [part[1:-1] for part in route.path.split("/") if part.startswith("{")]
     return {
         "tags": ["chat"],
         "summary": route.summary,
-        "operationId": f"{route.action}_{route.parameter}",
-        "parameters": [parameter],
+        "operationId": route.path.strip("/").replace("/", "_").replace("{", "").replace("}", ""),
+        "parameters": [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+            for name in names
+        ],
         "requestBody": {"content": {"application/json": {"schema": _reference(route.model)}}},
         "responses": {"200": reply},
     }

@@ -15,12 +15,12 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from guanaco.chat import Reply
 from guanaco.errors import GuanacoError
 from guanaco_server.chat.generation import Pieces
-from guanaco_server.http_errors import answer, as_guanaco_error
+from guanaco_server.http_errors import as_guanaco_error
 from guanaco_server.sse import HEARTBEAT
 
 SSE_HEADERS = [
@@ -34,12 +34,13 @@ Events = AsyncGenerator[Pieces | Reply, None]
 
 @dataclass(frozen=True)
 class Encoder:
-    """How a protocol writes a reply: ``whole`` as JSON, the others as server-sent events."""
+    """How a protocol writes a reply: ``whole`` as JSON, pieces, end and error as server-sent events; ``problem`` answers in the reply's place."""
 
     pieces: Callable[[Pieces], bytes]
     end: Callable[[Reply], bytes]
     error: Callable[[GuanacoError], bytes]
     whole: Callable[[Reply], bytes]
+    problem: Callable[[GuanacoError], ASGIApp]
 
 
 class ReplyResponse:
@@ -77,7 +78,7 @@ class ReplyResponse:
             if self._has_begun:
                 await self._write(encoder.error(error), is_last=True)
             else:
-                await answer(error)(self._scope, self._receive, self._send)
+                await self._encoder.problem(error)(self._scope, self._receive, self._send)
 
     async def _whole(self, events: Coroutine[Any, Any, Events]) -> None:
         try:
@@ -87,7 +88,7 @@ class ReplyResponse:
                         await self._json(self._encoder.whole(piece))
         except Exception as fault:  # noqa: BLE001 - every fault has an answer
             error = as_guanaco_error("a reply", fault)
-            await answer(error)(self._scope, self._receive, self._send)
+            await self._encoder.problem(error)(self._scope, self._receive, self._send)
 
     async def _write(self, data: bytes, is_last: bool = False) -> None:
         self._is_sending = True

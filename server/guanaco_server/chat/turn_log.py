@@ -102,7 +102,8 @@ class TurnLog:
     def __init__(self, statements: TurnStatements, patience_s: float) -> None:
         self._statements = statements
         self._patience_s = patience_s
-        self._claims: GroupCommit[_Claim, Lease | None] = GroupCommit(self._claim)
+        self._claims: GroupCommit[_Claim, Lease | None] = GroupCommit(self._claim, self._give_back)
+        self._orphans: set[asyncio.Task[bool | Exception]] = set()
         self._ends: GroupCommit[EndedTurn, bool] = GroupCommit(self._end)
 
     async def claim(self, conversation_id: str, now: datetime, until: datetime) -> Lease | None:
@@ -123,8 +124,17 @@ class TurnLog:
 
     async def close(self) -> None:
         await self._claims.drain()
+        while self._orphans:
+            await asyncio.wait(self._orphans)
         await self._ends.drain()
         await self._statements.close()
+
+    def _give_back(self, lease: Lease | None) -> None:
+        """Whoever asked for it has left."""
+        if lease is not None:
+            task = asyncio.create_task(self._end_alone(EndedTurn(lease, None, None)))
+            self._orphans.add(task)
+            task.add_done_callback(self._orphans.discard)
 
     async def _claim(self, claims: Sequence[_Claim]) -> list[Lease | Exception | None]:
         """A conversation may be asked for twice in one batch: the first has it."""

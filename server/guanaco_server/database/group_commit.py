@@ -19,8 +19,14 @@ MAX_BATCH = 256
 class GroupCommit(Generic[Item, Result]):
     """``write`` gives a result, or the error, for each item of a batch, once they are durable. What it raises is every item's error."""
 
-    def __init__(self, write: Callable[[Sequence[Item]], Awaitable[Sequence[Result | Exception]]]) -> None:  # fmt: skip
+    def __init__(
+        self,
+        write: Callable[[Sequence[Item]], Awaitable[Sequence[Result | Exception]]],
+        on_orphan: Callable[[Result], None] | None = None,
+    ) -> None:
+        """``on_orphan`` gets what was written for somebody who has left meanwhile."""
         self._write = write
+        self._on_orphan = on_orphan
         self._waiting: list[tuple[Item, asyncio.Future[Result]]] = []
         self._writer: asyncio.Task[None] | None = None
 
@@ -53,9 +59,10 @@ class GroupCommit(Generic[Item, Result]):
         except Exception as error:  # noqa: BLE001 - it belongs to those who wait
             results = [error] * len(batch)
         for (_, done), result in zip(batch, results, strict=True):
-            if done.done():
-                continue
             if isinstance(result, Exception):
-                done.set_exception(result)
-            else:
+                if not done.done():
+                    done.set_exception(result)
+            elif not done.done():
                 done.set_result(result)
+            elif self._on_orphan is not None:
+                self._on_orphan(result)

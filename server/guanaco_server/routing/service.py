@@ -71,6 +71,14 @@ class RoutingService:
         self._serving = {submission.id: submission for submission in serving}
         self._refreshed_at = now
 
+    def live(self) -> list[LiveSubmission]:
+        """What takes conversations now, ready or asleep, in no order."""
+        return [
+            self._live(serving)
+            for serving in self._serving.values()
+            if serving.status is Status.DEPLOYED
+        ]
+
     async def assign(self) -> LiveSubmission:
         """A submission for a new conversation; NoModelAvailable when none can take one."""
         candidates = self._candidates()
@@ -99,12 +107,7 @@ class RoutingService:
         return replace(live, endpoint=await self._sleeper.wake(submission_id))
 
     def _candidates(self) -> list[LiveSubmission]:
-        lives = (
-            self._live(serving)
-            for serving in self._serving.values()
-            if serving.status is Status.DEPLOYED
-        )
-        return [live for live in lives if live.endpoint is not None]
+        return [live for live in self.live() if live.endpoint is not None]
 
     def _live(self, serving: ServingSubmission) -> LiveSubmission:
         endpoint = self._deployments.endpoints().get(serving.id)

@@ -1,0 +1,219 @@
+"""Model servers and clients that misbehave, on real sockets, through the whole gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+
+from guanaco.accounts import Role
+from guanaco.submissions import GenerationParams
+from guanaco_server.database.database import Database
+from guanaco_server.deployments.vllm_server import VllmServer
+from tests.fixtures.http import served
+from tests.fixtures.rogue_server import END, HEAD, Behave, chunk, event, rogue, well
+from tests.fixtures.world import World
+
+
+@asynccontextmanager
+async def talking(database: Database, *endpoints: str) -> AsyncIterator[tuple[httpx.AsyncClient, str, World]]:  # fmt: skip
+    """A client with a conversation whose model is served there."""
+    vllm = VllmServer()
+    world = World(database, model_server=vllm)
+    name = await world.publish(
+        await world.account(Role.DEVELOPER, "ada"), params=GenerationParams()
+    )
+    world.deployments.note_endpoint(name, endpoints[0], endpoints[1:])
+    async with served(world.app) as url:
+        headers = {"Authorization": f"Bearer {await world.key(Role.BACKEND, 'app')}"}
+        async with httpx.AsyncClient(base_url=f"{url}/api/v1", headers=headers, timeout=20) as http:
+            yield http, f"/conversations/{await world.open(http)}", world
+    await vllm.close()
+
+
+async def said(http: httpx.AsyncClient, path: str) -> list[tuple[str, str]]:
+    messages = (await http.get(path)).json()["messages"]
+    return [(message["sender"], message["content"]) for message in messages]
+
+
+async def garbage(writer: asyncio.StreamWriter) -> None:
+    writer.write(b"\x00\x01garbage\r\n\r\n")
+
+
+async def nonsense(writer: asyncio.StreamWriter) -> None:
+    writer.write(HEAD + chunk(b"data: {not json}\n\n") + b"0\r\n\r\n")
+
+
+async def half_a_character(writer: asyncio.StreamWriter) -> None:
+    writer.write(HEAD + chunk(event("ä").replace("ä".encode(), b"\xc3")) + END)
+
+
+async def early_close(writer: asyncio.StreamWriter) -> None:
+    writer.write(HEAD)
+
+
+async def silence(writer: asyncio.StreamWriter) -> None:
+    writer.write(HEAD)
+    await asyncio.sleep(30)
+
+
+async def endless(writer: asyncio.StreamWriter) -> None:
+    writer.write(HEAD)
+    while not writer.is_closing():
+        writer.write(chunk(event("more and ")))
+        await asyncio.sleep(0)
+
+
+async def endless_line(writer: asyncio.StreamWriter) -> None:
+    writer.write(HEAD + chunk(b"data: "))
+    while not writer.is_closing():
+        writer.write(chunk(b"x" * 65_536))
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("bad", [garbage, nonsense, half_a_character, early_close, endless_line])
+async def test_a_server_that_fails_before_its_first_token_is_replaced_unnoticed(
+    database: Database, bad: Behave
+) -> None:
+    async with (
+        rogue(bad) as one,
+        rogue(well) as two,
+        talking(database, one, two) as (http, path, _),
+    ):
+        for _ in range(2):
+            answer = await http.post(f"{path}/messages", json={"content": "Hello"})
+            assert answer.json()["content"] == "All well."
+        assert await said(http, path) == [("user", "Hello"), ("bot", "All well.")] * 2
+
+
+async def test_a_server_that_stalls_is_given_up_at_the_deadline(database: Database) -> None:
+    async with rogue(silence, well) as endpoint, talking(database, endpoint) as (http, path, _):
+        late = await http.post(f"{path}/messages", json={"content": "Hello"})
+        assert (late.status_code, late.json()["error"]) == (504, "model_timed_out")
+        again = await http.post(f"{path}/regenerate")
+        assert again.json()["content"] == "All well."
+
+
+async def test_a_server_that_streams_for_ever_ends_in_an_error_event(database: Database) -> None:
+    async with rogue(endless, well) as endpoint, talking(database, endpoint) as (http, path, _):
+        broken = await http.post(f"{path}/messages", json={"content": "Hello", "stream": True})
+        *_, last = broken.text.strip().split("\n\n")
+        assert last.startswith("event: error")
+        assert json.loads(last.partition("data: ")[2])["error"] == "model_unavailable"
+        assert (await http.post(f"{path}/regenerate")).json()["content"] == "All well."
+
+
+async def test_a_quiet_stream_gets_heartbeats(database: Database) -> None:
+    async def slow(writer: asyncio.StreamWriter) -> None:
+        writer.write(HEAD + chunk(event("All")))
+        await asyncio.sleep(0.5)
+        writer.write(chunk(event(" well.", "stop")) + END)
+
+    async with rogue(slow) as endpoint, talking(database, endpoint) as (http, path, _):
+        answer = await http.post(f"{path}/messages", json={"content": "Hello", "stream": True})
+        assert ": still here" in answer.text
+        assert "event: done" in answer.text
+
+
+async def test_a_client_that_reads_a_byte_at_a_time_gets_it_all_and_holds_up_nobody(
+    database: Database,
+) -> None:
+    async with rogue(well) as endpoint, talking(database, endpoint) as (http, path, world):
+        url = httpx.URL(str(http.base_url))
+        reader, writer = await asyncio.open_connection(url.host, url.port, limit=64)
+        body = b'{"content": "Hello", "stream": true}'
+        key = http.headers["authorization"]
+        writer.write(
+            f"POST /api/v1{path}/messages HTTP/1.1\r\nHost: x\r\nAuthorization: {key}\r\n"
+            f"Connection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+            + body
+        )
+        other = await world.open(http)
+        assert (
+            await http.post(f"/conversations/{other}/messages", json={"content": "Hi"})
+        ).status_code == 200
+        received = b""
+        while byte := await reader.read(1):
+            received += byte
+        assert b"event: done" in received
+        writer.close()
+
+
+async def test_a_message_during_a_reply_is_refused(database: Database) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def waiting(writer: asyncio.StreamWriter) -> None:
+        writer.write(HEAD + chunk(event("All")))
+        begun.set()
+        await go_on.wait()
+        writer.write(chunk(event(" well.", "stop")) + END)
+
+    async with rogue(waiting) as endpoint, talking(database, endpoint) as (http, path, _):
+        first = asyncio.create_task(http.post(f"{path}/messages", json={"content": "Hello"}))
+        await begun.wait()
+        second = await http.post(f"{path}/messages", json={"content": "Hello?"})
+        assert (second.status_code, second.json()["error"]) == (409, "conversation_busy")
+        go_on.set()
+        assert (await first).json()["content"] == "All well."
+
+
+async def test_more_replies_than_the_servers_hold_are_refused_at_once(database: Database) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def waiting(writer: asyncio.StreamWriter) -> None:
+        begun.set()
+        await go_on.wait()
+        await well(writer)
+
+    async with rogue(waiting) as endpoint, talking(database, endpoint) as (http, path, world):
+        world.replicas._max_streams = 1
+        first = asyncio.create_task(http.post(f"{path}/messages", json={"content": "Hello"}))
+        await begun.wait()
+        other = await world.open(http)
+        refused = await http.post(f"/conversations/{other}/messages", json={"content": "Hi"})
+        assert (refused.status_code, refused.json()["error"]) == (503, "overloaded")
+        assert int(refused.headers["retry-after"]) >= 1
+        go_on.set()
+        assert (await first).status_code == 200
+
+
+async def test_a_thousand_clients_at_once_are_all_answered(database: Database) -> None:
+    async with rogue(well) as endpoint, talking(database, endpoint) as (http, path, world):
+        world.replicas._max_streams = 2_000
+        url = httpx.URL(str(http.base_url))
+
+        async def ask() -> bytes:
+            reader, writer = await asyncio.open_connection(url.host, url.port)
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            answer = await reader.read()
+            writer.close()
+            return answer[:15]
+
+        assert set(await asyncio.gather(*(ask() for _ in range(1_000)))) == {b"HTTP/1.1 200 OK"}
+        answer = await http.post(f"{path}/messages", json={"content": "Hello"})
+        assert answer.status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "says"),
+    [
+        (b'{"content": "' + b"x" * 1_000_000 + b'"}', 413, "262,144"),
+        (b'{"content": "' + b"x" * 20_000 + b'"}', 422, "16384"),
+        (b'{"content": "\\u0000"}', 422, "cannot be stored"),
+        (b'{"content": "\\ud800"}', 422, ""),
+        (b"[", 422, ""),
+        (b'{"content": "Hi", "role": "admin"}', 422, "role"),
+    ],
+)
+async def test_a_message_that_cannot_be_one_is_refused_in_a_sentence(
+    database: Database, body: bytes, status: int, says: str
+) -> None:
+    async with rogue(well) as endpoint, talking(database, endpoint) as (http, path, _):
+        refused = await http.post(f"{path}/messages", content=body)
+        assert refused.status_code == status
+        assert says in refused.json()["detail"]
+        assert await said(http, path) == []
