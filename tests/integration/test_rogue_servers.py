@@ -58,11 +58,13 @@ async def early_close(writer: asyncio.StreamWriter) -> None:
 
 async def silence(writer: asyncio.StreamWriter) -> None:
     writer.write(HEAD)
-    await asyncio.sleep(30)
+    while not writer.is_closing():
+        await asyncio.sleep(0.01)
 
 
 async def endless(writer: asyncio.StreamWriter) -> None:
-    writer.write(HEAD)
+    writer.write(HEAD + chunk(event("Once")))
+    await asyncio.sleep(0.1)  # so that it has begun
     while not writer.is_closing():
         writer.write(chunk(event("more and ")))
         await asyncio.sleep(0)
