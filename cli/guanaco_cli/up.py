@@ -33,12 +33,18 @@ def up(
         Literal["all", "api", "worker"] | None,
         typer.Option(help="What this process does. [default: all]", show_default=False),
     ] = None,
+    gateways: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Processes that answer requests. [default: 1]", show_default=False
+        ),
+    ] = None,
 ) -> None:
     """Run the platform on this machine, until Ctrl-C."""
     use_config(config)
     with needs_platform():
         from guanaco_server.serve import run
-    given = {"data_dir": data_dir, "host": host, "port": port, "role": role}
+    given = {"data_dir": data_dir, "host": host, "port": port, "role": role, "gateways": gateways}
     settings = read_settings({name: value for name, value in given.items() if value is not None})
     raise typer.Exit(run(settings, greet))
 

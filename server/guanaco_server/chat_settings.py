@@ -7,6 +7,16 @@ from pydantic_settings import BaseSettings
 
 
 class ChatSettings(BaseSettings):
+    gateways: int = Field(
+        default=1,
+        ge=1,
+        le=256,
+        description="Processes of this machine that answer requests, on one port; several need PostgreSQL.",
+    )
+    reuse_port: bool = Field(
+        default=False,
+        description="Whether other processes may listen on the same port (SO_REUSEPORT); with several gateways they do.",
+    )
     first_token_timeout_s: float = Field(
         default=30, gt=0, description="Longest wait for a reply's first token."
     )

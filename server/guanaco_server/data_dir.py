@@ -18,6 +18,7 @@ from typing import Self
 
 from guanaco.errors import DataDirInUse, InvalidSettings
 
+PSEUDONYM_KEY = "pseudonym.key"
 LOCK_PATIENCE_S = (
     3  # model servers touch the lock for a moment when they look whether the platform lives
 )
@@ -56,7 +57,14 @@ class DataDir:
 
     def pseudonym_key(self) -> bytes:
         """The key of the user pseudonyms, made at the first call."""
-        return self._secret("pseudonym.key")
+        return self._secret(PSEUDONYM_KEY)
+
+    def lend_key(self, folder: Path) -> None:
+        """The same key for the data folder of another process of this platform."""
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle = os.open(folder / PSEUDONYM_KEY, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(handle, "w") as file:
+            file.write(self.pseudonym_key().hex())
 
     def _take_lock(self, lock: int) -> None:
         deadline = time.monotonic() + LOCK_PATIENCE_S

@@ -22,7 +22,6 @@ from guanaco_server.chat.history import HistoryCache
 from guanaco_server.chat.measured import MeasuredReplyGenerator
 from guanaco_server.chat.previews import PreviewService
 from guanaco_server.chat.replies import ReplyService
-from guanaco_server.chat.turn_log import TurnLog
 from guanaco_server.clock import SystemClock
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.costs.service import CostService
@@ -127,9 +126,8 @@ class Platform:
             clock,
             self.routing,
             generator,
-            TurnLog(wiring.turn_statements(settings, self.database), settings.record_patience_s),
+            wiring.turn_log(settings, self.database, clock),
             HistoryCache(settings.history_cache_chars),
-            settings.wake_wait_s + settings.reply_timeout_s,
         )
         self.previews = PreviewService(self.submissions, self.routing, generator)
         self.openai = OpenAiService(

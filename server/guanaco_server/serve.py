@@ -14,12 +14,14 @@ import uvicorn
 from guanaco.accounts import CreatedKey
 from guanaco.errors import InvalidSettings
 from guanaco_server.app import create_app
-from guanaco_server.data_dir import DataDir
+from guanaco_server.data_dir import PSEUDONYM_KEY, DataDir
+from guanaco_server.gateways import Gateways
 from guanaco_server.observability import logs
 from guanaco_server.observability.exposition import serving
 from guanaco_server.platform import Platform
 from guanaco_server.settings import Settings
 
+BACKLOG = 4_096  # connects at once that the kernel holds for us
 STOP_PATIENCE_S = 5  # open streams get this long when the platform stops; an API that others replace waits for its own
 
 
@@ -38,7 +40,8 @@ def run(settings: Settings, on_ready: Callable[[Started], None]) -> int:
     with DataDir(settings.data_dir) as data_dir, _listen(settings) as listener:
         platform = Platform(settings, data_dir)
         asyncio.run(platform.check())
-        server = _Server(platform, settings, listener, on_ready)
+        gateways = Gateways(settings, data_dir, listener.getsockname()[1])
+        server = _Server(platform, settings, listener, gateways, on_ready)
         with serving(platform.metrics, settings.host, settings.metrics_port):
             server.run(sockets=[listener])
         return 0 if server.is_ready_told else 1
@@ -46,12 +49,18 @@ def run(settings: Settings, on_ready: Callable[[Started], None]) -> int:
 
 def require_shared(settings: Settings) -> None:
     """InvalidSettings where processes of different roles would not see the same things."""
+    if settings.gateways > 1 and settings.database_url is None:
+        raise InvalidSettings(
+            f"With gateways={settings.gateways} a database_url must be given.",
+            hint="Several gateway processes share a PostgreSQL.",
+        )
     if settings.role == "all":
         return
+    lent_key = settings.data_dir / PSEUDONYM_KEY
     needed = {
         "database_url": settings.database_url,
         "artifacts_url": settings.artifacts_url or settings.artifacts_dir,
-        "pseudonym_key": settings.pseudonym_key,
+        "pseudonym_key": settings.pseudonym_key or (lent_key if lent_key.exists() else None),
     }
     if missing := [name for name, value in needed.items() if value is None]:
         raise InvalidSettings(
@@ -68,6 +77,7 @@ class _Server(uvicorn.Server):
         platform: Platform,
         settings: Settings,
         listener: socket.socket,
+        gateways: Gateways,
         on_ready: Callable[[Started], None],
     ) -> None:
         super().__init__(
@@ -79,10 +89,12 @@ class _Server(uvicorn.Server):
                 http="httptools",
                 timeout_graceful_shutdown=_patience_s(settings),
                 server_header=False,
+                backlog=BACKLOG,
             )
         )
         self._platform = platform
         self._url = f"http://{settings.host}:{listener.getsockname()[1]}"
+        self._gateways = gateways
         self._on_ready = on_ready
         self.is_ready_told = False
 
@@ -101,8 +113,14 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         if not self.should_exit:
             key: CreatedKey | None = self._platform.first_key
+            if self._platform.settings.role != "worker":
+                await self._gateways.start()
             self.is_ready_told = True
             await asyncio.to_thread(self._on_ready, Started(self._url, key.key if key else None))
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await self._gateways.stop()
+        await super().shutdown(sockets)
 
 
 def _patience_s(settings: Settings) -> int:
@@ -112,6 +130,8 @@ def _patience_s(settings: Settings) -> int:
 def _listen(settings: Settings) -> socket.socket:
     listener = socket.socket(socket.AF_INET6 if ":" in settings.host else socket.AF_INET)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if settings.reuse_port or settings.gateways > 1:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
         listener.bind((settings.host, settings.port))
     except OSError as error:

@@ -13,9 +13,10 @@ from guanaco_server.artifacts.stores.s3_client import S3Config, split_url
 from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.artifacts.verification import ArtifactVerifier
 from guanaco_server.chat.generation import Deadlines
-from guanaco_server.chat.turn_log import TurnStatements
+from guanaco_server.chat.turn_log import TurnLog, TurnStatements
 from guanaco_server.chat.turns_postgresql import PostgresqlTurns
 from guanaco_server.chat.turns_sqlite import SqliteTurns
+from guanaco_server.clock import Clock
 from guanaco_server.data_dir import DataDir
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.clusters.cluster import Cluster
@@ -52,10 +53,13 @@ def deadlines(settings: Settings) -> Deadlines:
     return Deadlines(settings.first_token_timeout_s, settings.reply_timeout_s, settings.failover_s)
 
 
-def turn_statements(settings: Settings, database: Database) -> TurnStatements:
+def turn_log(settings: Settings, database: Database, clock: Clock) -> TurnLog:
     if settings.database_url is None:
-        return SqliteTurns(database)
-    return PostgresqlTurns(settings.sqlalchemy_url)
+        statements: TurnStatements = SqliteTurns(database)
+    else:
+        statements = PostgresqlTurns(settings.sqlalchemy_url)
+    longest_s = settings.wake_wait_s + settings.reply_timeout_s + settings.record_patience_s
+    return TurnLog(statements, clock, settings.record_patience_s, longest_s)
 
 
 def store(settings: Settings) -> ArtifactStore:

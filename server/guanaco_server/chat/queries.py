@@ -50,6 +50,17 @@ async def take_turns(
     return {conversation_id: count for conversation_id, count in taken}
 
 
+async def renew_turn(
+    session: AsyncSession, conversation_id: str, token: str, until: datetime
+) -> None:
+    await session.execute(
+        update(ConversationRow)
+        .where(ConversationRow.id == conversation_id, ConversationRow.turn_token == token)
+        .values(turn_until=until)
+        .execution_options(synchronize_session=False)
+    )
+
+
 async def give_turn_back(
     session: AsyncSession, conversation_id: str, token: str, added: int
 ) -> int | None:

@@ -16,7 +16,6 @@ import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
-from datetime import timedelta
 
 from guanaco.accounts import Role
 from guanaco.chat import MessageRequest, Reply, Sender
@@ -35,8 +34,6 @@ from guanaco_server.chat.turn_log import EndedTurn, Lease, NewMessage, NewReply,
 from guanaco_server.clock import Clock
 from guanaco_server.database.database import Database
 from guanaco_server.routing.service import RoutingService
-
-LEASE_MARGIN_S = 30  # over a reply's longest time, for recording it
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +58,6 @@ class ReplyService:
         generator: ReplyGenerator,
         turn_log: TurnLog,
         histories: HistoryCache,
-        reply_timeout_s: float,
     ) -> None:
         self._database = database
         self._clock = clock
@@ -69,7 +65,6 @@ class ReplyService:
         self._generator = generator
         self._turn_log = turn_log
         self._histories = histories
-        self._lease = timedelta(seconds=reply_timeout_s + LEASE_MARGIN_S)
         self._releases: set[asyncio.Task[None]] = set()
 
     async def send(
@@ -96,8 +91,7 @@ class ReplyService:
         if content is not None:
             _require_storable(content)
         history = await self._own_history(account, conversation_id)
-        now = self._clock.now()
-        lease = await self._turn_log.claim(conversation_id, now, now + self._lease)
+        lease = await self._turn_log.claim(conversation_id)
         if lease is None:
             raise ConversationBusy
         try:

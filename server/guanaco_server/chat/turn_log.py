@@ -1,6 +1,7 @@
 """What the hot path writes: who has a conversation's turn, and the two messages of a turn that has ended.
 
     claim     the turn's lease is ours, or the conversation is busy           need not reach the disk: it runs out
+    renew     the leases of turns that take long, all at once, so that a dead process's run out soon
     finish    the user's message and the reply, the lease given back          durable before anybody hears of it
     abandon   the user's message, unanswered, the lease given back
 
@@ -16,16 +17,18 @@ import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Protocol
 
 import psycopg
 from sqlalchemy.exc import DBAPIError
 
 from guanaco.errors import ConversationBusy, DatabaseUnavailable
+from guanaco_server.clock import Clock
 from guanaco_server.database.group_commit import GroupCommit
 
 RETRY_S = 0.25
+LEASE_S = 20.0  # how long a turn is held by a process that has died
 BROKEN = (psycopg.OperationalError, DBAPIError, OSError)
 
 logger = logging.getLogger(__name__)
@@ -80,6 +83,10 @@ class TurnStatements(Protocol):
         """Message counts of the conversations whose lease is now ours."""
         ...
 
+    async def renew(self, leases: Sequence[Lease], until: datetime) -> None:
+        """Of those leases that still are ours."""
+        ...
+
     async def end(self, turns: Sequence[EndedTurn]) -> set[str]:
         """Write what ended, in one transaction; the conversations whose lease still was ours."""
         ...
@@ -91,27 +98,33 @@ class TurnStatements(Protocol):
     async def close(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Claim:
-    conversation_id: str
-    now: datetime
-    until: datetime
-
-
 class TurnLog:
-    def __init__(self, statements: TurnStatements, patience_s: float) -> None:
+    """``longest_s`` is how long a turn may take at most: what is held longer is not renewed."""
+
+    def __init__(
+        self, statements: TurnStatements, clock: Clock, patience_s: float, longest_s: float
+    ) -> None:
         self._statements = statements
+        self._clock = clock
         self._patience_s = patience_s
-        self._claims: GroupCommit[_Claim, Lease | None] = GroupCommit(self._claim, self._give_back)
+        self._longest_s = longest_s
+        self._held: dict[Lease, float] = {}
+        self._renewer: asyncio.Task[None] | None = None
+        self._claims: GroupCommit[str, Lease | None] = GroupCommit(self._claim, self._give_back)
         self._orphans: set[asyncio.Task[bool | Exception]] = set()
         self._ends: GroupCommit[EndedTurn, bool] = GroupCommit(self._end)
 
-    async def claim(self, conversation_id: str, now: datetime, until: datetime) -> Lease | None:
-        """None when the turn is another's, or there is no such conversation. DatabaseUnavailable."""
+    async def claim(self, conversation_id: str) -> Lease | None:
+        """None when the turn is another's, or there is no such conversation. DatabaseUnavailable. What is claimed must be ended."""
         try:
-            return await self._claims.submit(_Claim(conversation_id, now, until))
+            lease = await self._claims.submit(conversation_id)
         except BROKEN as error:
             raise DatabaseUnavailable from error
+        if lease is not None:
+            self._held[lease] = time.monotonic()
+            if self._renewer is None:
+                self._renewer = asyncio.create_task(self._renew())
+        return lease
 
     async def end(self, turn: EndedTurn) -> None:
         """Durable when this returns; ConversationBusy when the lease had run out and another took it. DatabaseUnavailable after ``patience_s``."""
@@ -119,10 +132,15 @@ class TurnLog:
             is_ours = await self._ends.submit(turn)
         except BROKEN as error:
             raise DatabaseUnavailable from error
+        finally:
+            self._held.pop(turn.lease, None)
         if not is_ours:
             raise ConversationBusy
 
     async def close(self) -> None:
+        if self._renewer is not None:
+            self._renewer.cancel()
+            await asyncio.gather(self._renewer, return_exceptions=True)
         await self._claims.drain()
         while self._orphans:
             await asyncio.wait(self._orphans)
@@ -136,17 +154,35 @@ class TurnLog:
             self._orphans.add(task)
             task.add_done_callback(self._orphans.discard)
 
-    async def _claim(self, claims: Sequence[_Claim]) -> list[Lease | Exception | None]:
+    async def _claim(self, conversation_ids: Sequence[str]) -> list[Lease | Exception | None]:
         """A conversation may be asked for twice in one batch: the first has it."""
         token = uuid.uuid4().hex
-        now, until = claims[-1].now, claims[-1].until
-        wanted = dict.fromkeys(claim.conversation_id for claim in claims)
-        counts = await self._statements.claim(sorted(wanted), token, now, until)
+        now = self._clock.now()
+        counts = await self._statements.claim(
+            sorted(set(conversation_ids)), token, now, now + timedelta(seconds=LEASE_S)
+        )
         leases: list[Lease | Exception | None] = []
-        for claim in claims:
-            count = counts.pop(claim.conversation_id, None)
-            leases.append(None if count is None else Lease(claim.conversation_id, token, count))
+        for conversation_id in conversation_ids:
+            count = counts.pop(conversation_id, None)
+            leases.append(None if count is None else Lease(conversation_id, token, count))
         return leases
+
+    async def _renew(self) -> None:
+        """Those that are half over."""
+        while True:
+            await asyncio.sleep(LEASE_S / 4)
+            now = time.monotonic()
+            old = [
+                lease
+                for lease, since in self._held.items()
+                if LEASE_S / 2 < now - since < self._longest_s
+            ]
+            if not old:
+                continue
+            try:
+                await self._statements.renew(old, self._clock.now() + timedelta(seconds=LEASE_S))
+            except BROKEN as error:
+                logger.warning("leases of turns cannot be renewed, trying again: %s", error)
 
     async def _end(self, turns: Sequence[EndedTurn]) -> list[bool | Exception]:
         deadline = time.monotonic() + self._patience_s

@@ -9,13 +9,20 @@ from typing import Any
 import msgspec
 
 from guanaco.chat import Sender
-from guanaco_server.chat.turn_log import EndedTurn, NewReply
+from guanaco_server.chat.turn_log import EndedTurn, Lease, NewReply
 from guanaco_server.database.direct import DirectConnection
 
 CLAIM = """
 UPDATE conversations SET turn_token = %(token)s, turn_until = %(until)s
 WHERE id = ANY(%(ids)s) AND (turn_token IS NULL OR turn_until < %(now)s)
 RETURNING id, message_count
+"""
+
+RENEW = """
+UPDATE conversations SET turn_until = %(until)s
+FROM jsonb_to_recordset(%(leases)s::jsonb) AS l(id text, token text)
+WHERE conversations.id = l.id AND conversations.turn_token = l.token
+RETURNING conversations.id
 """
 
 END = """
@@ -61,6 +68,10 @@ class PostgresqlTurns:
     ) -> dict[str, int]:
         parameters = {"ids": list(conversation_ids), "token": token, "now": now, "until": until}
         return dict(await self._claims.fetch(CLAIM, parameters))
+
+    async def renew(self, leases: Sequence[Lease], until: datetime) -> None:
+        held = [{"id": lease.conversation_id, "token": lease.token} for lease in leases]
+        await self._claims.fetch(RENEW, {"leases": _json(held), "until": until})
 
     async def end(self, turns: Sequence[EndedTurn]) -> set[str]:
         parameters = {

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from guanaco.chat import Sender
 from guanaco_server.chat import queries
 from guanaco_server.chat.tables import MessageRow
-from guanaco_server.chat.turn_log import EndedTurn
+from guanaco_server.chat.turn_log import EndedTurn, Lease
 from guanaco_server.database.database import Database
 
 
@@ -23,6 +23,11 @@ class SqliteTurns:
     ) -> dict[str, int]:
         async with self._database.write() as session:
             return await queries.take_turns(session, conversation_ids, token, now, until)
+
+    async def renew(self, leases: Sequence[Lease], until: datetime) -> None:
+        async with self._database.write() as session:
+            for lease in leases:
+                await queries.renew_turn(session, lease.conversation_id, lease.token, until)
 
     async def end(self, turns: Sequence[EndedTurn]) -> set[str]:
         async with self._database.write() as session:

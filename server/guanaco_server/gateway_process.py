@@ -1,0 +1,25 @@
+"""One of several gateway processes (gateways.py): the API role, until its standard input ends with the platform."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+
+from guanaco_server.serve import run
+from guanaco_server.settings import Settings
+
+
+def main() -> int:
+    threading.Thread(target=_end_with_the_platform, daemon=True).start()
+    return run(Settings(), lambda _started: None)
+
+
+def _end_with_the_platform() -> None:
+    sys.stdin.buffer.read()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,101 @@
+"""Several gateway processes on one port, over one PostgreSQL: any of them serves any turn, and no turn is lost."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from guanaco import Client
+from guanaco.accounts import Role
+from guanaco.chat import Bot
+from guanaco.errors import GuanacoError
+from guanaco.submissions import Status
+from tests.fixtures.hub import ControlledHub
+from tests.fixtures.postgres import PostgresServer
+from tests.fixtures.roles import RoleProcess, Roles
+from tests.fixtures.up import eventually
+
+pytestmark = [pytest.mark.engine, pytest.mark.postgres]
+BOT = Bot(name="Luna", memory="Luna keeps a lighthouse.")
+
+
+@pytest.fixture
+def roles(
+    tmp_path: Path, hub: ControlledHub, engine_python: Path, postgres: PostgresServer
+) -> Iterator[Roles]:
+    name = postgres.create()
+    with ExitStack() as stack:
+        stack.callback(postgres.drop, name)
+        yield stack.enter_context(
+            Roles(
+                tmp_path,
+                database_url=postgres.url(name),
+                hub_endpoint=hub.url,
+                engine_python=str(engine_python),
+            )
+        )
+
+
+def gateways_of(platform: RoleProcess) -> list[psutil.Process]:
+    """The processes beside the platform's own."""
+    return [
+        child
+        for child in psutil.Process(platform.process.pid).children()
+        if any("gateway_process" in part for part in child.cmdline())
+    ]
+
+
+def test_turns_go_on_while_gateways_are_killed(roles: Roles) -> None:
+    roles.migrate()
+    platform = roles.start("api", "api-0", gateways=3)
+    roles.start("worker", "worker-0")
+    client = roles.client(platform)
+    submission = client.submit("acme/tiny")
+    assert client.wait(submission.id).status is Status.DEPLOYED
+    with Client(platform.base_url, roles.admin_key) as admin:
+        key = admin.create_key("app", Role.BACKEND).key
+    eventually(lambda: len(gateways_of(platform)) == 2, "gateways")
+    stop = threading.Event()
+
+    def talk(user: int) -> tuple[str, list[str]]:
+        """Says one thing after another; what was acknowledged."""
+        acknowledged: list[str] = []
+        with Client(platform.base_url, key) as app:
+            conversation = app.open_conversation(f"user-{user}", BOT, consent=True).conversation_id
+            number = 0
+            while not stop.is_set() or not acknowledged:
+                try:
+                    app.send(conversation, f"message {number}")
+                except (GuanacoError, httpx.HTTPError):
+                    continue  # a killed gateway's lease runs out: said again
+                acknowledged.append(f"message {number}")
+                number += 1
+        return conversation, acknowledged
+
+    with ThreadPoolExecutor(6) as pool:
+        talks = [pool.submit(talk, user) for user in range(6)]
+        for _ in range(3):
+            victim = gateways_of(platform)[0]
+            victim.send_signal(signal.SIGKILL)
+            victim.wait(10)
+            eventually(lambda: len(gateways_of(platform)) == 2, "gateway in its place")
+        stop.set()
+        said = [talk.result(timeout=120) for talk in talks]
+
+    with Client(platform.base_url, key) as app:
+        for conversation, acknowledged in said:
+            messages = app.conversation(conversation).messages
+            users = [message.content for message in messages if message.sender == "user"]
+            assert users[: len(acknowledged)] == acknowledged
+            assert len(messages) >= 2 * len(acknowledged)
+    children = gateways_of(platform)
+    platform.kill()
+    eventually(lambda: not any(child.is_running() for child in children), "end of the gateways")
