@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -263,7 +264,7 @@ def vllm_router(folder: Path, python: Path, upstream: int) -> Iterator[int]:
         yield port
 
 
-def load(folder: Path, *options: object) -> dict[str, object]:
+def load(folder: Path, *options: object) -> dict[str, Any]:
     """One run of the load generator; its figures."""
     done = subprocess.run(
         ["taskset", "-c", OTHER_CORE, folder / "load", *map(str, options)],
@@ -271,5 +272,5 @@ def load(folder: Path, *options: object) -> dict[str, object]:
         text=True,
         check=True,
     )
-    figures: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return figures

@@ -2,7 +2,8 @@
 
 Order is by rendezvous hashing of the conversation. A replica takes part while
 
-    its load is bounded     in flight < 1.25 times its fair share: the overflow goes to the next in order
+    its load is bounded     in flight < 1.25 times its fair share, or eight, which a model server answers as
+                            quickly as one: the overflow goes to the next in order
                             (V. Mirrokni et al., "Consistent hashing with bounded loads", SODA 2018)
     it has room             in flight < ``max_streams``; with no room anywhere the answer is Overloaded, at once
     it is well              three faults in a row eject it, and so does a time to first token of three times
@@ -24,6 +25,7 @@ from guanaco.errors import Overloaded
 from guanaco_server.routing.rendezvous import rendezvous
 
 LOAD_FACTOR = 1.25
+FREE_LOAD = 8
 FAULTS_TO_EJECT = 3
 SLOW_FACTOR = 3.0
 SLOW_S = 0.5  # quicker than that is never too slow
@@ -68,7 +70,7 @@ class ReplicaChooser:
         if not well:  # all are ill: the one that will be well first
             return min(roomy, key=lambda replica: replica.ejected_until).endpoint
         total = sum(self._of(endpoint).in_flight for endpoint in endpoints)
-        bound = math.ceil(LOAD_FACTOR * (total + 1) / len(endpoints))
+        bound = max(FREE_LOAD, math.ceil(LOAD_FACTOR * (total + 1) / len(endpoints)))
         for replica in well:
             if replica.in_flight < bound:
                 return replica.endpoint
