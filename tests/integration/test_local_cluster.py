@@ -23,7 +23,7 @@ from guanaco.submissions import GenerationParams
 from guanaco_server.deployments.clusters import local_processes
 from guanaco_server.deployments.clusters.cluster import DeploymentSpec, JobSpec, ReplicaPhase
 from guanaco_server.deployments.clusters.local import LocalCluster
-from guanaco_server.deployments.clusters.local_records import DeploymentRecord
+from guanaco_server.deployments.clusters.local_records import ReplicaRecord
 from guanaco_server.deployments.model_server import Generation, ServerLoad
 from guanaco_server.deployments.vllm_server import VllmServer
 
@@ -63,8 +63,8 @@ def shell(name: str, script: str) -> DeploymentSpec:
     return DeploymentSpec(name, ("sh", "-c", script))
 
 
-def leader(folder: Path, name: str = "m-tiny") -> int:
-    record = DeploymentRecord.read(folder / "cluster" / name)
+def leader(folder: Path, name: str = "m-tiny", replica: int = 0) -> int:
+    record = ReplicaRecord.read(folder / "cluster" / name / str(replica))
     assert record is not None
     return record.leader.pid
 
@@ -132,9 +132,9 @@ async def test_secrets_reach_the_server_and_nothing_else(
 ) -> None:
     given = shell("m-tiny", "echo $TOKEN; sleep 600")
     await cluster.apply_deployment(replace(given, secrets={"TOKEN": "first"}))
-    lines = await until(lambda: (tmp_path / "cluster" / "m-tiny" / "server.log").read_text())
+    lines = await until(lambda: (tmp_path / "cluster" / "m-tiny" / "0" / "server.log").read_text())
     assert lines == "first\n"
-    assert "first" not in (tmp_path / "cluster" / "m-tiny" / "deployment.json").read_text()
+    assert "first" not in (tmp_path / "cluster" / "m-tiny" / "0" / "replica.json").read_text()
     before = leader(tmp_path)
     await cluster.apply_deployment(replace(given, secrets={"TOKEN": "second"}))
     assert leader(tmp_path) == before
@@ -215,7 +215,7 @@ PLATFORM = """
         await cluster.start()
         await cluster.apply_deployment(DeploymentSpec("m-tiny", tuple(sys.argv[2:]), {"PYTHONPATH": ":".join(sys.path)}))
         await cluster.apply_deployment(DeploymentSpec("m-lost", ("sleep", "600")))
-        (folder / "cluster" / "m-lost" / "deployment.json").unlink()
+        (folder / "cluster" / "m-lost" / "0" / "replica.json").unlink()
         async def on_line(line):
             print(line, flush=True)
         await cluster.run_job(JobSpec("s-job", ("sh", "-c", "sleep 600 & echo $!; wait")), on_line)
@@ -380,15 +380,6 @@ async def test_a_missing_program_is_named(cluster: LocalCluster) -> None:
     assert caught.value.filename == "/no/python"
     with pytest.raises(FileNotFoundError):
         await cluster.run_job(JobSpec("s-job", ("/no/python",)), ignore)
-
-
-async def test_more_replicas_than_one_machine_has_change_nothing(
-    cluster: LocalCluster, tmp_path: Path
-) -> None:
-    await cluster.apply_deployment(scripted())
-    first = leader(tmp_path)
-    await cluster.apply_deployment(replace(scripted(), replicas=3))
-    assert leader(tmp_path) == first
 
 
 async def test_a_server_says_how_many_requests_it_works_on(cluster: LocalCluster) -> None:

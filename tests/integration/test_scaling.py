@@ -67,7 +67,7 @@ class Scaled(World):
         """A submission in its deploy stage that wishes to be served."""
         account = await self.account(Role.DEVELOPER, developer)
         await self.publish(account, submission_id, Status.DEPLOYING)
-        self.deployments.note_endpoint(submission_id, None)
+        self.deployments.note_replicas(submission_id, ())
         await self.deployments.wish(self.deployment(submission_id))
 
     async def serve(self, submission_id: str, developer: str = "ada") -> None:
@@ -274,7 +274,7 @@ async def under(world: Scaled, requests: int, seconds: int = 60) -> None:
     name = deployment_name("acme-tiny_v1")
     for _ in range(0, seconds + 5, 5):
         replicas = world.cluster.deployments[name].spec.replicas
-        endpoint = world.deployments.endpoints()["acme-tiny_v1"]
+        endpoint = world.deployments.replicas("acme-tiny_v1")[0]
         world.model_server.loads[endpoint] = ServerLoad(round(requests / replicas), 0)
         await world.autoscaler.step()
         await world.reconciler.reconcile()
@@ -299,7 +299,7 @@ async def test_further_replicas_take_free_room_only(database: Database) -> None:
 
 async def test_no_load_is_no_reason_to_scale(database: Database) -> None:
     world = await scaled_up(database)
-    endpoint = world.deployments.endpoints()["acme-tiny_v1"]
+    endpoint = world.deployments.replicas("acme-tiny_v1")[0]
     before: datetime | None = (await world.row("acme-tiny_v1")).scaled_at
     world.model_server.unhealthy.add(endpoint)
     for _ in range(30):

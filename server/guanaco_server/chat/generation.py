@@ -100,11 +100,10 @@ class ReplyGenerator:
     async def _chunks(
         self, live: LiveSubmission, prompt: str, started: float
     ) -> AsyncIterator[Chunk]:
-        """From the nearest server; a reply that has not begun is asked of the next one."""
-        assert live.endpoint is not None, "routing gives targets that are ready"
+        """From the nearest replica; a reply that has not begun is asked of the next one."""
         submission_id = live.serving.id
         generation = Generation(submission_id, prompt, live.serving.params)
-        left = deque((live.endpoint, *live.spares))
+        left = deque(live.endpoints)
         while left:
             has_begun = False
             try:

@@ -11,12 +11,11 @@ from guanaco_server.submissions.service import ServingSubmission
 
 @dataclass(frozen=True)
 class LiveSubmission:
-    """A published submission; ``endpoint`` is None while no model server of it is ready, ``spares`` are where else it is served."""
+    """A published submission; ``endpoints`` are those of its replicas that are ready, empty while there is none."""
 
     serving: ServingSubmission
-    endpoint: str | None
+    endpoints: tuple[str, ...]
     feedback_count: int
-    spares: tuple[str, ...] = ()
 
 
 class AssignmentPolicy(Protocol):
