@@ -22,8 +22,8 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -57,7 +57,7 @@ KV_BYTES = 256 * 1024**2  # 128,000 tokens: nothing that could hit is evicted
 REPLY = GenerationParams(temperature=1.0, max_output_tokens=32)
 LINES = CORPUS.strip().splitlines()
 
-Choice = Callable[[str, Sequence[str]], str]
+Choice = Callable[[str, Sequence[str]], AbstractContextManager[str]]
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,7 @@ class Figures:
     prompt_tokens: int
     possible_tokens: int
     hit_tokens: int
+    computed_tokens: int
     of_possible: float
     of_all: float
     ttft_p50_ms: float
@@ -132,13 +133,19 @@ async def bench(conversations: int, turns: int) -> list[Figures]:
             ]
 
 
-def sticky(conversation: str, endpoints: Sequence[str]) -> str:
-    return rendezvous(conversation, endpoints)[0]
+@contextmanager
+def sticky(conversation: str, endpoints: Sequence[str]) -> Iterator[str]:
+    yield rendezvous(conversation, endpoints)[0]
 
 
 def round_robin() -> Choice:
     numbers = itertools.count()
-    return lambda _, endpoints: endpoints[next(numbers) % len(endpoints)]
+
+    @contextmanager
+    def choose(_: str, endpoints: Sequence[str]) -> Iterator[str]:
+        yield endpoints[next(numbers) % len(endpoints)]
+
+    return choose
 
 
 @asynccontextmanager
@@ -198,8 +205,9 @@ async def measure(
 
     async def take_turn(conversation: Conversation) -> None:
         async with places:
-            endpoint = choose(conversation.id, endpoints)
-            await say(vllm, endpoint, tokenizer, conversation, " ".join(dice.choices(LINES, k=2)))
+            with choose(conversation.id, endpoints) as endpoint:
+                said = " ".join(dice.choices(LINES, k=2))
+                await say(vllm, endpoint, tokenizer, conversation, said)
 
     before = await counts(endpoints)
     for turn in range(turns):
@@ -217,6 +225,7 @@ async def measure(
         prompt_tokens,
         possible,
         int(done.hits),
+        int(done.queries - done.hits),
         round(done.hits / possible, 4),
         round(done.hits / prompt_tokens, 4),
         round(statistics.median(ms for each in talking for ms in each.ttfts_ms), 1),
@@ -226,7 +235,7 @@ async def measure(
 async def say(
     vllm: VllmServer, endpoint: str, tokenizer: Tokenizer, conversation: Conversation, said: str
 ) -> None:
-    """One turn. vLLM computes the last token of a prompt anew, and of a reply all but the token sampled last: the stopping word, if it stopped."""
+    """One turn. vLLM computes the last token of a prompt anew in any case; of a reply it may have computed the last one, the stopping word included."""
     conversation.text += f"User: {said}\nLuna:"
     started, first, prompt_tokens, finish = time.perf_counter(), 0.0, 0, ""
     prompt = conversation.text
@@ -239,8 +248,8 @@ async def say(
     conversation.possible_tokens += could // BLOCK_TOKENS * BLOCK_TOKENS
     conversation.prompt_tokens += prompt_tokens
     conversation.ttfts_ms.append((first - started) * 1_000)
-    tokens = len(tokenizer.encode(conversation.text).ids)
-    conversation.known_tokens = tokens if finish == "stop" else tokens - 1
+    replied = conversation.text + ("\n" if finish == "stop" else "")
+    conversation.known_tokens = len(tokenizer.encode(replied).ids)
     conversation.text += "\n"
 
 
@@ -259,12 +268,12 @@ def counter(text: str, name: str) -> float:
 
 def show(figures: Iterable[Figures]) -> None:
     print(
-        f"{'':<12}{'prompt tokens':>14}{'could hit':>11}{'hit':>9}{'of those':>10}{'of all':>8}{'TTFT p50':>10}"
+        f"{'':<12}{'prompt tokens':>14}{'could hit':>11}{'hit':>9}{'of those':>10}{'of all':>8}{'computed':>10}{'TTFT p50':>10}"
     )
     for each in figures:
         print(
             f"{each.choice:<12}{each.prompt_tokens:>14,}{each.possible_tokens:>11,}{each.hit_tokens:>9,}"
-            f"{each.of_possible:>10.1%}{each.of_all:>8.1%}{each.ttft_p50_ms:>7.1f} ms"
+            f"{each.of_possible:>10.1%}{each.of_all:>8.1%}{each.computed_tokens:>10,}{each.ttft_p50_ms:>7.1f} ms"
         )
 
 

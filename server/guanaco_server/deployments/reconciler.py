@@ -4,8 +4,8 @@ Every second, or at once when woken, and only while it leads:
 - who waits for room is given it, by ``scaling/admission.py``;
 - a ready server that exited, or hangs, is started again; after ``restart_limit`` times within
   ``STABLE_S`` it is given up, and its submission fails with what the server last said;
-- a replica that exited, or hangs, beside others that serve is out of use at once and started again alone. It is no
-  restart of the deployment, which is not given up for it: one that keeps dying is started ever more rarely;
+- a replica that exited, or hangs, beside others that serve is out of use at once and started again alone. That is no
+  restart of the deployment, which is not given up for it; one that never gets ready is started ever more rarely;
 - a deployment whose replicas, or whose regions, are not what they should be is applied again;
 - a server that runs with nobody wishing for it is stopped, and so is that of a deployment that sleeps.
 A deployment that is still ``starting`` belongs to its pipeline stage and is left alone. Actions on one
@@ -37,6 +37,7 @@ from guanaco_server.deployments.tables import DeploymentRow, Phase
 
 INTERVAL_S = 1.0
 STABLE_S = 600  # a server that ran this long has its restarts forgiven
+REPAIR_S = 5.0  # a replica that dies at its start is started after 0, 0, 0, then 10, 20, 40 … s
 OUT_OF_REACH = (StoreUnreachable, ClusterUnreachable, ClusterRefused)
 
 GiveUp = Callable[[str, list[str]], Awaitable[None]]
@@ -71,7 +72,7 @@ class Reconciler:
         self._hangs = HangWatch(clock, ready_timeout_s)
         self._problems: dict[str, str] = {}
         self._pace = Pace(clock)
-        self._repairs = Pace(clock)  # apart, so that one bad replica delays nothing else
+        self._repairs = Pace(clock, REPAIR_S)  # apart, so that one bad replica delays nothing else
         self._background = Background("reconciler")
 
     async def start(self) -> None:
@@ -179,6 +180,9 @@ class Reconciler:
             await self._deployments.note(row.submission_id, region=seen.region)
 
     async def _stop_hanging(self, row: DeploymentRow, seen: Sighting) -> None:
+        """Of several replicas; where all answer, none has to be helped any more."""
+        if seen.is_settled and not seen.silent:
+            self._repairs.forget(deployment_name(row.submission_id))
         for endpoint in self._hangs.hanging(row, seen):
             logger.warning("stopping a replica of %s: it hangs", row.submission_id)
             await self._deployments.stop_replica(row.submission_id, endpoint)
