@@ -175,10 +175,10 @@ async def test_a_replica_that_finds_no_port_leaves_the_others_running(tmp_path: 
 async def test_a_replica_that_hangs_is_stopped_alone(cluster: LocalCluster, tmp_path: Path) -> None:
     await cluster.apply_deployment(TWO)
     first, second = await endpoints(cluster)
-    await cluster.stop_replica("m-tiny", second)
+    assert await cluster.stop_replica("m-tiny", second)
     assert [one.phase for one in (await seen(cluster)).replicas] == ["running", "exited"]
     assert is_live(leader(tmp_path, replica=0))
-    await cluster.stop_replica("m-other", first)
+    assert not await cluster.stop_replica("m-other", first)
     assert is_live(leader(tmp_path, replica=0))
 
 

@@ -19,6 +19,7 @@ from guanaco.submissions import GenerationParams
 from guanaco_server.clock import Clock, SystemClock
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.clusters.local import LocalCluster
+from guanaco_server.deployments.clusters.local_records import ReplicaRecord
 from guanaco_server.deployments.hangs import HANGS_AFTER
 from guanaco_server.deployments.model_server import Generation, ModelServerFault
 from guanaco_server.deployments.reconciler import Reconciler
@@ -120,6 +121,11 @@ class Replicated(World):
 
     def pid(self, replica: int) -> int:
         return leader(self.folder, NAME, replica)
+
+    def endpoint(self, replica: int) -> str:
+        record = ReplicaRecord.read(self.folder / "cluster" / NAME / str(replica))
+        assert record is not None
+        return record.endpoint
 
     def starts(self, replica: int) -> int:
         path = self.folder / "cluster" / NAME / f"starts-{replica}"
@@ -246,7 +252,7 @@ async def test_when_the_last_one_dies_while_another_starts_that_one_is_waited_fo
     await world.kill(1)
     await world.reconciler.reconcile()
     starting = world.pid(1)
-    world.server.unheard.add((await world.deployments.look(ID)).silent[0])
+    world.server.unheard.add(world.endpoint(1))
     await world.kill(0)
     await world.reconciler.reconcile()
     assert await world.has(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import datetime
 
 import httpx
@@ -37,10 +38,8 @@ class Scaled(World):
     def __init__(self, database: Database, servers: int = 0, feedback_target: int = 0) -> None:
         super().__init__(database, is_budgeted=servers > 0)
         budget = Budget(max_model_servers=servers, quiet_s=QUIET_S)
-        policy = ScalingPolicy(LIMITS, budget, feedback_target, IDLE_S)
-        self.autoscaler = Autoscaler(
-            self.deployments, self.model_server, self.clock, self.sleeper, self.usage, policy
-        )
+        self.policy = ScalingPolicy(LIMITS, budget, feedback_target, IDLE_S)
+        self.scale_by(LIMITS)
         self.reconciler = Reconciler(
             self.deployments,
             self.cluster,
@@ -58,6 +57,12 @@ class Scaled(World):
                 budget,
                 feedback_target,
             ),
+        )
+
+    def scale_by(self, limits: Limits, shares_addresses: bool = True) -> None:
+        policy = replace(self.policy, limits=limits, shares_addresses=shares_addresses)
+        self.autoscaler = Autoscaler(
+            self.deployments, self.model_server, self.clock, self.sleeper, self.usage, policy
         )
 
     async def _give_up(self, submission_id: str, lines: list[str]) -> None:
@@ -307,3 +312,39 @@ async def test_no_load_is_no_reason_to_scale(database: Database) -> None:
         world.clock.advance(5)
     row = await world.row("acme-tiny_v1")
     assert (row.wanted_replicas, row.scaled_at) == (3, before)
+
+
+async def test_each_published_submission_has_the_least_number_of_replicas(
+    database: Database,
+) -> None:
+    world = Scaled(database)
+    world.scale_by(Limits(min_replicas=2, max_replicas=2))
+    name = deployment_name("acme-tiny_v1")
+    await world.serve("acme-tiny_v1")
+    await world.ask("deploying_v1", "bob")
+    await world.autoscaler.step()
+    assert (await world.row("deploying_v1")).wanted_replicas == 1, "the first one comes first"
+    await world.reconciler.reconcile()
+    assert world.cluster.deployments[name].spec.replicas == 2
+    assert world.cluster.starts == [name]
+    world.scale_by(Limits(min_replicas=1, max_replicas=1))
+    await world.autoscaler.step()
+    await world.reconciler.reconcile()
+    assert world.cluster.deployments[name].spec.replicas == 1
+
+
+@pytest.mark.parametrize(("shares_addresses", "replicas"), [(True, 3), (False, 2)])
+async def test_one_address_stands_for_all_replicas_only_where_they_share_it(
+    database: Database, shares_addresses: bool, replicas: int
+) -> None:
+    """The one that answers is busy with nine of ten; its fellow is being started."""
+    world = Scaled(database)
+    world.scale_by(LIMITS, shares_addresses)
+    await world.serve("acme-tiny_v1")
+    await world.deployments.note("acme-tiny_v1", capacity=10, wanted_replicas=2, applied_replicas=2)
+    (endpoint,) = world.deployments.replicas("acme-tiny_v1")
+    world.model_server.loads[endpoint] = ServerLoad(7, 0)
+    for _ in range(20):
+        await world.autoscaler.step()
+        world.clock.advance(5)
+    assert (await world.row("acme-tiny_v1")).wanted_replicas == replicas

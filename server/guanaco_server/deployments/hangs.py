@@ -42,8 +42,11 @@ class HangWatch:
         }
         for silence in silences.values():
             silence.looks += 1
+        hanging = [endpoint for endpoint, silence in silences.items() if self._is_over(silence)]
+        for endpoint in hanging:  # from now on it is one that starts
+            silences[endpoint] = _Silence(now, was_ready=False)
         self._silences[row.submission_id] = silences
-        return [endpoint for endpoint, silence in silences.items() if self._is_over(silence)]
+        return hanging
 
     def hangs(self, row: DeploymentRow) -> bool:
         """At a look at which none answered: whether to stop them all."""

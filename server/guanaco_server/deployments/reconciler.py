@@ -184,8 +184,10 @@ class Reconciler:
         if seen.is_settled and not seen.silent:
             self._repairs.forget(deployment_name(row.submission_id))
         for endpoint in self._hangs.hanging(row, seen):
-            logger.warning("stopping a replica of %s: it hangs", row.submission_id)
-            await self._deployments.stop_replica(row.submission_id, endpoint)
+            if await self._deployments.stop_replica(row.submission_id, endpoint):
+                logger.warning(
+                    "stopped the replica of %s at %s: it hung", row.submission_id, endpoint
+                )
 
     async def _wait(self, row: DeploymentRow, seen: Sighting) -> None:
         """Something runs, and nothing answers: it starts, or it hangs."""

@@ -216,11 +216,11 @@ class DeploymentService:
         async with self._locks[name]:
             await self._cluster.delete(name)
 
-    async def stop_replica(self, submission_id: str, endpoint: str) -> None:
-        """Stop one replica that hangs, and no other."""
+    async def stop_replica(self, submission_id: str, endpoint: str) -> bool:
+        """Stop one replica that hangs, and no other; False where its cluster does that by itself."""
         name = deployment_name(submission_id)
         async with self._locks[name]:
-            await self._cluster.stop_replica(name, endpoint)
+            return await self._cluster.stop_replica(name, endpoint)
 
     async def look(self, submission_id: str) -> Sighting:
         return await look(self._cluster, self._model_server, deployment_name(submission_id))

@@ -111,8 +111,11 @@ class Cluster(Protocol):
         """The server's state, None if there is no such deployment."""
         ...
 
-    async def stop_replica(self, name: str, endpoint: str) -> None:
-        """Stop this one of the ``replicas`` that ``observe`` gives, for it hangs; applying again starts it anew."""
+    async def stop_replica(self, name: str, endpoint: str) -> bool:
+        """Stop this one of the ``replicas`` that ``observe`` gives, for it hangs; applying again starts it anew.
+
+        False where it is no replica, or the cluster itself finds those that hang.
+        """
         ...
 
     async def list_deployments(self) -> list[str]: ...

@@ -95,9 +95,9 @@ class LocalCluster:
         async with self._locks[name]:
             return await self._replicas(name).state()
 
-    async def stop_replica(self, name: str, endpoint: str) -> None:
+    async def stop_replica(self, name: str, endpoint: str) -> bool:
         async with self._locks[name]:
-            await self._replicas(name).stop_replica(endpoint)
+            return await self._replicas(name).stop_replica(endpoint)
 
     async def list_deployments(self) -> list[str]:
         return sorted(name for name, replicas in self._deployments.items() if any(replicas))

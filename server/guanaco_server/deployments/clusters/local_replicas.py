@@ -73,8 +73,10 @@ class LocalReplicas:
             problem = f"{len(exited)} of {len(each)} replicas exited, one with status {exited[0].exit_code}."
         return replace(first, replicas=each, is_settled=not exited, problem=problem)
 
-    async def stop_replica(self, endpoint: str) -> None:
-        await _stop_all(server for server in self if server.record.endpoint == endpoint)
+    async def stop_replica(self, endpoint: str) -> bool:
+        found = [server for server in self if server.record.endpoint == endpoint]
+        await _stop_all(found)
+        return bool(found)
 
     def logs(self, offset: int) -> tuple[list[str], int]:
         """Of one that exited, if one did; else of the first."""
