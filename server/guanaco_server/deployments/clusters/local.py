@@ -28,7 +28,7 @@ from guanaco_server.deployments.clusters.local_jobs import follow
 from guanaco_server.deployments.clusters.local_processes import Leader, kill_marked, spawn
 from guanaco_server.deployments.clusters.local_records import read_instance
 from guanaco_server.deployments.clusters.local_replicas import LocalReplicas
-from guanaco_server.deployments.clusters.local_servers import LocalServer, ServerStarter
+from guanaco_server.deployments.clusters.local_servers import LocalServer, ServerStarter, read_lines
 from guanaco_server.engine.lifeline import GRACE_VARIABLE, PATH_VARIABLE
 
 logger = logging.getLogger(__name__)
@@ -103,7 +103,8 @@ class LocalCluster:
         return sorted(name for name, replicas in self._deployments.items() if any(replicas))
 
     async def logs(self, name: str, offset: int = 0) -> tuple[list[str], int]:
-        return await asyncio.to_thread(self._replicas(name).logs, offset)
+        log = self._replicas(name).log(offset)
+        return await asyncio.to_thread(read_lines, *log) if log else ([], 0)
 
     async def delete(self, name: str) -> None:
         async with self._locks[name]:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from guanaco_server.deployments.clusters.cluster import DeploymentSpec, ReplicaPhase, ReplicaState
-from guanaco_server.deployments.clusters.local_servers import LOG_NAME, LocalServer, read_lines
+from guanaco_server.deployments.clusters.local_servers import LOG_NAME, LocalServer
 
 Start = Callable[[DeploymentSpec, Path], LocalServer]
 
@@ -78,15 +78,14 @@ class LocalReplicas:
         await _stop_all(found)
         return bool(found)
 
-    def logs(self, offset: int) -> tuple[list[str], int]:
-        """Of one that exited, if one did; else of the first."""
+    def log(self, offset: int) -> tuple[Path, int] | None:
+        """That of one that exited, if one did; else of the first. Another one than before is read from its beginning."""
         telling = next((one for one in self if not one.is_running()), next(iter(self), None))
         if telling is None:
-            return [], 0
-        path = telling.folder / LOG_NAME
-        if path != self._read:
-            self._read, offset = path, 0
-        return read_lines(path, offset)
+            return None
+        path, before = telling.folder / LOG_NAME, self._read
+        self._read = path
+        return path, offset if path == before else 0
 
     async def stop(self) -> None:
         """All of them at once, also those that were to finish their replies. None is found again."""
