@@ -83,7 +83,7 @@ async def test_only_the_replica_that_died_is_started_again(
     assert [one.phase for one in state.replicas] == [ReplicaPhase.EXITED, ReplicaPhase.RUNNING]
     assert (state.phase, state.endpoint) == (ReplicaPhase.RUNNING, state.replicas[1].endpoint)
     assert not state.is_settled
-    assert state.problem == "1 of 2 replicas exited, one with status -9."
+    assert state.problem == "1 of 2 replicas exited with status -9."
     await cluster.apply_deployment(TWO)
     assert leader(tmp_path, replica=0) != first
     assert leader(tmp_path, replica=1) == second

@@ -68,9 +68,7 @@ class LocalReplicas:
             return None
         exited = [one for one in each if one.phase is ReplicaPhase.EXITED]
         first = next((one for one in each if one not in exited), each[0])
-        problem = None
-        if 0 < len(exited) < len(each):
-            problem = f"{len(exited)} of {len(each)} replicas exited, one with status {exited[0].exit_code}."
+        problem = _problem(exited, len(each)) if 0 < len(exited) < len(each) else None
         return replace(first, replicas=each, is_settled=not exited, problem=problem)
 
     async def stop_replica(self, endpoint: str) -> bool:
@@ -110,6 +108,13 @@ class LocalReplicas:
         await server.stop()
         if server.folder not in {other.folder for other in self}:
             shutil.rmtree(server.folder, ignore_errors=True)
+
+
+def _problem(exited: list[ReplicaState], count: int) -> str:
+    """An earlier platform's child leaves no status."""
+    statuses = sorted({str(one.exit_code) for one in exited if one.exit_code is not None})
+    why = f" with status {', '.join(statuses)}" if statuses else ""
+    return f"{len(exited)} of {count} replicas exited{why}."
 
 
 async def _stop_all(servers: Iterable[LocalServer]) -> None:
