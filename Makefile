@@ -8,7 +8,7 @@ BIN := .venv/bin
 SOURCES := guanaco cli server migrations tests benchmarks scripts/document_settings.py scripts/document_metrics.py scripts/new-migration hatch_build.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engine both demo test check format bench-journey bench-artifacts bench-gateway migration docs lock clean
+.PHONY: help setup engine both demo test check format bench-artifacts bench-assignment bench-export bench-feedback bench-gateway bench-journey bench-prefix bench-prompts bench-web migration docs lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ bench-artifacts: both  ## the serializer's pass and the loader beside their peer
 
 bench-gateway: setup  ## the chat gateway beside nginx, vllm-router and FastAPI + httpx (ARGS='--rounds=1')
 	@$(BIN)/python benchmarks/gateway.py $(ARGS)
+
+bench-prefix: both  ## vLLM's prefix cache over two replicas, sticky against round robin (ARGS='--conversations=4')
+	@$(BIN)/python benchmarks/prefix_cache.py $(ARGS)
 
 setup:  ## .venv: the platform, the CLI and the tools, as locked
 	@scripts/setup-platform

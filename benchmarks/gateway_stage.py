@@ -153,6 +153,7 @@ async def _fill(url: str, mock_port: int, conversations: int) -> str:
                 max_model_tokens=4_096,
                 phase=Phase.READY,
                 endpoint=f"http://127.0.0.1:{mock_port}",
+                endpoints=[f"http://127.0.0.1:{mock_port}"],
                 updated_at=now,
             )
         )

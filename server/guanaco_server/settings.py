@@ -21,11 +21,12 @@ from pydantic_settings import (
 
 from guanaco_server.chat_settings import ChatSettings
 from guanaco_server.gpu_settings import GpuSettings
+from guanaco_server.scaling_settings import ScalingSettings
 
 GIB = 1024**3
 
 
-class Settings(GpuSettings, ChatSettings):
+class Settings(GpuSettings, ChatSettings, ScalingSettings):
     model_config = SettingsConfigDict(env_prefix="GUANACO_", frozen=True, extra="ignore")
 
     # The platform itself
@@ -253,49 +254,6 @@ class Settings(GpuSettings, ChatSettings):
         default=60,
         ge=0,
         description="How long a call is tried again that the Kubernetes API does not answer.",
-    )
-
-    # Scaling (docs/scaling.md)
-    max_replicas: int = Field(
-        default=1,
-        ge=1,
-        description="Most replicas of a submission; a local cluster has one of each.",
-    )
-    scale_interval_s: float = Field(
-        default=5, gt=0, description="Seconds between two looks at the model servers' load."
-    )
-    scale_target: float = Field(
-        default=0.7,
-        gt=0,
-        le=1,
-        description="Share of a replica's capacity that should be in use before another is started.",
-    )
-    scale_down_window_s: float = Field(
-        default=300, gt=0, description="How long fewer replicas must do before one is stopped."
-    )
-    feedback_target: int = Field(
-        default=0,
-        ge=0,
-        description="Ratings that are enough for a submission: with them, and idle, its model server sleeps. 0 lets none sleep.",
-    )
-    sleep_idle_s: float = Field(
-        default=900, gt=0, description="Seconds without a message after which it may sleep."
-    )
-    wake_wait_s: float = Field(
-        default=120,
-        ge=0,
-        description="Longest a message waits for a sleeping model server; less where its last start was quicker.",
-    )
-    max_gpus: int = Field(
-        default=0, ge=0, description="GPUs for all model servers together; 0 is no limit."
-    )
-    max_model_servers: int = Field(
-        default=0, ge=0, description="Model servers at once, replicas counted; 0 is no limit."
-    )
-    preempt_quiet_s: float = Field(
-        default=300,
-        ge=0,
-        description="Seconds without a message after which a model server may have to make room for a new submission.",
     )
 
     quantization_max_perplexity_ratio: float = Field(

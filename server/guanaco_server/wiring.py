@@ -93,6 +93,7 @@ def cluster(
         data_dir.lock_path,
         settings.lifeline_grace_s,
         settings.engine_ports,
+        drain_s=settings.reply_timeout_s,
     )
     return local, None
 
@@ -138,7 +139,8 @@ def engine(settings: Settings) -> EngineOptions:
 def scaling(settings: Settings) -> ScalingPolicy:
     return ScalingPolicy(
         limits=Limits(
-            max_replicas=settings.max_replicas,
+            min_replicas=settings.min_replicas,
+            max_replicas=max(settings.min_replicas, settings.max_replicas),
             target=settings.scale_target,
             down_window_s=settings.scale_down_window_s,
         ),
@@ -147,6 +149,7 @@ def scaling(settings: Settings) -> ScalingPolicy:
         idle_s=settings.sleep_idle_s,
         interval_s=settings.scale_interval_s,
         engine_args=tuple(settings.engine_args),
+        shares_addresses=settings.cluster == "kubernetes",
     )
 
 

@@ -358,7 +358,7 @@ async def leave_after_the_first_token(world: World, http: httpx.AsyncClient, pat
 async def test_a_reply_that_has_not_begun_is_asked_of_the_next_server(database: Database) -> None:
     world, http, conversation = await talking(database)
     submission_id = (await http.get(f"/conversations/{conversation}")).json()["submission_id"]
-    world.deployments.note_endpoint(submission_id, "memory://one", ("memory://two",))
+    world.deployments.note_replicas(submission_id, ("memory://one", "memory://two"))
     near, far = rendezvous(conversation, ["memory://one", "memory://two"])
     world.model_server.unhealthy.add(near)
     url = f"/conversations/{conversation}/messages"
@@ -374,7 +374,7 @@ async def test_a_reply_that_has_not_begun_is_asked_of_the_next_server(database: 
 async def test_a_reply_that_has_begun_is_not_begun_again_elsewhere(database: Database) -> None:
     world, http, conversation = await talking(database, Script(("One",), fault="broke off"))
     submission_id = (await http.get(f"/conversations/{conversation}")).json()["submission_id"]
-    world.deployments.note_endpoint(submission_id, "memory://near", ("memory://far",))
+    world.deployments.note_replicas(submission_id, ("memory://near", "memory://far"))
     url = f"/conversations/{conversation}/messages"
     assert (await http.post(url, json={"content": "Hello"})).status_code == 503
     assert len(world.model_server.generations) == 1

@@ -26,7 +26,7 @@ async def refusal(world: PipelineWorld, code: str = "content_check_failed") -> s
     failure = (await world.submission()).failure
     assert failure is not None
     assert (failure.code, failure.blame, failure.stage) == (code, Blame.DEVELOPER, Stage.DEPLOY)
-    assert world.deployments.endpoints() == {}
+    assert not world.deployments.replicas(ID)
     return failure.detail
 
 
@@ -38,7 +38,7 @@ async def test_a_good_model_passes_every_check_and_the_log_says_so(
     assert await world.deploy() is Outcome.DONE
     passed = [line for line in await world.log() if "Content check" in line]
     assert [line.split("`")[1] for line in passed] == CHECKS
-    assert set(world.deployments.endpoints()) == {ID}
+    assert world.deployments.replicas(ID)
 
 
 @pytest.mark.parametrize(

@@ -118,6 +118,17 @@ async def test_replicas_are_counted_while_there_are_so_many(world: Priced) -> No
     assert (await world.spent())[0] == 2 * (1 + 3 + 3)
 
 
+async def test_replicas_that_scaling_adds_cost_from_then_on(world: Priced) -> None:
+    await world.deploy()
+    world.clock.advance(HOUR)
+    await world.deployments.mark_applied(ID, 3)
+    world.clock.advance(HOUR)
+    await world.deployments.mark(ID, Phase.RESTARTING)
+    await world.deployments.mark(ID, Phase.READY, ("memory://1",))
+    world.clock.advance(HOUR)
+    assert (await world.spent())[0] == 2 * (1 + 3 + 3)
+
+
 async def test_old_prices_stay_as_they_were(world: Priced) -> None:
     await world.deploy()
     world.clock.advance(HOUR)

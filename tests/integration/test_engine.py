@@ -21,7 +21,7 @@ from guanaco_server.demo.hub_server import LocalHub
 from guanaco_server.demo.tiny_repo import make_tiny_repo
 from guanaco_server.deployments.clusters.cluster import DeploymentSpec, ReplicaPhase
 from guanaco_server.deployments.clusters.local import LocalCluster
-from guanaco_server.deployments.clusters.local_records import DeploymentRecord
+from guanaco_server.deployments.clusters.local_records import ReplicaRecord
 from guanaco_server.deployments.model_server import Chunk, Generation, ServerLoad
 from guanaco_server.deployments.vllm_server import VllmServer
 from guanaco_server.formats.manifest import TENSORS_NAME
@@ -110,7 +110,7 @@ async def test_vllm_generates_from_the_artifact_and_ends_with_its_platform(
             await anext(reply)
             assert await vllm.load(endpoint) == ServerLoad(running=1, waiting=0)
         await vllm.close()
-        record = DeploymentRecord.read(tmp_path / "cluster" / "m-tiny")
+        record = ReplicaRecord.read(tmp_path / "cluster" / "m-tiny" / "0")
         assert record is not None
         group = record.leader.group()
         assert len(group) == 2, "the API server, and the engine forked from it"

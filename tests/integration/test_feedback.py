@@ -136,7 +136,7 @@ async def test_the_leaderboard_is_public_and_ranks_by_the_lower_bound(database: 
     for number in range(2):
         await world.rate(http, f"few-{number}", True)
     await world.publish(ada, "many_v1")
-    world.deployments.note_endpoint("few_v1", None)
+    world.deployments.note_replicas("few_v1", ())
     for number in range(12):
         await world.rate(http, f"many-{number}", number > 0)
     await world.publish(ada, "new_v1")

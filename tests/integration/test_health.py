@@ -88,12 +88,12 @@ async def test_a_process_without_a_reconciler_learns_endpoints_from_the_table(
     gateway.deployments.note_reconciler(False)
     await worker.deployments.wish(Deployment(ID, 1, "a" * 64, 100))
     await gateway.routing.refresh()
-    assert gateway.deployments.endpoints() == {}
+    assert not gateway.deployments.replicas(ID)
     await worker.deployments.mark_ready(ID, "http://m-1:8000")
-    assert (await gateway.routing.target(ID)).endpoint == "http://m-1:8000"
+    assert (await gateway.routing.target(ID)).endpoints == ("http://m-1:8000",)
     await worker.deployments.remove(ID)
     await gateway.routing.refresh()
-    assert gateway.deployments.endpoints() == {}
+    assert not gateway.deployments.replicas(ID)
 
 
 async def test_the_census_counts_what_the_database_holds(database: Database) -> None:

@@ -10,12 +10,11 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO
 
-import httpx
 import psutil
 import pytest
 
@@ -23,15 +22,18 @@ from guanaco.submissions import GenerationParams
 from guanaco_server.deployments.clusters import local_processes
 from guanaco_server.deployments.clusters.cluster import DeploymentSpec, JobSpec, ReplicaPhase
 from guanaco_server.deployments.clusters.local import LocalCluster
-from guanaco_server.deployments.clusters.local_records import DeploymentRecord
 from guanaco_server.deployments.model_server import Generation, ServerLoad
 from guanaco_server.deployments.vllm_server import VllmServer
-
-ROOT = Path(__file__).parents[2]
-SCRIPTED = str(ROOT / "tests" / "fixtures" / "scripted_engine.py")
-IMPORTS = {"PYTHONPATH": f"{ROOT}:{ROOT / 'server'}"}
-PORTS = (21_000, 29_999)
-T = TypeVar("T")
+from tests.fixtures.local_cluster import (
+    IMPORTS,
+    is_live,
+    leader,
+    listens,
+    make_cluster,
+    scripted,
+    shell,
+    until,
+)
 
 
 @pytest.fixture
@@ -51,33 +53,6 @@ async def cluster(tmp_path: Path, lifeline: IO[str]) -> AsyncIterator[LocalClust
     assert not [child for child in psutil.Process().children() if child.status() == "zombie"]
 
 
-def make_cluster(folder: Path, grace_s: float = 60, ports: tuple[int, int] = PORTS) -> LocalCluster:
-    return LocalCluster(folder / "cluster", folder / "platform.lock", grace_s, ports)
-
-
-def scripted(name: str = "m-tiny", *args: str) -> DeploymentSpec:
-    return DeploymentSpec(name, (sys.executable, SCRIPTED, "--port", "{port}", *args), IMPORTS)
-
-
-def shell(name: str, script: str) -> DeploymentSpec:
-    return DeploymentSpec(name, ("sh", "-c", script))
-
-
-def leader(folder: Path, name: str = "m-tiny") -> int:
-    record = DeploymentRecord.read(folder / "cluster" / name)
-    assert record is not None
-    return record.leader.pid
-
-
-async def until(look: Callable[[], T], within_s: float = 15) -> T:
-    deadline = time.monotonic() + within_s
-    while time.monotonic() < deadline:
-        if found := look():
-            return found
-        await asyncio.sleep(0.02)
-    raise AssertionError("waited in vain")
-
-
 async def exited(cluster: LocalCluster, name: str, within_s: float = 15) -> int | None:
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
@@ -86,20 +61,6 @@ async def exited(cluster: LocalCluster, name: str, within_s: float = 15) -> int 
             return state.exit_code
         await asyncio.sleep(0.02)
     raise AssertionError(f"{name} still runs")
-
-
-def is_live(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def listens(endpoint: str) -> bool:
-    try:
-        return httpx.get(f"{endpoint}/health", trust_env=False).status_code == 200
-    except httpx.HTTPError:
-        return False
 
 
 async def ignore(line: str) -> None:
@@ -132,9 +93,9 @@ async def test_secrets_reach_the_server_and_nothing_else(
 ) -> None:
     given = shell("m-tiny", "echo $TOKEN; sleep 600")
     await cluster.apply_deployment(replace(given, secrets={"TOKEN": "first"}))
-    lines = await until(lambda: (tmp_path / "cluster" / "m-tiny" / "server.log").read_text())
+    lines = await until(lambda: (tmp_path / "cluster" / "m-tiny" / "0" / "server.log").read_text())
     assert lines == "first\n"
-    assert "first" not in (tmp_path / "cluster" / "m-tiny" / "deployment.json").read_text()
+    assert "first" not in (tmp_path / "cluster" / "m-tiny" / "0" / "replica.json").read_text()
     before = leader(tmp_path)
     await cluster.apply_deployment(replace(given, secrets={"TOKEN": "second"}))
     assert leader(tmp_path) == before
@@ -215,7 +176,7 @@ PLATFORM = """
         await cluster.start()
         await cluster.apply_deployment(DeploymentSpec("m-tiny", tuple(sys.argv[2:]), {"PYTHONPATH": ":".join(sys.path)}))
         await cluster.apply_deployment(DeploymentSpec("m-lost", ("sleep", "600")))
-        (folder / "cluster" / "m-lost" / "deployment.json").unlink()
+        (folder / "cluster" / "m-lost" / "0" / "replica.json").unlink()
         async def on_line(line):
             print(line, flush=True)
         await cluster.run_job(JobSpec("s-job", ("sh", "-c", "sleep 600 & echo $!; wait")), on_line)
@@ -380,15 +341,6 @@ async def test_a_missing_program_is_named(cluster: LocalCluster) -> None:
     assert caught.value.filename == "/no/python"
     with pytest.raises(FileNotFoundError):
         await cluster.run_job(JobSpec("s-job", ("/no/python",)), ignore)
-
-
-async def test_more_replicas_than_one_machine_has_change_nothing(
-    cluster: LocalCluster, tmp_path: Path
-) -> None:
-    await cluster.apply_deployment(scripted())
-    first = leader(tmp_path)
-    await cluster.apply_deployment(replace(scripted(), replicas=3))
-    assert leader(tmp_path) == first
 
 
 async def test_a_server_says_how_many_requests_it_works_on(cluster: LocalCluster) -> None:

@@ -12,7 +12,7 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import Connection, inspect, select, text
 
 from guanaco.errors import InvalidSettings
 from guanaco_server.database.database import Database
@@ -23,6 +23,7 @@ from guanaco_server.database.migrations import (
     newest_revision,
     upgrade,
 )
+from guanaco_server.deployments.tables import DeploymentRow
 
 REBUILD_ACCOUNTS = """
 import sqlalchemy as sa
@@ -54,6 +55,14 @@ AN_ACCOUNT = text(
 HER_KEY = text(
     "INSERT INTO api_keys (id, account_id, secret_hash, created_at) VALUES ('k', 'a', 'hash', '2026-01-01 00:00:00+00')"
 )
+A_SUBMISSION = text(
+    "INSERT INTO submissions (id, account_id, developer, repo, name, status, params, formatter, run, event_count, request_hash, created_at, updated_at)"
+    " VALUES (:id, 'a', 'ada', 'ada/m', 'm', 'deployed', '{}', '{}', 1, 0, '', '2026-01-01 00:00:00+00', '2026-01-01 00:00:00+00')"
+)
+ITS_DEPLOYMENT = text(
+    "INSERT INTO deployments (submission_id, run, artifact_key, max_model_tokens, phase, restarts, endpoint, updated_at)"
+    " VALUES (:id, 1, 'k', 100, 'ready', 0, :endpoint, '2026-01-01 00:00:00+00')"
+)
 
 
 @pytest.fixture
@@ -69,6 +78,17 @@ def scripts_with(migration: str, folder: Path) -> Path:
     shutil.copytree(SCRIPTS, scripts, ignore=shutil.ignore_patterns("__pycache__"))
     body = migration.format(newest=newest_revision())
     (scripts / "versions" / "9999_one_more.py").write_text(body)
+    return scripts
+
+
+def scripts_before(migration: str, folder: Path) -> Path:
+    """Our migrations up to that one."""
+    scripts = folder / "migrations"
+    shutil.copytree(SCRIPTS, scripts, ignore=shutil.ignore_patterns("__pycache__"))
+    (first,) = scripts.glob(f"versions/????_{migration}.py")
+    for script in scripts.glob("versions/*.py"):
+        if script.name >= first.name:
+            script.unlink()
     return scripts
 
 
@@ -140,6 +160,26 @@ async def test_an_old_database_gets_what_it_lacks_and_keeps_its_rows(
     assert await revision_of(database) == "9999"
     assert await rows(database, "SELECT name, motto FROM accounts") == [("ada", "none")]
     assert await rows(database, "SELECT account_id FROM api_keys") == [("a",)]
+
+
+async def test_the_endpoint_of_each_deployment_becomes_its_list(
+    empty: Database, tmp_path: Path
+) -> None:
+    await upgrade(empty, scripts_before("replicas", tmp_path))
+    async with empty.write() as session:
+        await session.execute(AN_ACCOUNT)
+        for id, endpoint in (("m_v1", "http://one"), ("m_v2", None)):
+            await session.execute(A_SUBMISSION, {"id": id})
+            await session.execute(ITS_DEPLOYMENT, {"id": id, "endpoint": endpoint})
+
+    await upgrade(empty)
+
+    async with empty.read() as session:
+        found = (await session.scalars(select(DeploymentRow))).all()
+    assert {row.submission_id: row.endpoints for row in found} == {
+        "m_v1": ["http://one"],
+        "m_v2": [],
+    }
 
 
 async def test_a_migration_that_breaks_halfway_leaves_nothing(

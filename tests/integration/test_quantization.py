@@ -64,7 +64,7 @@ async def test_a_loss_over_the_bound_is_refused_with_both_figures(
     code, detail = await refusal(world)
     assert code == "quantization_too_lossy"
     assert "perplexity 2.46 as fp8, 2 unquantized; 1.1 times is allowed" in detail
-    assert world.deployments.endpoints() == {}
+    assert not world.deployments.replicas(ID)
 
 
 async def test_a_stage_that_is_run_again_measures_the_unquantized_model_once(

@@ -12,8 +12,9 @@ from guanaco.errors import ModelServerDied, StoreUnreachable
 from guanaco.submissions import Quantization, Status
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.clusters.cluster import DeploymentSpec
+from guanaco_server.deployments.hangs import HANGS_AFTER
 from guanaco_server.deployments.pace import BURST, LONGEST_DELAY_S
-from guanaco_server.deployments.reconciler import HANGS_AFTER, STABLE_S, Reconciler
+from guanaco_server.deployments.reconciler import STABLE_S, Reconciler
 from guanaco_server.deployments.service import Deployment
 from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.tables import Phase
@@ -71,10 +72,10 @@ async def test_a_dead_server_is_started_again_and_used_when_it_is_healthy(world:
     await world.make_ready()
     world.cluster.die(NAME)
     await world.reconciler.reconcile()
-    assert world.deployments.endpoints() == {}
+    assert not world.deployments.replicas(ID)
     assert world.cluster.starts == [NAME, NAME]
     await world.reconciler.reconcile()
-    assert set(world.deployments.endpoints()) == {ID}
+    assert world.deployments.replicas(ID)
     assert "--quantization" in world.cluster.deployments[NAME].spec.command
 
 
@@ -93,7 +94,7 @@ async def test_a_server_that_keeps_dying_is_given_up_with_its_last_words(world: 
     assert submission.failure.code == "model_server_died"
     assert "ERROR: out of luck" in submission.failure.detail
     assert await world.deployments.list_wishes() == []
-    assert world.deployments.endpoints() == {}
+    assert not world.deployments.replicas(ID)
     assert await world.cluster.list_deployments() == []
 
 
@@ -106,23 +107,23 @@ async def test_a_server_that_ran_long_has_its_restarts_forgiven(world: Kept) -> 
         world.clock.advance(STABLE_S + 1)
         await world.reconciler.reconcile()
     assert world.given_up == []
-    assert set(world.deployments.endpoints()) == {ID}
+    assert world.deployments.replicas(ID)
 
 
 async def test_a_server_found_at_the_start_of_the_platform_is_used_at_once(world: Kept) -> None:
     await world.make_ready()
-    world.deployments.note_endpoint(ID, None)
+    world.deployments.note_replicas(ID, ())
     await world.reconciler.start()
-    assert set(world.deployments.endpoints()) == {ID}
+    assert world.deployments.replicas(ID)
     assert world.cluster.starts == [NAME]
     await world.reconciler.stop()
 
 
 async def test_a_server_that_hangs_is_taken_out_at_once_and_restarted_later(world: Kept) -> None:
     await world.make_ready()
-    world.model_server.unhealthy.update(world.deployments.endpoints().values())
+    world.model_server.unhealthy.update(world.deployments.replicas(ID))
     await world.reconciler.reconcile()
-    assert world.deployments.endpoints() == {}
+    assert not world.deployments.replicas(ID)
     assert world.cluster.starts == [NAME]
     for _ in range(HANGS_AFTER):
         await world.reconciler.reconcile()
@@ -172,7 +173,7 @@ async def test_a_store_out_of_reach_counts_as_no_restart(database: Database) -> 
     for _ in range(5):
         await world.reconciler.reconcile()
     assert world.given_up == []
-    assert world.deployments.endpoints() == {}
+    assert not world.deployments.replicas(ID)
     world.store.access = reach  # type: ignore[method-assign]
     world.clock.advance(LONGEST_DELAY_S)
     await world.reconciler.reconcile()
@@ -184,7 +185,7 @@ async def test_a_server_that_was_deleted_by_hand_comes_back(world: Kept) -> None
     await world.cluster.delete(NAME)
     for _ in range(2):
         await world.reconciler.reconcile()
-    assert set(world.deployments.endpoints()) == {ID}
+    assert world.deployments.replicas(ID)
     assert world.cluster.starts == [NAME, NAME]
 
 
@@ -193,7 +194,7 @@ async def test_a_node_that_dies_is_noticed_once_and_its_server_started_elsewhere
 ) -> None:
     await world.make_ready()
     world.cluster.trouble(NAME, "Node n1 is not ready.")
-    world.model_server.unhealthy.update(world.deployments.endpoints().values())
+    world.model_server.unhealthy.update(world.deployments.replicas(ID))
     for _ in range(HANGS_AFTER + 1):
         await world.reconciler.reconcile()
     assert caplog.text.count(f"{ID} has a problem: Node n1 is not ready.") == 1
@@ -227,16 +228,17 @@ async def test_trouble_with_one_deployment_delays_no_other_and_is_paced(world: K
     world.store.access = broken  # type: ignore[method-assign]
     for _ in range(20):
         await world.reconciler.reconcile()
-    assert set(world.deployments.endpoints()) == {OTHER}
+    assert world.deployments.replicas(OTHER)
+    assert not world.deployments.replicas(ID)
     assert tries.count("a" * 64) == BURST
 
 
 async def test_only_the_leader_acts_and_a_new_one_looks_around_first(world: Kept) -> None:
     await world.make_ready()
-    world.deployments.note_endpoint(ID, None)
+    world.deployments.note_replicas(ID, ())
     world.is_leader = False
     await world.reconciler.start()
-    assert set(world.deployments.endpoints()) == {ID}, "learnt from the database"
+    assert world.deployments.replicas(ID), "learnt from the database"
     world.cluster.die(NAME)
     world.deployments.woken.set()
     await asyncio.sleep(0.05)
@@ -279,7 +281,7 @@ async def test_who_does_not_lead_stops_and_starts_nothing_and_knows_what_is_read
     world.is_leader = False
     await world.reconciler.start()
     await world.reconciler.stop()
-    assert world.deployments.endpoints() == {ID: "memory://1"}
+    assert world.deployments.replicas(ID) == (world.cluster.deployments[NAME].state.endpoint,)
     world.cluster.die(NAME)
     await world.cluster.apply_deployment(DeploymentSpec("m-stray", ("serve",)))
     await world.reconciler.reconcile()

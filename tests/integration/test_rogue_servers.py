@@ -27,7 +27,7 @@ async def talking(database: Database, *endpoints: str) -> AsyncIterator[tuple[ht
     name = await world.publish(
         await world.account(Role.DEVELOPER, "ada"), params=GenerationParams()
     )
-    world.deployments.note_endpoint(name, endpoints[0], endpoints[1:])
+    world.deployments.note_replicas(name, endpoints)
     async with served(world.app) as url:
         headers = {"Authorization": f"Bearer {await world.key(Role.BACKEND, 'app')}"}
         async with httpx.AsyncClient(base_url=f"{url}/api/v1", headers=headers, timeout=20) as http:

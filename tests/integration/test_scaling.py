@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import datetime
 
 import httpx
@@ -37,10 +38,8 @@ class Scaled(World):
     def __init__(self, database: Database, servers: int = 0, feedback_target: int = 0) -> None:
         super().__init__(database, is_budgeted=servers > 0)
         budget = Budget(max_model_servers=servers, quiet_s=QUIET_S)
-        policy = ScalingPolicy(LIMITS, budget, feedback_target, IDLE_S)
-        self.autoscaler = Autoscaler(
-            self.deployments, self.model_server, self.clock, self.sleeper, self.usage, policy
-        )
+        self.policy = ScalingPolicy(LIMITS, budget, feedback_target, IDLE_S)
+        self.scale_by(LIMITS)
         self.reconciler = Reconciler(
             self.deployments,
             self.cluster,
@@ -60,6 +59,12 @@ class Scaled(World):
             ),
         )
 
+    def scale_by(self, limits: Limits, shares_addresses: bool = True) -> None:
+        policy = replace(self.policy, limits=limits, shares_addresses=shares_addresses)
+        self.autoscaler = Autoscaler(
+            self.deployments, self.model_server, self.clock, self.sleeper, self.usage, policy
+        )
+
     async def _give_up(self, submission_id: str, lines: list[str]) -> None:
         raise AssertionError(f"{submission_id} was given up")
 
@@ -67,7 +72,7 @@ class Scaled(World):
         """A submission in its deploy stage that wishes to be served."""
         account = await self.account(Role.DEVELOPER, developer)
         await self.publish(account, submission_id, Status.DEPLOYING)
-        self.deployments.note_endpoint(submission_id, None)
+        self.deployments.note_replicas(submission_id, ())
         await self.deployments.wish(self.deployment(submission_id))
 
     async def serve(self, submission_id: str, developer: str = "ada") -> None:
@@ -274,7 +279,7 @@ async def under(world: Scaled, requests: int, seconds: int = 60) -> None:
     name = deployment_name("acme-tiny_v1")
     for _ in range(0, seconds + 5, 5):
         replicas = world.cluster.deployments[name].spec.replicas
-        endpoint = world.deployments.endpoints()["acme-tiny_v1"]
+        endpoint = world.deployments.replicas("acme-tiny_v1")[0]
         world.model_server.loads[endpoint] = ServerLoad(round(requests / replicas), 0)
         await world.autoscaler.step()
         await world.reconciler.reconcile()
@@ -299,7 +304,7 @@ async def test_further_replicas_take_free_room_only(database: Database) -> None:
 
 async def test_no_load_is_no_reason_to_scale(database: Database) -> None:
     world = await scaled_up(database)
-    endpoint = world.deployments.endpoints()["acme-tiny_v1"]
+    endpoint = world.deployments.replicas("acme-tiny_v1")[0]
     before: datetime | None = (await world.row("acme-tiny_v1")).scaled_at
     world.model_server.unhealthy.add(endpoint)
     for _ in range(30):
@@ -307,3 +312,39 @@ async def test_no_load_is_no_reason_to_scale(database: Database) -> None:
         world.clock.advance(5)
     row = await world.row("acme-tiny_v1")
     assert (row.wanted_replicas, row.scaled_at) == (3, before)
+
+
+async def test_each_published_submission_has_the_least_number_of_replicas(
+    database: Database,
+) -> None:
+    world = Scaled(database)
+    world.scale_by(Limits(min_replicas=2, max_replicas=2))
+    name = deployment_name("acme-tiny_v1")
+    await world.serve("acme-tiny_v1")
+    await world.ask("deploying_v1", "bob")
+    await world.autoscaler.step()
+    assert (await world.row("deploying_v1")).wanted_replicas == 1, "the first one comes first"
+    await world.reconciler.reconcile()
+    assert world.cluster.deployments[name].spec.replicas == 2
+    assert world.cluster.starts == [name]
+    world.scale_by(Limits(min_replicas=1, max_replicas=1))
+    await world.autoscaler.step()
+    await world.reconciler.reconcile()
+    assert world.cluster.deployments[name].spec.replicas == 1
+
+
+@pytest.mark.parametrize(("shares_addresses", "replicas"), [(True, 3), (False, 2)])
+async def test_one_address_stands_for_all_replicas_only_where_they_share_it(
+    database: Database, shares_addresses: bool, replicas: int
+) -> None:
+    """The one that answers is busy with nine of ten; its fellow is being started."""
+    world = Scaled(database)
+    world.scale_by(LIMITS, shares_addresses)
+    await world.serve("acme-tiny_v1")
+    await world.deployments.note("acme-tiny_v1", capacity=10, wanted_replicas=2, applied_replicas=2)
+    (endpoint,) = world.deployments.replicas("acme-tiny_v1")
+    world.model_server.loads[endpoint] = ServerLoad(7, 0)
+    for _ in range(20):
+        await world.autoscaler.step()
+        world.clock.advance(5)
+    assert (await world.row("acme-tiny_v1")).wanted_replicas == replicas

@@ -232,7 +232,7 @@ async def test_a_submission_that_is_torn_down_is_withdrawn_and_its_conversations
 
     assert moved.json()["status"] == "torn_down"
     assert await world.deployments.list_wishes() == []
-    assert world.deployments.endpoints() == {}
+    assert not world.deployments.replicas("acme-tiny_v1")
     assert world.deployments.woken.is_set()
     answer = await backend.post(f"/conversations/{conversation}/messages", json={"content": "Hi"})
     assert (answer.status_code, answer.json()["error"]) == (503, "model_unavailable")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+
+import pytest
+
 from guanaco_server.clock import FixedClock
 from guanaco_server.deployments.pace import BURST, LONGEST_DELAY_S, Pace
 
@@ -36,4 +40,24 @@ def test_a_deployment_that_is_gone_is_forgotten() -> None:
     while pace.allows("m"):
         pass
     pace.forget_all_but({"other"})
+    assert pace.allows("m")
+
+
+def test_what_dies_each_second_is_started_again_ever_more_rarely() -> None:
+    clock = FixedClock()
+    pace, starts = Pace(clock, first_delay_s=5), list[int]()
+    for second in range(200):
+        if pace.allows("m"):
+            starts.append(second)
+        clock.advance(1)
+    gaps = [later - earlier for earlier, later in itertools.pairwise(starts)]
+    assert gaps == pytest.approx([1, 1, 6, 20, 40, 80], abs=1)
+
+
+def test_what_has_helped_is_forgotten() -> None:
+    pace = Pace(FixedClock())
+    while pace.allows("m"):
+        pass
+    pace.forget("m")
+    pace.forget("nobody")
     assert pace.allows("m")

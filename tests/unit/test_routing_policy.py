@@ -26,7 +26,7 @@ def live(name: str, feedback_count: int, age_minutes: int = 0) -> LiveSubmission
         artifact_key="key",
         created_at=START - timedelta(minutes=age_minutes),
     )
-    return LiveSubmission(serving, "http://127.0.0.1:1", feedback_count)
+    return LiveSubmission(serving, ("http://127.0.0.1:1",), feedback_count)
 
 
 def chosen(*candidates: LiveSubmission) -> set[str]:

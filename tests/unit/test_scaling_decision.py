@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guanaco.submissions import Percentiles, StressReport
+from guanaco_server import wiring
 from guanaco_server.deployments.model_server import ModelServerFault, ServerLoad
 from guanaco_server.deployments.scaling.capacity import (
     LEAST_CAPACITY,
@@ -21,6 +22,7 @@ from guanaco_server.deployments.scaling.capacity import (
 )
 from guanaco_server.deployments.scaling.decision import Limits, Load, Sample, decide
 from guanaco_server.deployments.vllm_metrics import read_load
+from guanaco_server.settings import Settings
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 TEN = Limits(max_replicas=10, target=0.5)  # 5 requests a replica, at a capacity of 10
@@ -187,3 +189,10 @@ def test_a_replicas_capacity_is_littles_law_within_what_its_server_allows() -> N
     assert capacity(30, ["--max-num-seqs", "16"]) == 16
     assert capacity(30, []) == 30
     assert capacity(None, ["--max-num-seqs"]) == VLLM_MAX_NUM_SEQS
+
+
+def test_min_replicas_alone_is_enough_and_a_greater_max_stays() -> None:
+    limits = wiring.scaling(Settings(min_replicas=2)).limits
+    assert (limits.min_replicas, limits.max_replicas) == (2, 2)
+    assert decide(load(1), limits, NOW) == 2
+    assert wiring.scaling(Settings(min_replicas=2, max_replicas=5)).limits.max_replicas == 5

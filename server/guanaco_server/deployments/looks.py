@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from enum import StrEnum
 
-from guanaco_server.deployments.clusters.cluster import Cluster, ReplicaPhase, ReplicaState
+from guanaco_server.deployments.clusters.cluster import Cluster, ReplicaPhase
 from guanaco_server.deployments.model_server import ModelServer
 
 
@@ -19,12 +19,12 @@ class ServerState(StrEnum):
 
 @dataclass(frozen=True)
 class Sighting:
-    """What a look at a deployment saw. ``endpoint`` is of the nearest healthy server, ``spares`` are of the others."""
+    """What a look at a deployment saw. ``endpoints`` are those of its healthy servers, nearest first; ``silent`` ones run, but do not answer."""
 
     state: ServerState
-    endpoint: str | None = None
+    endpoints: tuple[str, ...] = ()
+    silent: tuple[str, ...] = ()
     exit_code: int | None = None
-    spares: tuple[str, ...] = ()
     region: str = ""
     problem: str | None = None
     is_settled: bool = True
@@ -36,20 +36,16 @@ async def look(cluster: Cluster, model_server: ModelServer, name: str) -> Sighti
     if seen is None:
         return Sighting(ServerState.MISSING)
     each = seen.replicas or (seen,)
-    checks = await asyncio.gather(*(_is_healthy(model_server, one) for one in each))
-    healthy = [one for one, is_healthy in zip(each, checks, strict=True) if is_healthy]
+    running = [one for one in each if one.phase is ReplicaPhase.RUNNING]
+    checks = await asyncio.gather(*(model_server.is_healthy(one.endpoint) for one in running))
+    healthy = [one for one, is_healthy in zip(running, checks, strict=True) if is_healthy]
     if seen.phase is ReplicaPhase.EXITED and not healthy:
         return Sighting(ServerState.EXITED, exit_code=seen.exit_code, problem=seen.problem)
-    nearest = healthy[0] if healthy else seen
     return Sighting(
         ServerState.HEALTHY if healthy else ServerState.STARTING,
-        nearest.endpoint,
-        spares=tuple(one.endpoint for one in healthy[1:]),
-        region=nearest.region,
+        tuple(one.endpoint for one in healthy),
+        tuple(one.endpoint for one in running if one not in healthy),
+        region=(healthy[0] if healthy else seen).region,
         problem=seen.problem or next((one.problem for one in each if one.problem), None),
         is_settled=seen.is_settled,
     )
-
-
-async def _is_healthy(model_server: ModelServer, replica: ReplicaState) -> bool:
-    return replica.phase is ReplicaPhase.RUNNING and await model_server.is_healthy(replica.endpoint)

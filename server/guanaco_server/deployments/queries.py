@@ -46,6 +46,7 @@ async def put_to_sleep(
         submission_id,
         (DeploymentRow.phase == Phase.READY, is_unused),
         phase=Phase.SLEEPING,
+        endpoints=[],
         endpoint=None,
         wanted_replicas=1,
         applied_replicas=1,
@@ -76,6 +77,19 @@ async def admit(
         waits_for=None,
         restarts=0,
         updated_at=now,
+    )
+
+
+async def note_endpoints(
+    session: AsyncSession, submission_id: str, endpoints: Sequence[str]
+) -> None:
+    """Where it answers now, while it is ready."""
+    await _update(
+        session,
+        submission_id,
+        (DeploymentRow.phase == Phase.READY,),
+        endpoints=list(endpoints),
+        endpoint=next(iter(endpoints), None),
     )
 
 

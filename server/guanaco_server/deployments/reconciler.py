@@ -4,6 +4,8 @@ Every second, or at once when woken, and only while it leads:
 - who waits for room is given it, by ``scaling/admission.py``;
 - a ready server that exited, or hangs, is started again; after ``restart_limit`` times within
   ``STABLE_S`` it is given up, and its submission fails with what the server last said;
+- a replica that exited, or hangs, beside others that serve is out of use at once and started again alone. That is no
+  restart of the deployment, which is not given up for it; one that never gets ready is started ever more rarely;
 - a deployment whose replicas, or whose regions, are not what they should be is applied again;
 - a server that runs with nobody wishing for it is stopped, and so is that of a deployment that sleeps.
 A deployment that is still ``starting`` belongs to its pipeline stage and is left alone. Actions on one
@@ -25,6 +27,7 @@ from guanaco.errors import ClusterRefused, ClusterUnreachable, StoreUnreachable
 from guanaco_server.background import Background
 from guanaco_server.clock import Clock
 from guanaco_server.deployments.clusters.cluster import Cluster
+from guanaco_server.deployments.hangs import HangWatch
 from guanaco_server.deployments.looks import ServerState, Sighting
 from guanaco_server.deployments.pace import Pace
 from guanaco_server.deployments.scaling.admission import Admission
@@ -34,7 +37,7 @@ from guanaco_server.deployments.tables import DeploymentRow, Phase
 
 INTERVAL_S = 1.0
 STABLE_S = 600  # a server that ran this long has its restarts forgiven
-HANGS_AFTER = 5  # failed health checks in a row, each with a timeout of its own
+REPAIR_S = 5.0  # a replica that dies at its start is started after 0, 0, 0, then 10, 20, 40 … s
 OUT_OF_REACH = (StoreUnreachable, ClusterUnreachable, ClusterRefused)
 
 GiveUp = Callable[[str, list[str]], Awaitable[None]]
@@ -62,14 +65,14 @@ class Reconciler:
         self._clock = clock
         self._give_up = give_up
         self._restart_limit = restart_limit
-        self._ready_timeout = timedelta(seconds=ready_timeout_s)
         self._admission = admission
         self._is_leader = is_leader
         self._regions = regions
         self._has_welcomed = False
-        self._failed_checks: dict[str, int] = {}
+        self._hangs = HangWatch(clock, ready_timeout_s)
         self._problems: dict[str, str] = {}
         self._pace = Pace(clock)
+        self._repairs = Pace(clock, REPAIR_S)  # apart, so that one bad replica delays nothing else
         self._background = Background("reconciler")
 
     async def start(self) -> None:
@@ -100,7 +103,9 @@ class Reconciler:
             if name not in wished and self._pace.allows(name):
                 logger.info("stopping %s: nobody wishes for it", name)
                 await self._deployments.stop_unwanted(name)
-        self._pace.forget_all_but(wished.union(running))
+        for pace in (self._pace, self._repairs):
+            pace.forget_all_but(wished.union(running))
+        self._hangs.forget_all_but({row.submission_id for row in rows})
 
     async def _run(self) -> None:
         while True:
@@ -128,7 +133,7 @@ class Reconciler:
         """After a start of the platform: use a server that still runs; a missing one was stopped by us, and counts as no crash."""
         seen = await self._deployments.look(row.submission_id)
         if seen.state is ServerState.HEALTHY:
-            await self._deployments.mark(row.submission_id, Phase.READY, seen.endpoint)
+            await self._deployments.mark(row.submission_id, Phase.READY, seen.endpoints)
             return
         await self._leave_lost_region(row)
         await self._deployments.mark(row.submission_id, Phase.RESTARTING, restarts=0)
@@ -145,7 +150,7 @@ class Reconciler:
             logger.warning("%s cannot be seen to, trying again: %s", row.submission_id, error)
 
     async def _keep_stopped(self, row: DeploymentRow, running: list[str]) -> None:
-        self._deployments.note_endpoint(row.submission_id, None)
+        self._deployments.note_replicas(row.submission_id, ())
         if deployment_name(row.submission_id) in running:
             logger.info("stopping the server of %s: it is %s", row.submission_id, row.phase)
             await self._deployments.stop_server(row.submission_id)
@@ -155,31 +160,55 @@ class Reconciler:
         self._note_problem(row.submission_id, seen.problem)
         if seen.state is ServerState.HEALTHY:
             await self._note_healthy(row, seen)
+            await self._stop_hanging(row, seen)
             await self._adjust(row, seen)
         elif seen.state in (ServerState.EXITED, ServerState.MISSING):
             await self._restart(row, seen)
-        elif self._hangs(row) and self._pace.allows(deployment_name(row.submission_id)):
-            logger.warning("stopping the server of %s: it hangs", row.submission_id)
-            await self._deployments.stop_server(row.submission_id)
+        else:
+            await self._wait(row, seen)
 
     async def _note_healthy(self, row: DeploymentRow, seen: Sighting) -> None:
-        self._failed_checks.pop(row.submission_id, None)
         is_stable = self._clock.now() - row.updated_at > timedelta(seconds=STABLE_S)
         if row.phase is not Phase.READY:
             logger.info("%s is ready again", row.submission_id)
-            await self._deployments.mark(row.submission_id, Phase.READY, seen.endpoint)
+            await self._deployments.mark(row.submission_id, Phase.READY, seen.endpoints)
         elif row.restarts and is_stable:
-            await self._deployments.mark(row.submission_id, Phase.READY, seen.endpoint, restarts=0)
-        self._deployments.note_endpoint(row.submission_id, seen.endpoint, seen.spares)
+            await self._deployments.mark(row.submission_id, Phase.READY, seen.endpoints, restarts=0)
+        else:
+            await self._deployments.publish_replicas(row, seen.endpoints)
         if seen.region and seen.region != row.region:
             await self._deployments.note(row.submission_id, region=seen.region)
 
+    async def _stop_hanging(self, row: DeploymentRow, seen: Sighting) -> None:
+        """Of several replicas; where all answer, none has to be helped any more."""
+        if seen.is_settled and not seen.silent:
+            self._repairs.forget(deployment_name(row.submission_id))
+        for endpoint in self._hangs.hanging(row, seen):
+            if await self._deployments.stop_replica(row.submission_id, endpoint):
+                logger.warning(
+                    "stopped the replica of %s at %s: it hung", row.submission_id, endpoint
+                )
+
+    async def _wait(self, row: DeploymentRow, seen: Sighting) -> None:
+        """Something runs, and nothing answers: it starts, or it hangs."""
+        await self._deployments.publish_replicas(row, ())
+        if (
+            row.phase is Phase.READY and not seen.is_settled
+        ):  # the last one died while another starts
+            await self._deployments.mark(row.submission_id, Phase.RESTARTING)
+        elif self._hangs.hangs(row) and self._pace.allows(deployment_name(row.submission_id)):
+            logger.warning("stopping the server of %s: it hangs", row.submission_id)
+            await self._deployments.stop_server(row.submission_id)
+            return
+        await self._adjust(row, seen)
+
     async def _adjust(self, row: DeploymentRow, seen: Sighting) -> None:
-        """What serves, but not as it should."""
+        """What runs, but not as it should."""
         has_replicas = row.applied_replicas == row.wanted_replicas
-        if (has_replicas and seen.is_settled) or not self._pace.allows(
-            deployment_name(row.submission_id)
-        ):
+        if has_replicas and seen.is_settled:
+            return
+        pace = self._repairs if has_replicas else self._pace
+        if not pace.allows(deployment_name(row.submission_id)):
             return
         logger.info(
             "applying %s again: %s",
@@ -189,10 +218,11 @@ class Reconciler:
             else f"{row.wanted_replicas} replicas instead of {row.applied_replicas}",
         )
         await self._deployments.apply(Deployment.of(row))
-        await self._deployments.note(row.submission_id, applied_replicas=row.wanted_replicas)
+        if not has_replicas:
+            await self._deployments.mark_applied(row.submission_id, row.wanted_replicas)
 
     async def _restart(self, row: DeploymentRow, seen: Sighting) -> None:
-        self._deployments.note_endpoint(row.submission_id, None)
+        await self._deployments.publish_replicas(row, ())
         is_moved = await self._leave_lost_region(row)
         restarts = row.restarts if is_moved else row.restarts + 1
         if restarts > self._restart_limit:
@@ -219,15 +249,6 @@ class Reconciler:
         )
         await self._deployments.note(row.submission_id, region=None)
         return True
-
-    def _hangs(self, row: DeploymentRow) -> bool:
-        """A ready server that fails its health checks, or a restarted one that does not get ready."""
-        if row.phase is Phase.RESTARTING:
-            return self._clock.now() - row.updated_at > self._ready_timeout
-        self._deployments.note_endpoint(row.submission_id, None)
-        failed = self._failed_checks.get(row.submission_id, 0) + 1
-        self._failed_checks[row.submission_id] = 0 if failed >= HANGS_AFTER else failed
-        return failed >= HANGS_AFTER
 
     def _note_problem(self, submission_id: str, problem: str | None) -> None:
         """Once, and again when it changes."""

@@ -1,13 +1,15 @@
 """Deployments: which submissions should be served, and where those are that can be.
 
 A row in the database is the wish; the cluster has the fact; the reconciler brings them together.
-The endpoints of servers that are ready are kept in memory, where the gateway reads them.
+The endpoints of replicas that answer are kept in memory, where the gateway reads them; the reconciler also
+writes them down, for the processes that have none.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -86,25 +88,15 @@ class DeploymentService:
         self._first_phase = Phase.WAITING if is_budgeted else Phase.STARTING
         self._meter = CostMeter(engine.recipes.fleet.prices)
         self.recipes = RecipeChooser(store, engine.recipes)
-        self._endpoints: dict[str, str] = {}
-        self._spares: dict[str, tuple[str, ...]] = {}
+        self._replicas: dict[str, tuple[str, ...]] = {}
         self._suspects: set[str] = set()
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._has_reconciler = True
         self.woken = asyncio.Event()  # the reconciler looks at once when it is set
 
-    def endpoints(self) -> dict[str, str]:
-        """The base URLs of the servers that are ready, by submission."""
-        return self._endpoints
-
-    def spares(self, submission_id: str) -> tuple[str, ...]:
-        """Where else it is served, for when its endpoint does not answer."""
-        return self._spares.get(submission_id, ())
-
     def replicas(self, submission_id: str) -> tuple[str, ...]:
-        """The endpoints of its servers that are ready."""
-        endpoint = self._endpoints.get(submission_id)
-        return () if endpoint is None else (endpoint, *self.spares(submission_id))
+        """The base URLs of its servers that are ready, in an order that stays; empty while there is none."""
+        return self._replicas.get(submission_id, ())
 
     def note_reconciler(self, is_here: bool) -> None:
         """Whether this process reconciles; one that does not learns the endpoints from the table."""
@@ -123,11 +115,8 @@ class DeploymentService:
         self._learn(await self.list_wishes())
 
     def _learn(self, rows: list[DeploymentRow]) -> None:
-        self._spares.clear()
-        self._endpoints = {
-            row.submission_id: row.endpoint
-            for row in rows
-            if row.phase is Phase.READY and row.endpoint is not None
+        self._replicas = {
+            row.submission_id: tuple(row.endpoints) for row in rows if row.phase is Phase.READY
         }
 
     def report_fault(self, submission_id: str) -> None:
@@ -153,14 +142,15 @@ class DeploymentService:
             row.quantization = deployment.quantization
             row.recipe, row.developer = deployment.recipe, deployment.developer
             row.phase, row.restarts = Phase.STARTING if has_room else self._first_phase, 0
+            row.endpoints, row.endpoint = [], None
             row.updated_at = self._clock.now()
-        self._endpoints.pop(deployment.submission_id, None)
+        self.note_replicas(deployment.submission_id, ())
 
     async def withdraw(self, session: AsyncSession, submission_id: str) -> None:
         """Within the caller's transaction: this should no longer be served. The reconciler stops the server."""
         await queries.remove(session, submission_id)
         await self._meter.end(session, submission_id, self._clock.now())
-        self._endpoints.pop(submission_id, None)
+        self.note_replicas(submission_id, ())
         self.woken.set()
 
     async def remove(self, submission_id: str) -> None:
@@ -221,10 +211,16 @@ class DeploymentService:
                 await self._cluster.delete(name)
 
     async def stop_server(self, submission_id: str) -> None:
-        """Stop a server that hangs; the reconciler starts it again."""
+        """Stop a server that hangs, with all its replicas; the reconciler starts it again."""
         name = deployment_name(submission_id)
         async with self._locks[name]:
             await self._cluster.delete(name)
+
+    async def stop_replica(self, submission_id: str, endpoint: str) -> bool:
+        """Stop one replica that hangs, and no other; False where its cluster does that by itself."""
+        name = deployment_name(submission_id)
+        async with self._locks[name]:
+            return await self._cluster.stop_replica(name, endpoint)
 
     async def look(self, submission_id: str) -> Sighting:
         return await look(self._cluster, self._model_server, deployment_name(submission_id))
@@ -236,10 +232,10 @@ class DeploymentService:
         self,
         submission_id: str,
         phase: Phase,
-        endpoint: str | None = None,
+        endpoints: Sequence[str] = (),
         restarts: int | None = None,
     ) -> None:
-        """Record the phase; ``READY`` with an endpoint makes the gateway use it, anything else makes it stop."""
+        """Record the phase; ``READY`` with endpoints makes the gateway use them, anything else makes it stop."""
         async with self._database.write() as session:
             row = await queries.locked(session, submission_id)
             if row is None:
@@ -248,32 +244,55 @@ class DeploymentService:
             took_s = (now - row.updated_at).total_seconds()
             if phase is Phase.READY and row.phase.is_getting_ready and took_s < LONGEST_START_S:
                 row.start_s = took_s
-            if phase is Phase.READY:
-                await self._meter.begin(session, submission_id, row.developer, row.recipe, now)
-            row.phase, row.endpoint, row.updated_at = phase, endpoint, now
+            row.phase, row.updated_at = phase, now
+            row.endpoints, row.endpoint = list(endpoints), next(iter(endpoints), None)
             if restarts is not None:
                 row.restarts = restarts
-        self.note_endpoint(submission_id, endpoint if phase is Phase.READY else None)
+            await self._meter_replicas(session, row)
+        self.note_replicas(submission_id, tuple(endpoints))
+
+    async def mark_ready(self, submission_id: str, endpoint: str) -> None:
+        """It has generated: the gateway may use it, and the reconciler looks after it from now on."""
+        await self.mark(submission_id, Phase.READY, (endpoint,))
+
+    async def mark_applied(self, submission_id: str, replicas: int) -> None:
+        """The cluster was told to run so many, which cost from now on."""
+        async with self._database.write() as session:
+            row = await queries.locked(session, submission_id)
+            if row is not None:
+                row.applied_replicas = replicas
+                await self._meter_replicas(session, row)
+
+    async def publish_replicas(self, row: DeploymentRow, endpoints: tuple[str, ...]) -> None:
+        """Where it answers now; written down when that has changed, for the gateways of other processes."""
+        if tuple(row.endpoints) != endpoints:
+            async with self._database.write() as session:
+                await queries.note_endpoints(session, row.submission_id, endpoints)
+        self.note_replicas(row.submission_id, endpoints)
+
+    def note_replicas(self, submission_id: str, endpoints: tuple[str, ...]) -> None:
+        """What the gateway uses, in memory only."""
+        if endpoints:
+            self._replicas[submission_id] = endpoints
+        else:
+            self._replicas.pop(submission_id, None)
 
     async def note(self, submission_id: str, **columns: Any) -> None:
         """Facts about a deployment that move no phase."""
         async with self._database.write() as session:
             await queries.note(session, submission_id, **columns)
 
-    async def mark_ready(self, submission_id: str, endpoint: str) -> None:
-        """It has generated: the gateway may use it, and the reconciler looks after it from now on."""
-        await self.mark(submission_id, Phase.READY, endpoint)
-
-    def note_endpoint(
-        self, submission_id: str, endpoint: str | None, spares: tuple[str, ...] = ()
-    ) -> None:
-        """What the gateway uses, in memory only."""
-        self._spares[submission_id] = spares
-        if endpoint is None:
-            self._endpoints.pop(submission_id, None)
-        else:
-            self._endpoints[submission_id] = endpoint
-
     def take_suspects(self) -> set[str]:
         suspects, self._suspects = self._suspects, set()
         return suspects
+
+    async def _meter_replicas(self, session: AsyncSession, row: DeploymentRow) -> None:
+        if row.phase is Phase.READY:
+            await self._meter.begin(
+                session,
+                row.submission_id,
+                row.developer,
+                row.recipe,
+                self._clock.now(),
+                row.applied_replicas,
+            )

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from guanaco.recipes import Recipe
 from guanaco.submissions import Quantization
 from guanaco_server.database.tables import Table
-from guanaco_server.database.types import EnumText, Pydantic, UtcDateTime
+from guanaco_server.database.types import EnumText, JsonColumn, Pydantic, UtcDateTime
 
 
 class Phase(StrEnum):
@@ -41,6 +41,8 @@ class Phase(StrEnum):
 class DeploymentRow(Table):
     """A row means that this should be served, by a model server where its phase says so; no row, that nothing should run.
 
+    ``endpoints`` are those of its replicas that answer, as the reconciler last saw them, the nearest first.
+    ``endpoint``, the first of them, is for processes of the version before, and goes with the next one.
     ``wanted_replicas`` is the autoscaler's, ``applied_replicas`` what the cluster was last told. ``capacity`` is
     what the stress check showed of one replica, ``start_s`` how long its last start took.
     """
@@ -55,6 +57,7 @@ class DeploymentRow(Table):
     recipe: Mapped[Recipe | None] = mapped_column(Pydantic(Recipe))
     developer: Mapped[str] = mapped_column(String(64), default="")
     phase: Mapped[Phase] = mapped_column(EnumText(Phase))
+    endpoints: Mapped[list[str]] = mapped_column(JsonColumn, default=list)
     endpoint: Mapped[str | None] = mapped_column(String(255))
     restarts: Mapped[int] = mapped_column(default=0)
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)

@@ -11,16 +11,11 @@ from guanaco_server.submissions.service import ServingSubmission
 
 @dataclass(frozen=True)
 class LiveSubmission:
-    """A published submission; ``endpoint`` is None while no model server of it is ready, ``spares`` are where else it is served."""
+    """A published submission; ``endpoints`` are those of its replicas that are ready, empty while there is none."""
 
     serving: ServingSubmission
-    endpoint: str | None
+    endpoints: tuple[str, ...]
     feedback_count: int
-    spares: tuple[str, ...] = ()
-
-    @property
-    def endpoints(self) -> tuple[str, ...]:
-        return () if self.endpoint is None else (self.endpoint, *self.spares)
 
 
 class AssignmentPolicy(Protocol):

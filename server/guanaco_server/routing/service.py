@@ -95,27 +95,23 @@ class RoutingService:
         """A conversation's own submission, while it is served: also an inactive one, and one that sleeps is woken. ModelUnavailable otherwise, ModelWaking when it takes long."""
         if submission_id not in self._serving:
             await self.refresh()
-        elif submission_id not in self._deployments.endpoints():
+        elif not self._deployments.replicas(submission_id):
             await self._deployments.refresh_endpoints()
         serving = self._serving.get(submission_id)
         if serving is None:
             raise ModelUnavailable(submission_id)
         self._traffic.note(submission_id)
         live = self._live(serving)
-        if live.endpoint is not None:
+        if live.endpoints:
             return live
-        return replace(live, endpoint=await self._sleeper.wake(submission_id))
+        return replace(live, endpoints=await self._sleeper.wake(submission_id))
 
     def _candidates(self) -> list[LiveSubmission]:
-        return [live for live in self.live() if live.endpoint is not None]
+        return [live for live in self.live() if live.endpoints]
 
     def _live(self, serving: ServingSubmission) -> LiveSubmission:
-        endpoint = self._deployments.endpoints().get(serving.id)
         return LiveSubmission(
-            serving,
-            endpoint,
-            self._feedback.get(serving.id, 0),
-            self._deployments.spares(serving.id),
+            serving, self._deployments.replicas(serving.id), self._feedback.get(serving.id, 0)
         )
 
     async def _keep_fresh(self) -> None:

@@ -50,7 +50,7 @@ class JobResult:
 class DeploymentSpec:
     """A model server. ``{host}`` and ``{port}`` in the command are replaced by the address that the cluster chose.
 
-    ``replicas`` and ``resources`` are for clusters of more than one machine. ``secrets`` are environment too, but never written down, and other ones make no other spec.
+    ``resources`` are for clusters of more than one machine. ``secrets`` are environment too, but never written down, and other ones make no other spec.
     """
 
     name: str
@@ -101,11 +101,21 @@ class Cluster(Protocol):
         ...
 
     async def apply_deployment(self, spec: DeploymentSpec) -> None:
-        """Make the server run. One that runs with the same spec is left alone; another one, or one that exited, is replaced."""
+        """Make its replicas run. One that runs with the same spec is left alone; another one, or one that exited, is replaced.
+
+        Another number of replicas is no other spec: those that stay are not touched.
+        """
         ...
 
     async def observe(self, name: str) -> ReplicaState | None:
         """The server's state, None if there is no such deployment."""
+        ...
+
+    async def stop_replica(self, name: str, endpoint: str) -> bool:
+        """Stop this one of the ``replicas`` that ``observe`` gives, for it hangs; applying again starts it anew.
+
+        False where it is no replica, or the cluster itself finds those that hang.
+        """
         ...
 
     async def list_deployments(self) -> list[str]: ...

@@ -98,6 +98,13 @@ class Federation:
         problem = next((state.problem for state in each if state.problem), None)
         return replace(each[0], replicas=tuple(each), is_settled=is_settled, problem=problem)
 
+    async def stop_replica(self, name: str, endpoint: str) -> bool:
+        home = {r for r, seen in self._seen.get(name, {}).items() if seen.endpoint == endpoint}
+        stopped = await self._everywhere(
+            lambda _, cluster: cluster.stop_replica(name, endpoint), home
+        )
+        return any(stopped.values())
+
     async def list_deployments(self) -> list[str]:
         return sorted({name for found in (await self._lists()).values() for name in found})
 

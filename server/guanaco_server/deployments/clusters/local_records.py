@@ -10,13 +10,13 @@ from pathlib import Path
 from guanaco_server.deployments.clusters.cluster import DeploymentSpec, Resources
 from guanaco_server.deployments.clusters.local_processes import Leader
 
-RECORD_NAME = "deployment.json"
+RECORD_NAME = "replica.json"
 INSTANCE_NAME = ".instance"
 
 
 @dataclass(frozen=True)
-class DeploymentRecord:
-    """The spec has no secrets here; they are given anew with each start."""
+class ReplicaRecord:
+    """The spec is that of one replica, and has no secrets here; they are given anew with each start."""
 
     spec: DeploymentSpec
     leader: Leader
@@ -33,12 +33,12 @@ class DeploymentRecord:
         _write_in_one_step(folder / RECORD_NAME, json.dumps(given, indent=2))
 
     @staticmethod
-    def read(folder: Path) -> DeploymentRecord | None:
+    def read(folder: Path) -> ReplicaRecord | None:
         """None where there is no record, or one that this version cannot read."""
         try:
             given = json.loads((folder / RECORD_NAME).read_text())
             spec = given["spec"]
-            return DeploymentRecord(
+            return ReplicaRecord(
                 DeploymentSpec(
                     spec["name"],
                     tuple(spec["command"]),

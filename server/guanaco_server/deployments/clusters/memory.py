@@ -95,6 +95,10 @@ class MemoryCluster:
         deployment = self.deployments.get(name)
         return deployment.state if deployment else None
 
+    async def stop_replica(self, name: str, endpoint: str) -> bool:
+        """One address stands for all of them here."""
+        return False
+
     async def list_deployments(self) -> list[str]:
         return sorted(self.deployments)
 

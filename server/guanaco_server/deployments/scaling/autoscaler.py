@@ -31,7 +31,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ScalingPolicy:
-    """``feedback_target`` ratings and ``idle_s`` without traffic let a deployment sleep; a target of 0 never does."""
+    """``feedback_target`` ratings and ``idle_s`` without traffic let a deployment sleep; a target of 0 never does.
+
+    ``shares_addresses``: an endpoint may stand for several replicas.
+    """
 
     limits: Limits
     budget: Budget
@@ -39,6 +42,7 @@ class ScalingPolicy:
     idle_s: float = 900.0
     interval_s: float = 5.0
     engine_args: tuple[str, ...] = ()
+    shares_addresses: bool = True
 
 
 class Autoscaler:
@@ -123,7 +127,9 @@ class Autoscaler:
         loads = await self._loads(row.submission_id)
         if not loads:
             return
-        now, each = self._clock.now(), max(1.0, row.applied_replicas / len(loads))
+        now, each = self._clock.now(), 1.0
+        if self._policy.shares_addresses:
+            each = max(1.0, row.applied_replicas / len(loads))
         running = round(sum(load.running for load in loads) * each)
         waiting = round(sum(load.waiting for load in loads) * each)
         running = max(running, usage[row.submission_id].open_streams - waiting)
@@ -135,8 +141,7 @@ class Autoscaler:
 
     async def _loads(self, submission_id: str) -> list[ServerLoad]:
         """Of each server; none at all where one of them does not say."""
-        endpoint = self._deployments.endpoints().get(submission_id)
-        endpoints = [endpoint, *self._deployments.spares(submission_id)] if endpoint else []
+        endpoints = self._deployments.replicas(submission_id)
         try:
             return await asyncio.gather(*(self._model_server.load(each) for each in endpoints))
         except ModelServerFault as fault:

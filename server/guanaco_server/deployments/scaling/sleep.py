@@ -41,12 +41,12 @@ class Sleeper:
                 session, submission_id, unused_since, self._clock.now()
             )
         if slept:
-            self._deployments.note_endpoint(submission_id, None)
+            self._deployments.note_replicas(submission_id, ())
             self._deployments.woken.set()
         return slept
 
-    async def wake(self, submission_id: str) -> str:
-        """The endpoint of a deployment that sleeps, once its server is ready. ModelWaking when that takes too long, ModelUnavailable for one that does not sleep."""
+    async def wake(self, submission_id: str) -> tuple[str, ...]:
+        """The endpoints of a deployment that sleeps, once a server is ready. ModelWaking when that takes too long, ModelUnavailable for one that does not sleep."""
         row = await self._deployments.find(submission_id)
         if row is not None and row.phase is Phase.SLEEPING:
             row = await self._ask(submission_id)
@@ -56,8 +56,8 @@ class Sleeper:
         patience_s = min((row.start_s or 0) * SLACK + SLACK_S, self._max_wait_s)
         deadline = time.monotonic() + patience_s
         while time.monotonic() < deadline:
-            if endpoint := self._deployments.endpoints().get(submission_id):
-                return endpoint
+            if endpoints := self._deployments.replicas(submission_id):
+                return endpoints
             await asyncio.sleep(POLL_S)
         row = await self._deployments.find(submission_id) or row
         raise ModelWaking(submission_id, row.waits_for, row.start_s)

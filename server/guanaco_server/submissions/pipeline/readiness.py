@@ -72,8 +72,8 @@ class ServerStart:
         deadline = time.monotonic() + self._ready_timeout_s
         while time.monotonic() < deadline:
             await self._deployments.refresh_endpoints()  # another worker may reconcile
-            if endpoint := self._deployments.endpoints().get(submission_id):
-                return endpoint
+            if endpoints := self._deployments.replicas(submission_id):
+                return endpoints[0]
             await asyncio.sleep(POLL_S)
         raise ModelServerTooSlow(
             f"The model server was not ready within {self._ready_timeout_s:,.0f} s."
@@ -160,8 +160,8 @@ class ServerStart:
             if lines:
                 await self._journal.log(ticket, Stage.DEPLOY, *lines, level=Level.DEBUG)
                 seen.extend(lines)
-            if sighting.state is ServerState.HEALTHY and sighting.endpoint:
-                return sighting.endpoint
+            if sighting.state is ServerState.HEALTHY:
+                return sighting.endpoints[0]
             if sighting.state in (ServerState.EXITED, ServerState.MISSING):
                 raise _death(ticket.submission_id, sighting, seen)
             problem = sighting.problem
