@@ -43,7 +43,7 @@ from guanaco_server.health import Health
 from guanaco_server.leaderboard.service import LeaderboardService
 from guanaco_server.observability.census import Census, Counts
 from guanaco_server.observability.metrics import Metrics
-from guanaco_server.prompts.tokenizers import TokenizerCache
+from guanaco_server.prompts.service import PromptService
 from guanaco_server.routing.policy import LeastFeedbackFirst
 from guanaco_server.routing.service import RoutingService
 from guanaco_server.settings import Settings
@@ -97,10 +97,10 @@ class Platform:
         self.events = EventFeed(self.database)
         self._journal = Journal(self.database, clock, self._changes, self._deployments)
 
-        tokenizers = TokenizerCache(self._store)
+        self._prompts = PromptService(self._store)
         generator = MeasuredReplyGenerator(
             self._model_server,
-            tokenizers,
+            self._prompts,
             Deadlines(settings.first_token_timeout_s, settings.reply_timeout_s),
             self._deployments.report_fault,
             self.metrics,
@@ -156,7 +156,7 @@ class Platform:
                 self._workers.holding if settings.role == "worker" else None,
                 self.metrics,
             ),
-            tokenizers=tokenizers,
+            prompts=self._prompts,
             deployments=self._deployments,
             server_start=ServerStart(
                 self._journal,
@@ -164,14 +164,14 @@ class Platform:
                 ContentChecks(
                     self._journal,
                     self._store,
-                    tokenizers,
+                    self._prompts,
                     self._model_server,
                     settings.reply_timeout_s,
                 ),
                 QuantizationCheck(
                     self._journal,
                     self._store,
-                    tokenizers,
+                    self._prompts.tokenizers,
                     self._model_server,
                     settings.quantization_max_perplexity_ratio,
                 ),
@@ -243,6 +243,7 @@ class Platform:
             stack.push_async_callback(self.database.close)
             await self._prepare_database()
             stack.push_async_callback(self._model_server.close)
+            stack.push_async_callback(self._prompts.close)
             if self.settings.role != "api":
                 stack.push_async_callback(self._cluster.close)
                 await self._cluster.start()

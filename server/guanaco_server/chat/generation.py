@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from guanaco.chat import Bot, Timings, Turn, Usage
 from guanaco.errors import ModelTimedOut, ModelUnavailable
 from guanaco_server.deployments.model_server import Chunk, Generation, ModelServer, ModelServerFault
-from guanaco_server.prompts.rendering import render
-from guanaco_server.prompts.tokenizers import TokenizerCache
+from guanaco_server.prompts.service import PromptService
 from guanaco_server.routing.policy import LiveSubmission
 
 SILENCE = "…"
@@ -51,12 +50,12 @@ class ReplyGenerator:
     def __init__(
         self,
         model_server: ModelServer,
-        tokenizers: TokenizerCache,
+        prompts: PromptService,
         deadlines: Deadlines,
         report_fault: Callable[[str], None],
     ) -> None:
         self._model_server = model_server
-        self._tokenizers = tokenizers
+        self._prompts = prompts
         self._deadlines = deadlines
         self._report_fault = report_fault
 
@@ -65,13 +64,13 @@ class ReplyGenerator:
     ) -> AsyncGenerator[str | Generated, None]:
         """The reply's text, piece by piece, then the whole. Closing it cancels the generation upstream."""
         started = time.perf_counter()
-        prompt = render(
+        prompt = await self._prompts.render(
             formatter=live.serving.formatter,
+            artifact_key=live.serving.artifact_key,
+            max_input_tokens=live.serving.params.max_input_tokens,
             bot=bot,
             user_name=user_name,
             turns=turns,
-            count_tokens=await self._tokenizers.count_with(live.serving.artifact_key),
-            max_input_tokens=live.serving.params.max_input_tokens,
         )
         first: float | None = None
         for is_last in (False,) * (SAMPLES - 1) + (True,):

@@ -9,7 +9,7 @@ from guanaco.chat import Bot, Turn
 from guanaco_server.chat.generation import Deadlines, Generated, ReplyGenerator
 from guanaco_server.deployments.model_server import ModelServer
 from guanaco_server.observability.metrics import Metrics
-from guanaco_server.prompts.tokenizers import TokenizerCache
+from guanaco_server.prompts.service import PromptService
 from guanaco_server.routing.policy import LiveSubmission
 
 
@@ -17,12 +17,12 @@ class MeasuredReplyGenerator(ReplyGenerator):
     def __init__(
         self,
         model_server: ModelServer,
-        tokenizers: TokenizerCache,
+        prompts: PromptService,
         deadlines: Deadlines,
         report_fault: Callable[[str], None],
         metrics: Metrics,
     ) -> None:
-        super().__init__(model_server, tokenizers, deadlines, report_fault)
+        super().__init__(model_server, prompts, deadlines, report_fault)
         self._metrics = metrics
 
     async def generate(
