@@ -11,10 +11,10 @@ is in both terms and cancels. A break is one of
 
     special   an added token that is matched before anything else. Whatever normalizer and pre-tokenizer
               there are, they see the text on either side apart.
-    newline   "\\n" before a printable ASCII character y, for BPE. The normalizers and pre-tokenizers that are listed
+    newline   "\\n" before a printable ASCII character y, where all whitespace ends a word, or for BPE. The normalizers and pre-tokenizers that are listed
               here work character by character there, or by a regex of which no match holds "\\n" followed by a
               non-space; no token of the vocabulary holds "\\n" followed by y, so no merge crosses.
-    space     a space inside a chunk, for pre-tokenizers that split at spaces. Models work word by word.
+    space     a space inside a chunk, for Metaspace, which splits at spaces. Models work word by word.
 
 Besides, no added token may hold the two characters where two chunks meet. Of a tokenizer with anything else
 nothing is claimed, and whole texts are counted. tests/unit/test_token_counts.py holds all this to the real library.
@@ -26,6 +26,7 @@ import re
 import string
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 Json = dict[str, Any]
@@ -90,8 +91,20 @@ class Breaks:
             return False
         return not any(space + first in self.added_pairs for space in " ▁")
 
-    def chunks(self) -> re.Pattern[str]:
-        """What matches, empty, at the lines' ends where a text should be cut."""
+    def split(self, text: str) -> list[str]:
+        """The text in chunks, most of which end where a break is."""
+        if not self.is_split_at_spaces:
+            return self._line_begins.split(text)
+        chunks = [""]
+        for line in self._line_begins.split(text):
+            chunks[-1] += line
+            if " " in line.strip():
+                chunks.append("")
+        rest = chunks.pop()
+        return [*chunks[:-1], chunks[-1] + rest] if chunks else [rest]
+
+    @cached_property
+    def _line_begins(self) -> re.Pattern[str]:
         if self.is_split_at_spaces:
             return re.compile(r"(?<=\n)(?=\S)")
         if not self.after_newline:
@@ -108,12 +121,12 @@ def find_breaks(tokenizer: Json) -> Breaks:
     pairs = frozenset(_pairs(contents))
     normalizers = list(_parts(tokenizer.get("normalizer"), "normalizers"))
     pre_tokenizers = list(_parts(tokenizer.get("pre_tokenizer"), "pretokenizers"))
+    after_newline = _after_newline(tokenizer["model"], normalizers, pre_tokenizers)
     return Breaks(
         specials=_specials(added),
         added_pairs=pairs,
-        after_newline=_after_newline(tokenizer["model"], normalizers, pre_tokenizers)
-        - {pair[1] for pair in pairs if pair[0] == "\n"},
-        is_split_at_spaces=_is_split_at_spaces(normalizers, pre_tokenizers),
+        after_newline=after_newline - {pair[1] for pair in pairs if pair[0] in "\n ▁"},
+        is_split_at_spaces=not after_newline and _is_split_at_spaces(normalizers, pre_tokenizers),
         does_swallow_spaces=any(token.get("lstrip") or token.get("rstrip") for token in added),
     )
 
@@ -149,14 +162,18 @@ def _parts(component: Json | None, members: str) -> Iterator[Json]:
 def _after_newline(
     model: Json, normalizers: list[Json], pre_tokenizers: list[Json]
 ) -> frozenset[str]:
+    if not all(_is_local(part) for part in pre_tokenizers):
+        return frozenset()
+    if any(_type(part) in SPACE_SPLITTERS for part in pre_tokenizers):
+        if _is_in_bytes(normalizers + pre_tokenizers):
+            return frozenset()
+        return PRINTABLE if all(_is_spacing(part) for part in normalizers) else frozenset()
     if not _is_plain_bpe(model):
         return frozenset()
     replaced = {_replaced_char(part) for part in normalizers if part.get("type") == "Replace"}
     if None in replaced or "\n" in replaced:
         return frozenset()
     if not all(_type(part) in LOCAL_NORMALIZERS | {"Replace"} for part in normalizers):
-        return frozenset()
-    if not all(_is_local(part) for part in pre_tokenizers):
         return frozenset()
     taken = {char for char in _followers_of_newline(model["vocab"])} | replaced
     if any(NEWLINE_THEN_SLASH in _regex(part) for part in pre_tokenizers):
@@ -184,20 +201,27 @@ def _followers_of_newline(vocab: Iterable[str]) -> Iterator[str]:
 
 
 def _is_split_at_spaces(normalizers: list[Json], pre_tokenizers: list[Json]) -> bool:
-    def is_spacing(part: Json) -> bool:
-        if _type(part) != "Replace":
-            return _type(part) in SPACING_NORMALIZERS
-        return part.get("pattern") == {"Regex": " {2,}"} or _replaced_char(part) == " "
-
     return (
-        all(is_spacing(part) for part in normalizers)
+        not _is_in_bytes(normalizers + pre_tokenizers)
+        and all(_is_spacing(part) for part in normalizers)
         and all(_is_local(part) for part in pre_tokenizers)
         and any(
-            _type(part) in SPACE_SPLITTERS
-            or (_type(part) == "Metaspace" and part.get("split", True) is True)
+            _type(part) == "Metaspace" and part.get("split", True) is True
             for part in pre_tokenizers
         )
     )
+
+
+def _is_in_bytes(parts: list[Json]) -> bool:
+    """Whether a part may write whitespace as something else before it is split at."""
+    return any(_type(part) == "ByteLevel" for part in parts)
+
+
+def _is_spacing(normalizer: Json) -> bool:
+    """Whether it works character by character, but for runs of spaces, and keeps spaces apart from letters."""
+    if _type(normalizer) != "Replace":
+        return _type(normalizer) in SPACING_NORMALIZERS
+    return normalizer.get("pattern") == {"Regex": " {2,}"} or _replaced_char(normalizer) == " "
 
 
 def _is_local(pre_tokenizer: Json) -> bool:

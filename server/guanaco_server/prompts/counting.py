@@ -7,7 +7,6 @@ a doubt, ``is_exact`` says so, and whoever needs the figure counts the whole tex
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
@@ -54,7 +53,6 @@ class TokenCounter:
         ends = tokenizer.encode("").tokens
         self.begin = ends[0] if ends else ""  # the text of the token that every prompt begins with
         self._breaks = find_breaks(content) if self._adds_the_same_to_all() else Breaks()
-        self._cut_here: re.Pattern[str] = self._breaks.chunks()
         self._kept: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
         self._alone: Generations[str, int] = Generations(KEPT_CHARS)
         self._pieces: Generations[str, Piece] = Generations(KEPT_CHARS)
@@ -96,7 +94,7 @@ class TokenCounter:
             return known
         if not text:
             return EMPTY
-        chunks = self._cut_here.split(text)
+        chunks = self._breaks.split(text)
         inner, is_exact = 0, True
         for left, right in pairwise(chunks):
             tokens, is_break = self._chunk_step(left, right)

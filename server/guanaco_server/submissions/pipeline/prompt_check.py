@@ -7,9 +7,10 @@ from guanaco.errors import BadPrompt, ModelTooLarge, PromptFailed
 from guanaco.prompts import Prompt
 from guanaco_server.artifacts.checks import CheckedModel
 from guanaco_server.artifacts.hub.hub import Hub, RepoSnapshot
-from guanaco_server.artifacts.repo_json import MAX_CONFIG_BYTES
 from guanaco_server.prompts.chat_templates import FILES
 from guanaco_server.prompts.service import PromptService, is_by_chat_template
+
+MAX_BYTES = 4_000_000  # Gemma 3's tokenizer_config.json has 1.2 MB
 
 
 async def check_prompt(
@@ -41,9 +42,7 @@ async def _template_files(hub: Hub, snapshot: RepoSnapshot) -> dict[str, bytes]:
         file = snapshot.file(name)
         if file is None:
             continue
-        if file.size_bytes > MAX_CONFIG_BYTES:
-            raise ModelTooLarge(
-                f"{name} has {file.size_bytes:,} bytes; {MAX_CONFIG_BYTES:,} are allowed."
-            )
+        if file.size_bytes > MAX_BYTES:
+            raise ModelTooLarge(f"{name} has {file.size_bytes:,} bytes; {MAX_BYTES:,} are allowed.")
         files[name] = await hub.read(snapshot, name, 0, file.size_bytes)
     return files
