@@ -16,7 +16,8 @@ FRAGMENTS = [
     "<|im_start|>", "<|im_end|>", "<|end|>", "<|mask|>", "</s>", "<s>", "[SEP]", "*smiles*", "_", "▁", "Ġ", "Ċ", "\x00", "\x85", "\u2028",
 ]  # fmt: skip
 texts = st.lists(st.sampled_from(FRAGMENTS), max_size=10).map("".join)
-lines = texts.map(lambda text: f"Sam: {text}\n")
+names = st.sampled_from(["Sam", "Nia", "Ümit", "日本", "\uff21", "ﷺ", "\ufe70", "\u0301", "🦙"])
+lines = st.builds("{}: {}\n".format, names, texts)
 sequences = st.lists(st.one_of(texts, lines, lines), min_size=1, max_size=8)
 EXACT = [kind for kind in KINDS if kind not in ("far_reaching", "with_greedy_added_tokens")]
 

@@ -11,7 +11,7 @@ is in both terms and cancels. A break is one of
 
     special   an added token that is matched before anything else. Whatever normalizer and pre-tokenizer
               there are, they see the text on either side apart.
-    newline   "\\n" before a printable ASCII character y, where all whitespace ends a word, or for BPE. The normalizers and pre-tokenizers that are listed
+    newline   "\\n" before a printable ASCII character or a letter y, where all whitespace ends a word, or for BPE. The normalizers and pre-tokenizers that are listed
               here work character by character there, or by a regex of which no match holds "\\n" followed by a
               non-space; no token of the vocabulary holds "\\n" followed by y, so no merge crosses.
     space     a space inside a chunk, for Metaspace, which splits at spaces. Models work word by word.
@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import re
 import string
+import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -71,6 +72,7 @@ class Breaks:
     specials: tuple[str, ...] = ()
     added_pairs: frozenset[str] = frozenset()
     after_newline: frozenset[str] = frozenset()
+    are_letters_free: bool = False  # other letters than ASCII's are as good after a line's end
     is_split_at_spaces: bool = False
     does_swallow_spaces: bool = False
 
@@ -85,11 +87,24 @@ class Breaks:
             return True
         if right.startswith(self.specials):
             return True
-        if left[-1] == "\n" and first in self.after_newline:
+        if left[-1] == "\n" and (first in self.after_newline or self._is_free_letter(first)):
             return True
         if not self.is_split_at_spaces or " " not in left.strip():
             return False
         return not any(space + first in self.added_pairs for space in " ▁")
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether ordinary conversations are counted exactly."""
+        return bool(self.after_newline) or self.is_split_at_spaces
+
+    def _is_free_letter(self, char: str) -> bool:
+        return (
+            self.are_letters_free
+            and char > "\x7f"
+            and char.isalpha()
+            and not unicodedata.normalize("NFKC", char)[0].isspace()
+        )
 
     def split(self, text: str) -> list[str]:
         """The text in chunks, most of which end where a break is."""
@@ -126,6 +141,7 @@ def find_breaks(tokenizer: Json) -> Breaks:
         specials=_specials(added),
         added_pairs=pairs,
         after_newline=after_newline - {pair[1] for pair in pairs if pair[0] in "\n ▁"},
+        are_letters_free=bool(after_newline) and _are_letters_free(tokenizer["model"]),
         is_split_at_spaces=not after_newline and _is_split_at_spaces(normalizers, pre_tokenizers),
         does_swallow_spaces=any(token.get("lstrip") or token.get("rstrip") for token in added),
     )
@@ -183,6 +199,11 @@ def _after_newline(
     return frozenset(y for y in PRINTABLE if not {y, y.lower()} & taken)
 
 
+def _are_letters_free(model: Json) -> bool:
+    is_ascii = all(char in PRINTABLE for char in _followers_of_newline(model["vocab"]))
+    return is_ascii and not (model.get("fuse_unk") and not model.get("byte_fallback"))
+
+
 def _is_plain_bpe(model: Json) -> bool:
     return (
         _type(model) == "BPE"
@@ -193,8 +214,12 @@ def _is_plain_bpe(model: Json) -> bool:
     )
 
 
-def _followers_of_newline(vocab: Iterable[str]) -> Iterator[str]:
+def _followers_of_newline(vocab: Iterable[Any]) -> Iterator[str]:
     for token in vocab:
+        if not isinstance(
+            token, str
+        ):  # Unigram's are pairs; what is said here does not rest on them
+            continue
         for newline in NEWLINES:
             if newline in token:
                 yield from (after[0] for after in token.split(newline)[1:] if after)

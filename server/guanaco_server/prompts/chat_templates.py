@@ -153,7 +153,7 @@ class ChatTemplateCounter:
 
         history = history_of(turns, tokens)
         frame = self._counter.kept_for(layout, lambda: self._frame(layout))
-        cut = find_cut(history, frame, budget)
+        cut = find_cut(history, frame, self._counter.sure(budget))
         for shorter in (cut, *shorter_cuts(cut, frame, history)):
             said = list(_said(layout, shorter, turns, text))
             prompt = self._without_double_begin(self._template.text(said))

@@ -79,7 +79,7 @@ class _Fitting:
 
     def prompt(self) -> str:
         frame = self._counter.kept_for(self._layout, self._frame)
-        cut = find_cut(self._history, frame, self._budget)
+        cut = find_cut(self._history, frame, self._counter.sure(self._budget))
         tokens, prompt = self._measured(cut)
         if tokens <= self._budget:
             return prompt

@@ -15,14 +15,13 @@ from functools import lru_cache
 from guanaco.chat import Bot, Sender, Turn
 from guanaco.errors import MissingFile
 from guanaco.prompts import ChatTemplatePrompt, Prompt, PromptFile, PromptFormatter
-from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.prompts import chat_templates
 from guanaco_server.prompts.chat_templates import ChatTemplate, ChatTemplateCounter
 from guanaco_server.prompts.prompt_files import PromptFileRenderer
 from guanaco_server.prompts.rendering import Layout, Part, render
 from guanaco_server.prompts.template_process import TemplateProcess
 from guanaco_server.prompts.templates import formatter_layout
-from guanaco_server.prompts.tokenizers import KEPT, TokenizerCache
+from guanaco_server.prompts.tokenizers import KEPT, SmallFiles, TokenizerCache
 
 LONG_CHARS = (
     100_000  # of a history; beyond, it is counted in a thread: 10 ms for each 30,000 new ones
@@ -34,7 +33,7 @@ NO_TEMPLATE_HINT = "Submit with --formatter and a preset, or push a tokenizer th
 class PromptService:
     """``render`` for whoever generates. ``close`` ends the process that renders strangers' Jinja."""
 
-    def __init__(self, store: ArtifactStore) -> None:
+    def __init__(self, store: SmallFiles) -> None:
         self.tokenizers = TokenizerCache(store)
         self._store = store
         self._process = TemplateProcess()

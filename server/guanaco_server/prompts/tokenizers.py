@@ -6,15 +6,21 @@ import asyncio
 import json
 from collections import OrderedDict
 from dataclasses import dataclass
+from typing import Protocol
 
 from tokenizers import Tokenizer
 
 from guanaco.errors import CorruptConfig
-from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.artifacts.tokenizer_json import check_tokenizer
 from guanaco_server.prompts.counting import TokenCounter
 
 KEPT = 32  # a tokenizer of 128,000 words takes some 60 MB
+
+
+class SmallFiles(Protocol):
+    """What is needed of an artifact store."""
+
+    async def read(self, key: str, path: str) -> bytes: ...
 
 
 @dataclass(frozen=True)
@@ -26,7 +32,7 @@ class LoadedTokenizer:
 class TokenizerCache:
     """The most recently used tokenizers; submissions of one commit share one."""
 
-    def __init__(self, store: ArtifactStore) -> None:
+    def __init__(self, store: SmallFiles) -> None:
         self._store = store
         self._loaded: OrderedDict[str, LoadedTokenizer] = OrderedDict()
 
