@@ -28,8 +28,27 @@ from guanaco_server.prompts.service import chat_layout
 from guanaco_server.prompts.template_process import TemplateProcess
 from guanaco_server.prompts.templates import formatter_layout
 
-ROUNDS = 15
-WORDS = "the sea is wide and I have been there once you know what makes me smile old maps".split()
+ROUNDS = 60
+WORDS = [
+    "the",
+    "sea",
+    "is",
+    "wide",
+    "and",
+    "I",
+    "have",
+    "been",
+    "there",
+    "once",
+    "you",
+    "know",
+    "what",
+    "makes",
+    "me",
+    "smile",
+    "old",
+    "maps",
+]
 BOT = Bot(name="Nia", memory="Nia keeps a lighthouse. " * 10, prompt="You: Hi\nNia: Hello there.")
 CHATML = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
 BUDGETS = {"20 turns, all fit": (20, 4_096), "20 turns, cut": (20, 700), "200 turns, cut": (200, 4_096)}  # fmt: skip
@@ -111,7 +130,7 @@ def _conversation(count: int, seed: int = 0) -> list[Turn]:
     return [Turn(sender=senders[n % 2], content=text) for n, text in enumerate(texts)]
 
 
-def _best(work: Callable[[], object], repeats: int = 50) -> float:
+def _best(work: Callable[[], object], repeats: int = 10) -> float:
     return min(_seconds(work, repeats) for _ in range(ROUNDS))
 
 
