@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
 
 MAX_FILE_BYTES = 131_072  # five templates of 4,096 characters, escaped, fit
+MAX_DEPTH = 16
 KEYS_HINT = "It maps " + ", ".join(PromptFormatter.model_fields) + " to templates."
 PARTS_HINT = "docs/prompts.md shows prompt files."
 
@@ -99,10 +100,15 @@ def _parse(path: Path, raw: bytes) -> dict[str, Any]:
 
 
 def _load_yaml(text: str) -> Any:
-    """Without aliases: a few lines of them can stand for gigabytes."""
+    """Without aliases, a few lines of which can stand for gigabytes, and without depths that take quadratic time."""
     import yaml
 
+    depth = 0
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            raise ValueError("it is nested too deeply")
         if isinstance(event, yaml.AliasEvent):
             raise ValueError("it refers back with an alias (*), which is not allowed here")
     return yaml.safe_load(text)
