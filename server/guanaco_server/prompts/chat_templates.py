@@ -25,7 +25,12 @@ from guanaco_server.prompts.rendering import (
     shorter_cuts,
     too_long,
 )
-from guanaco_server.prompts.template_process import Job, TemplateFault, TemplateProcess
+from guanaco_server.prompts.template_process import (
+    Job,
+    TemplateFault,
+    TemplateOverrun,
+    TemplateProcess,
+)
 from guanaco_server.prompts.truncation import Cut, Frame, find_cut
 from guanaco_server.serializer.chat_template import (
     CONFIG_NAME,
@@ -108,6 +113,9 @@ class ChatTemplate:
         for shape in SHAPES:
             try:
                 text = self._render(shape.messages(PROBE))
+            except TemplateOverrun as fault:
+                why = str(fault)
+                break
             except TemplateFault as fault:
                 why = str(fault)
             else:

@@ -48,6 +48,10 @@ class TemplateFault(Exception):  # translated by each caller into its own error
         self.job = job
 
 
+class TemplateOverrun(TemplateFault):
+    """It took too much time or memory, and would again."""
+
+
 @dataclass(frozen=True)
 class Job:
     """A template with its variables. In a strict one, an unknown variable is an error and whitespace stays."""
@@ -75,7 +79,9 @@ class TemplateProcess:
             if answer is None:
                 until = time.monotonic() + REFUSED_S
                 self._refused |= {job.template: until for job in jobs}
-                raise TemplateFault(f"it takes more than {CPU_S:g} s or {MEMORY_BYTES // 10**6} MB")
+                raise TemplateOverrun(
+                    f"it takes more than {CPU_S:g} s or {MEMORY_BYTES // 10**6} MB"
+                )
         if (why := answer.get("error")) is not None:
             raise TemplateFault(str(why), int(answer["job"]))
         return [str(text) for text in answer["texts"]]
