@@ -44,6 +44,9 @@ bench-gateway: setup  ## the chat gateway beside nginx, vllm-router and FastAPI 
 bench-prefix: both  ## vLLM's prefix cache over two replicas, sticky against round robin (ARGS='--conversations=4')
 	@$(BIN)/python benchmarks/prefix_cache.py $(ARGS)
 
+bench-prompts: setup  ## rendering a history, cached and new, beside bisecting the whole prompt
+	@$(BIN)/python benchmarks/prompts.py $(ARGS)
+
 setup:  ## .venv: the platform, the CLI and the tools, as locked
 	@scripts/setup-platform
 

@@ -34,7 +34,13 @@ if TYPE_CHECKING:
     from guanaco.formatters import load_formatter
     from guanaco.leaderboard import Leaderboard, LeaderboardRow, SubmissionMetrics
     from guanaco.profile import Profile
-    from guanaco.prompts import PRESETS, PromptFormatter
+    from guanaco.prompts import (
+        PRESETS,
+        ChatTemplatePrompt,
+        PromptFile,
+        PromptFormatter,
+        PromptPart,
+    )
     from guanaco.recipes import Recipe, RecipeOverride, RecipeStatus
     from guanaco.submissions import (
         EventKind,
@@ -72,7 +78,13 @@ _ROOMS = {
     "formatters": ("load_formatter",),
     "leaderboard": ("Leaderboard", "LeaderboardRow", "SubmissionMetrics"),
     "profile": ("Profile",),
-    "prompts": ("PRESETS", "PromptFormatter"),
+    "prompts": (
+        "PRESETS",
+        "ChatTemplatePrompt",
+        "PromptFile",
+        "PromptFormatter",
+        "PromptPart",
+    ),
     "recipes": ("Recipe", "RecipeOverride", "RecipeStatus"),
     "submissions": (
         "EventKind",
@@ -97,6 +109,7 @@ __all__ = [  # held to _ROOMS by a test
     "AsyncClient",
     "Blame",
     "Bot",
+    "ChatTemplatePrompt",
     "Client",
     "Conversation",
     "ConversationOpened",
@@ -115,7 +128,9 @@ __all__ = [  # held to _ROOMS by a test
     "LeaderboardRow",
     "Message",
     "Profile",
+    "PromptFile",
     "PromptFormatter",
+    "PromptPart",
     "Quantization",
     "Recipe",
     "RecipeOverride",

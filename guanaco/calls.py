@@ -30,7 +30,7 @@ from guanaco.errors import InvalidInput
 from guanaco.feedback import FeedbackPage, FeedbackRecorded, FeedbackRequest
 from guanaco.formatters import load_formatter
 from guanaco.leaderboard import Leaderboard, SubmissionMetrics
-from guanaco.prompts import PromptFormatter
+from guanaco.prompts import Prompt, PromptFormatter
 from guanaco.replies import LAST_EVENT, parse_reply_event
 from guanaco.sse import ServerEvent
 from guanaco.submissions import (
@@ -79,7 +79,7 @@ def submit(
     revision: str | None = None,
     name: str | None = None,
     params: GenerationParams | None = None,
-    formatter: PromptFormatter | str | None = None,
+    formatter: Prompt | str | None = None,
     dtype: WeightDtype | str = WeightDtype.AUTO,
     quantization: Quantization | str | None = None,
     idempotency_key: str | None = None,

@@ -26,6 +26,7 @@ GuanacoError
 │   ├── ModelTimedOut            it answered too late
 │   ├── Overloaded               every model server of the submission has as much to do as it can hold
 │   ├── DatabaseUnavailable      the database does not answer; nothing was changed
+│   ├── PromptFailed             the submission's own template makes no prompt of this conversation
 │   ├── ServerUnreachable        (client) no Guanaco at that URL
 │   ├── SchemaNotReady           nobody has migrated the database
 │   ├── WorkerGivenUp            this worker was silent for too long: another has its work
@@ -37,7 +38,7 @@ GuanacoError
 │   ├── ClusterRefused           (platform) it has no room, no such image, or does not allow it
 │   ├── RepoNotFound, RepoGated, RevisionNotFound, PickleWeights, MissingFile, CorruptWeights,
 │   │   CorruptConfig, RemoteCode, UnsupportedArchitecture, UnsupportedAdapter, UnsupportedTokenizer,
-│   │   BadChatTemplate, ModelTooLarge, ContextTooLong                     (developer)
+│   │   BadChatTemplate, BadPrompt, ModelTooLarge, ContextTooLong          (developer)
 │   ├── DiskFull, SerializerDied, EngineMissing                            (platform)
 │   ├── NoRecipe                 (platform) no GPUs of the platform can serve the model as it is wanted
 │   ├── BudgetExceeded           (developer) the developer's GPUs have cost the month's budget
@@ -60,6 +61,7 @@ from guanaco.error_base import Blame as Blame
 from guanaco.error_base import GuanacoError as GuanacoError
 from guanaco.error_base import error_classes as error_classes
 from guanaco.failures import BadChatTemplate as BadChatTemplate
+from guanaco.failures import BadPrompt as BadPrompt
 from guanaco.failures import BudgetExceeded as BudgetExceeded
 from guanaco.failures import ClusterRefused as ClusterRefused
 from guanaco.failures import ClusterUnreachable as ClusterUnreachable
@@ -326,6 +328,20 @@ class DatabaseUnavailable(Unavailable):
         super().__init__(
             "The platform's database does not answer.", hint="Try again in a few seconds."
         )
+
+
+class PromptFailed(Unavailable):
+    """``why`` is the end of a sentence."""
+
+    code = "prompt_failed"
+
+    def __init__(self, what: str, why: str) -> None:
+        super().__init__(
+            f"{what} cannot be rendered: {why}.",
+            hint="The submission's developer can submit it with another prompt.",
+        )
+        self.what = what
+        self.why = why
 
 
 class ModelTimedOut(Unavailable):

@@ -86,6 +86,10 @@ class BadChatTemplate(SubmissionFailure):
     code = "bad_chat_template"
 
 
+class BadPrompt(SubmissionFailure):
+    code = "bad_prompt"
+
+
 class ModelTooLarge(SubmissionFailure):
     code = "model_too_large"
 

@@ -1,39 +1,81 @@
-"""A prompt formatter by the name of a preset, or from a JSON or YAML file."""
+"""A prompt formatter by the name of a preset, or from a JSON or YAML file; a prompt file is one with ``parts``."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from guanaco.errors import InvalidFormatter
-from guanaco.problems import one_sentence
-from guanaco.prompts import PRESETS, PromptFormatter
+from guanaco.problems import problems_of
+from guanaco.prompts import (
+    CHAT_TEMPLATE,
+    PRESETS,
+    ChatTemplatePrompt,
+    Prompt,
+    PromptFile,
+    PromptFormatter,
+)
 
-MAX_FILE_BYTES = 131_072  # five templates of 4,096 characters, escaped, fit
-KEYS_HINT = "It maps " + ", ".join(PromptFormatter.model_fields) + " to templates."
-
-
-def load_formatter(source: str | Path) -> PromptFormatter:
-    """The preset of that name, else what the file holds. InvalidFormatter says what is wrong with it."""
-    if isinstance(source, str) and source in PRESETS:
-        return PRESETS[source]
+if TYPE_CHECKING:
     from pydantic import ValidationError
 
+MAX_FILE_BYTES = 131_072  # five templates of 4,096 characters, escaped, fit
+MAX_DEPTH = 16
+KEYS_HINT = "It maps " + ", ".join(PromptFormatter.model_fields) + " to templates."
+PARTS_HINT = "docs/prompts.md shows prompt files."
+
+
+def load_formatter(source: str | Path) -> Prompt:
+    """The preset of that name or the model's chat template, else what the file holds. InvalidFormatter says what is wrong with it."""
+    if isinstance(source, str) and source in PRESETS:
+        return PRESETS[source]
+    if source == CHAT_TEMPLATE:
+        return ChatTemplatePrompt()
+    return _validated(source, _read(Path(source)))
+
+
+def _validated(source: str | Path, content: dict[str, Any]) -> Prompt:
+    from pydantic import TypeAdapter, ValidationError
+
+    kind: Any
+    if "parts" in content:
+        kind, hint = PromptFile, PARTS_HINT
+    elif "kind" in content:
+        kind, hint = Prompt, KEYS_HINT
+    else:
+        kind, hint = PromptFormatter, KEYS_HINT
     try:
-        return PromptFormatter.model_validate(_read(Path(source)))
+        prompt: Prompt = TypeAdapter(kind).validate_python(content)
     except ValidationError as error:
-        raise InvalidFormatter(f"{source}: {one_sentence(error)}", hint=KEYS_HINT) from None
+        raise InvalidFormatter(f"{source}: {_sentence(error, content)}", hint=hint) from None
+    return prompt
 
 
-def _read(path: Path) -> Any:
+def _sentence(error: ValidationError, content: dict[str, Any]) -> str:
+    """All problems on one line; of a part, with its name instead of its number."""
+    return " ".join(
+        f"{_named(place, content)}: {text}" if place else text for place, text in problems_of(error)
+    )
+
+
+def _named(place: str, content: dict[str, Any]) -> str:
+    match place.split("."):
+        case ["parts", number, *rest] if number.isdigit() and isinstance(content["parts"], list):
+            part = content["parts"][int(number)]
+            name = part.get("name") if isinstance(part, dict) else None
+            return " ".join([f"part {str(name)[:64]!r}" if name else f"part {number}", *rest])
+    return place
+
+
+def _read(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
             raw = file.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError:
         raise InvalidFormatter(
             f"There is no prompt formatter {path}: neither a preset nor a file.",
-            hint=f"The presets are {', '.join(PRESETS)}.",
+            hint=f"The presets are {', '.join(PRESETS)}; {CHAT_TEMPLATE} is the model's own.",
         ) from None
     except OSError as error:
         raise InvalidFormatter(f"{path} cannot be read: {error.strerror}.") from None
@@ -42,16 +84,31 @@ def _read(path: Path) -> Any:
     return _parse(path, raw)
 
 
-def _parse(path: Path, raw: bytes) -> Any:
+def _parse(path: Path, raw: bytes) -> dict[str, Any]:
     import yaml
 
     kind = "JSON" if path.suffix == ".json" else "YAML"
     try:
         text = raw.decode("utf-8-sig")
-        value = json.loads(text) if kind == "JSON" else yaml.safe_load(text)
+        value = json.loads(text) if kind == "JSON" else _load_yaml(text)
     except (ValueError, yaml.YAMLError, RecursionError) as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise InvalidFormatter(f"{path} is not {kind}: {reason}.", hint=KEYS_HINT) from None
     if not isinstance(value, dict):
         raise InvalidFormatter(f"{path} holds no mapping.", hint=KEYS_HINT)
     return value
+
+
+def _load_yaml(text: str) -> Any:
+    """Without aliases, a few lines of which can stand for gigabytes, and without depths that take quadratic time."""
+    import yaml
+
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            raise ValueError("it is nested too deeply")
+        if isinstance(event, yaml.AliasEvent):
+            raise ValueError("it refers back with an alias (*), which is not allowed here")
+    return yaml.safe_load(text)

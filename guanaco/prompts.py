@@ -1,6 +1,6 @@
-"""Prompt formatters: five templates that turn a bot and a conversation into a prompt.
+"""What turns a bot and a conversation into a prompt: five templates, the model's own chat template, or a prompt file.
 
-A template is literal text with the fields ``{memory}``, ``{prompt}``, ``{message}``, ``{bot_name}``
+A formatter's template is literal text with the fields ``{memory}``, ``{prompt}``, ``{message}``, ``{bot_name}``
 and ``{user_name}``. It is parsed once and joined, never given to ``str.format``, so that a stranger's
 template can reach no attribute, index or conversion; ``{{`` and ``}}`` stand for braces.
 """
@@ -9,11 +9,21 @@ from __future__ import annotations
 
 import string
 from functools import lru_cache
-from typing import Annotated, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    model_validator,
+)
 
 from guanaco.errors import InvalidFormatter
+from guanaco.prompt_files import PromptFile as PromptFile
+from guanaco.prompt_files import PromptPart as PromptPart
 
 FIELDS = frozenset({"memory", "prompt", "message", "bot_name", "user_name"})
 MAX_TEMPLATE_CHARS = 4_096
@@ -73,6 +83,7 @@ class PromptFormatter(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    kind: Literal["templates"] = "templates"
     memory_template: Template = "{bot_name}'s Persona: {memory}\n####\n"
     prompt_template: Template = "{prompt}\n<START>\n"
     bot_template: Template = "{bot_name}: {message}\n"
@@ -86,6 +97,35 @@ class PromptFormatter(BaseModel):
             if field not in fields:
                 raise ValueError(f"{name} must contain {{{field}}}.")
         return self
+
+
+class ChatTemplatePrompt(BaseModel):
+    """The chat template that the model's repo brings: persona and scenario are the system message."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kind: Literal["chat_template"] = "chat_template"
+
+
+def _kind_of(value: Any) -> Any:
+    """What has no kind is a formatter: so it was before there were others."""
+    if isinstance(value, dict):
+        return value.get("kind", "templates")
+    return getattr(value, "kind", None)
+
+
+Prompt = Annotated[
+    Annotated[PromptFormatter, Tag("templates")]
+    | Annotated[ChatTemplatePrompt, Tag("chat_template")]
+    | Annotated[PromptFile, Tag("file")],
+    Discriminator(
+        _kind_of,
+        custom_error_type="unknown_kind",
+        custom_error_message="The kind of a prompt is templates, chat_template or file",
+    ),
+]
+
+CHAT_TEMPLATE = "chat-template"  # as `--formatter` names it
 
 
 PRESETS: dict[str, PromptFormatter] = {

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from guanaco.errors import Blame
 from guanaco.forms import OneLine, Repo, Revision
-from guanaco.prompts import PromptFormatter
+from guanaco.prompts import Prompt, PromptFormatter
 
 
 class Status(StrEnum):
@@ -96,7 +96,7 @@ class SubmissionRequest(BaseModel):
     )
     name: OneLine | None = Field(default=None, description="Shown on the leaderboard.")
     params: GenerationParams = GenerationParams()
-    formatter: PromptFormatter = PromptFormatter()
+    formatter: Prompt = PromptFormatter()
     dtype: WeightDtype = Field(
         default=WeightDtype.AUTO,
         description="Type of the served weights; auto casts float32 to bfloat16 and keeps anything else.",
@@ -150,7 +150,7 @@ class Submission(BaseModel):
     status: Status
     failure: Failure | None
     params: GenerationParams
-    formatter: PromptFormatter
+    formatter: Prompt
     dtype: WeightDtype
     quantization: Quantization | None
     base_repo: str | None = Field(description="For a LoRA adapter: the repo of the model under it.")

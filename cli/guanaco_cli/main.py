@@ -22,6 +22,7 @@ from guanaco_cli import (
     login,
     plan,
     prepare,
+    prompt,
     recipe,
     submissions,
     submit,
@@ -58,6 +59,7 @@ app = typer.Typer(
 for module in COMMANDS:
     app.add_typer(module.app)
 app.add_typer(keys.app, name="keys", help="API keys: create, list, revoke (admin).")
+app.add_typer(prompt.app, name="prompt", help="Prompts: try one out.")
 
 
 def _print_version(is_wanted: bool) -> None:

@@ -23,9 +23,9 @@ Port = Annotated[int | None, typer.Option("--port", min=0, max=65_535, help="Por
 
 
 def _complete_presets(incomplete: str) -> list[str]:
-    from guanaco.prompts import PRESETS
+    from guanaco.prompts import CHAT_TEMPLATE, PRESETS
 
-    return [name for name in PRESETS if name.startswith(incomplete)]
+    return [name for name in (*PRESETS, CHAT_TEMPLATE) if name.startswith(incomplete)]
 
 
 def _complete_bots(incomplete: str) -> list[str]:
@@ -37,8 +37,8 @@ def _complete_bots(incomplete: str) -> list[str]:
 Formatter = Annotated[
     str,
     typer.Option(
-        metavar="PRESET|FILE",
-        help="Prompt formatter: pygmalion, vicuna, chatml, or a JSON or YAML file.",
+        metavar="PRESET|chat-template|FILE",
+        help="The prompt: pygmalion, vicuna, chatml, chat-template (the model's own), or a JSON or YAML file.",
         autocompletion=_complete_presets,
     ),
 ]

@@ -44,7 +44,7 @@ from guanaco_server.leaderboard.service import LeaderboardService
 from guanaco_server.observability.census import Census, Counts
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.openai.service import OpenAiService
-from guanaco_server.prompts.tokenizers import TokenizerCache
+from guanaco_server.prompts.service import PromptService
 from guanaco_server.routing.policy import LeastFeedbackFirst
 from guanaco_server.routing.replicas import ReplicaChooser
 from guanaco_server.routing.service import RoutingService
@@ -99,10 +99,10 @@ class Platform:
         self.events = EventFeed(self.database)
         self._journal = Journal(self.database, clock, self._changes, self._deployments)
 
-        tokenizers = TokenizerCache(self._store)
+        self._prompts = PromptService(self._store)
         generator = MeasuredReplyGenerator(
             self._model_server,
-            tokenizers,
+            self._prompts,
             ReplicaChooser(settings.replica_max_streams),
             wiring.deadlines(settings),
             self._deployments.replicas,
@@ -131,7 +131,7 @@ class Platform:
         )
         self.previews = PreviewService(self.submissions, self.routing, generator)
         self.openai = OpenAiService(
-            self.routing, self.conversations, self.replies, generator, tokenizers
+            self.routing, self.conversations, self.replies, generator, self._prompts
         )
         self.feedback = FeedbackService(
             self.database,
@@ -164,7 +164,7 @@ class Platform:
                 self._workers.holding if settings.role == "worker" else None,
                 self.metrics,
             ),
-            tokenizers=tokenizers,
+            prompts=self._prompts,
             deployments=self._deployments,
             server_start=ServerStart(
                 self._journal,
@@ -172,14 +172,14 @@ class Platform:
                 ContentChecks(
                     self._journal,
                     self._store,
-                    tokenizers,
+                    self._prompts,
                     self._model_server,
                     settings.reply_timeout_s,
                 ),
                 QuantizationCheck(
                     self._journal,
                     self._store,
-                    tokenizers,
+                    self._prompts.tokenizers,
                     self._model_server,
                     settings.quantization_max_perplexity_ratio,
                 ),
@@ -251,6 +251,7 @@ class Platform:
             stack.push_async_callback(self.database.close)
             await self._prepare_database()
             stack.push_async_callback(self._model_server.close)
+            stack.push_async_callback(self._prompts.close)
             stack.push_async_callback(self.replies.close)
             if self.settings.role != "api":
                 stack.push_async_callback(self._cluster.close)

@@ -2,21 +2,51 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from guanaco.chat import Bot, Sender, Turn
 from guanaco.errors import InvalidFormatter, MessageTooLong
 from guanaco.prompts import PRESETS, PromptFormatter, fill, parse_template
-from guanaco_server.prompts.rendering import render
+from guanaco_server.prompts.counting import TokenCounter
+from guanaco_server.prompts.rendering import Layout, render
+from guanaco_server.prompts.service import with_greeting
+from guanaco_server.prompts.templates import formatter_layout
+from guanaco_server.prompts.truncation import LOW_WATER
+from tests.fixtures.tokenizers import KINDS, counter_of, tokenizer_of
 
 BOT = Bot(name="Nia", memory="PERSONA", prompt="SCENARIO", first_message="Ahoy")
-words = st.lists(st.sampled_from(["a", "bb", "ccc"]), min_size=1, max_size=6).map(" ".join)
+PERSONA = "Nia's Persona: PERSONA\n####\n"
+BREAKS = 60  # of 200 turns, at most; where the prompt was cut anew
+WORDS = [
+    "a",
+    "bb",
+    "ccc",
+    "sea",
+    "lighthouse",
+    "**waves**",
+    "日本",
+    "🦙",
+    "\n",
+    "\nSam:",
+    "<|end|>",
+    "  ",
+]
+words = st.lists(st.sampled_from(WORDS), min_size=1, max_size=12).map(" ".join)
+COUNTERS: dict[str, TokenCounter] = {}
 
 
-def count(text: str) -> int:
-    return len(text.split())
+def counter(kind: str = "word_level") -> TokenCounter:
+    if kind not in COUNTERS:
+        COUNTERS[kind] = counter_of(kind)
+    return COUNTERS[kind]
+
+
+def count(text: str, kind: str = "word_level") -> int:
+    return len(tokenizer_of(kind).encode(text))
 
 
 def turns(*contents: str) -> list[Turn]:
@@ -26,16 +56,14 @@ def turns(*contents: str) -> list[Turn]:
 
 
 def prompt(
-    budget: int, said: list[Turn], bot: Bot = BOT, formatter: PromptFormatter | None = None
+    budget: int,
+    said: list[Turn],
+    bot: Bot = BOT,
+    formatter: PromptFormatter | None = None,
+    kind: str = "word_level",
 ) -> str:
-    return render(
-        formatter=formatter or PromptFormatter(),
-        bot=bot,
-        user_name="Sam",
-        turns=said,
-        count_tokens=count,
-        max_input_tokens=budget,
-    )
+    layout = formatter_layout(formatter or PromptFormatter(), bot, "Sam")
+    return render(layout, with_greeting(bot, said), counter(kind), budget)
 
 
 def test_everything_is_there_in_its_order() -> None:
@@ -45,54 +73,95 @@ def test_everything_is_there_in_its_order() -> None:
     )
 
 
-def test_the_oldest_turns_go_first_then_the_scenario() -> None:
-    said = turns("one", "two", "three")
-    whole = count(prompt(100, said))
-    assert "Ahoy" not in prompt(whole - 1, said)
-    assert "one" in prompt(whole - 2, said)
-    shortest = prompt(count("Nia's Persona: PERSONA #### Sam: three Nia:"), said)
-    assert shortest == "Nia's Persona: PERSONA\n####\nSam: three\nNia:"
+def test_the_oldest_turns_go_in_a_block_then_the_scenario() -> None:
+    said = turns(*("word " * 5 for _ in range(9)))
+    whole = count(prompt(10_000, said))
+    made = prompt(whole, said)
+    assert "Ahoy" not in made  # a few tokens are kept in reserve
+    assert "SCENARIO" in made
+    room = whole - count(PERSONA + "SCENARIO\n<START>\nNia:")
+    assert count(made.split("<START>\n")[1]) <= LOW_WATER * room
+    shortest = prompt(count(PERSONA + "Sam: word word word word word\nNia:"), said)
+    assert shortest == PERSONA + "Sam: word word word word word \nNia:"
 
 
 def test_too_long_a_persona_or_message_is_refused_with_both_figures() -> None:
-    with pytest.raises(MessageTooLong, match="take 23 tokens; this model is given 20"):
+    with pytest.raises(MessageTooLong, match="take 28 tokens; this model is given 20"):
         prompt(20, turns("word " * 17))
 
 
-@given(st.lists(words, min_size=1, max_size=12), st.integers(1, 60))
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=20, deadline=None)
+@given(said=st.lists(words, min_size=1, max_size=14), budget=st.integers(20, 160))
 def test_a_prompt_is_within_its_budget_and_keeps_persona_and_newest_message(
-    contents: list[str], budget: int
+    kind: str, said: list[str], budget: int
 ) -> None:
-    said = turns(*contents)
-    newest = next(turn.content for turn in reversed(said) if turn.sender is Sender.USER)
+    newest = said[-1 - (len(said) % 2 == 0)]
     try:
-        made = prompt(budget, said)
+        made = prompt(budget, turns(*said), kind=kind)
     except MessageTooLong:
+        bare = f"{PERSONA}Sam: {newest}\n" + f"Nia: {said[-1]}\n" * (len(said) % 2 == 0) + "Nia:"
+        assert count(bare, kind) > budget
         return
-    assert count(made) <= budget
-    assert made.startswith("Nia's Persona: PERSONA\n####\n")
+    assert count(made, kind) <= budget
+    assert made.startswith(PERSONA)
     assert f"Sam: {newest}\n" in made
 
 
-@given(st.lists(words, min_size=1, max_size=12), st.integers(1, 60))
-def test_no_more_is_dropped_than_must_be(contents: list[str], budget: int) -> None:
-    said = turns(*contents)
-    everything = prompt(10_000, said)
-    persona, rest = everything.split("SCENARIO", 1)
-    lines = rest.removeprefix("\n<START>\n").removesuffix("\nNia:").split("\n")
-    newest = 1 + (len(contents) % 2 == 0)  # a bot's turn after the newest user message stays too
-    longest_first = [
-        f"{persona}SCENARIO\n<START>\n" + "".join(f"{line}\n" for line in kept) + "Nia:"
-        for kept in (lines[dropped:] for dropped in range(len(lines) - newest + 1))
-    ]
-    fitting = [candidate for candidate in longest_first if count(candidate) <= budget]
-    if fitting:
-        assert prompt(budget, said) == fitting[0]
+@pytest.mark.parametrize("kind", ["gpt_2", "llama_2", "unigram", "word_piece", "far_reaching"])
+@settings(max_examples=2, deadline=None)
+@given(st.integers(0, 1_000), st.integers(700, 1_500))
+def test_over_200_turns_the_prompt_seldom_begins_anew_and_no_turn_comes_back(
+    kind: str, seed: int, budget: int
+) -> None:
+    random = Random(seed)
+    said = [f"{n}. " + " ".join(random.choices(WORDS, k=random.randint(1, 8))) for n in range(399)]
+    before, oldest, new_beginnings = "", -1, 0
+    for end in range(1, len(said) + 1, 2):
+        made = prompt(budget, turns(*said[:end]), kind=kind)
+        new_beginnings += not made.startswith(before.removesuffix("Nia:"))
+        kept = [n for n in range(end) if f": {said[n]}\n" in made]
+        assert kept == list(range(kept[0], end))
+        assert kept[0] >= oldest
+        assert count(made, kind) <= budget
+        before, oldest = made, kept[0]
+    assert 0 < new_beginnings <= BREAKS
+
+
+def test_any_process_finds_the_same_cut() -> None:
+    said = turns(*(f"{n} and some more words" for n in range(301)))
+    layout = formatter_layout(PromptFormatter(), BOT, "Sam")
+    for end in range(1, 302, 2):
+        cold = render(layout, with_greeting(BOT, said[:end]), counter_of("word_level"), 200)
+        assert cold == prompt(200, said[:end])
+
+
+def test_a_scenario_that_a_long_message_pushed_out_stays_out_while_turns_are_cut() -> None:
+    said = turns("Hi", "Hello", "word " * 60, "Well", "Yes", "No", "So")
+    ends = [1, 3, 5, 7]
+    made = [prompt(74, said[:end]) for end in ends]
+    assert ["SCENARIO" in text for text in made] == [True, False, False, False]
+
+
+@pytest.mark.parametrize("kind", ["gpt_2", "far_reaching"])
+def test_a_million_characters_are_cut_without_being_read(kind: str) -> None:
+    said = turns(*(f"{n} " + "word " * 200 for n in range(1_001)))
+    fresh = counter_of(kind)
+    asked: list[str] = []
+    layout = formatter_layout(PromptFormatter(), BOT, "Sam")
+
+    def turn_text(turn: Turn) -> str:
+        asked.append(turn.content)
+        return layout.turn_text(turn)
+
+    watched = Layout(layout.before, layout.after, layout.turn_priority, turn_text)
+    made = render(watched, said, fresh, 1_000)
+    assert count(made, kind) <= 1_000
+    assert sum(map(len, asked)) < 100_000
 
 
 def test_without_a_user_message_every_turn_may_go() -> None:
-    bare = prompt(count("Nia's Persona: PERSONA #### Nia:"), [])
-    assert bare == "Nia's Persona: PERSONA\n####\nNia:"
+    assert prompt(count(PERSONA + "Nia:"), []) == PERSONA + "Nia:"
 
 
 @pytest.mark.parametrize("text", ["{bot_name.__class__}", "{user_name}", "{", "{0!r:>9}", "{{x}}"])

@@ -3,10 +3,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pydantic import TypeAdapter
 
 from guanaco.errors import InvalidFormatter
 from guanaco.formatters import load_formatter
-from guanaco.prompts import PRESETS, PromptFormatter
+from guanaco.prompts import PRESETS, ChatTemplatePrompt, Prompt, PromptFile, PromptFormatter
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -53,3 +54,58 @@ def test_a_name_that_is_nothing_lists_the_presets(tmp_path: Path) -> None:
     assert "chatml" in str(caught.value.hint)
     with pytest.raises(InvalidFormatter, match="cannot be read"):
         load_formatter(tmp_path)
+
+
+def test_the_models_own_template_has_a_name() -> None:
+    assert load_formatter("chat-template") == ChatTemplatePrompt()
+
+
+PARTS = """
+parts:
+  - {name: persona, content: "{{ memory }}"}
+  - {name: chat, each: turn, truncation_priority: 1, content: "{{ name }}: {{ message }}"}
+"""
+
+
+def test_a_file_with_parts_is_a_prompt_file(tmp_path: Path) -> None:
+    path = tmp_path / "prompt.yaml"
+    path.write_text(PARTS)
+    prompt = load_formatter(path)
+    assert isinstance(prompt, PromptFile)
+    assert prompt.turn_part.name == "chat"
+    assert prompt.parts[0].truncation_priority == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (PARTS.replace("each: turn, ", ""), "Exactly one part must have each: turn"),
+        (PARTS.replace("truncation_priority", "priority"), "part 'chat' priority: Extra inputs"),
+        (PARTS.replace("truncation_priority: 1", "truncation_priority: -1"), "part 'chat' truncation_priority: "),
+        (PARTS.replace("name: persona", "name: chat"), "There are 2 parts of the name 'chat'"),
+        (PARTS.replace("name: persona, ", ""), "part 0 name: Field required"),
+        (PARTS.replace("each: turn", "each: turn, role: user"), "'chat' has a role"),
+        (PARTS + "render: chat_template\n", "'persona' needs a role"),
+        (PARTS + "stuff: 1\n", "stuff: Extra inputs"),
+        ("parts: many\n", "parts: Input should be"),
+        ("a: &a [x]\nparts: [*a, *a]\n", "alias"),
+        ("kind: other\n", "The kind of a prompt is templates, chat_template or file"),
+    ],
+)  # fmt: skip
+def test_a_bad_prompt_file_is_one_sentence_with_the_parts_name(
+    tmp_path: Path, content: str, says: str
+) -> None:
+    path = tmp_path / "prompt.yaml"
+    path.write_text(content)
+    with pytest.raises(InvalidFormatter) as caught:
+        load_formatter(path)
+    assert says in caught.value.detail
+    assert "\n" not in caught.value.detail
+
+
+def test_what_is_stored_without_a_kind_is_a_formatter() -> None:
+    stored = PromptFormatter().model_dump(exclude={"kind"})
+    adapter: TypeAdapter[Prompt] = TypeAdapter(Prompt)
+    assert adapter.validate_python(stored) == PromptFormatter()
+    for prompt in (PromptFormatter(), ChatTemplatePrompt()):
+        assert adapter.validate_python(prompt.model_dump(mode="json")) == prompt

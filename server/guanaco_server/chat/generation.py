@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from guanaco.chat import Bot, Timings, Turn, Usage
 from guanaco.errors import ModelTimedOut, ModelUnavailable
 from guanaco_server.deployments.model_server import Chunk, Generation, ModelServer, ModelServerFault
-from guanaco_server.prompts.rendering import render
-from guanaco_server.prompts.tokenizers import TokenizerCache
+from guanaco_server.prompts.service import PromptService
 from guanaco_server.routing.policy import LiveSubmission
 from guanaco_server.routing.replicas import Replica, ReplicaChooser
 
@@ -58,7 +57,7 @@ class ReplyGenerator:
     def __init__(
         self,
         model_server: ModelServer,
-        tokenizers: TokenizerCache,
+        prompts: PromptService,
         replicas: ReplicaChooser,
         deadlines: Deadlines,
         endpoints: Callable[[str], Sequence[str]],
@@ -66,7 +65,7 @@ class ReplyGenerator:
     ) -> None:
         """``endpoints`` are those of a submission's replicas that are ready now."""
         self._model_server = model_server
-        self._tokenizers = tokenizers
+        self._prompts = prompts
         self._replicas = replicas
         self._deadlines = deadlines
         self._endpoints = endpoints
@@ -85,13 +84,13 @@ class ReplyGenerator:
     async def prompt(
         self, live: LiveSubmission, bot: Bot, user_name: str, turns: Sequence[Turn]
     ) -> str:
-        return render(
+        return await self._prompts.render(
             formatter=live.serving.formatter,
+            artifact_key=live.serving.artifact_key,
+            max_input_tokens=live.serving.params.max_input_tokens,
             bot=bot,
             user_name=user_name,
             turns=turns,
-            count_tokens=await self._tokenizers.count_with(live.serving.artifact_key),
-            max_input_tokens=live.serving.params.max_input_tokens,
         )
 
     async def complete(

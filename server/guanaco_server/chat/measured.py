@@ -8,7 +8,7 @@ from contextlib import aclosing
 from guanaco_server.chat.generation import Deadlines, Generated, Pieces, ReplyGenerator
 from guanaco_server.deployments.model_server import Generation, ModelServer
 from guanaco_server.observability.metrics import Metrics
-from guanaco_server.prompts.tokenizers import TokenizerCache
+from guanaco_server.prompts.service import PromptService
 from guanaco_server.routing.policy import LiveSubmission
 from guanaco_server.routing.replicas import ReplicaChooser
 
@@ -17,14 +17,14 @@ class MeasuredReplyGenerator(ReplyGenerator):
     def __init__(
         self,
         model_server: ModelServer,
-        tokenizers: TokenizerCache,
+        prompts: PromptService,
         replicas: ReplicaChooser,
         deadlines: Deadlines,
         endpoints: Callable[[str], Sequence[str]],
         report_fault: Callable[[str], None],
         metrics: Metrics,
     ) -> None:
-        super().__init__(model_server, tokenizers, replicas, deadlines, endpoints, report_fault)
+        super().__init__(model_server, prompts, replicas, deadlines, endpoints, report_fault)
         self._metrics = metrics
 
     async def complete(

@@ -34,12 +34,12 @@ class UtcDateTime(TypeDecorator[datetime]):
 
 
 class Pydantic(TypeDecorator[BaseModel]):
-    """A frozen pydantic model, stored as JSON."""
+    """A frozen pydantic model, or one of several, stored as JSON."""
 
     impl = JsonColumn
     cache_ok = True
 
-    def __init__(self, model: type[BaseModel]) -> None:
+    def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
 

@@ -7,6 +7,7 @@ competition's policy, recorded, and open to a rating; its id comes back, and ``m
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
@@ -28,7 +29,7 @@ from guanaco_server.chat.generation import Generated, Pieces, ReplyGenerator
 from guanaco_server.chat.replies import ReplyEvents, ReplyService
 from guanaco_server.deployments.model_server import Generation
 from guanaco_server.openai.schemas import ChatCompletionRequest, CompletionRequest
-from guanaco_server.prompts.tokenizers import TokenizerCache
+from guanaco_server.prompts.service import PromptService
 from guanaco_server.routing.policy import LiveSubmission
 from guanaco_server.routing.rendezvous import rendezvous
 from guanaco_server.routing.service import RoutingService
@@ -46,13 +47,13 @@ class OpenAiService:
         conversations: ConversationService,
         replies: ReplyService,
         generator: ReplyGenerator,
-        tokenizers: TokenizerCache,
+        prompts: PromptService,
     ) -> None:
         self._routing = routing
         self._conversations = conversations
         self._replies = replies
         self._generator = generator
-        self._tokenizers = tokenizers
+        self._prompts = prompts
 
     def models(self, account: Account) -> list[str]:
         """What the caller may name as a model."""
@@ -73,9 +74,9 @@ class OpenAiService:
     async def complete(self, account: Account, request: CompletionRequest) -> ReplyEvents:
         key = f"{account.id} {request.user} {request.prompt[:KEY_CHARS]}"
         live = _with_params(await self._live(account, request.model, key), request)
-        count = await self._tokenizers.count_with(live.serving.artifact_key)
+        counter = await self._prompts.tokenizers.counter(live.serving.artifact_key)
         room = live.serving.params.max_input_tokens
-        if len(request.prompt) > room and (tokens := count(request.prompt)) > room:
+        if (tokens := await asyncio.to_thread(counter.whole, request.prompt)) > room:
             raise MessageTooLong(
                 f"The prompt has {tokens:,} tokens; this model is given {room:,}.",
                 hint="Shorten it.",

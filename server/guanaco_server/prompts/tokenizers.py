@@ -3,39 +3,69 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Protocol
 
 from tokenizers import Tokenizer
 
 from guanaco.errors import CorruptConfig
-from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.artifacts.tokenizer_json import check_tokenizer
-from guanaco_server.prompts.rendering import CountTokens
+from guanaco_server.prompts.counting import TokenCounter
 
 KEPT = 32  # a tokenizer of 128,000 words takes some 60 MB
+
+
+class SmallFiles(Protocol):
+    """What is needed of an artifact store."""
+
+    async def read(self, key: str, path: str) -> bytes: ...
+
+
+@dataclass(frozen=True)
+class LoadedTokenizer:
+    tokenizer: Tokenizer
+    counter: TokenCounter
 
 
 class TokenizerCache:
     """The most recently used tokenizers; submissions of one commit share one."""
 
-    def __init__(self, store: ArtifactStore) -> None:
+    def __init__(self, store: SmallFiles) -> None:
         self._store = store
-        self._tokenizers: OrderedDict[str, Tokenizer] = OrderedDict()
-
-    async def count_with(self, artifact_key: str) -> CountTokens:
-        """A function that counts the tokens of a prompt as the model server does, special tokens included."""
-        tokenizer = await self.tokenizer(artifact_key)
-        return lambda text: len(tokenizer.encode(text))
+        self._loaded: OrderedDict[str, LoadedTokenizer] = OrderedDict()
 
     async def tokenizer(self, artifact_key: str) -> Tokenizer:
         """CorruptConfig when the file is no tokenizer."""
-        if artifact_key not in self._tokenizers:
+        return (await self._load(artifact_key)).tokenizer
+
+    async def counter(self, artifact_key: str) -> TokenCounter:
+        """Counts the tokens of a prompt as the model server does."""
+        return (await self._load(artifact_key)).counter
+
+    def loaded_counter(self, artifact_key: str) -> TokenCounter | None:
+        """Without waiting: None for a tokenizer that is not in memory."""
+        loaded = self._loaded.get(artifact_key)
+        if loaded is None:
+            return None
+        self._loaded.move_to_end(artifact_key)
+        return loaded.counter
+
+    async def _load(self, artifact_key: str) -> LoadedTokenizer:
+        if artifact_key not in self._loaded:
             content = await self._store.read(artifact_key, "tokenizer.json")
-            self._tokenizers[artifact_key] = await asyncio.to_thread(load_tokenizer, content)
-            if len(self._tokenizers) > KEPT:
-                self._tokenizers.popitem(last=False)
-        self._tokenizers.move_to_end(artifact_key)
-        return self._tokenizers[artifact_key]
+            loaded = await asyncio.to_thread(_load, content)
+            self._loaded.setdefault(artifact_key, loaded)
+            if len(self._loaded) > KEPT:
+                self._loaded.popitem(last=False)
+        self._loaded.move_to_end(artifact_key)
+        return self._loaded[artifact_key]
+
+
+def _load(content: bytes) -> LoadedTokenizer:
+    tokenizer = load_tokenizer(content)
+    return LoadedTokenizer(tokenizer, TokenCounter(tokenizer, json.loads(content)))
 
 
 def load_tokenizer(content: bytes) -> Tokenizer:

@@ -96,9 +96,9 @@ def _templates(folder: Path, config: dict[str, Any]) -> Iterator[str]:
 def _render(template: str, config: dict[str, Any]) -> None:
     """ValueError with what went wrong."""
     try:
-        compiled = _environment().from_string(template)
+        compiled = environment().from_string(template)
         length = 0
-        for piece in compiled.generate(_variables(config)):
+        for piece in compiled.generate(variables(config, MESSAGES)):
             length += len(piece)
             if length > MAX_OUTPUT_CHARS:
                 raise ValueError(f"it writes more than {MAX_OUTPUT_CHARS:,} characters")
@@ -114,16 +114,19 @@ def _render(template: str, config: dict[str, Any]) -> None:
         raise ValueError(f"{type(error).__name__}: {_sentence(error)}") from None
 
 
-def _variables(config: dict[str, Any]) -> dict[str, Any]:
+def variables(config: dict[str, Any], messages: list[dict[str, str]]) -> dict[str, Any]:
+    """What a model server gives a chat template; ``config`` is tokenizer_config.json."""
+
     def text(token: Any) -> Any:
         return token.get("content") if isinstance(token, dict) else token
 
     tokens = {name: text(config[name]) for name in SPECIAL_TOKENS if config.get(name) is not None}
-    given = {"messages": MESSAGES, "tools": None, "documents": None, "add_generation_prompt": True}
+    given = {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": True}
     return tokens | given
 
 
-def _environment() -> ImmutableSandboxedEnvironment:
+def environment() -> ImmutableSandboxedEnvironment:
+    """The sandbox of chat templates. It bounds neither time nor memory: only a process of its own does."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
     )

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.accounts import Role
 from guanaco.errors import IdempotencyConflict, ReportNotFound, SubmissionNotFound
-from guanaco.prompts import PromptFormatter
+from guanaco.prompts import Prompt
 from guanaco.submissions import (
     IN_PROGRESS,
     EventKind,
@@ -49,7 +49,7 @@ class ServingSubmission:
     repo: str
     status: Status
     params: GenerationParams
-    formatter: PromptFormatter
+    formatter: Prompt
     artifact_key: str
     created_at: datetime
 

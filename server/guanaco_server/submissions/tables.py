@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import BigInteger, ForeignKey, Index, String, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
-from guanaco.prompts import PromptFormatter
+from guanaco.prompts import Prompt
 from guanaco.recipes import RecipeOverride
 from guanaco.submissions import (
     EventKind,
@@ -43,7 +43,7 @@ class SubmissionRow(Table):
     status: Mapped[Status] = mapped_column(EnumText(Status), index=True)
     failure: Mapped[Failure | None] = mapped_column(Pydantic(Failure))
     params: Mapped[GenerationParams] = mapped_column(Pydantic(GenerationParams))
-    formatter: Mapped[PromptFormatter] = mapped_column(Pydantic(PromptFormatter))
+    formatter: Mapped[Prompt] = mapped_column(Pydantic(Prompt))
     dtype: Mapped[WeightDtype] = mapped_column(EnumText(WeightDtype), default=WeightDtype.AUTO)
     quantization: Mapped[Quantization | None] = mapped_column(EnumText(Quantization))
     recipe_override: Mapped[RecipeOverride | None] = mapped_column(Pydantic(RecipeOverride))

@@ -30,8 +30,8 @@ from guanaco_server.deployments.model_server import (
     NotANumber,
     Token,
 )
-from guanaco_server.prompts.tokenizers import TokenizerCache
-from guanaco_server.stress.workload import conversation_prompts
+from guanaco_server.prompts.service import PromptService
+from guanaco_server.stress.workload import Prompted, conversation_prompts
 from guanaco_server.submissions.pipeline.journal import Journal, Ticket
 from guanaco_server.submissions.pipeline.vocabulary_checks import check_sizes, check_stopping_words
 
@@ -59,20 +59,20 @@ class ContentChecks:
         self,
         journal: Journal,
         store: ArtifactStore,
-        tokenizers: TokenizerCache,
+        prompts: PromptService,
         model_server: ModelServer,
         deadline_s: float,
     ) -> None:
         self._journal = journal
         self._store = store
-        self._tokenizers = tokenizers
+        self._prompts = prompts
         self._model_server = model_server
         self._deadline_s = deadline_s
 
     async def check_files(self, ticket: Ticket, submission: Submission) -> None:
         """Before the model is served: its artifact's files alone."""
         assert submission.artifact_key is not None, "the serialize stage is done"
-        tokenizer = await self._tokenizers.tokenizer(submission.artifact_key)
+        tokenizer = await self._prompts.tokenizers.tokenizer(submission.artifact_key)
         config = await self._read_json(submission.artifact_key, "config.json")
         generation = await self._read_json(submission.artifact_key, "generation_config.json")
         sizes = await asyncio.to_thread(check_sizes, tokenizer, config, generation)
@@ -97,8 +97,8 @@ class ContentChecks:
     async def _check_ends(self, ticket: Ticket, submission: Submission, endpoint: str) -> None:
         assert submission.artifact_key is not None, "the serialize stage is done"
         params = submission.params
-        count_tokens = await self._tokenizers.count_with(submission.artifact_key)
-        prompts = conversation_prompts(submission.formatter, params, count_tokens)[:OWN_PROBES]
+        prompted = Prompted(submission.formatter, submission.artifact_key, params)
+        prompts = (await conversation_prompts(self._prompts, prompted))[:OWN_PROBES]
         probes = await asyncio.gather(
             *(
                 self._probe(endpoint, Generation(submission.id, prompt, params))

@@ -19,10 +19,11 @@ from guanaco_server.artifacts.hub.hub import Hub, RepoSnapshot
 from guanaco_server.artifacts.service import ArtifactService
 from guanaco_server.deployments.scaling.capacity import capacity_shown
 from guanaco_server.deployments.service import DeploymentService
-from guanaco_server.prompts.tokenizers import TokenizerCache
+from guanaco_server.prompts.service import PromptService
 from guanaco_server.stress.service import StressService
-from guanaco_server.stress.workload import conversation_prompts
+from guanaco_server.stress.workload import Prompted, conversation_prompts
 from guanaco_server.submissions.pipeline.journal import Journal, Ticket
+from guanaco_server.submissions.pipeline.prompt_check import check_prompt
 from guanaco_server.submissions.pipeline.readiness import ServerStart
 
 Facts = dict[str, Any]
@@ -36,7 +37,7 @@ class StageParts:
     hub: Hub
     limits: CheckLimits
     artifacts: ArtifactService
-    tokenizers: TokenizerCache
+    prompts: PromptService
     deployments: DeploymentService
     server_start: ServerStart
     stress: StressService
@@ -52,7 +53,8 @@ async def resolve(parts: StageParts, ticket: Ticket, submission: Submission) -> 
 
 
 async def check(parts: StageParts, ticket: Ticket, submission: Submission) -> Facts:
-    _, model = await _checked(parts, submission)
+    snapshot, model = await _checked(parts, submission)
+    await check_prompt(parts.hub, snapshot, model, parts.prompts, submission.formatter)
     if model.adapter and model.base:
         await parts.journal.log(
             ticket,
@@ -97,8 +99,9 @@ async def deploy(parts: StageParts, ticket: Ticket, submission: Submission) -> F
 async def stress(parts: StageParts, ticket: Ticket, submission: Submission) -> Facts:
     assert submission.artifact_key is not None, "the serialize stage is done"
     endpoint = await parts.server_start.require_ready(submission.id)
-    count_tokens = await parts.tokenizers.count_with(submission.artifact_key)
-    prompts = conversation_prompts(submission.formatter, submission.params, count_tokens)
+    prompts = await conversation_prompts(
+        parts.prompts, Prompted(submission.formatter, submission.artifact_key, submission.params)
+    )
     profile = parts.stress.profile
     await parts.journal.log(
         ticket,

@@ -1,0 +1,145 @@
+"""What rendering a prompt costs: cached, with a new turn, and beside bisecting the whole prompt as it once was.
+
+    make bench-prompts
+
+A byte-level BPE tokenizer trained on the demo's corpus, turns of 100 characters, the default formatter. The best of
+several rounds, for other processes share the machine. Prints a table, then one line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from guanaco.chat import Bot, Sender, Turn
+from guanaco.prompts import PromptFormatter
+from guanaco_server.demo.tiny_repo import make_tiny_repo
+from guanaco_server.prompts.chat_templates import ChatTemplate, ChatTemplateCounter
+from guanaco_server.prompts.counting import TokenCounter
+from guanaco_server.prompts.rendering import Layout, render
+from guanaco_server.prompts.service import chat_layout
+from guanaco_server.prompts.template_process import TemplateProcess
+from guanaco_server.prompts.templates import formatter_layout
+
+ROUNDS = 60
+WORDS = [
+    "the",
+    "sea",
+    "is",
+    "wide",
+    "and",
+    "I",
+    "have",
+    "been",
+    "there",
+    "once",
+    "you",
+    "know",
+    "what",
+    "makes",
+    "me",
+    "smile",
+    "old",
+    "maps",
+]
+BOT = Bot(name="Nia", memory="Nia keeps a lighthouse. " * 10, prompt="You: Hi\nNia: Hello there.")
+CHATML = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
+BUDGETS = {"20 turns, all fit": (20, 4_096), "20 turns, cut": (20, 700), "200 turns, cut": (200, 4_096)}  # fmt: skip
+
+
+def main() -> None:
+    tokenizer = _tokenizer()
+    content = json.loads(tokenizer.to_str())
+    turns = _conversation(204)
+    layout = formatter_layout(PromptFormatter(), BOT, "Sam")
+    figures = {
+        name: _figures(layout, turns, count, budget, tokenizer, TokenCounter(tokenizer, content))
+        for name, (count, budget) in BUDGETS.items()
+    }
+    figures["chat template, 20 turns"] = _chat_template(turns, TokenCounter(tokenizer, content))
+    print(f"{'µs':28} {'cached':>9} {'new turn':>9} {'cold':>9} {'bisection':>10}")
+    for name, row in figures.items():
+        cells = (f"{row[key]:>9,.0f}" if key in row else " " * 9 for key in ("cached", "new", "cold", "bisection"))  # fmt: skip
+        print(f"{name:28} {' '.join(cells)}")
+    print(json.dumps({"microseconds": figures}))
+
+
+def _figures(
+    layout: Layout,
+    turns: Sequence[Turn],
+    count: int,
+    budget: int,
+    tokenizer: Tokenizer,
+    counter: TokenCounter,
+) -> dict[str, float]:
+    said = turns[: count + 1]
+    cold = _seconds(lambda: render(layout, said, counter, budget))
+    cached = _best(lambda: render(layout, said, counter, budget))
+    new = []
+    for end in range(count - 19, count + 1):  # each adds a reply and a message
+        fresh = [*said[:end], *_conversation(2, seed=end)]
+        new.append(_seconds(lambda fresh=fresh: render(layout, fresh, counter, budget)))  # type: ignore[misc]
+    old = _best(lambda: _bisected(layout, said, tokenizer, budget), repeats=3)
+    figures = {"cached": cached, "new": min(new), "cold": cold, "bisection": old}
+    return {name: round(seconds * 1e6, 1) for name, seconds in figures.items()}
+
+
+def _chat_template(turns: Sequence[Turn], counter: TokenCounter) -> dict[str, float]:
+    process = TemplateProcess()
+    try:
+        template = ChatTemplateCounter(ChatTemplate(CHATML, {}, process), counter)
+        layout, said = chat_layout(BOT), turns[:21]
+        cold = _seconds(lambda: template.render(layout, said, 4_096))
+        cached = _best(lambda: template.render(layout, said, 4_096))
+        return {"cached": round(cached * 1e6, 1), "cold": round(cold * 1e6, 1)}
+    finally:
+        process.close()
+
+
+def _bisected(layout: Layout, turns: Sequence[Turn], tokenizer: Tokenizer, budget: int) -> str:
+    """As prompts were cut before: the most turns that fit, each try tokenized as a whole."""
+    rendered = [layout.turn_text(turn) for turn in turns]
+    before, after = ("".join(part.text for part in parts) for parts in layout.kept(0))
+    low, high = 0, len(rendered) - 1
+    while low < high:
+        middle = (low + high) // 2
+        if len(tokenizer.encode(before + "".join(rendered[middle:]) + after)) <= budget:
+            high = middle
+        else:
+            low = middle + 1
+    return before + "".join(rendered[low:]) + after
+
+
+@lru_cache
+def _tokenizer() -> Tokenizer:
+    with tempfile.TemporaryDirectory() as folder:
+        make_tiny_repo(Path(folder))
+        return Tokenizer.from_file(str(Path(folder) / "tokenizer.json"))
+
+
+def _conversation(count: int, seed: int = 0) -> list[Turn]:
+    words, senders = random.Random(seed), (Sender.USER, Sender.BOT)
+    texts = (" ".join(words.choices(WORDS, k=40))[:100] for _ in range(count))
+    return [Turn(sender=senders[n % 2], content=text) for n, text in enumerate(texts)]
+
+
+def _best(work: Callable[[], object], repeats: int = 10) -> float:
+    return min(_seconds(work, repeats) for _ in range(ROUNDS))
+
+
+def _seconds(work: Callable[[], object], repeats: int = 1) -> float:
+    began = time.perf_counter()
+    for _ in range(repeats):
+        work()
+    return (time.perf_counter() - began) / repeats
+
+
+if __name__ == "__main__":
+    main()

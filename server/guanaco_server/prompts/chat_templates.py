@@ -1,0 +1,199 @@
+"""A model's own chat template: which shape of conversation it takes, and prompts made by it, cut to a budget.
+
+    own system message, any order   →  own system message, a user first   →  the system's text in the first user message
+
+The first shape in which the template shows everything that was said is the template's. Which turns are kept is decided by
+sums as for the other prompts, with each message's own tokens and what the template was seen to put around one;
+the template is then rendered once, and its text counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from guanaco.chat import Sender, Turn
+from guanaco.errors import BadChatTemplate, PromptFailed
+from guanaco_server.artifacts.repo_json import parse_object
+from guanaco_server.prompts.counting import TokenCounter
+from guanaco_server.prompts.rendering import (
+    Layout,
+    Part,
+    history_of,
+    shorter_cuts,
+    too_long,
+)
+from guanaco_server.prompts.template_process import (
+    Job,
+    TemplateFault,
+    TemplateOverrun,
+    TemplateProcess,
+)
+from guanaco_server.prompts.truncation import Cut, Frame, find_cut
+from guanaco_server.serializer.chat_template import (
+    CONFIG_NAME,
+    MAX_TEMPLATE_BYTES,
+    TEMPLATE_NAME,
+    variables,
+)
+
+WHAT = "The model's chat template"
+FILES = (TEMPLATE_NAME, CONFIG_NAME)
+Message = dict[str, str]
+Said = tuple[str, str]  # role and text
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a template wants of a conversation."""
+
+    has_system: bool
+    begins_with_user: bool
+
+    def messages(self, said: Sequence[Said]) -> list[Message]:
+        """With neighbours of one role as one message."""
+        system = [text for role, text in said if role == "system" and text]
+        turns = [(role, text) for role, text in said if role != "system" and text]
+        if self.begins_with_user:
+            while turns and turns[0][0] == "assistant":
+                system.append(turns.pop(0)[1])
+        if system and self.has_system:
+            turns.insert(0, ("system", "\n".join(system)))
+        elif system:
+            turns.insert(0, ("user", "\n".join(system)))
+        grouped = groupby(turns, key=lambda turn: turn[0])
+        return [{"role": r, "content": "\n".join(text for _, text in same)} for r, same in grouped]
+
+
+SHAPES = (Shape(True, False), Shape(True, True), Shape(False, True))
+PROBE: tuple[Said, ...] = (
+    ("system", "Persona."),
+    ("assistant", "Greeting."),
+    ("user", "Question."),
+    ("assistant", "Answer."),
+    ("user", "Another."),
+)
+
+
+def read_template(files: dict[str, bytes]) -> tuple[str, dict[str, Any]] | None:
+    """The template and tokenizer_config.json, of those of FILES that there are; None if there is no template."""
+    raw = files.get(CONFIG_NAME)
+    config = parse_object(CONFIG_NAME, raw) if raw is not None else {}
+    own = files.get(TEMPLATE_NAME)
+    if own is not None:
+        template: Any = own[:MAX_TEMPLATE_BYTES].decode("utf-8", "replace")
+    else:
+        template = config.get("chat_template")
+        if isinstance(template, list):
+            named = {e.get("name"): e.get("template") for e in template if isinstance(e, dict)}
+            template = named.get("default")
+    return (template, config) if isinstance(template, str) and template else None
+
+
+class ChatTemplate:
+    """Of one artifact. BadChatTemplate when there is no shape in which it shows a conversation. Blocks."""
+
+    def __init__(self, source: str, config: dict[str, Any], process: TemplateProcess) -> None:
+        self._source = source
+        self._config = config
+        self._process = process
+        self.shape = self._find_shape()
+
+    def text(self, said: Sequence[Said]) -> str:
+        """The prompt up to where the model goes on; PromptFailed when the template refuses the conversation."""
+        try:
+            return self._render(self.shape.messages(said))
+        except TemplateFault as fault:
+            raise PromptFailed(WHAT, str(fault)) from None
+
+    def _find_shape(self) -> Shape:
+        why = "it leaves out what was said"
+        for shape in SHAPES:
+            try:
+                text = self._render(shape.messages(PROBE))
+            except TemplateOverrun as fault:
+                why = str(fault)
+                break
+            except TemplateFault as fault:
+                why = str(fault)
+            else:
+                if all(said in text for _, said in PROBE):
+                    return shape
+        raise BadChatTemplate(
+            f"{WHAT} cannot be rendered: {why}.",
+            hint="Submit with another --formatter, or put the template right.",
+        )
+
+    def _render(self, messages: list[Message]) -> str:
+        return self._process.render([Job(self._source, variables(self._config, messages))])[0]
+
+
+class ChatTemplateCounter:
+    """A chat template with the tokens that it puts around messages."""
+
+    def __init__(self, template: ChatTemplate, counter: TokenCounter) -> None:
+        self._template = template
+        self._counter = counter
+        word = counter.alone(PROBE[2][1])
+        short = self._count(PROBE[2:3])
+        pair = self._count(PROBE[2:]) - short - sum(counter.alone(text) for _, text in PROBE[3:])
+        self._around_turn = max(0, -(-pair // 2))
+        self._around_all = max(0, short - word)
+        system = self._count([PROBE[0], PROBE[2]]) - short - counter.alone(PROBE[0][1])
+        self._around_part = max(1, system)
+
+    def render(self, layout: Layout, turns: Sequence[Turn], budget: int) -> str:
+        """The prompt, of at most ``budget`` tokens; MessageTooLong if what is never cut is longer."""
+        texts: dict[int, str] = {}
+
+        def text(index: int) -> str:
+            if index not in texts:
+                texts[index] = layout.turn_text(turns[index])
+            return texts[index]
+
+        def tokens(begin: int) -> list[int]:
+            return [
+                self._around_turn + self._counter.count_inside(text(index))
+                for index in range(begin, len(turns))
+            ]
+
+        history = history_of(turns, tokens)
+        frame = self._counter.kept_for(layout, lambda: self._frame(layout))
+        cut = find_cut(history, frame, self._counter.sure(budget))
+        for shorter in (cut, *shorter_cuts(cut, frame, history)):
+            said = list(_said(layout, shorter, turns, text))
+            prompt = self._without_double_begin(self._template.text(said))
+            length = self._counter.count(prompt)
+            if length <= budget:
+                return prompt
+        raise too_long(length, budget)
+
+    def _frame(self, layout: Layout) -> Frame:
+        sizes = []
+        for dropped in range(len(layout.droppable) + 1):
+            parts = [part for side in layout.kept(dropped) for part in side if part.text]
+            inside = sum(self._counter.count_inside(part.text) for part in parts)
+            sizes.append(self._around_all + inside + self._around_part * len(parts))
+        return Frame(sizes, layout.eager, are_turns_kept=layout.turn_priority == 0)
+
+    def _count(self, said: Sequence[Said]) -> int:
+        return self._counter.count(self._without_double_begin(self._template.text(said)))
+
+    def _without_double_begin(self, text: str) -> str:
+        """The model server puts the tokenizer's own beginning before every prompt; most templates write it too."""
+        begin = self._counter.begin
+        return text.removeprefix(begin) if begin else text
+
+
+def _said(layout: Layout, cut: Cut, turns: Sequence[Turn], text: Any) -> Iterator[Said]:
+    before, after = layout.kept(cut.dropped)
+    yield from _parts_said(before)
+    for index in range(cut.first, len(turns)):
+        yield "assistant" if turns[index].sender is Sender.BOT else "user", text(index)
+    yield from _parts_said(after)
+
+
+def _parts_said(parts: Sequence[Part]) -> Iterator[Said]:
+    yield from ((part.role, part.text) for part in parts)

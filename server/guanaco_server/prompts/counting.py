@@ -1,0 +1,168 @@
+"""Token counts of prompts, kept by message: exact, and a turn costs only its new text.
+
+A text is cut into chunks at its lines' ends (breaks.py says where, and why the sum over neighbours is exact), and
+what is kept is, for two neighbours, how many tokens the second adds to the first. Where the tokenizer leaves
+a doubt, ``is_exact`` says so, and whoever needs the figure counts the whole text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
+
+from tokenizers import Tokenizer
+
+from guanaco_server.prompts.breaks import Breaks, find_breaks
+from guanaco_server.prompts.lru import Generations
+
+T = TypeVar("T")
+
+KEPT_CHARS = 4_000_000  # of one tokenizer: 40,000 messages of 100 characters
+ENTRY_CHARS = 100  # what an entry costs beside its text
+UNSURE = 12  # 8 %: by so much sums may be wrong where nothing is claimed of a tokenizer
+PROBES = ("a", "a b\na: b\n")
+
+
+class Piece(NamedTuple):
+    """A text that may stand anywhere in a prompt: its outer chunks, and what those after the first one add."""
+
+    text: str
+    first: str
+    last: str
+    inner: int
+    is_exact: bool
+
+
+EMPTY = Piece("", "", "", 0, True)
+
+
+class Step(NamedTuple):
+    """What a piece adds to a prompt that ends with another, or what several are together."""
+
+    tokens: int
+    is_exact: bool
+
+
+class TokenCounter:
+    """Of one tokenizer. Threads may share it: at worst, one counts again what another has counted."""
+
+    def __init__(self, tokenizer: Tokenizer, content: dict[str, Any]) -> None:
+        self._tokenizer = tokenizer
+        self.special_tokens = tokenizer.num_special_tokens_to_add(False)
+        ends = tokenizer.encode("").tokens
+        self.begin = ends[0] if ends else ""  # the text of the token that every prompt begins with
+        self._breaks = find_breaks(content) if self._adds_the_same_to_all() else Breaks()
+        self._kept: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+        self._alone: Generations[str, int] = Generations(KEPT_CHARS)
+        self._pieces: Generations[str, Piece] = Generations(KEPT_CHARS)
+        self._steps: Generations[tuple[str, str], Step] = Generations(KEPT_CHARS)
+
+    def whole(self, text: str) -> int:
+        """As the model server counts it, special tokens included; the whole text is read."""
+        return len(self._tokenizer.encode(text))
+
+    def count(self, text: str) -> int:
+        """The same, by what is known of its lines."""
+        if not text:
+            return self.special_tokens
+        tokens, is_exact = self.sequence([self.piece(text)])
+        return tokens if is_exact else self.whole(text)
+
+    def sure(self, budget: int) -> int:
+        """What sums may come to so that the whole keeps to the budget, as good as always."""
+        return budget if self._breaks.is_sure else budget - budget // UNSURE
+
+    def count_inside(self, text: str) -> int:
+        """Of a text within a prompt, as near as it can be told alone."""
+        piece = self.piece(text)
+        return self.alone(piece.first) + piece.inner if text else 0
+
+    def sequence(self, pieces: Sequence[Piece]) -> Step:
+        """Of pieces, one after the other, special tokens included."""
+        pieces = [piece for piece in pieces if piece.text]
+        if not pieces:
+            return Step(self.special_tokens, True)
+        first = pieces[0]
+        tokens = self.special_tokens + self.alone(first.first) + first.inner
+        is_exact = first.is_exact
+        for left, right in pairwise(pieces):
+            step = self.step(left, right)
+            tokens += step.tokens
+            is_exact = is_exact and step.is_exact
+        return Step(tokens, is_exact)
+
+    def piece(self, text: str) -> Piece:
+        known = self._pieces.find(text)
+        if known is not None:
+            return known
+        if not text:
+            return EMPTY
+        chunks = self._breaks.split(text)
+        inner, is_exact = 0, True
+        for left, right in pairwise(chunks):
+            tokens, is_break = self._chunk_step(left, right)
+            inner += tokens
+            is_exact = is_exact and is_break
+        piece = Piece(text, chunks[0], chunks[-1], inner, is_exact)
+        self._pieces.keep(text, piece, len(text) + ENTRY_CHARS)
+        return piece
+
+    def step(self, left: Piece, right: Piece) -> Step:
+        """What ``right`` adds to a prompt that ends with ``left``."""
+        if not right.text:
+            return Step(0, True)
+        if not left.text:
+            return Step(self.alone(right.first) + right.inner, False)
+        tokens, is_break = self._chunk_step(left.last, right.first)
+        return Step(tokens + right.inner, is_break and right.is_exact)
+
+    def follow(self, left: Piece, texts: Iterable[str]) -> tuple[list[Piece], list[Step]]:
+        """The pieces of texts that follow each other, and what each adds to the one before.
+
+        Every turn of every prompt comes by here, so what is known costs two look-ups and no call.
+        """
+        pieces, steps = [], []
+        known_piece, known_step = self._pieces.get, self._steps.get
+        for text in texts:
+            entry = known_piece(text)
+            piece = entry[0] if entry else self.piece(text)
+            pair = known_step((left.last, piece.first))
+            is_simple = pair and not piece.inner and piece.is_exact
+            steps.append(pair[0] if pair and is_simple else self.step(left, piece))
+            pieces.append(piece)
+            left = piece
+        return pieces, steps
+
+    def kept_for(self, key: object, make: Callable[[], T]) -> T:
+        """What ``make`` counted once, for as long as the key lives."""
+        known: T | None = self._kept.get(key)
+        if known is None:
+            known = self._kept[key] = make()
+        return known
+
+    def alone(self, chunk: str) -> int:
+        """Without the special tokens that are put around a whole text."""
+        count = self._alone.find(chunk)
+        if count is None:
+            count = len(self._tokenizer.encode(chunk, add_special_tokens=False))
+            self._alone.keep(chunk, count, len(chunk) + ENTRY_CHARS)
+        return count
+
+    def _chunk_step(self, left: str, right: str) -> Step:
+        key = (left, right)
+        step = self._steps.find(key)
+        if step is None:
+            both = len(self._tokenizer.encode(left + right, add_special_tokens=False))
+            step = Step(max(0, both - self.alone(left)), self._breaks.is_break(left, right))
+            self._steps.keep(key, step, len(right) + ENTRY_CHARS)
+        return step
+
+    def _adds_the_same_to_all(self) -> bool:
+        """Whether the special tokens around a text are as many for each; a post-processor might repeat the text."""
+        return all(
+            self.whole(text)
+            == self.special_tokens + len(self._tokenizer.encode(text, add_special_tokens=False))
+            for text in PROBES
+        )

@@ -1,0 +1,177 @@
+"""Which turns a prompt keeps: cut in blocks, so that its beginning stays the same for many turns.
+
+    |persona|scenario|  turns …                          |reply:|
+             dropped    ^ the cut stays put while the prompt grows, and when the budget is passed
+             last         it goes on until LOW_WATER of the room for turns is taken
+
+The cut depends on the history alone: the turns are replayed, so every gateway process finds the same, and it never
+moves back. Its decisions rest on sums of the turns' own counts, which only grow, with RESERVE tokens to spare
+for the places where pieces meet; whether the finished prompt keeps to the budget is for the caller to see.
+
+A history of any length costs the same: once in EPOCH_CHARS characters for each token of the budget, the cut is
+set as if the prompt were full, by what is newest alone, and replaying begins at the last such turn. That moves no
+cut back either: an earlier one left LOW_WATER of the room to older turns, and this one leaves as much to newer ones.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+LOW_WATER = 0.65
+RESERVE = 4  # tokens; where two pieces meet, one more or fewer is common
+EPOCH_CHARS = 16  # for each token of the budget: some four prompts
+
+
+@dataclass(frozen=True)
+class Cut:
+    """``first`` is the oldest turn kept; of the parts that may go, the first ``dropped`` are gone."""
+
+    first: int
+    dropped: int
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What is around the turns. ``sizes[n]`` are its tokens with the first n of its droppable parts gone.
+
+    ``eager`` of these go before any turn does.
+    """
+
+    sizes: Sequence[int]
+    eager: int
+    are_turns_kept: bool = False  # the turns are never cut
+
+
+@dataclass(frozen=True)
+class History:
+    """Turns by their characters, which of them are a user's, and what each one adds in tokens; all oldest first.
+
+    ``tokens(begin)`` is of those from ``begin`` on, and is asked for no more than is needed.
+    """
+
+    chars: Sequence[int]
+    is_user: Sequence[bool]
+    tokens: Callable[[int], Sequence[int]]
+
+    def newest_user(self) -> int:
+        """Where the newest user message is; behind the last turn if there is none."""
+        for index in range(len(self.is_user) - 1, -1, -1):
+            if self.is_user[index]:
+                return index
+        return len(self.is_user)
+
+
+def find_cut(history: History, frame: Frame, budget: int) -> Cut:
+    """The cut of the newest prompt. It may still be too long: persona and newest message are never cut."""
+    return _Replay(history, frame, budget).run()
+
+
+class _Replay:
+    def __init__(self, history: History, frame: Frame, budget: int) -> None:
+        self._history = history
+        self._frame = frame
+        self._budget = budget
+        self._moments = _moments(history)
+        self._origin = 0
+        self._sums = [0]  # tokens of the turns from the origin on: one more entry than turns
+
+    def run(self) -> Cut:
+        if not self._moments:
+            return self._fit(Cut(0, 0), -1, 0)
+        begin = self._last_epoch()
+        if begin is None:
+            self._sum_from(0)
+            cut, after = Cut(0, 0), 0
+        else:
+            moment = self._moments[begin]
+            self._sum_from(self._reach_back(moment))
+            cut, after = self._begin_epoch(moment), begin + 1
+        while (after := self._next_overflow(cut, after)) < len(self._moments):
+            cut = self._advance(cut, self._moments[after])
+            after += 1
+        return cut
+
+    def _last_epoch(self) -> int | None:
+        """Of the moments, the last one before which a multiple of the epoch's length was passed."""
+        length = EPOCH_CHARS * self._budget
+        chars = self._history.chars
+        total = sum(chars)
+        if total < length or self._frame.are_turns_kept:
+            return None
+        end = len(chars)
+        sums = []
+        for moment in reversed(self._moments):
+            total -= sum(chars[moment + 1 : end])
+            end = moment + 1
+            sums.append(total // length)
+            if len(sums) > 1 and sums[-1] < sums[-2]:
+                return len(self._moments) - len(sums) + 1
+        return 0 if sums[-1] else None
+
+    def _reach_back(self, moment: int) -> int:
+        """The turn from which on the room is surely full at that moment."""
+        begin, newer = moment, len(self._history.chars) - moment - 1
+        while begin:
+            begin = max(0, moment - 2 * (moment - begin) - 4)
+            tokens = self._history.tokens(begin)
+            if sum(tokens[: len(tokens) - newer]) > self._budget:
+                break
+        return begin
+
+    def _sum_from(self, origin: int) -> None:
+        self._origin = origin
+        self._sums = list(accumulate(self._history.tokens(origin), initial=0))
+
+    def _begin_epoch(self, moment: int) -> Cut:
+        eager = self._frame.eager
+        return self._fit(Cut(self._low_water(eager, moment), eager), moment, self._newest(moment))
+
+    def _next_overflow(self, cut: Cut, after: int) -> int:
+        limit = self._budget - RESERVE - self._frame.sizes[cut.dropped]
+        turn = bisect_right(self._sums, limit + self._sums[cut.first - self._origin])
+        return max(after, bisect_left(self._moments, turn - 1 + self._origin))
+
+    def _advance(self, cut: Cut, moment: int) -> Cut:
+        dropped = cut.dropped
+        while dropped < self._frame.eager and not self._fits(Cut(cut.first, dropped), moment):
+            dropped += 1
+        cut = Cut(cut.first, dropped)
+        if not self._fits(cut, moment) and not self._frame.are_turns_kept:
+            cut = Cut(max(cut.first, self._low_water(dropped, moment)), dropped)
+        return self._fit(cut, moment, self._newest(moment))
+
+    def _fit(self, cut: Cut, moment: int, newest: int) -> Cut:
+        """With nothing left to cut but what is dropped last, drop that."""
+        while cut.dropped < len(self._frame.sizes) - 1 and not self._fits(cut, moment):
+            if cut.first < newest and not self._frame.are_turns_kept:
+                break
+            cut = Cut(cut.first, cut.dropped + 1)
+        return cut
+
+    def _fits(self, cut: Cut, moment: int) -> bool:
+        turns = self._sums[moment + 1 - self._origin] - self._sums[cut.first - self._origin]
+        return self._frame.sizes[cut.dropped] + turns + RESERVE <= self._budget
+
+    def _low_water(self, dropped: int, moment: int) -> int:
+        """The oldest turn from which on at most LOW_WATER of the room is taken; the newest user message at last."""
+        room = self._budget - self._frame.sizes[dropped] - RESERVE
+        least = self._sums[moment + 1 - self._origin] - int(LOW_WATER * max(0, room))
+        return min(bisect_left(self._sums, least) + self._origin, self._newest(moment))
+
+    def _newest(self, moment: int) -> int:
+        """What must stay at that moment begins there."""
+        if self._history.is_user[moment]:
+            return moment
+        return self._history.newest_user()
+
+
+def _moments(history: History) -> list[int]:
+    """The turns at which a prompt was made: every user message, and the last turn."""
+    moments = [index for index, is_user in enumerate(history.is_user) if is_user]
+    last = len(history.is_user) - 1
+    if last >= 0 and (not moments or moments[-1] != last):
+        moments.append(last)
+    return moments

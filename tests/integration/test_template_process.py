@@ -1,0 +1,88 @@
+"""Hostile templates: whatever they do, the process that renders them answers or is ended, and the next is served."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from guanaco_server.prompts.template_process import Job, TemplateFault, TemplateProcess
+
+HELLO = Job("Hello {{ name }}", {"name": "Sam"})
+
+
+@pytest.fixture
+def process() -> Iterator[TemplateProcess]:
+    process = TemplateProcess()
+    yield process
+    process.close()
+
+
+def test_jobs_are_rendered_in_their_order(process: TemplateProcess) -> None:
+    assert process.render([HELLO, Job("{{ 1 + 1 }}\n", {})]) == ["Hello Sam", "2"]
+    assert process.render([Job("{{ 1 + 1 }}\n", {}, is_strict=True)]) == ["2\n"]
+    assert process.render([]) == []
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}",
+        "{% macro f(n) %}{{ f(n - 1) if n }}{{ f(n - 1) if n }}{% endmacro %}{{ f(60) }}",
+        "{% macro f() %}{{ caller() }}{% endmacro %}{% for i in range(99999) %}{% for j in range(99999) %}{% call f() %}x{% endcall %}{% endfor %}{% endfor %}",
+        "{{ 10 ** (10 ** 9) }}",
+        "{{ ('x' * 10 ** 8 * 10 ** 8) | length }}",
+        "{% set ns = namespace(s='x') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}{{ ns.s | length }}",
+        "{{ '%099999999999d' % 1 }}",
+        "{{ '{:>99999999999}'.format(1) }}",
+        "{{ 'x'.center(10 ** 12) }}",
+        "{{ ('a' * 30) is filter }}{{ lipsum(n=10 ** 9) }}",
+        "{% for i in range(90000) %}{{ 'x' * 1000 }}{% endfor %}",
+        "{{ ''.__class__.__mro__ }}",
+        "{{ name.__init__.__globals__ }}",
+        "{{ cycler.__init__.__globals__.os.popen('id').read() }}",
+        "{{ '{0.__class__.__base__.__subclasses__}'.format('') }}",
+        "{{ messages.append(1) }}{{ nothing.at.all }}",
+        "{% include '/etc/passwd' %}",
+        "{{ " + "(" * 5_000 + ")" * 5_000 + " }}",
+        "{% if %}",
+    ],
+)
+def test_a_hostile_template_is_refused_and_the_next_one_served(
+    process: TemplateProcess, template: str
+) -> None:
+    began = time.monotonic()
+    with pytest.raises(TemplateFault) as fault:
+        process.render([Job(template, {"name": "x", "messages": []})])
+    assert "\n" not in str(fault.value)
+    assert time.monotonic() - began < 30
+    assert process.render([HELLO]) == ["Hello Sam"]
+
+
+def test_a_template_that_took_too_long_is_not_tried_again_at_once(process: TemplateProcess) -> None:
+    endless = Job(
+        "{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}", {}
+    )
+    with pytest.raises(TemplateFault, match=r"more than 0\.5 s"):
+        process.render([endless])
+    with pytest.raises(TemplateFault, match="a moment ago") as refused:
+        process.render([HELLO, endless])
+    assert refused.value.job == 1
+
+
+def test_an_unknown_variable_of_a_strict_template_is_named(process: TemplateProcess) -> None:
+    with pytest.raises(TemplateFault, match="'nmae' is undefined") as fault:
+        process.render([HELLO, Job("{{ nmae }}", {"name": "x"}, is_strict=True)])
+    assert fault.value.job == 1
+
+
+def test_the_child_has_no_secrets(
+    process: TemplateProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    process.render([HELLO])
+    child = process._child
+    assert child is not None
+    assert "hf_secret" not in Path(f"/proc/{child.pid}/environ").read_text()
