@@ -15,6 +15,8 @@ from guanaco_server.accounts import api as accounts_api
 from guanaco_server.accounts.auth import Auth
 from guanaco_server.body_limit import BodyLimit
 from guanaco_server.chat import api as chat_api
+from guanaco_server.compat import api as compat_api
+from guanaco_server.compat.service import OldClientService
 from guanaco_server.competitions import api as competitions_api
 from guanaco_server.costs import api as costs_api
 from guanaco_server.feedback import api as feedback_api
@@ -64,8 +66,20 @@ def include_routes(app: FastAPI, platform: Platform) -> None:
     )
     app.include_router(feedback_api.router(platform.feedback, auth))
     app.include_router(leaderboard_api.router(platform.leaderboard, auth))
+    app.include_router(compat_api.router(_old_client(platform), platform.accounts))
 
     include_operations(app, platform)
+
+
+def _old_client(platform: Platform) -> OldClientService:
+    return OldClientService(
+        platform.submissions,
+        platform.events,
+        platform.previews,
+        platform.feedback,
+        platform.leaderboard,
+        platform.competitions,
+    )
 
 
 def include_operations(app: FastAPI, platform: Platform) -> None:

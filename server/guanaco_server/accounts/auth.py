@@ -13,8 +13,13 @@ from guanaco_server.accounts.service import Account, AccountService
 
 
 class Auth:
-    def __init__(self, accounts: AccountService) -> None:
+    """``key_of`` finds the key in a request, or raises Unauthenticated."""
+
+    def __init__(
+        self, accounts: AccountService, key_of: Callable[[Request], str] | None = None
+    ) -> None:
         self._accounts = accounts
+        self._key_of = key_of or bearer_key
 
     def require(self, *roles: Role) -> Any:
         """A FastAPI dependency that gives the caller's Account."""
@@ -24,7 +29,7 @@ class Auth:
         allowed = frozenset(roles) | {Role.ADMIN}
 
         async def guard(request: Request) -> Account:
-            account = await self._accounts.authenticate(_bearer_key(request))
+            account = await self._accounts.authenticate(self._key_of(request))
             if account.role not in allowed:
                 raise Forbidden(
                     f"This needs a key with the role {' or '.join(sorted(allowed))}; yours is {account.role}.",
@@ -36,7 +41,7 @@ class Auth:
         return guard
 
 
-def _bearer_key(request: Request) -> str:
+def bearer_key(request: Request) -> str:
     scheme, _, key = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not key.strip():
         raise Unauthenticated("The request carries no API key.")
