@@ -21,6 +21,7 @@ from guanaco_server.competitions import api as competitions_api
 from guanaco_server.costs import api as costs_api
 from guanaco_server.feedback import api as feedback_api
 from guanaco_server.leaderboard import api as leaderboard_api
+from guanaco_server.notifications import api as notifications_api
 from guanaco_server.observability.exposition import CONTENT_TYPE, scrape
 from guanaco_server.observability.http import Observed
 from guanaco_server.platform import Platform
@@ -66,6 +67,7 @@ def include_routes(app: FastAPI, platform: Platform) -> None:
     )
     app.include_router(feedback_api.router(platform.feedback, auth))
     app.include_router(leaderboard_api.router(platform.leaderboard, auth))
+    app.include_router(notifications_api.router(platform.notifications.webhooks, auth))
     app.include_router(compat_api.router(_old_client(platform), platform.accounts))
 
     include_operations(app, platform)
