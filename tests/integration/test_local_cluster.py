@@ -9,101 +9,34 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO
 
-import httpx
 import psutil
 import pytest
 
 from guanaco.submissions import GenerationParams
 from guanaco_server.deployments.clusters import local_processes
-from guanaco_server.deployments.clusters.cluster import DeploymentSpec, JobSpec, ReplicaPhase
+from guanaco_server.deployments.clusters.cluster import ReplicaPhase
 from guanaco_server.deployments.clusters.local import LocalCluster
-from guanaco_server.deployments.clusters.local_records import DeploymentRecord
 from guanaco_server.deployments.model_server import Generation, ServerLoad
 from guanaco_server.deployments.vllm_server import VllmServer
+from tests.fixtures.local_cluster import (
+    IMPORTS,
+    cluster,
+    exited,
+    is_live,
+    leader,
+    lifeline,
+    listens,
+    make_cluster,
+    scripted,
+    shell,
+    until,
+)
 
-ROOT = Path(__file__).parents[2]
-SCRIPTED = str(ROOT / "tests" / "fixtures" / "scripted_engine.py")
-IMPORTS = {"PYTHONPATH": f"{ROOT}:{ROOT / 'server'}"}
-PORTS = (21_000, 29_999)
-T = TypeVar("T")
-
-
-@pytest.fixture
-def lifeline(tmp_path: Path) -> Iterator[IO[str]]:
-    """The lock of a platform that lives."""
-    with (tmp_path / "platform.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield lock
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path, lifeline: IO[str]) -> AsyncIterator[LocalCluster]:
-    cluster = make_cluster(tmp_path)
-    await cluster.start()
-    yield cluster
-    await cluster.close()
-    assert not [child for child in psutil.Process().children() if child.status() == "zombie"]
-
-
-def make_cluster(folder: Path, grace_s: float = 60, ports: tuple[int, int] = PORTS) -> LocalCluster:
-    return LocalCluster(folder / "cluster", folder / "platform.lock", grace_s, ports)
-
-
-def scripted(name: str = "m-tiny", *args: str) -> DeploymentSpec:
-    return DeploymentSpec(name, (sys.executable, SCRIPTED, "--port", "{port}", *args), IMPORTS)
-
-
-def shell(name: str, script: str) -> DeploymentSpec:
-    return DeploymentSpec(name, ("sh", "-c", script))
-
-
-def leader(folder: Path, name: str = "m-tiny") -> int:
-    record = DeploymentRecord.read(folder / "cluster" / name)
-    assert record is not None
-    return record.leader.pid
-
-
-async def until(look: Callable[[], T], within_s: float = 15) -> T:
-    deadline = time.monotonic() + within_s
-    while time.monotonic() < deadline:
-        if found := look():
-            return found
-        await asyncio.sleep(0.02)
-    raise AssertionError("waited in vain")
-
-
-async def exited(cluster: LocalCluster, name: str, within_s: float = 15) -> int | None:
-    deadline = time.monotonic() + within_s
-    while time.monotonic() < deadline:
-        state = await cluster.observe(name)
-        if state and state.phase is ReplicaPhase.EXITED:
-            return state.exit_code
-        await asyncio.sleep(0.02)
-    raise AssertionError(f"{name} still runs")
-
-
-def is_live(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def listens(endpoint: str) -> bool:
-    try:
-        return httpx.get(f"{endpoint}/health", trust_env=False).status_code == 200
-    except httpx.HTTPError:
-        return False
-
-
-async def ignore(line: str) -> None:
-    """Lines of a job that nobody reads."""
+__all__ = ["cluster", "lifeline"]
 
 
 async def test_a_deployment_serves_where_it_says_and_applying_again_changes_nothing(
@@ -288,98 +221,6 @@ async def test_a_server_without_a_platform_ends_after_its_grace_period(
         assert await exited(cluster, "m-tiny") == -signal.SIGTERM
     finally:
         await cluster.close()
-
-
-async def test_a_job_gives_its_lines_and_its_exit_status(cluster: LocalCluster) -> None:
-    lines: list[str] = []
-
-    async def on_line(line: str) -> None:
-        lines.append(line)
-
-    result = await cluster.run_job(
-        JobSpec("s-job", ("sh", "-c", "echo one; echo two >&2; printf three; exit 4")), on_line
-    )
-    assert lines == ["one", "two", "three"]
-    assert (result.exit_code, result.last_lines) == (4, ("one", "two", "three"))
-
-
-async def test_a_process_sees_only_the_allowed_part_of_the_environment(
-    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GUANACO_DATABASE_URL", "postgresql://secret")
-    monkeypatch.setenv("HTTPS_PROXY", "http://proxy")
-    lines: list[str] = []
-
-    async def on_line(line: str) -> None:
-        lines.append(line)
-
-    await cluster.run_job(JobSpec("s-job", ("env",), {"HF_TOKEN": "hf_x"}), on_line)
-    seen = dict(line.split("=", 1) for line in lines)
-    assert seen["HF_TOKEN"] == "hf_x"
-    assert seen["GUANACO_LIFELINE_GRACE_S"] == "0"
-    assert seen["PATH"] == os.environ["PATH"]
-    assert not {"GUANACO_DATABASE_URL", "HTTPS_PROXY"} & set(seen)
-
-
-async def test_cancelling_a_job_stops_its_whole_tree(cluster: LocalCluster) -> None:
-    pids: list[int] = []
-
-    async def on_line(line: str) -> None:
-        pids.append(int(line))
-
-    job = asyncio.create_task(
-        cluster.run_job(
-            JobSpec("s-job", ("sh", "-c", "sleep 600 & echo $!; echo $$; wait")), on_line
-        )
-    )
-    await until(lambda: len(pids) == 2)
-    job.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await job
-    assert not any(is_live(pid) for pid in pids)
-
-
-async def test_a_job_that_leaves_a_child_behind_ends_all_the_same(cluster: LocalCluster) -> None:
-    result = await cluster.run_job(JobSpec("s-job", ("sh", "-c", "sleep 600 & echo $!")), ignore)
-    assert not is_live(int(result.last_lines[0]))
-
-
-async def test_a_job_that_takes_too_long_is_stopped(cluster: LocalCluster) -> None:
-    with pytest.raises(TimeoutError):
-        await cluster.run_job(JobSpec("s-job", ("sleep", "600"), timeout_s=0.2), ignore)
-
-
-async def test_a_job_of_the_same_name_stops_the_earlier_one(cluster: LocalCluster) -> None:
-    pids: list[int] = []
-
-    async def on_line(line: str) -> None:
-        pids.append(int(line))
-
-    earlier = asyncio.create_task(
-        cluster.run_job(JobSpec("s-job", ("sh", "-c", "echo $$; exec sleep 600")), on_line)
-    )
-    await until(lambda: pids)
-    result = await cluster.run_job(JobSpec("s-job", ("true",)), ignore)
-    assert result.exit_code == 0
-    assert not is_live(pids[0])
-    with pytest.raises(asyncio.CancelledError):
-        await earlier
-
-
-async def test_an_error_of_the_reader_stops_the_job(cluster: LocalCluster) -> None:
-    async def on_line(line: str) -> None:
-        raise ValueError(line)
-
-    with pytest.raises(ValueError, match="hello"):
-        await cluster.run_job(JobSpec("s-job", ("sh", "-c", "echo hello; sleep 600")), on_line)
-
-
-async def test_a_missing_program_is_named(cluster: LocalCluster) -> None:
-    with pytest.raises(FileNotFoundError) as caught:
-        await cluster.apply_deployment(DeploymentSpec("m-tiny", ("/no/python", "-m", "x")))
-    assert caught.value.filename == "/no/python"
-    with pytest.raises(FileNotFoundError):
-        await cluster.run_job(JobSpec("s-job", ("/no/python",)), ignore)
 
 
 async def test_more_replicas_than_one_machine_has_change_nothing(

@@ -87,7 +87,9 @@ async def test_the_real_old_client_submits_chats_and_reads(
     assert seen["metrics"]["thumbs_up_ratio"] == pytest.approx(2 / 3)
     assert seen["metrics"]["total_feedback_count"] == 3  # one a user
     assert seen["metrics"]["mcl"] == pytest.approx((4 + 8 + 6) / 3)
-    assert seen["metrics"]["repetition"] == pytest.approx(4 / 6)  # of their words, consecutive replies share 4
+    assert seen["metrics"]["repetition"] == pytest.approx(
+        4 / 6
+    )  # of their words, consecutive replies share 4
     assert seen["unknown"] == {"feedback": {}, "thumbs_up": 0, "thumbs_down": 0}
     assert seen["leaderboard"][0]["submission_id"] == "acme-tiny_v1"
     assert seen["leaderboard"][0]["thumbs_up_ratio"] == pytest.approx(2 / 3)

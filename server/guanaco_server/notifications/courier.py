@@ -67,7 +67,7 @@ class Courier:
         except (httpcore.NetworkError, OSError):
             return Answer(None, "no connection, or it broke off")
         except (httpcore.ProtocolError, httpcore.UnsupportedProtocol):
-            return Answer(None, "the answer was not HTTP")
+            return Answer(None, "no HTTP answer")
         moved = ", and redirects are not followed" if 300 <= status < 400 else ""
         return Answer(status, f"answered {status}{moved}")
 
