@@ -23,9 +23,11 @@ from guanaco_cli import (
     plan,
     prepare,
     recipe,
+    stress,
     submissions,
     submit,
     up,
+    webhook,
 )
 from guanaco_cli.console import console
 from guanaco_cli.demo import command as demo
@@ -35,6 +37,7 @@ COMMANDS = (
     login,
     submit,
     submissions,
+    stress,
     chat,
     feedback,
     leaderboard,
@@ -58,6 +61,7 @@ app = typer.Typer(
 for module in COMMANDS:
     app.add_typer(module.app)
 app.add_typer(keys.app, name="keys", help="API keys: create, list, revoke (admin).")
+app.add_typer(webhook.app, name="webhook", help="Be told: set, show, test, rotate, remove.")
 
 
 def _print_version(is_wanted: bool) -> None:
