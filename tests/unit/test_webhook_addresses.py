@@ -110,6 +110,13 @@ async def test_an_address_in_an_odd_spelling_is_looked_at_as_what_it_means(host:
     assert answer.result in ("the host's address is not a public one", "the host has no address")
 
 
+async def test_a_name_that_cannot_be_a_name_is_an_answer_too() -> None:
+    answer = await Courier(allow_private=False, timeout_s=5).post(
+        f"https://{'a' * 64}.org/", {}, b""
+    )
+    assert answer.result == "the host has no address"
+
+
 async def test_it_connects_to_the_address_it_looked_at_and_asks_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -62,7 +62,7 @@ class Courier:
             return Answer(None, str(error))
         except (TimeoutError, httpcore.TimeoutException):
             return Answer(None, f"no answer within {self._timeout_s:g} s")
-        except socket.gaierror:
+        except (socket.gaierror, UnicodeError):  # the latter for a label over 63 characters
             return Answer(None, "the host has no address")
         except (httpcore.NetworkError, OSError):
             return Answer(None, "no connection, or it broke off")

@@ -4,11 +4,14 @@ again when its lease has passed. No receiver waits for another: each has at most
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import uuid
 from collections import Counter
 from collections.abc import Callable
 from datetime import datetime, timedelta
+
+from sqlalchemy.exc import DBAPIError
 
 from guanaco import __version__
 from guanaco.webhooks import DeliveryState, signature
@@ -24,6 +27,8 @@ JITTER = 0.2  # more or less of each, so that receivers that fell together are n
 PER_WEBHOOK = 2
 MAX_UNDER_WAY = 256
 LEASE_S = 60  # longer than any try takes
+
+logger = logging.getLogger(__name__)
 
 
 class Sender:
@@ -86,8 +91,11 @@ class Sender:
         headers = _headers(delivery.id, webhook, self._clock.now(), body)
         answer = await self._courier.post(webhook.url, headers, body)
         columns = _settled(delivery.attempts + 1, answer, self._clock.now())
-        async with self._database.write() as session:
-            await queries.settle(session, delivery.id, token, **columns)
+        try:
+            async with self._database.write() as session:
+                await queries.settle(session, delivery.id, token, **columns)
+        except (DBAPIError, OSError) as error:  # its lease passes, and it is sent again
+            logger.warning("a webhook's delivery could not be noted: %s", error)
 
 
 def _headers(message_id: str, webhook: WebhookRow, now: datetime, body: bytes) -> dict[str, str]:
