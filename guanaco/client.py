@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
-from guanaco import calls, gpu_calls
+from guanaco import calls, gpu_calls, webhook_calls
 from guanaco.feedback import Feedback
 from guanaco.profile import Profile
 from guanaco.submissions import Submission, SubmissionEvent
@@ -122,6 +122,11 @@ class Client:
     regenerate = _sent(calls.regenerate)
     stream_regenerate = _streamed(calls.stream_regenerate)
     rate = _sent(calls.rate)
+    webhook = _sent(webhook_calls.webhook)
+    set_webhook = _sent(webhook_calls.set_webhook)
+    remove_webhook = _sent(webhook_calls.remove_webhook)
+    rotate_webhook_secret = _sent(webhook_calls.rotate_webhook_secret)
+    test_webhook = _sent(webhook_calls.test_webhook)
 
     def wait(self, submission_id: str, on_event: OnEvent | None = None) -> Submission:
         """The submission once it is no longer in progress; ``on_event`` hears each event on the way."""
@@ -202,6 +207,11 @@ class AsyncClient:
     regenerate = _awaited(calls.regenerate)
     stream_regenerate = _async_streamed(calls.stream_regenerate)
     rate = _awaited(calls.rate)
+    webhook = _awaited(webhook_calls.webhook)
+    set_webhook = _awaited(webhook_calls.set_webhook)
+    remove_webhook = _awaited(webhook_calls.remove_webhook)
+    rotate_webhook_secret = _awaited(webhook_calls.rotate_webhook_secret)
+    test_webhook = _awaited(webhook_calls.test_webhook)
 
     async def wait(self, submission_id: str, on_event: OnEvent | None = None) -> Submission:
         """The submission once it is no longer in progress; ``on_event`` hears each event on the way."""

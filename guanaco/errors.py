@@ -11,7 +11,7 @@ GuanacoError
 ├── Forbidden                    a valid key whose role does not allow this
 ├── NotFound                     SubmissionNotFound, ConversationNotFound, KeyNotFound,
 │                                ReportNotFound (no stress report yet),
-│                                ArtifactNotFound, CompetitionNotFound
+│                                ArtifactNotFound, CompetitionNotFound, WebhookNotFound
 ├── Conflict
 │   ├── IllegalTransition        the submission's status does not allow this
 │   ├── IdempotencyConflict      the same Idempotency-Key with another body
@@ -201,6 +201,13 @@ class ArtifactNotFound(NotFound):
             f"There is no artifact {key}.", hint="`guanaco-artifacts list` shows what there is."
         )
         self.key = key
+
+
+class WebhookNotFound(NotFound):
+    code = "webhook_not_found"
+
+    def __init__(self) -> None:
+        super().__init__("You have set no webhook.", hint="`guanaco webhook set URL` sets one.")
 
 
 class Conflict(GuanacoError):

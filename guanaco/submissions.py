@@ -190,6 +190,15 @@ class SubmissionEvent(BaseModel):
     data: dict[str, Any] = {}
 
 
+class StressThresholds(BaseModel):
+    """What the 95th percentiles may be at most, in milliseconds, and the share of errors."""
+
+    ttft_ms: float
+    tpot_ms: float
+    e2e_ms: float
+    error_rate: float
+
+
 class Percentiles(BaseModel):
     """Milliseconds."""
 
@@ -199,11 +208,21 @@ class Percentiles(BaseModel):
     max: float
 
 
+class HistogramBin(BaseModel):
+    """How many values lie under ``upper_ms`` and not under the bin before."""
+
+    upper_ms: float
+    count: int
+
+
 class StressReport(BaseModel):
     """What a short open-loop load of streaming requests measured."""
 
     is_passed: bool
     reasons: list[str] = Field(description="One sentence for each threshold that was missed.")
+    thresholds: StressThresholds | None = Field(
+        default=None, description="None in reports before 0.1."
+    )
     at: datetime
     duration_s: float
     offered_rate: float = Field(
@@ -217,4 +236,8 @@ class StressReport(BaseModel):
     ttft_ms: Percentiles | None = Field(description="Time to first token.")
     tpot_ms: Percentiles | None = Field(description="Time per output token after the first.")
     e2e_ms: Percentiles | None
+    ttft_histogram: list[HistogramBin] = Field(
+        default=[], description="Bins of one width, the first empty; none in reports before 0.1."
+    )
+    tpot_histogram: list[HistogramBin] = []
     error_samples: list[str] = []

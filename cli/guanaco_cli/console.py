@@ -13,6 +13,7 @@ from guanaco_cli.untrusted import clean, clean_line, csv_cell, escape_json
 if TYPE_CHECKING:
     from pydantic import BaseModel
     from rich.console import Console as RichConsole
+    from rich.table import Table
 
     from guanaco.errors import GuanacoError
 
@@ -34,9 +35,9 @@ class Console:
     def is_interactive(self) -> bool:
         return sys.stdin.isatty() and sys.stderr.isatty()
 
-    def line(self, text: str = "") -> None:
+    def line(self, text: str = "", *, style: str | None = None) -> None:
         """A line of data."""
-        print(clean(text), file=sys.stdout, flush=True)
+        print(_styled(clean(text), style, sys.stdout), file=sys.stdout, flush=True)
 
     def piece(self, text: str, *, is_talk: bool = False) -> None:
         """A piece of a line, at once."""
@@ -72,17 +73,35 @@ class Console:
         is_talk: bool = False,
     ) -> None:
         """A table of data. A column whose name ends with ``>`` is aligned to the right."""
+        self.rich(is_talk=is_talk).print(self.make_table(columns, rows, title=title))
+
+    def make_table(
+        self,
+        columns: Sequence[str],
+        rows: Iterable[Sequence[object]],
+        *,
+        title: str | None = None,
+        caption: str | None = None,
+    ) -> Table:
+        """The table for a live display; ``table`` prints it."""
         from rich import box
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+        table = Table(
+            title=title,
+            title_justify="left",
+            caption=caption,
+            caption_justify="left",
+            box=box.SIMPLE_HEAD,
+            pad_edge=False,
+        )
         for column in columns:
             is_right = column.endswith(">")
             table.add_column(column.rstrip(">"), justify="right" if is_right else "left")
         for row in rows:
             table.add_row(*(Text("" if cell is None else clean_line(str(cell))) for cell in row))
-        self.rich(is_talk=is_talk).print(table)
+        return table
 
     def say(self, text: str = "", *, style: str | None = None) -> None:
         """A line of talk."""

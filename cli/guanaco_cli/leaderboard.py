@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import sys
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from guanaco_cli import words
 from guanaco_cli.connection import connect
 from guanaco_cli.console import console
+from guanaco_cli.leaderboard_rows import COLUMNS, row_of
+from guanaco_cli.leaderboard_watch import watch_leaderboard
 from guanaco_cli.options import AsJson
 
 if TYPE_CHECKING:
-    from guanaco.leaderboard import Leaderboard, LeaderboardRow
+    from guanaco.leaderboard import Leaderboard
 
 app = typer.Typer()
 
+WatchOption = Annotated[
+    bool, typer.Option("--watch", "-w", help="Show it again and again, until Ctrl-C.")
+]
+Every = Annotated[float, typer.Option(min=1, max=3_600, help="Seconds between looks.")]
 
-@app.command(epilog="Example: guanaco leaderboard --json | jq '.rows[0]'")
-def leaderboard(as_json: AsJson = False) -> None:
+
+@app.command(epilog="Example: guanaco leaderboard --watch")
+def leaderboard(as_json: AsJson = False, watch: WatchOption = False, every: Every = 5.0) -> None:
     """How all submissions compare. Needs no key."""
+    if as_json and watch:
+        raise typer.BadParameter("choose --json or --watch, not both.")
     with connect() as client:
+        if watch and sys.stdout.isatty():
+            watch_leaderboard(client.leaderboard, every)
+            return
         board = client.leaderboard()
     if as_json:
         console.json(board)
@@ -31,38 +43,4 @@ def leaderboard(as_json: AsJson = False) -> None:
 def print_leaderboard(
     board: Leaderboard, *, title: str | None = None, is_talk: bool = False
 ) -> None:
-    console.table(
-        (
-            "rank>",
-            "submission",
-            "developer",
-            "status",
-            "thumbs up>",
-            "95 % interval>",
-            "ratings>",
-            "length>",
-        ),
-        [_row(row) for row in board.rows],
-        title=title,
-        is_talk=is_talk,
-    )
-
-
-def _row(row: LeaderboardRow) -> tuple[object, ...]:
-    length = row.mean_conversation_length
-    return (
-        row.rank,
-        row.submission_id,
-        row.developer,
-        row.status,
-        words.percent(row.thumbs_up_ratio),
-        _interval(row),
-        row.feedback_count,
-        "" if length is None else f"{length:.1f}",
-    )
-
-
-def _interval(row: LeaderboardRow) -> str:
-    if row.interval_low is None:
-        return ""
-    return f"{words.percent(row.interval_low)} to {words.percent(row.interval_high)}"
+    console.table(COLUMNS, [row_of(row) for row in board.rows], title=title, is_talk=is_talk)

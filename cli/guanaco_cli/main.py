@@ -24,9 +24,11 @@ from guanaco_cli import (
     prepare,
     prompt,
     recipe,
+    stress,
     submissions,
     submit,
     up,
+    webhook,
 )
 from guanaco_cli.console import console
 from guanaco_cli.demo import command as demo
@@ -36,6 +38,7 @@ COMMANDS = (
     login,
     submit,
     submissions,
+    stress,
     chat,
     feedback,
     leaderboard,
@@ -60,6 +63,7 @@ for module in COMMANDS:
     app.add_typer(module.app)
 app.add_typer(keys.app, name="keys", help="API keys: create, list, revoke (admin).")
 app.add_typer(prompt.app, name="prompt", help="Prompts: try one out.")
+app.add_typer(webhook.app, name="webhook", help="Be told: set, show, test, rotate, remove.")
 
 
 def _print_version(is_wanted: bool) -> None:

@@ -1,4 +1,4 @@
-"""`guanaco submissions`, `status`, `logs` and `stress`"""
+"""`guanaco submissions`, `status` and `logs`"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from guanaco_cli.options import AsJson, SubmissionId, Verbose
 from guanaco_cli.watching import explain_failure
 
 if TYPE_CHECKING:
-    from guanaco.submissions import Percentiles, Submission, SubmissionEvent
+    from guanaco.submissions import Submission, SubmissionEvent
 
 app = typer.Typer()
 
@@ -73,31 +73,6 @@ def logs(
                 console.line(_log_line(event))
 
 
-@app.command(epilog="Example: guanaco stress org-model_v1")
-def stress(submission_id: SubmissionId, as_json: AsJson = False) -> None:
-    """What the stress check measured."""
-    with connect() as client:
-        report = client.stress(submission_id)
-    if as_json:
-        console.json(report)
-        return
-    verdict = "passed" if report.is_passed else "failed"
-    console.line(
-        f"{verdict}: {report.requests} requests at {report.offered_rate:g}/s in {words.seconds(report.duration_s)},"
-        f" {report.errors} errors, {report.tokens_per_second:.1f} tokens/s"
-    )
-    console.table(
-        ("", "p50>", "p95>", "p99>", "max>"),
-        [
-            _percentiles("time to first token", report.ttft_ms),
-            _percentiles("time per output token", report.tpot_ms),
-            _percentiles("whole reply", report.e2e_ms),
-        ],
-    )
-    for reason in report.reasons:
-        console.line(reason)
-
-
 def _facts(submission: Submission) -> list[tuple[str, str]]:
     revision = f" at {submission.revision}" if submission.revision else ""
     return [
@@ -140,12 +115,3 @@ def _print_stages(submission: Submission) -> None:
 def _log_line(event: SubmissionEvent) -> str:
     level = "" if event.level == "info" else f"{event.level}: "
     return f"{words.clock(event.at)} {event.stage or '':<9} {level}{event.message}"
-
-
-def _percentiles(name: str, values: Percentiles | None) -> tuple[str, ...]:
-    if values is None:
-        return (name, "", "", "", "")
-    return (
-        name,
-        *(words.milliseconds(value) for value in (values.p50, values.p95, values.p99, values.max)),
-    )

@@ -18,10 +18,13 @@ from guanaco_server.body_limit import BodyLimit
 from guanaco_server.chat import api as chat_api
 from guanaco_server.chat.gateway import ChatGateway, reply_routes
 from guanaco_server.chat.openapi import document
+from guanaco_server.compat import api as compat_api
+from guanaco_server.compat.service import OldClientService
 from guanaco_server.competitions import api as competitions_api
 from guanaco_server.costs import api as costs_api
 from guanaco_server.feedback import api as feedback_api
 from guanaco_server.leaderboard import api as leaderboard_api
+from guanaco_server.notifications import api as notifications_api
 from guanaco_server.observability.exposition import CONTENT_TYPE, scrape
 from guanaco_server.observability.http import Observed
 from guanaco_server.openai import api as openai_api
@@ -92,8 +95,21 @@ def include_routes(app: FastAPI, platform: Platform) -> None:
     app.include_router(openai_api.router(platform.openai, auth))
     app.include_router(feedback_api.router(platform.feedback, auth))
     app.include_router(leaderboard_api.router(platform.leaderboard, auth))
+    app.include_router(notifications_api.router(platform.notifications.webhooks, auth))
+    app.include_router(compat_api.router(_old_client(platform), platform.accounts))
 
     include_operations(app, platform)
+
+
+def _old_client(platform: Platform) -> OldClientService:
+    return OldClientService(
+        platform.submissions,
+        platform.events,
+        platform.previews,
+        platform.feedback,
+        platform.leaderboard,
+        platform.competitions,
+    )
 
 
 def include_operations(app: FastAPI, platform: Platform) -> None:

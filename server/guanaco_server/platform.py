@@ -41,6 +41,7 @@ from guanaco_server.feedback.pseudonyms import Pseudonyms
 from guanaco_server.feedback.service import FeedbackService
 from guanaco_server.health import Health
 from guanaco_server.leaderboard.service import LeaderboardService
+from guanaco_server.notifications.notifications import Notifications
 from guanaco_server.observability.census import Census, Counts
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.openai.service import OpenAiService
@@ -143,6 +144,9 @@ class Platform:
         )
         self.leaderboard = LeaderboardService(
             self.database, clock, self.submissions, self.conversations, self.feedback
+        )
+        self.notifications = Notifications(
+            self.database, clock, self.events, self.feedback, self._changes, settings
         )
 
         self._collector = ArtifactCollector(
@@ -290,7 +294,13 @@ class Platform:
     def _duties(self) -> tuple[Loop, ...]:
         """What one process does for all; the lease of a Kubernetes cluster comes first."""
         leadership = () if self._leadership is None else (self._leadership,)
-        return (*leadership, self._reconciler, self._autoscaler, self._collector)
+        return (
+            *leadership,
+            self._reconciler,
+            self._autoscaler,
+            self._collector,
+            self.notifications.loop,
+        )
 
     def _counts(self) -> Counts:
         return Counts(

@@ -21,12 +21,13 @@ from pydantic_settings import (
 
 from guanaco_server.chat_settings import ChatSettings
 from guanaco_server.gpu_settings import GpuSettings
+from guanaco_server.notification_settings import NotificationSettings
 from guanaco_server.scaling_settings import ScalingSettings
 
 GIB = 1024**3
 
 
-class Settings(GpuSettings, ChatSettings, ScalingSettings):
+class Settings(GpuSettings, ChatSettings, ScalingSettings, NotificationSettings):
     model_config = SettingsConfigDict(env_prefix="GUANACO_", frozen=True, extra="ignore")
 
     # The platform itself

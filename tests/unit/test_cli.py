@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import csv
 import io
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +12,12 @@ from guanaco import errors
 from guanaco.accounts import Role
 from guanaco.profile import Profile
 from guanaco.submissions import GenerationParams
-from guanaco_cli import connection, keys
+from guanaco_cli import keys
 from guanaco_cli.main import run
+from tests.fixtures.cli import HOSTILE, is_safe, profile, server
 from tests.fixtures.wire import (
     AT,
-    Script,
     event_json,
-    feedback_json,
     refused,
     reply_json,
     sse,
@@ -28,36 +25,7 @@ from tests.fixtures.wire import (
     submission_json,
 )
 
-HOSTILE = "\x1b]0;owned\x07\x1b[2J\u202e[bold]x[/bold]\x9b31m"
-
-
-@pytest.fixture(autouse=True)
-def profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    path = tmp_path / "profile.json"
-    Profile("http://guanaco.test", "key").save(path)
-    monkeypatch.setenv("GUANACO_PROFILE", str(path))
-    for name in ("GUANACO_URL", "GUANACO_API_KEY", "GUANACO_DEBUG"):
-        monkeypatch.delenv(name, raising=False)
-    return path
-
-
-@pytest.fixture
-def server() -> Iterator[Any]:
-    """Call it with answers: commands then talk to them."""
-    tokens = []
-
-    def answering(*answers: Any) -> Script:
-        script = Script(*answers)
-        tokens.append(connection.transport.set(script.transport))
-        return script
-
-    yield answering
-    for token in reversed(tokens):
-        connection.transport.reset(token)
-
-
-def is_safe(text: str) -> bool:
-    return not any(mark in text for mark in "\x1b\x07\x9b\u202e")
+__all__ = ["profile", "server"]
 
 
 def test_submit_sends_every_option_and_prints_the_id_alone(server: Any, capsys: Any) -> None:
@@ -200,116 +168,6 @@ def test_what_nobody_foresaw_is_a_sentence_and_a_traceback_only_when_asked_for(
     monkeypatch.setenv("GUANACO_DEBUG", "1")
     assert run(["submissions"]) == 1
     assert "Traceback" in capsys.readouterr().err
-
-
-def test_status_shows_stages_failure_and_blame(server: Any, capsys: Any) -> None:
-    stages = [
-        {"run": 1, "stage": "resolve", "attempts": 1, "started_at": AT, "ended_at": "2026-01-02T03:04:06.5Z", "outcome": "done"},
-        {"run": 1, "stage": "check", "attempts": 2, "started_at": AT, "ended_at": None, "outcome": None},
-    ]  # fmt: skip
-    server(httpx.Response(200, json=submission_json(status="checking", stages=stages)))
-    assert run(["status", "org-model_v1"]) == 0
-    shown = capsys.readouterr().out
-    assert "1.5 s" in shown
-    assert "running" in shown
-    assert "560.0 k" in shown
-    assert "dtype" not in shown
-    assert "quantized" not in shown
-
-
-def test_status_shows_what_is_not_the_default_of_the_weights(server: Any, capsys: Any) -> None:
-    kind = {"dtype": "float16", "quantization": "int8"}
-    base = {"base_repo": "org/base", "base_commit": "beef"}
-    server(httpx.Response(200, json=submission_json(**kind, **base)))
-    assert run(["status", "org-model_v1"]) == 0
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert ["dtype", "float16"] in lines
-    assert ["quantized", "int8"] in lines
-    assert ["base", "org/base", "at", "beef"] in lines
-
-
-COST = {
-    "submission_id": "x", "developer": "alice", "gpu_hours": 4, "cost": 12, "since": AT, "until": AT,
-    "currency": "USD", "gpus_now": 2,
-}  # fmt: skip
-RECIPE = {"gpu_type": "H100", "gpu_count": 2, "tensor_parallel": 2, "max_model_len": 2_048}
-READING = [
-    (["recipe", "x"], {"submission_id": "x", "override": {"gpus": 8}, "served": RECIPE}),
-    (["costs"], {
-        "gpu_hours": 4, "cost": 12, "since": AT, "until": AT, "currency": "USD", "submissions": [COST],
-        "developers": [{"developer": "alice", "gpu_hours": 4, "cost": 12, "budget": 24}],
-    }),
-    (["costs", "x"], COST),
-    (["submissions"], [submission_json()]),
-    (["status", "x"], submission_json()),
-    (["keys", "list"], []),
-    (["leaderboard"], {"at": AT, "rows": []}),
-    (["feedback", "x"], {"items": [feedback_json(1)], "next_cursor": None}),
-    (["stress", "x"], {
-        "is_passed": True, "reasons": [], "at": AT, "duration_s": 6, "offered_rate": 2, "requests": 12, "errors": 0,
-        "error_rate": 0, "output_tokens": 99, "tokens_per_second": 16.5, "ttft_ms": None, "tpot_ms": None, "e2e_ms": None,
-    }),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("arguments", "answer"), READING, ids=[" ".join(case[0]) for case in READING]
-)
-def test_every_reading_command_prints_json_or_a_table_on_stdout(
-    arguments: list[str], answer: Any, server: Any, capsys: Any
-) -> None:
-    server(httpx.Response(200, json=answer))
-    assert run([*arguments, "--json"]) == 0
-    shown = capsys.readouterr()
-    json.loads(shown.out)
-    assert not shown.err
-    assert run(arguments) == 0
-    assert capsys.readouterr().out.strip()
-
-
-def test_logs_show_debug_lines_only_when_asked_for(server: Any, capsys: Any) -> None:
-    body = submission_events(1) + sse(
-        "log", event_json(2, level="debug", message=f"deep {HOSTILE}"), 2
-    )
-    script = server(httpx.Response(200, content=body))
-    assert run(["logs", "x"]) == 0
-    assert "deep" not in capsys.readouterr().out
-    assert run(["logs", "x", "-f", "--verbose"]) == 0
-    shown = capsys.readouterr().out
-    assert "debug: deep" in shown
-    assert is_safe(shown)
-    assert run(["logs", "x", "--json"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [json.loads(line)["seq"] for line in lines] == [1, 2]
-    assert json.loads(lines[1])["message"] == f"deep {HOSTILE}"
-    assert is_safe(lines[1])
-    assert [request.url.query for request in script.requests] == [
-        b"follow=false",
-        b"",
-        b"follow=false",
-    ]
-
-
-def test_feedback_cannot_drive_the_terminal(server: Any, capsys: Any) -> None:
-    page = {"items": [feedback_json(1, text=HOSTILE, user=HOSTILE)], "next_cursor": None}
-    server(httpx.Response(200, json=page))
-    for form in ([], ["--csv"], ["--json"]):
-        assert run(["feedback", "x", *form]) == 0
-        assert is_safe(capsys.readouterr().out)
-    assert run(["feedback", "x"]) == 0
-    assert "[bold]x[/bold]" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t=", " =", "\uff1d"])
-def test_a_csv_cell_is_never_a_formula(start: str, server: Any, capsys: Any) -> None:
-    text = f"{start}HYPERLINK(A1)"
-    message = {"id": "m", "sender": "user", "content": 'hi, "you"', "at": AT}
-    page = {"items": [feedback_json(1, text=text, messages=[message])], "next_cursor": None}
-    server(httpx.Response(200, json=page))
-    assert run(["feedback", "x", "--csv"]) == 0
-    row = next(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    assert row["text"] == f"'{text}"
-    assert row["messages"] == 'user: hi, "you"'
 
 
 def chat_answer(request: httpx.Request) -> httpx.Response:

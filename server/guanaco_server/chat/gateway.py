@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from guanaco.accounts import Role
 from guanaco.chat import MessageRequest, PreviewRequest, RegenerateRequest
 from guanaco.errors import GuanacoError, InvalidInput
-from guanaco_server.accounts.auth import Auth
+from guanaco_server.accounts.auth import Auth, key_in
 from guanaco_server.accounts.service import Account
 from guanaco_server.chat.events import ENCODER
 from guanaco_server.chat.previews import PreviewService
@@ -82,7 +82,7 @@ class ChatGateway:
         route, enter, scope["route"] = found
         encoder = route.encoder
         try:
-            account = await enter(header(scope, b"authorization"))
+            account = await enter(key_in(header(scope, b"authorization")))
             request = parse_body(route.model, await read_body(receive))
         except Exception as fault:  # noqa: BLE001 - every fault has an answer
             error = as_guanaco_error(route.path, fault)

@@ -46,8 +46,10 @@ async def counts(session: AsyncSession) -> dict[str, int]:
     return {submission_id: count for submission_id, count in rows}
 
 
-async def votes(session: AsyncSession) -> Sequence[Row[str, int, int]]:
-    """Submission, thumbs up, thumbs down: of each user the latest rating."""
+async def votes(
+    session: AsyncSession, since: datetime | None = None, until: datetime | None = None
+) -> Sequence[Row[str, int, int]]:
+    """Submission, thumbs up, thumbs down: of each user the latest rating, of those in the window."""
     place = (
         func.row_number()
         .over(
@@ -56,7 +58,12 @@ async def votes(session: AsyncSession) -> Sequence[Row[str, int, int]]:
         )
         .label("place")
     )
-    latest = select(FeedbackRow.submission_id, FeedbackRow.thumbs_up, place).subquery()
+    rated = select(FeedbackRow.submission_id, FeedbackRow.thumbs_up, place)
+    if since is not None:
+        rated = rated.where(FeedbackRow.created_at >= since)
+    if until is not None:
+        rated = rated.where(FeedbackRow.created_at < until)
+    latest = rated.subquery()
     up = func.sum(case((latest.c.thumbs_up, 1), else_=0))
     down = func.sum(case((latest.c.thumbs_up, 0), else_=1))
     rows = await session.execute(

@@ -102,6 +102,14 @@ class FeedbackService:
         rows = await queries.votes(session)
         return {submission_id: Votes(up, down) for submission_id, up, down in rows}
 
+    async def votes_between(
+        self, since: datetime | None, until: datetime | None
+    ) -> dict[str, Votes]:
+        """The votes by submission, of ratings at ``since`` or later and before ``until``."""
+        async with self._database.read() as session:
+            rows = await queries.votes(session, since, until)
+        return {submission_id: Votes(up, down) for submission_id, up, down in rows}
+
     async def rated_conversations(self, session: AsyncSession) -> dict[str, list[str]]:
         """Within the caller's transaction: the rated conversations by submission."""
         found: dict[str, list[str]] = {}

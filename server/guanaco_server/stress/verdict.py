@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from guanaco.submissions import Percentiles, StressReport
+from guanaco.submissions import Percentiles, StressReport, StressThresholds
 from guanaco_server.stress.load import LoadProfile, Sample
 
 ERROR_SAMPLES = 3
@@ -19,6 +19,15 @@ class Thresholds:
     max_tpot_p95_ms: float
     max_e2e_p95_ms: float
     max_error_rate: float
+
+    def told(self) -> StressThresholds:
+        """As the report tells them."""
+        return StressThresholds(
+            ttft_ms=self.max_ttft_p95_ms,
+            tpot_ms=self.max_tpot_p95_ms,
+            e2e_ms=self.max_e2e_p95_ms,
+            error_rate=self.max_error_rate,
+        )
 
 
 def judge(
@@ -43,6 +52,7 @@ def judge(
     return StressReport(
         is_passed=not reasons,
         reasons=reasons,
+        thresholds=thresholds.told(),
         at=at,
         duration_s=duration_s,
         offered_rate=profile.rate,

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
+from dataclasses import dataclass
+
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.errors import SubmissionNotFound
 from guanaco.submissions import IN_PROGRESS, Status, SubmissionEvent
 from guanaco_server.database.database import Database
 from guanaco_server.submissions import queries
+from guanaco_server.submissions.tables import SubmissionEventRow
 
 POLL_S = 0.25  # also notices what another process wrote; a quarter of a second feels live
 PAGE = 200
+
+
+@dataclass(frozen=True)
+class EventHead:
+    """How many events a submission has, of which the last has that number."""
+
+    submission_id: str
+    account_id: str
+    event_count: int
 
 
 class EventFeed:
@@ -34,16 +47,24 @@ class EventFeed:
                 yield None
                 await asyncio.sleep(POLL_S)
 
+    async def heads(self, session: AsyncSession, account_ids: Collection[str]) -> list[EventHead]:
+        """Within the caller's transaction: of all of these accounts' submissions."""
+        rows = await queries.event_counts(session, account_ids)
+        return [EventHead(*row) for row in rows]
+
+    async def statuses(self, submission_id: str) -> list[SubmissionEvent]:
+        """Every change of its status, oldest first."""
+        async with self._database.read() as session:
+            return [_event(row) for row in await queries.status_events(session, submission_id)]
+
     async def _load(self, submission_id: str, after: int) -> tuple[list[SubmissionEvent], Status]:
         async with self._database.read() as session:
             status = await queries.status_of(session, submission_id)
             if status is None:
                 raise SubmissionNotFound(submission_id)
             rows = await queries.events_after(session, submission_id, after, PAGE)
-            events = [
-                SubmissionEvent(
-                    **{name: getattr(row, name) for name in SubmissionEvent.model_fields}
-                )
-                for row in rows
-            ]
-            return events, Status(status)
+            return [_event(row) for row in rows], Status(status)
+
+
+def _event(row: SubmissionEventRow) -> SubmissionEvent:
+    return SubmissionEvent(**{name: getattr(row, name) for name in SubmissionEvent.model_fields})

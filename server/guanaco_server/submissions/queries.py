@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 
 from sqlalchemy import Row, func, or_, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from guanaco.submissions import Stage, Status
+from guanaco.submissions import EventKind, Stage, Status
 from guanaco_server.submissions.tables import (
     StageRunRow,
     StressReportRow,
@@ -121,6 +121,21 @@ async def events_after(
             .limit(limit)
         )
     ).all()
+
+
+async def event_counts(
+    session: AsyncSession, account_ids: Collection[str]
+) -> Sequence[Row[str, str, int]]:
+    """Id, account and number of events of each of the accounts' submissions."""
+    statement = select(SubmissionRow.id, SubmissionRow.account_id, SubmissionRow.event_count)
+    return (await session.execute(statement.where(SubmissionRow.account_id.in_(account_ids)))).all()
+
+
+async def status_events(session: AsyncSession, submission_id: str) -> Sequence[SubmissionEventRow]:
+    row = SubmissionEventRow
+    statement = select(row).where(row.submission_id == submission_id)
+    statement = statement.where(row.kind == EventKind.STATUS).order_by(row.seq)
+    return (await session.scalars(statement)).all()
 
 
 async def latest_report(session: AsyncSession, submission_id: str) -> StressReportRow | None:

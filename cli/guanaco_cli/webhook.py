@@ -1,0 +1,125 @@
+"""`guanaco webhook`"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from guanaco_cli import words
+from guanaco_cli.connection import connect
+from guanaco_cli.console import console
+from guanaco_cli.options import AsJson
+
+if TYPE_CHECKING:
+    from guanaco.client import Client
+    from guanaco.webhooks import Delivery, Webhook
+
+app = typer.Typer(no_args_is_help=True)
+
+TEST_WAIT_S = 20.0
+TEST_POLL_S = 0.5
+
+
+@app.command("set", epilog="Example: guanaco webhook set https://example.org/guanaco --every 50")
+def set_webhook(
+    url: Annotated[str, typer.Argument(metavar="URL", help="Where to POST to; https.")],
+    every: Annotated[
+        int | None,
+        typer.Option(min=1, help="Also tell of every so many-th rating. [default: none]"),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Be told when a submission is deployed, fails, gets its first rating, and every so many-th."""
+    with connect() as client:
+        made = client.set_webhook(url, feedback_every=every)
+    if as_json:
+        console.json(made)
+    elif made.secret is None:
+        console.say(f"Your webhook goes to {made.url} now; its secret is the same.")
+    else:
+        console.line(made.secret)
+        console.say("This secret, which signs every delivery, is shown only now.")
+
+
+@app.command(epilog="Example: guanaco webhook show --json | jq '.deliveries[0]'")
+def show(as_json: AsJson = False) -> None:
+    """Your webhook and its last deliveries."""
+    with connect() as client:
+        found = client.webhook()
+    if as_json:
+        console.json(found)
+        return
+    console.line(f"url      {found.url}")
+    console.line(f"tells    {_tells(found)}")
+    if found.old_secret_until is not None:
+        console.line(f"rotated  the old secret signs until {words.moment(found.old_secret_until)}")
+    console.table(
+        ("when", "event", "submission", "state", "tries>", "last result", "next try"),
+        [
+            (
+                words.moment(one.created_at),
+                one.event,
+                one.submission_id,
+                one.state,
+                one.attempts,
+                one.last_result,
+                words.moment(one.next_attempt_at),
+            )
+            for one in found.deliveries
+        ],
+    )
+
+
+@app.command("test", epilog="Example: guanaco webhook test")
+def send_test(as_json: AsJson = False) -> None:
+    """Send a test, and say how it went."""
+    with connect() as client:
+        sent = client.test_webhook()
+        tried = _tried(client, sent)
+    if as_json:
+        console.json(tried)
+    elif not tried.attempts:
+        console.say("It waits to be sent: `guanaco webhook show` shows how it went.")
+    else:
+        console.line(f"{tried.state}: {tried.last_result}")
+    if tried.attempts and tried.state != "delivered":
+        raise typer.Exit(1)
+
+
+@app.command(epilog="Example: guanaco webhook rotate")
+def rotate(as_json: AsJson = False) -> None:
+    """A new secret; for a day the old one signs too."""
+    with connect() as client:
+        made = client.rotate_webhook_secret()
+    if as_json:
+        console.json(made)
+        return
+    console.line(made.secret or "")
+    console.say(f"Until {words.moment(made.old_secret_until)} the old secret signs too.")
+
+
+@app.command(epilog="Example: guanaco webhook remove")
+def remove(as_json: AsJson = False) -> None:
+    """Be told no more."""
+    with connect() as client:
+        removed = client.remove_webhook()
+    if as_json:
+        console.json(removed)
+    else:
+        console.say(f"Nothing goes to {removed.url} any more.")
+
+
+def _tells(found: Webhook) -> str:
+    events = "deployed, failed, first rating"
+    return events + (f", every {found.feedback_every} ratings" if found.feedback_every else "")
+
+
+def _tried(client: Client, sent: Delivery) -> Delivery:
+    """The delivery once it was tried, or as it is after TEST_WAIT_S."""
+    deadline = time.monotonic() + TEST_WAIT_S
+    while not sent.attempts and time.monotonic() < deadline:
+        time.sleep(TEST_POLL_S)
+        sent = next((one for one in client.webhook().deliveries if one.id == sent.id), sent)
+    return sent

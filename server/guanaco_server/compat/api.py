@@ -1,0 +1,93 @@
+"""The old client's routes. Its GETs that change state read the key from a header alone, never from a query, so that
+no link and no page of another site can bring them about."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import StreamingResponse
+
+from guanaco.accounts import Role
+from guanaco.competitions import Competition
+from guanaco_server.accounts.auth import Auth, bearer_key
+from guanaco_server.accounts.service import Account, AccountService
+from guanaco_server.compat import window
+from guanaco_server.compat.schemas import (
+    ChatReply,
+    ChatRequest,
+    OldLeaderboardRow,
+    OldSubmission,
+    OldSubmissionInfo,
+    SubmitRequest,
+    Submitted,
+)
+from guanaco_server.compat.service import OldClientService
+
+KEY_HEADER = "developer_key"
+NOT_KEPT = {"Cache-Control": "no-store"}
+
+
+def router(old: OldClientService, accounts: AccountService) -> APIRouter:
+    routes = APIRouter(tags=["old client"])
+    auth = Auth(accounts, _key)
+    anyone, developer = auth.require(*Role), auth.require(Role.DEVELOPER)
+    _add_models(routes, old, developer)
+
+    @routes.get("/leaderboard")
+    async def read_leaderboard(
+        start_date: str | None = None, end_date: str | None = None, account: Account = anyone
+    ) -> dict[str, OldLeaderboardRow]:
+        return await old.ranked(window.start(start_date), window.end(end_date))
+
+    @routes.get("/feedback/{submission_id}")
+    async def read_feedback(submission_id: str, account: Account = developer) -> Response:
+        body = await old.read_feedback(account, submission_id)
+        return StreamingResponse(body, media_type="application/json", headers=NOT_KEPT)
+
+    @routes.get("/competitions")
+    async def list_competitions() -> list[Competition]:
+        return await old.list_competitions()
+
+    return routes
+
+
+def _add_models(routes: APIRouter, old: OldClientService, developer: Any) -> None:
+    @routes.post("/models/submit")
+    async def submit(request: SubmitRequest, account: Account = developer) -> Submitted:
+        return await old.submit(account, request)
+
+    @routes.get("/models/")
+    async def list_own(account: Account = developer) -> dict[str, OldSubmission]:
+        return await old.list_own(account)
+
+    @routes.get("/models/{submission_id}")
+    async def read(submission_id: str, account: Account = developer) -> OldSubmissionInfo:
+        return await old.read(account, submission_id)
+
+    @routes.post("/models/{submission_id}/chat")
+    async def chat(
+        submission_id: str, request: ChatRequest, account: Account = developer
+    ) -> ChatReply:
+        return await old.chat(account, submission_id, request)
+
+    for change in (old.deactivate, old.redeploy, old.teardown, old.evaluate):
+        _add_change(routes, change, developer)
+
+
+def _add_change(routes: APIRouter, change: Any, developer: Any) -> None:
+    async def endpoint(
+        submission_id: str, response: Response, account: Account = developer
+    ) -> OldSubmission:
+        response.headers.update(NOT_KEPT)
+        moved: OldSubmission = await change(account, submission_id)
+        return moved
+
+    name = change.__name__
+    routes.add_api_route(f"/models/{{submission_id}}/{name}", endpoint, methods=["GET"], name=name)
+
+
+def _key(request: Request) -> str:
+    """Of either header; the old client has one call for each."""
+    key = request.headers.get(KEY_HEADER, "").strip()
+    return key or bearer_key(request)

@@ -1,0 +1,140 @@
+"""Our words in the old client's."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from guanaco.chat import Bot, Message, PreviewRequest, Sender
+from guanaco.chat import Turn as OurTurn
+from guanaco.feedback import Feedback
+from guanaco.leaderboard import LeaderboardRow
+from guanaco.prompts import PromptFormatter
+from guanaco.submissions import (
+    GenerationParams,
+    Status,
+    Submission,
+    SubmissionEvent,
+    SubmissionRequest,
+)
+from guanaco_server.compat import ids
+from guanaco_server.compat.schemas import (
+    USER,
+    ChatRequest,
+    LogEntry,
+    OldFeedback,
+    OldLeaderboardRow,
+    OldMessage,
+    OldSender,
+    OldSubmission,
+    SubmitRequest,
+)
+
+PENDING = "pending"
+STATUSES = {
+    Status.DEPLOYED: "deployed",
+    Status.INACTIVE: "inactive",
+    Status.FAILED: "failed",
+    Status.CANCELLED: "failed",  # the client waits for deployed, failed or inactive
+    Status.TORN_DOWN: "torndown",
+}
+
+
+def status(ours: Status) -> str:
+    return STATUSES.get(ours, PENDING)
+
+
+def submission_request(old: SubmitRequest) -> SubmissionRequest:
+    return SubmissionRequest(
+        repo=old.model_repo,
+        name=old.model_name,
+        params=GenerationParams(**old.generation_params.model_dump()),
+        formatter=old.formatter or PromptFormatter(),
+    )
+
+
+def submission(ours: Submission) -> OldSubmission:
+    return OldSubmission(
+        submission_id=ours.id,
+        developer_uid=ours.developer,
+        status=status(ours.status),
+        model_name=ours.name,
+        model_repo=ours.repo,
+        reward_repo=None,
+        generation_params=ours.params,
+        formatter=ours.formatter,
+        timestamp=ours.created_at,
+    )
+
+
+def log_entry(event: SubmissionEvent) -> LogEntry:
+    """``path`` names the stage, ``line_number`` the event."""
+    return LogEntry(
+        timestamp=event.at,
+        level=event.level.upper(),
+        entry=event.message,
+        line_number=event.seq,
+        path=event.stage or event.kind,
+    )
+
+
+def preview_request(old: ChatRequest) -> PreviewRequest:
+    return PreviewRequest(
+        bot=Bot(name=old.bot_name, memory=old.memory, prompt=old.prompt),
+        turns=[
+            OurTurn(sender=Sender.USER if turn.sender == USER else Sender.BOT, content=turn.message)
+            for turn in old.chat_history
+        ],
+        user_name=old.user_name,
+    )
+
+
+def leaderboard_row(
+    row: LeaderboardRow, up: int, down: int, parameter_count: int | None
+) -> OldLeaderboardRow:
+    return OldLeaderboardRow(
+        developer_uid=row.developer,
+        model_name=row.name,
+        model_repo=row.repo,
+        reward_repo=None,
+        is_custom_reward=False,
+        status=status(row.status),
+        timestamp=row.created_at,
+        thumbs_up=up,
+        thumbs_down=down,
+        model_num_parameters=parameter_count,
+    )
+
+
+def feedback(ours: Feedback, conversation_id: str, model_name: str) -> OldFeedback:
+    return OldFeedback(
+        conversation_id=conversation_id,
+        messages=[_message(ours, one, conversation_id, model_name) for one in ours.messages],
+        thumbs_up=ours.thumbs_up,
+        text=ours.text,
+        model_name=model_name,
+        user_id=ids.user_id(ours.user),
+    )
+
+
+def sent_date(moment: datetime) -> str:
+    """``YYYY-MM-DD HH:MM:SS.mmm``, UTC."""
+    naive = moment.astimezone(UTC).replace(tzinfo=None)
+    return naive.isoformat(" ", "milliseconds")
+
+
+def _message(
+    rated: Feedback, message: Message, conversation_id: str, model_name: str
+) -> OldMessage:
+    is_bot = message.sender is Sender.BOT
+    return OldMessage(
+        message_id=message.id,
+        conversation_id=conversation_id,
+        content=message.content,
+        sent_date=sent_date(message.at),
+        deleted=message.is_deleted,
+        sender=OldSender(
+            name=rated.bot_name if is_bot else "User",
+            uid=ids.bot_id(rated.bot_name) if is_bot else ids.user_id(rated.user),
+        ),
+        metadata={"model_name": model_name} if is_bot else {},
+    )

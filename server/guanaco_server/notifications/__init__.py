@@ -1,0 +1,1 @@
+"""Webhooks: what a developer is told without asking (docs/webhooks.md)."""

@@ -1,0 +1,120 @@
+"""Takes one message to one URL: to the very address that was looked at, once, without following anybody anywhere."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import httpcore
+
+from guanaco.errors import InvalidInput
+from guanaco_server.notifications.addresses import AddressRefused, is_public, require_allowed_url
+
+Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+"""The addresses of a host, as text."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """``status`` is None where none came; ``result`` is what the developer reads. The answer's body is never read."""
+
+    status: int | None
+    result: str
+
+    @property
+    def is_accepted(self) -> bool:
+        return self.status is not None and 200 <= self.status < 300
+
+    @property
+    def is_final(self) -> bool:
+        """410 Gone: the receiver wants no more of it."""
+        return self.status == 410
+
+
+async def resolve(host: str, port: int) -> Sequence[str]:
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(address[0]) for *_, address in found]
+
+
+class Courier:
+    def __init__(
+        self, *, allow_private: bool, timeout_s: float, resolve: Resolve = resolve
+    ) -> None:
+        self._allow_private = allow_private
+        self._timeout_s = timeout_s
+        self._network = CheckedNetwork(resolve, allow_private)
+        self._tls = ssl.create_default_context()
+
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        """One try; whatever goes wrong is in the answer."""
+        try:
+            require_allowed_url(url, allow_private=self._allow_private)
+            async with asyncio.timeout(self._timeout_s):
+                status = await self._send(url, headers, body)
+        except InvalidInput as error:
+            return Answer(None, error.detail)
+        except AddressRefused as error:
+            return Answer(None, str(error))
+        except (TimeoutError, httpcore.TimeoutException):
+            return Answer(None, f"no answer within {self._timeout_s:g} s")
+        except (socket.gaierror, UnicodeError):  # the latter for a label over 63 characters
+            return Answer(None, "the host has no address")
+        except (httpcore.NetworkError, OSError):
+            return Answer(None, "no connection, or it broke off")
+        except (httpcore.ProtocolError, httpcore.UnsupportedProtocol):
+            return Answer(None, "no HTTP answer")
+        moved = ", and redirects are not followed" if 300 <= status < 400 else ""
+        return Answer(status, f"answered {status}{moved}")
+
+    async def _send(self, url: str, headers: Mapping[str, str], body: bytes) -> int:
+        async with (
+            httpcore.AsyncConnectionPool(
+                ssl_context=self._tls, network_backend=self._network
+            ) as pool,
+            pool.stream("POST", url, headers=list(headers.items()), content=body) as response,
+        ):
+            status: int = response.status
+            return status
+
+
+class CheckedNetwork(httpcore.AsyncNetworkBackend):
+    """Resolves by itself, looks at every address, and connects to what it looked at: a name cannot change in between."""
+
+    def __init__(self, resolve: Resolve, allow_private: bool) -> None:
+        self._resolve = resolve
+        self._allow_private = allow_private
+        self._inner = httpcore.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        addresses = await self._resolve(host, port)
+        if not self._allow_private and not all(map(is_public, addresses)):
+            raise AddressRefused("the host's address is not a public one")
+        for address in addresses[:-1]:
+            try:
+                return await self._connect(address, port)
+            except (httpcore.ConnectError, httpcore.ConnectTimeout):
+                continue
+        if not addresses:
+            raise AddressRefused("the host has no address")
+        return await self._connect(addresses[-1], port)
+
+    async def connect_unix_socket(self, *_: Any, **__: Any) -> httpcore.AsyncNetworkStream:
+        raise AddressRefused("a webhook goes to a host")
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def _connect(self, address: str, port: int) -> httpcore.AsyncNetworkStream:
+        return await self._inner.connect_tcp(address, port)

@@ -1,0 +1,69 @@
+"""The loop: fill the outbox, send what is due; again when a status changed here, a try ended, or some seconds passed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from datetime import datetime, timedelta
+
+from sqlalchemy.exc import DBAPIError
+
+from guanaco_server.background import Background
+from guanaco_server.clock import Clock
+from guanaco_server.database.database import Database
+from guanaco_server.notifications import queries
+from guanaco_server.notifications.outbox import Outbox
+from guanaco_server.notifications.sender import Sender
+
+KEPT = timedelta(days=30)  # how long a developer can look back
+FORGET_EVERY = timedelta(hours=1)
+
+logger = logging.getLogger(__name__)
+
+
+class NotificationLoop:
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        outbox: Outbox,
+        sender: Sender,
+        woken: asyncio.Event,
+        poll_s: float,
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self._outbox = outbox
+        self._sender = sender
+        self._woken = woken
+        self._poll_s = poll_s
+        self._forgot_at: datetime | None = None
+        self._background = Background("notifications")
+
+    async def start(self) -> None:
+        self._background.start(self._run())
+
+    async def stop(self) -> None:
+        await self._background.stop()
+        await self._sender.stop()
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._outbox.fill()
+                await self._sender.send_due()
+                await self._forget()
+            except (DBAPIError, OSError) as error:
+                logger.warning("webhooks wait for the database: %s", error)
+                await asyncio.sleep(self._poll_s)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._woken.wait(), self._poll_s)
+            self._woken.clear()
+
+    async def _forget(self) -> None:
+        now = self._clock.now()
+        if self._forgot_at is None or now - self._forgot_at >= FORGET_EVERY:
+            async with self._database.write() as session:
+                await queries.forget(session, now - KEPT)
+            self._forgot_at = now

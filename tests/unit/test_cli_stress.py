@@ -1,0 +1,118 @@
+"""`guanaco stress`: its plots."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import httpx
+import pytest
+
+from guanaco_cli.main import run
+from tests.fixtures.cli import profile, server
+from tests.fixtures.wire import AT
+
+__all__ = ["profile", "server"]
+
+LATENCY = {"p50": 100.0, "p95": 300.0, "p99": 450.0, "max": 500.0}
+LIMITS = {"ttft_ms": 250.0, "tpot_ms": 1_000.0, "e2e_ms": 9_000.0, "error_rate": 0.1}
+BINS = [
+    {"upper_ms": 100.0, "count": 0},
+    {"upper_ms": 200.0, "count": 10},
+    {"upper_ms": 300.0, "count": 0},
+    {"upper_ms": 400.0, "count": 1},
+]
+
+
+def report(**changes: Any) -> httpx.Response:
+    body = {
+        "is_passed": True,
+        "reasons": [],
+        "at": AT,
+        "duration_s": 20.0,
+        "offered_rate": 2.0,
+        "requests": 40,
+        "errors": 0,
+        "error_rate": 0.0,
+        "output_tokens": 640,
+        "tokens_per_second": 32.0,
+        "ttft_ms": LATENCY,
+        "tpot_ms": LATENCY,
+        "e2e_ms": LATENCY,
+    }
+    return httpx.Response(200, json=body | changes)
+
+
+def bars(out: str) -> list[str]:
+    return [line for line in out.splitlines() if "█" in line or "─ allowed" in line]
+
+
+def test_a_histogram_is_drawn_with_its_threshold_between_the_bins(server: Any, capsys: Any) -> None:
+    server(report(ttft_histogram=BINS, tpot_ms=None, thresholds=LIMITS))
+    assert run(["stress", "org-model_v1"]) == 0
+    out = capsys.readouterr().out
+    plotted = out[out.index("95 % may take") :].splitlines()[1:]
+    assert [line.split()[:3] for line in plotted] == [
+        ["<", "200", "ms"],
+        ["250", "ms", "─" * 50],
+        ["<", "300", "ms"],
+        ["<", "400", "ms"],
+    ]
+    assert plotted[0].count("█") == 50
+    assert plotted[3].count("█") == 5
+    assert "\x1b" not in out
+
+
+def test_a_threshold_beyond_all_bins_is_drawn_after_them(server: Any, capsys: Any) -> None:
+    server(report(tpot_histogram=BINS, ttft_ms=None, thresholds=LIMITS))
+    assert run(["stress", "org-model_v1"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].split()[:2] == ["1,000", "ms"]
+
+
+def test_without_a_histogram_percentiles_are_bars_with_the_threshold_in_them(
+    server: Any, capsys: Any
+) -> None:
+    server(report(thresholds=LIMITS))
+    assert run(["stress", "org-model_v1"]) == 0
+    plotted = [line for line in bars(capsys.readouterr().out) if line.strip().startswith("p95")]
+    assert [line.index("┃") - 13 for line in plotted] == [25, 49]
+    assert plotted[0].count("█") == 29  # 300 of 500 ms, and the mark in the place of one
+
+
+def test_an_older_report_without_thresholds_or_histograms_is_drawn_too(
+    server: Any, capsys: Any
+) -> None:
+    server(report())
+    assert run(["stress", "org-model_v1"]) == 0
+    out = capsys.readouterr().out
+    assert len(bars(out)) == 8
+    assert "┃" not in out
+
+
+def test_a_report_without_latencies_has_no_plot(server: Any, capsys: Any) -> None:
+    server(report(ttft_ms=None, tpot_ms=None, e2e_ms=None))
+    assert run(["stress", "org-model_v1"]) == 0
+    assert bars(capsys.readouterr().out) == []
+
+
+def test_colours_are_there_on_a_terminal_only(
+    server: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    server(report(ttft_histogram=BINS, thresholds=LIMITS), report(thresholds=LIMITS))
+    assert run(["stress", "org-model_v1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("\x1b[32m") and "< 200 ms" in line for line in lines)
+    assert any(line.startswith("\x1b[31m") and "< 400 ms" in line for line in lines)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert run(["stress", "org-model_v1"]) == 0
+    assert "\x1b[3" not in capsys.readouterr().out
+
+
+def test_json_is_the_report(server: Any, capsys: Any) -> None:
+    server(report(ttft_histogram=BINS))
+    assert run(["stress", "org-model_v1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["ttft_histogram"] == BINS
