@@ -53,7 +53,7 @@ def create_app(platform: Platform) -> FastAPI:
 def include_routes(app: FastAPI, platform: Platform) -> None:
     """Every route there is, over the platform's services."""
     auth = Auth(platform.accounts)
-    app.include_router(accounts_api.router(platform.accounts, auth))
+    app.include_router(accounts_api.router(platform.accounts, platform.audit, auth))
     app.include_router(submissions_api.router(platform.submissions, platform.events, auth))
     app.include_router(recipe_api.router(platform.submissions, auth))
     app.include_router(costs_api.router(platform.costs, platform.submissions.require_visible, auth))
@@ -62,7 +62,7 @@ def include_routes(app: FastAPI, platform: Platform) -> None:
     app.include_router(
         chat_api.router(platform.conversations, platform.replies, platform.previews, auth)
     )
-    app.include_router(feedback_api.router(platform.feedback, auth))
+    app.include_router(feedback_api.router(platform.feedback, platform.erasures, auth))
     app.include_router(leaderboard_api.router(platform.leaderboard, auth))
 
     include_operations(app, platform)

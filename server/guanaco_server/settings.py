@@ -19,12 +19,13 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from guanaco_server.feedback_settings import FeedbackSettings
 from guanaco_server.gpu_settings import GpuSettings
 
 GIB = 1024**3
 
 
-class Settings(GpuSettings):
+class Settings(GpuSettings, FeedbackSettings):
     model_config = SettingsConfigDict(env_prefix="GUANACO_", frozen=True, extra="ignore")
 
     # The platform itself
