@@ -26,6 +26,7 @@ from guanaco_cli import (
     submissions,
     submit,
     up,
+    users,
 )
 from guanaco_cli.console import console
 from guanaco_cli.demo import command as demo
@@ -58,6 +59,8 @@ app = typer.Typer(
 for module in COMMANDS:
     app.add_typer(module.app)
 app.add_typer(keys.app, name="keys", help="API keys: create, list, revoke (admin).")
+app.add_typer(users.app, name="users", help="Users' rights: erase (admin).")
+app.add_typer(users.audit_app)
 
 
 def _print_version(is_wanted: bool) -> None:

@@ -26,6 +26,7 @@ LINK = re.compile(
     rf"|(?<![\w@.-])(?:[\w-]{{1,63}}\.){{1,5}}(?:(?:{ENDINGS})\b(?:[/?:#][^\s<>\"]*)?|(?:{WORDLIKE_ENDINGS})/[^\s<>\"]+)(?!\.?\w)",
     re.IGNORECASE,
 )
+INNER_DOT = re.compile(r"\.\w")
 TRAILING = ".,;:!?)]}'*"
 HANDLE = re.compile(
     r"(?<![\w@/.])@[A-Za-z_][\w.]{1,63}(?:@[\w.-]{3,64})?|(?<![\w#])[\w.]{2,32}#\d{4}(?!\d)"
@@ -44,15 +45,22 @@ VERSION_BEFORE = re.compile(
 
 
 def find(text: str) -> Iterator[Span]:
-    if "@" in text or "#" in text:
+    """The cheap tests come first: most lines of a chat pass none of them."""
+    if "@" in text:
         yield from _matches(EMAIL, text, Tag.EMAIL)
+    if "@" in text or "#" in text:
         yield from _matches(HANDLE, text, Tag.HANDLE)
-    if "." in text or "://" in text:
-        yield from _links(text)
-    yield from _matches(SPELLED_EMAIL, text, Tag.EMAIL) if _may_be_spelled(text) else ()
-    for match in NAMED_HANDLE.finditer(text):
-        yield Span(*match.span("named" if match["named"] else "said"), Tag.HANDLE)
-    yield from _ip_addresses(text)
+    if INNER_DOT.search(text) or "://" in text:
+        yield from _matches(LINK, text, Tag.LINK)
+    if "dot" in text.lower():
+        yield from _matches(SPELLED_EMAIL, text, Tag.EMAIL)
+    if ":" in text or "=" in text or " is " in text.lower():
+        for match in NAMED_HANDLE.finditer(text):
+            yield Span(*match.span("named" if match["named"] else "said"), Tag.HANDLE)
+    if text.count(".") >= 3:
+        yield from _ip_addresses(IPV4, text)
+    if text.count(":") >= 2:
+        yield from _ip_addresses(IPV6, text)
 
 
 def _matches(pattern: re.Pattern[str], text: str, tag: Tag) -> Iterator[Span]:
@@ -60,19 +68,10 @@ def _matches(pattern: re.Pattern[str], text: str, tag: Tag) -> Iterator[Span]:
         yield Span(match.start(), match.start() + len(match[0].rstrip(TRAILING)), tag)
 
 
-def _may_be_spelled(text: str) -> bool:
-    return "dot" in text.lower()
-
-
-def _links(text: str) -> Iterator[Span]:
-    return _matches(LINK, text, Tag.LINK)
-
-
-def _ip_addresses(text: str) -> Iterator[Span]:
-    for pattern in (IPV4, IPV6):
-        for match in pattern.finditer(text):
-            if _is_ip_address(match[0]) and not VERSION_BEFORE.search(text[: match.start()][-20:]):
-                yield Span(*match.span(), Tag.IP)
+def _ip_addresses(pattern: re.Pattern[str], text: str) -> Iterator[Span]:
+    for match in pattern.finditer(text):
+        if _is_ip_address(match[0]) and not VERSION_BEFORE.search(text[: match.start()][-20:]):
+            yield Span(*match.span(), Tag.IP)
 
 
 def _is_ip_address(text: str) -> bool:

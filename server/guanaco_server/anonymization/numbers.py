@@ -18,6 +18,11 @@ from guanaco_server.anonymization import documents
 from guanaco_server.anonymization.spans import Span, Tag
 
 RUN = re.compile(r"(?<![\w.])(?:\+|\()?\d(?:[ \t.()/_*-]{0,3}\d){6,24}(?![A-Za-z_]|\.?\d)")
+SOME_DIGITS = re.compile(r"\d\D*\d\D*\d")
+SOME_SPELLED = re.compile(
+    r"(?:ero|ne|wo|ree|ur|ive|ix|en|ght|oh)[\s,.-]+(?:zero|oh|one|two|three|four|five|six|seven|eight|nine)",
+    re.IGNORECASE,
+)
 SPELLED = r"(?:zero|oh|one|two|three|four|five|six|seven|eight|nine)"
 SPELLED_RUN = re.compile(rf"\b{SPELLED}(?:[\s,.-]+{SPELLED}){{6,18}}\b", re.IGNORECASE)
 COUNT = "one two three four five six seven eight nine"
@@ -43,12 +48,12 @@ CALLABLE_DIGITS = range(7, 16)  # ITU-T E.164: at most 15
 
 
 def find(text: str, regions: Sequence[str]) -> Iterator[Span]:
-    if any(character.isdigit() for character in text):
+    if SOME_DIGITS.search(text):
         yield from documents.find(text)
         for match in RUN.finditer(text):
             if (tag := _tag(text, match, regions)) is not None:
                 yield Span(*match.span(), tag)
-    for match in SPELLED_RUN.finditer(text):
+    for match in SPELLED_RUN.finditer(text) if SOME_SPELLED.search(text) else ():
         if " ".join(re.findall(r"\w+", match[0].lower())) not in COUNT:
             yield Span(*match.span(), Tag.PHONE)
 

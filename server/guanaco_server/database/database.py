@@ -59,6 +59,14 @@ class Database:
             return False
         return True
 
+    async def empty_log(self) -> None:
+        """Leave nothing in SQLite's write-ahead log of what was deleted; best effort, beside readers. PostgreSQL recycles its own."""
+        if self.engine.dialect.name == "sqlite":
+            async with self.engine.connect() as connection:
+                raw = await connection.get_raw_connection()
+                assert raw.driver_connection is not None
+                await raw.driver_connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
     async def close(self) -> None:
         await self.engine.dispose()
 

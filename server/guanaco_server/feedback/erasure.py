@@ -75,6 +75,7 @@ class ErasureService:
                 messages += await self._conversations.erase(session, batch)
                 ratings += len(feedback_ids)
             await self._audit.note(session, account, ACTION, pseudonym)
+        await self._database.empty_log()
         return Erasure(
             user=pseudonym, conversations=len(owners), messages=messages, ratings=ratings
         )
