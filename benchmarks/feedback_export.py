@@ -43,10 +43,7 @@ SUBMISSION = "bench-export_v1"
 MESSAGES = 6
 ANONYMIZED = 2_000  # ratings that go through the real anonymizer
 MIB = 1024**2
-WORDS = (
-    "the sea was calm that evening and nobody had seen a ship for days so we sat by the fire and told each other "
-    "stories about lamps storms birds letters and the long way home in 1999 or at 10:30 with 3 friends"
-).split()
+WORDS = ["the", "sea", "was", "calm", "that", "evening", "and", "nobody", "had", "seen", "a", "ship", "for", "days", "so", "we", "sat", "by", "the", "fire", "and", "told", "each", "other", "stories", "about", "lamps", "storms", "birds", "letters", "and", "the", "long", "way", "home", "in", "1999", "or", "at", "10:30", "with", "3", "friends"]
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
 

@@ -294,7 +294,9 @@ async def test_only_an_admin_reads_what_was_really_said_and_it_is_noted(world: T
         rest = (await admin.get("/audit", params={"cursor": log["next_cursor"]})).json()
     assert (raw["user_id"], raw["text"]) == ("user-17", "by Jane")
     assert raw["conversation"]["messages"][0]["content"] == "jane@example.org"
-    noted = [(one["account"], one["action"], one["subject"]) for one in log["items"] + rest["items"]]
+    noted = [
+        (one["account"], one["action"], one["subject"]) for one in log["items"] + rest["items"]
+    ]
     assert noted == [
         ("root", "read conversation", conversation),
         ("root", "read conversation", conversation),
