@@ -43,7 +43,51 @@ SUBMISSION = "bench-export_v1"
 MESSAGES = 6
 ANONYMIZED = 2_000  # ratings that go through the real anonymizer
 MIB = 1024**2
-WORDS = ["the", "sea", "was", "calm", "that", "evening", "and", "nobody", "had", "seen", "a", "ship", "for", "days", "so", "we", "sat", "by", "the", "fire", "and", "told", "each", "other", "stories", "about", "lamps", "storms", "birds", "letters", "and", "the", "long", "way", "home", "in", "1999", "or", "at", "10:30", "with", "3", "friends"]
+WORDS = [
+    "the",
+    "sea",
+    "was",
+    "calm",
+    "that",
+    "evening",
+    "and",
+    "nobody",
+    "had",
+    "seen",
+    "a",
+    "ship",
+    "for",
+    "days",
+    "so",
+    "we",
+    "sat",
+    "by",
+    "the",
+    "fire",
+    "and",
+    "told",
+    "each",
+    "other",
+    "stories",
+    "about",
+    "lamps",
+    "storms",
+    "birds",
+    "letters",
+    "and",
+    "the",
+    "long",
+    "way",
+    "home",
+    "in",
+    "1999",
+    "or",
+    "at",
+    "10:30",
+    "with",
+    "3",
+    "friends",
+]
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -88,7 +132,9 @@ def _export(developer: Client, pid: int, form: str) -> dict[str, float]:
     size, lines, started = 0, 0, time.perf_counter()
     with (
         _growth(pid) as growth,
-        httpx.stream("GET", path, headers={"Authorization": f"Bearer {address.key}"}) as answer,
+        httpx.stream(
+            "GET", path, headers={"Authorization": f"Bearer {address.key}"}, timeout=120
+        ) as answer,
     ):
         answer.raise_for_status()
         for chunk in answer.iter_raw():

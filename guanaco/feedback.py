@@ -12,6 +12,7 @@ from guanaco.competitions import OPEN
 from guanaco.submissions import GenerationParams
 
 ExportFormat = Literal["jsonl", "csv", "parquet"]
+Order = Literal["oldest", "newest"]
 
 
 def _without_nul(text: str) -> str:
@@ -86,6 +87,7 @@ class FeedbackQuery(FeedbackFilter):
 
     cursor: str | None = Field(default=None, description="What an earlier page gave.")
     limit: int = Field(default=100, ge=1, le=500)
+    order: Order = Field(default="oldest", description="Which comes first.")
 
 
 class ExportQuery(FeedbackFilter):

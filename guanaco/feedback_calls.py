@@ -7,12 +7,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from guanaco.accounts import AuditPage
-from guanaco.calls import API, _get, _of, _post
+from guanaco.calls import API, _get, _id, _of, _post
 from guanaco.errors import InvalidInput
 from guanaco.feedback import (
     Erasure,
     ErasureRequest,
     ExportQuery,
+    Feedback,
     FeedbackPage,
     FeedbackQuery,
     RawFeedback,
@@ -32,6 +33,11 @@ def feedback_page(
     )
 
 
+def feedback_of(feedback_id: str) -> Call[Feedback]:
+    """One rating with its conversation."""
+    return _get(f"/feedback/{_id(feedback_id)}", parse=Feedback.model_validate_json)
+
+
 def export(submission_id: str, **query: Any) -> Request:
     """The file of all feedback."""
     checked = _checked(ExportQuery, query)
@@ -44,7 +50,7 @@ def export(submission_id: str, **query: Any) -> Request:
 
 def raw_feedback(feedback_id: str) -> Call[RawFeedback]:
     """A rating as the user wrote it. Admin; each reading is audited."""
-    return _get(f"/feedback/{feedback_id}/raw", parse=RawFeedback.model_validate_json)
+    return _get(f"/feedback/{_id(feedback_id)}/raw", parse=RawFeedback.model_validate_json)
 
 
 def erase_user(user_id: str, *, account: str | None = None) -> Call[Erasure]:

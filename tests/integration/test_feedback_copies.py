@@ -17,7 +17,7 @@ from sqlalchemy import text
 from guanaco.accounts import Role
 from guanaco_server.anonymization.anonymizer import Anonymizer
 from guanaco_server.database.database import Database
-from guanaco_server.feedback import copies
+from guanaco_server.feedback import copies, export
 from guanaco_server.feedback.copies import CopyService
 from guanaco_server.feedback.copying import Copying
 from guanaco_server.feedback.pseudonyms import Pseudonyms
@@ -134,6 +134,48 @@ async def test_filters_can_be_combined(world: Talkative) -> None:
     assert await world.said(user=alice, rating="down") == []
 
 
+async def test_pages_can_begin_with_the_newest(world: Talkative) -> None:
+    for number in range(3):
+        await world.rate(f"user-{number}", words=str(number))
+    query: dict[str, Any] = {"order": "newest", "limit": 2}
+    first = (await world.developer.get(PATH, params=query)).json()
+    await world.rate("late", words="late")
+    second = (
+        await world.developer.get(PATH, params=query | {"cursor": first["next_cursor"]})
+    ).json()
+    assert [item["text"] for item in first["items"] + second["items"]] == ["2", "1", "0"]
+    end = (await world.developer.get(PATH, params=query | {"cursor": second["next_cursor"]})).json()
+    assert end == {"items": [], "next_cursor": None}
+
+
+async def test_one_rating_can_be_linked_to_by_its_developer_only(world: Talkative) -> None:
+    await world.rate(words="one")
+    (item,) = await world.items()
+    path = f"/feedback/{item['id']}"
+    assert (await world.developer.get(path)).json() == item
+    async with await world.http(Role.DEVELOPER, "bob") as other:
+        assert (await other.get(path)).json()["error"] == "feedback_not_found"
+    assert (await world.developer.get("/feedback/fb_none")).status_code == 404
+
+
+async def test_a_rating_names_the_variant_of_an_experiment(world: Talkative) -> None:
+    conversation = await world.rate()
+
+    async def variants(_session: Any, conversation_ids: Any) -> dict[str, str]:
+        assert conversation_ids == [conversation]
+        return {conversation: "warmer"}
+
+    copier = CopyService(
+        world.database,
+        world.submissions,
+        world.conversations,
+        Pseudonyms(b"key"),
+        variants=variants,
+    )
+    await copier.make()
+    assert [item["variant"] for item in await world.items()] == ["warmer"]
+
+
 @pytest.mark.parametrize(
     ("query", "word"),
     [
@@ -189,6 +231,14 @@ async def test_an_export_of_nothing_is_a_whole_file(world: Talkative, form: str)
         assert pq.read_table(io.BytesIO(file.content)).num_rows == 0
 
 
+async def test_without_pyarrow_there_is_no_parquet_but_a_sentence(
+    world: Talkative, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export, "find_spec", lambda _name: None)
+    file = await world.developer.get(f"{PATH}/export", params={"format": "parquet"})
+    assert (file.status_code, file.json()["error"]) == (501, "export_unsupported")
+
+
 async def test_an_exports_cursor_leads_to_what_came_after_it_began(
     world: Talkative, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,13 +246,13 @@ async def test_an_exports_cursor_leads_to_what_came_after_it_began(
     for number in range(3):
         await world.rate(f"user-{number}", words=f"old {number}", thumbs_up=number != 1)
     ada = await world.account(Role.DEVELOPER, "ada")
-    export = await world.feedback.export(ada, "acme-tiny_v1")
-    chunks = [await anext(export.chunks)]
+    begun = await world.feedback.export(ada, "acme-tiny_v1")
+    chunks = [await anext(begun.chunks)]
     await world.rate("late", words="late")
     await world.copies.make()
-    chunks += [chunk async for chunk in export.chunks]
+    chunks += [chunk async for chunk in begun.chunks]
     assert [json.loads(chunk)["text"] for chunk in chunks] == ["old 0", "old 1", "old 2"]
-    query = {"cursor": export.next_cursor, "rating": "up"}
+    query = {"cursor": begun.next_cursor, "rating": "up"}
     new = await world.developer.get(f"{PATH}/export", params=query)
     assert [json.loads(line)["text"] for line in new.text.splitlines()] == ["late"]
     again = await world.developer.get(

@@ -12,6 +12,7 @@ from guanaco.feedback import (
     Erasure,
     ErasureRequest,
     ExportQuery,
+    Feedback,
     FeedbackFilter,
     FeedbackPage,
     FeedbackQuery,
@@ -47,11 +48,13 @@ def router(feedback: FeedbackService, erasures: ErasureService, auth: Auth) -> A
     ) -> FeedbackPage | Response:
         """A page; with `Accept: application/x-ndjson` everything, a rating a line."""
         if NDJSON in accept:
-            wanted = FeedbackFilter(**query.model_dump(exclude={"cursor", "limit"}))
+            wanted = FeedbackFilter(**query.model_dump(exclude={"cursor", "limit", "order"}))
             return _file(
                 await feedback.export(account, submission_id, wanted, "jsonl", query.cursor)
             )
-        return await feedback.page(account, submission_id, query.cursor, query.limit, query)
+        return await feedback.page(
+            account, submission_id, query.cursor, query.limit, query, query.order
+        )
 
     @routes.get("/submissions/{submission_id}/feedback/export", response_class=StreamingResponse)
     async def export_feedback(
@@ -61,6 +64,10 @@ def router(feedback: FeedbackService, erasures: ErasureService, auth: Auth) -> A
         return _file(
             await feedback.export(account, submission_id, query, query.format, query.cursor)
         )
+
+    @routes.get("/feedback/{feedback_id}")
+    async def read_one(feedback_id: str, account: Account = developer) -> Feedback:
+        return await feedback.find(account, feedback_id)
 
     @routes.get("/feedback/{feedback_id}/raw")
     async def read_raw_feedback(feedback_id: str, account: Account = admin) -> RawFeedback:

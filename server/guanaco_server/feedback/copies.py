@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.chat import Message
 from guanaco.feedback import Feedback
@@ -35,6 +37,10 @@ WITHHELD = "<WITHHELD>"
 BATCH = 200  # ratings, of which the anonymizer makes some 2,000 a second
 
 
+Variants = Callable[[AsyncSession, Sequence[str]], Awaitable[Mapping[str, str]]]
+"""Of which variant of an experiment each conversation is; those without one are left out."""
+
+
 @dataclass(frozen=True)
 class Raw:
     """A rating with what belongs to it."""
@@ -43,6 +49,7 @@ class Raw:
     user_name: str
     params: GenerationParams | None
     messages: Sequence[Message]
+    variant: str | None
 
 
 class CopyService:
@@ -54,6 +61,7 @@ class CopyService:
         pseudonyms: Pseudonyms,
         anonymizer: Anonymizer | None = None,
         version: int = VERSION,
+        variants: Variants | None = None,
     ) -> None:
         self._database = database
         self._submissions = submissions
@@ -61,6 +69,7 @@ class CopyService:
         self._pseudonyms = pseudonyms
         self._anonymizer = anonymizer or Anonymizer()
         self._version = version
+        self._variants = variants
 
     async def make(self, limit: int = BATCH) -> int:
         """Copy a batch of the ratings that wait; how many there were."""
@@ -90,12 +99,14 @@ class CopyService:
             messages = await self._conversations.messages(session, ids)
             names = await self._conversations.user_names(session, ids)
             params = await self._submissions.params(session, {row.submission_id for row in rows})
+            variants = await self._variants(session, ids) if self._variants else {}
         return [
             Raw(
                 row,
                 names.get(row.conversation_id, ""),
                 params.get(row.submission_id),
                 messages.get(row.conversation_id, ()),
+                variants.get(row.conversation_id),
             )
             for row in rows
         ]
@@ -129,6 +140,7 @@ class CopyService:
             submission_id=row.submission_id,
             conversation_id=row.conversation_id,
             competition=row.competition,
+            variant=raw.variant,
             user=self._pseudonyms.of(row.user_id),
             bot_name=shown(row.bot_name),
             thumbs_up=row.thumbs_up,

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from guanaco.errors import InvalidInput
+from guanaco.feedback import Order
 
 FORM = re.compile(r"fb-([0-9]{1,18})")
 LAST = 10**18
@@ -17,6 +18,14 @@ class Window:
 
     after: int = 0
     until: int = LAST
+
+    @staticmethod
+    def beside(cursor: str | None, order: Order) -> Window:
+        """What comes after a cursor in that order."""
+        number = decode(cursor)
+        if order == "oldest":
+            return Window(after=number)
+        return Window(until=number - 1) if cursor is not None else Window()
 
 
 def encode(number: int) -> str:

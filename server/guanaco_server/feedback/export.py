@@ -8,6 +8,8 @@ import io
 import json
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from guanaco.errors import ExportUnsupported
@@ -46,6 +48,8 @@ def encoded(documents: Documents, form: ExportFormat) -> AsyncIterator[bytes]:
         case "csv":
             return _csv(documents)
         case "parquet":
+            if find_spec("pyarrow") is None:
+                raise ExportUnsupported("parquet", "pip install 'guanaco[export]'")
             return _parquet(documents)
 
 
@@ -88,9 +92,8 @@ def _cell(value: object) -> object:
     return plain_cell(value) if isinstance(value, str) else value
 
 
-def _parquet(documents: Documents) -> AsyncIterator[bytes]:
-    try:
-        from guanaco_server.feedback.parquet import encoded as parquet_encoded
-    except ImportError:
-        raise ExportUnsupported("parquet", "pip install 'guanaco[export]'") from None
-    return parquet_encoded(documents)
+async def _parquet(documents: Documents) -> AsyncIterator[bytes]:
+    """Importing pyarrow takes a second, in which other requests go on."""
+    parquet = await asyncio.to_thread(import_module, "guanaco_server.feedback.parquet")
+    async for chunk in parquet.encoded(documents):
+        yield chunk

@@ -10,7 +10,7 @@ from sqlalchemy import Row, case, delete, func, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from guanaco.feedback import FeedbackFilter
+from guanaco.feedback import FeedbackFilter, Order
 from guanaco_server.feedback.conditions import conditions
 from guanaco_server.feedback.cursors import Window
 from guanaco_server.feedback.tables import FeedbackCopyRow, FeedbackRow
@@ -85,9 +85,15 @@ async def write_copies(session: AsyncSession, copies: Sequence[NewCopy]) -> None
 
 
 async def copies(
-    session: AsyncSession, submission_id: str, wanted: FeedbackFilter, window: Window, limit: int
+    session: AsyncSession,
+    submission_id: str,
+    wanted: FeedbackFilter,
+    window: Window,
+    limit: int,
+    order: Order = "oldest",
 ) -> Sequence[Row[int, str]]:
-    """Number and document of a submission's copies in a window, oldest first."""
+    """Number and document of a submission's copies in a window."""
+    number = FeedbackCopyRow.number
     rows = await session.execute(
         select(FeedbackCopyRow.number, FeedbackCopyRow.document)
         .where(
@@ -96,10 +102,20 @@ async def copies(
             FeedbackCopyRow.number <= window.until,
             *conditions(wanted),
         )
-        .order_by(FeedbackCopyRow.number)
+        .order_by(number if order == "oldest" else number.desc())
         .limit(limit)
     )
     return rows.all()
+
+
+async def copy_of(session: AsyncSession, feedback_id: str) -> Row[str, str] | None:
+    """Submission and document of a rating's copy."""
+    rows = await session.execute(
+        select(FeedbackCopyRow.submission_id, FeedbackCopyRow.document).where(
+            FeedbackCopyRow.feedback_id == feedback_id
+        )
+    )
+    return rows.one_or_none()
 
 
 async def last_number(session: AsyncSession, submission_id: str) -> int:

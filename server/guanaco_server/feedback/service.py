@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from guanaco.errors import AlreadyRated, FeedbackNotFound
+from guanaco.errors import AlreadyRated, FeedbackNotFound, SubmissionNotFound
 from guanaco.feedback import (
     ExportFormat,
     Feedback,
@@ -17,6 +17,7 @@ from guanaco.feedback import (
     FeedbackPage,
     FeedbackRecorded,
     FeedbackRequest,
+    Order,
     RawFeedback,
 )
 from guanaco_server.accounts.audit import AuditLog
@@ -104,17 +105,31 @@ class FeedbackService:
         cursor: str | None,
         limit: int,
         wanted: FeedbackFilter = EVERYTHING,
+        order: Order = "oldest",
     ) -> FeedbackPage:
-        """Oldest first, so that the last cursor given, kept, later gives only what is new; None when there is nothing after it."""
+        """Oldest first, the last cursor given, kept, later gives only what is new; None when there is nothing after it."""
         await self._submissions.require_visible(account, submission_id)
-        window = Window(cursors.decode(cursor))
+        window = Window.beside(cursor, order)
         await self._copies.make_missing(submission_id)
         async with self._database.read() as session:
-            rows = await queries.copies(session, submission_id, wanted, window, limit)
+            rows = await queries.copies(session, submission_id, wanted, window, limit, order)
         return FeedbackPage(
             items=[Feedback.model_validate_json(document) for _, document in rows],
             next_cursor=cursors.encode(rows[-1][0]) if rows else None,
         )
+
+    async def find(self, account: Account, feedback_id: str) -> Feedback:
+        """One rating as developers read it; FeedbackNotFound for another developer's, or before it is anonymized."""
+        async with self._database.read() as session:
+            found = await queries.copy_of(session, feedback_id)
+        if found is None:
+            raise FeedbackNotFound(feedback_id)
+        submission_id, document = found
+        try:
+            await self._submissions.require_visible(account, submission_id)
+        except SubmissionNotFound:
+            raise FeedbackNotFound(feedback_id) from None
+        return Feedback.model_validate_json(document)
 
     async def export(
         self,
