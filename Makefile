@@ -47,6 +47,9 @@ bench-prefix: both  ## vLLM's prefix cache over two replicas, sticky against rou
 bench-prompts: setup  ## rendering a history, cached and new, beside bisecting the whole prompt
 	@$(BIN)/python benchmarks/prompts.py $(ARGS)
 
+bench-export: setup  ## 100,000 ratings exported from PostgreSQL, and how fast they are anonymized (ARGS=--ratings=20000)
+	@$(BIN)/python -m benchmarks.feedback_export $(ARGS)
+
 setup:  ## .venv: the platform, the CLI and the tools, as locked
 	@scripts/setup-platform
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from guanaco.client import AsyncClient, Client
     from guanaco.costs import Costs, DeveloperCost, SubmissionCost
     from guanaco.errors import Blame, GuanacoError
-    from guanaco.feedback import Feedback, FeedbackPage, FeedbackRecorded
+    from guanaco.feedback import Erasure, Feedback, FeedbackPage, FeedbackRecorded
     from guanaco.formatters import load_formatter
     from guanaco.leaderboard import Leaderboard, LeaderboardRow, SubmissionMetrics
     from guanaco.profile import Profile
@@ -74,7 +74,7 @@ _ROOMS = {
     "client": ("AsyncClient", "Client"),
     "costs": ("Costs", "DeveloperCost", "SubmissionCost"),
     "errors": ("Blame", "GuanacoError"),
-    "feedback": ("Feedback", "FeedbackPage", "FeedbackRecorded"),
+    "feedback": ("Erasure", "Feedback", "FeedbackPage", "FeedbackRecorded"),
     "formatters": ("load_formatter",),
     "leaderboard": ("Leaderboard", "LeaderboardRow", "SubmissionMetrics"),
     "profile": ("Profile",),
@@ -116,6 +116,7 @@ __all__ = [  # held to _ROOMS by a test
     "Costs",
     "CreatedKey",
     "DeveloperCost",
+    "Erasure",
     "EventKind",
     "Failure",
     "Feedback",

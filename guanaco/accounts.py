@@ -47,3 +47,18 @@ class Identity(BaseModel):
 
     name: str
     role: Role
+
+
+class AuditEntry(BaseModel):
+    """``account`` did ``action`` to ``subject``, which is never a user's own id."""
+
+    id: int
+    at: datetime
+    account: str
+    action: str
+    subject: str
+
+
+class AuditPage(BaseModel):
+    items: list[AuditEntry]
+    next_cursor: str | None = None

@@ -27,7 +27,7 @@ from guanaco.chat import (
     Turn,
 )
 from guanaco.errors import InvalidInput
-from guanaco.feedback import FeedbackPage, FeedbackRecorded, FeedbackRequest
+from guanaco.feedback import FeedbackRecorded, FeedbackRequest
 from guanaco.formatters import load_formatter
 from guanaco.leaderboard import Leaderboard, SubmissionMetrics
 from guanaco.prompts import Prompt, PromptFormatter
@@ -164,16 +164,6 @@ def redeploy(submission_id: str) -> Call[Submission]:
 def teardown(submission_id: str) -> Call[Submission]:
     """Stop its model server for good; its feedback stays readable."""
     return _move(submission_id, "teardown")
-
-
-def feedback_page(
-    submission_id: str, *, cursor: str | None = None, limit: int = 100
-) -> Call[FeedbackPage]:
-    """One page of feedback, oldest first. ``feedback`` walks through all of them."""
-    params = {"limit": str(limit)} | ({"cursor": cursor} if cursor else {})
-    return _get(
-        _of(submission_id, "feedback"), parse=FeedbackPage.model_validate_json, params=params
-    )
 
 
 def metrics(submission_id: str) -> Call[SubmissionMetrics]:

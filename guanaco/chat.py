@@ -124,13 +124,15 @@ class PreviewRequest(BaseModel):
 
 
 class Message(BaseModel):
-    """A recorded turn. A reply that was regenerated stays, marked ``is_deleted``."""
+    """A recorded turn. A reply that was regenerated stays, marked ``is_deleted``; the one in its place ``is_regenerated``."""
 
     id: str
     sender: Sender
     content: str
     at: datetime
     is_deleted: bool = False
+    is_regenerated: bool = False
+    timings: Timings | None = Field(default=None, description="Of a reply.")
 
 
 class Conversation(BaseModel):

@@ -11,8 +11,8 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
-from guanaco import calls, gpu_calls, webhook_calls
-from guanaco.feedback import Feedback
+from guanaco import calls, feedback_calls, gpu_calls, webhook_calls
+from guanaco.feedback_methods import AsyncFeedbackMethods, FeedbackMethods
 from guanaco.profile import Profile
 from guanaco.submissions import Submission, SubmissionEvent
 from guanaco.transport import Address, AsyncTransport, SyncTransport
@@ -80,7 +80,7 @@ def _async_streamed(
     return method
 
 
-class Client:
+class Client(FeedbackMethods):
     """A server as one key sees it. Without arguments it is the profile's (``guanaco login``)."""
 
     def __init__(
@@ -110,7 +110,7 @@ class Client:
     set_recipe = _sent(gpu_calls.set_recipe)
     cost = _sent(gpu_calls.cost)
     costs = _sent(gpu_calls.costs)
-    feedback_page = _sent(calls.feedback_page)
+    feedback_page = _sent(feedback_calls.feedback_page)
     metrics = _sent(calls.metrics)
     leaderboard = _sent(calls.leaderboard)
     preview = _sent(calls.preview)
@@ -127,6 +127,10 @@ class Client:
     remove_webhook = _sent(webhook_calls.remove_webhook)
     rotate_webhook_secret = _sent(webhook_calls.rotate_webhook_secret)
     test_webhook = _sent(webhook_calls.test_webhook)
+    feedback_of = _sent(feedback_calls.feedback_of)
+    raw_feedback = _sent(feedback_calls.raw_feedback)
+    erase_user = _sent(feedback_calls.erase_user)
+    audit = _sent(feedback_calls.audit)
 
     def wait(self, submission_id: str, on_event: OnEvent | None = None) -> Submission:
         """The submission once it is no longer in progress; ``on_event`` hears each event on the way."""
@@ -139,16 +143,6 @@ class Client:
             submission = self.submission(submission_id)
             if not submission.status.is_in_progress:
                 return submission
-
-    def feedback(self, submission_id: str) -> Generator[Feedback, None, None]:
-        """All feedback of a submission, oldest first, page after page."""
-        cursor: str | None = None
-        while True:
-            page = self.feedback_page(submission_id, cursor=cursor)
-            yield from page.items
-            cursor = page.next_cursor
-            if cursor is None:
-                return
 
     def close(self) -> None:
         self.transport.close()
@@ -165,7 +159,7 @@ class Client:
         self.close()
 
 
-class AsyncClient:
+class AsyncClient(AsyncFeedbackMethods):
     """``Client`` for asyncio: the same methods, to be awaited, or iterated with ``async for``."""
 
     def __init__(
@@ -195,7 +189,7 @@ class AsyncClient:
     set_recipe = _awaited(gpu_calls.set_recipe)
     cost = _awaited(gpu_calls.cost)
     costs = _awaited(gpu_calls.costs)
-    feedback_page = _awaited(calls.feedback_page)
+    feedback_page = _awaited(feedback_calls.feedback_page)
     metrics = _awaited(calls.metrics)
     leaderboard = _awaited(calls.leaderboard)
     preview = _awaited(calls.preview)
@@ -212,6 +206,10 @@ class AsyncClient:
     remove_webhook = _awaited(webhook_calls.remove_webhook)
     rotate_webhook_secret = _awaited(webhook_calls.rotate_webhook_secret)
     test_webhook = _awaited(webhook_calls.test_webhook)
+    feedback_of = _awaited(feedback_calls.feedback_of)
+    raw_feedback = _awaited(feedback_calls.raw_feedback)
+    erase_user = _awaited(feedback_calls.erase_user)
+    audit = _awaited(feedback_calls.audit)
 
     async def wait(self, submission_id: str, on_event: OnEvent | None = None) -> Submission:
         """The submission once it is no longer in progress; ``on_event`` hears each event on the way."""
@@ -224,17 +222,6 @@ class AsyncClient:
             submission = await self.submission(submission_id)
             if not submission.status.is_in_progress:
                 return submission
-
-    async def feedback(self, submission_id: str) -> AsyncGenerator[Feedback, None]:
-        """All feedback of a submission, oldest first, page after page."""
-        cursor: str | None = None
-        while True:
-            page = await self.feedback_page(submission_id, cursor=cursor)
-            for item in page.items:
-                yield item
-            cursor = page.next_cursor
-            if cursor is None:
-                return
 
     async def close(self) -> None:
         await self.transport.close()

@@ -11,13 +11,15 @@ GuanacoError
 ├── Forbidden                    a valid key whose role does not allow this
 ├── NotFound                     SubmissionNotFound, ConversationNotFound, KeyNotFound,
 │                                ReportNotFound (no stress report yet),
-│                                ArtifactNotFound, CompetitionNotFound, WebhookNotFound
+│                                ArtifactNotFound, CompetitionNotFound, WebhookNotFound,
+│                                FeedbackNotFound, AccountNotFound
 ├── Conflict
 │   ├── IllegalTransition        the submission's status does not allow this
 │   ├── IdempotencyConflict      the same Idempotency-Key with another body
 │   ├── ConversationBusy         a reply is still being written
 │   ├── AlreadyRated, NothingToRegenerate
 │   ├── CompetitionClosed        its window has not begun, or is over, or it is frozen
+│   ├── AmbiguousUser            users of several backends have that id
 │   └── AccountRoleConflict      the account exists with another role
 ├── Unavailable                  trying again later can help
 │   ├── NoModelAvailable         no submission can take a conversation now
@@ -50,6 +52,8 @@ GuanacoError
 │   ├── StressCheckFailed        (developer) too slow or too many errors; the figures are in it
 │   └── StageFault               (platform) an unforeseen error; the log has its id
 ├── InvalidSettings              the platform cannot start as configured
+├── ExportUnsupported            this server cannot write that format
+├── LibraryMissing               (client) an optional package is not installed
 └── InternalFault                an unforeseen error, logged under an id
 
 The JSON form is ``{"error": code, "detail": sentence, "hint": next step or null}``.
@@ -176,6 +180,20 @@ class ConversationNotFound(NotFound):
         super().__init__(f"No conversation {conversation_id}.")
 
 
+class FeedbackNotFound(NotFound):
+    code = "feedback_not_found"
+
+    def __init__(self, feedback_id: str) -> None:
+        super().__init__(f"No rating {feedback_id}.")
+
+
+class AccountNotFound(NotFound):
+    code = "account_not_found"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"No account {name}.", hint="`guanaco keys list` shows them.")
+
+
 class KeyNotFound(NotFound):
     code = "key_not_found"
 
@@ -266,6 +284,15 @@ class NothingToRegenerate(Conflict):
 
     def __init__(self) -> None:
         super().__init__("There is no user message to answer yet.", hint="Send a message first.")
+
+
+class AmbiguousUser(Conflict):
+    code = "ambiguous_user"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Users of several backends have that id.", hint="Name the backend's account."
+        )
 
 
 class AccountRoleConflict(Conflict):
@@ -403,6 +430,23 @@ class WorkerGivenUp(Unavailable):
 
 class InvalidSettings(GuanacoError):
     code = "invalid_settings"
+
+
+class ExportUnsupported(GuanacoError):
+    code = "export_unsupported"
+
+    def __init__(self, form: str, remedy: str) -> None:
+        super().__init__(
+            f"This server cannot write {form} files.",
+            hint=f"Take jsonl or csv; an operator adds it with `{remedy}`.",
+        )
+
+
+class LibraryMissing(GuanacoError):
+    code = "library_missing"
+
+    def __init__(self, what: str, packages: str) -> None:
+        super().__init__(f"{what} needs {packages}.", hint=f"`pip install {packages.split()[0]}`")
 
 
 class InternalFault(GuanacoError):

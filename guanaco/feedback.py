@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
-from guanaco.chat import Message
+from guanaco.chat import Conversation, Message
+from guanaco.competitions import OPEN
+from guanaco.submissions import GenerationParams
+
+ExportFormat = Literal["jsonl", "csv", "parquet"]
+Order = Literal["oldest", "newest"]
+
+
+def _without_nul(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("It should not hold a NUL character")
+    return text
+
+
+Words = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_without_nul)]
 
 
 class FeedbackRequest(BaseModel):
@@ -21,17 +36,65 @@ class FeedbackRecorded(BaseModel):
 
 
 class Feedback(BaseModel):
-    """``user`` is a keyed pseudonym: the same for one user everywhere, and worth nothing outside."""
+    """``user`` is a keyed pseudonym: the same for one user everywhere, and worth nothing outside.
+
+    In every text personal data is replaced by tags such as <EMAIL>.
+    """
 
     id: str
     submission_id: str
     conversation_id: str
+    competition: str = OPEN
+    variant: str | None = Field(default=None, description="Of an experiment that was running.")
     user: str
     bot_name: str
     thumbs_up: bool
     text: str
     at: datetime
+    length: int = Field(default=0, description="Messages that were neither deleted nor replaced.")
+    params: GenerationParams | None = None
     messages: list[Message]
+
+
+class FeedbackFilter(BaseModel):
+    """Which ratings; all that is given must hold."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    rating: Literal["up", "down"] | None = None
+    search: Words | None = Field(
+        default=None, description="In the rating's words or a message, in any case."
+    )
+    bot: Words | None = Field(default=None, description="The bot's name.")
+    user: Words | None = Field(default=None, description="The user's pseudonym.")
+    since: AwareDatetime | None = Field(default=None, description="Rated then or later.")
+    until: AwareDatetime | None = Field(default=None, description="Rated before.")
+    min_length: int | None = Field(default=None, ge=0, le=1_000_000)
+    max_length: int | None = Field(default=None, ge=0, le=1_000_000)
+
+    @model_validator(mode="after")
+    def _is_possible(self) -> FeedbackFilter:
+        if self.since and self.until and self.since >= self.until:
+            raise ValueError("since should be before until")
+        low, high = self.min_length, self.max_length
+        if low is not None and high is not None and low > high:
+            raise ValueError("min_length should not be over max_length")
+        return self
+
+
+class FeedbackQuery(FeedbackFilter):
+    """One page of them."""
+
+    cursor: str | None = Field(default=None, description="What an earlier page gave.")
+    limit: int = Field(default=100, ge=1, le=500)
+    order: Order = Field(default="oldest", description="Which comes first.")
+
+
+class ExportQuery(FeedbackFilter):
+    """All of them in one file."""
+
+    cursor: str | None = Field(default=None, description="X-Next-Cursor of an earlier export.")
+    format: ExportFormat = "jsonl"
 
 
 class FeedbackPage(BaseModel):
@@ -39,3 +102,34 @@ class FeedbackPage(BaseModel):
     next_cursor: str | None = Field(
         default=None, description="Give it back as ?cursor= for the next page."
     )
+
+
+class RawFeedback(BaseModel):
+    """As the user wrote it; for admins, and every reading of it is audited."""
+
+    id: str
+    user_id: str
+    thumbs_up: bool
+    text: str
+    at: datetime
+    conversation: Conversation
+
+
+class ErasureRequest(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    user_id: str = Field(min_length=1, max_length=128, description="The app's own id of the user.")
+    account: str | None = Field(
+        default=None,
+        max_length=64,
+        description="The backend's account name; needed when users of several have that id.",
+    )
+
+
+class Erasure(BaseModel):
+    """What is gone. ``user`` is the pseudonym under which developers knew the user."""
+
+    user: str
+    conversations: int
+    messages: int
+    ratings: int

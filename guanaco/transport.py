@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
@@ -20,6 +20,7 @@ from guanaco.wire import Call, Request, StreamCall
 T = TypeVar("T")
 
 CONNECT_TIMEOUT_S = 5.0
+DOWNLOAD_TIMEOUT_S = 60.0  # between two pieces
 RETRY_DELAYS_S = (0.2, 0.6)
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -69,6 +70,19 @@ class SyncTransport:
                 return
             except GuanacoError as error:
                 time.sleep(following.pause_s(error))
+
+    def download(self, request: Request, file: IO[bytes]) -> Mapping[str, str]:
+        """Write the answer's body as it comes; gives its headers."""
+        with (
+            translated(self.url),
+            self._http.stream(**_arguments(request, DOWNLOAD_TIMEOUT_S)) as response,
+        ):
+            if not response.is_success:
+                response.read()
+                raise error_of(response, self.url)
+            for chunk in response.iter_bytes():
+                file.write(chunk)
+            return response.headers
 
     def _run_once(self, call: Call[T]) -> T:
         with translated(self.url):
@@ -120,6 +134,17 @@ class AsyncTransport:
                 return
             except GuanacoError as error:
                 await asyncio.sleep(following.pause_s(error))
+
+    async def download(self, request: Request, file: IO[bytes]) -> Mapping[str, str]:
+        """Write the answer's body as it comes; gives its headers."""
+        with translated(self.url):
+            async with self._http.stream(**_arguments(request, DOWNLOAD_TIMEOUT_S)) as response:
+                if not response.is_success:
+                    await response.aread()
+                    raise error_of(response, self.url)
+                async for chunk in response.aiter_bytes():
+                    file.write(chunk)
+                return response.headers
 
     async def _run_once(self, call: Call[T]) -> T:
         with translated(self.url):

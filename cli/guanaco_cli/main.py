@@ -28,6 +28,7 @@ from guanaco_cli import (
     submissions,
     submit,
     up,
+    users,
     webhook,
 )
 from guanaco_cli.console import console
@@ -64,6 +65,8 @@ for module in COMMANDS:
 app.add_typer(keys.app, name="keys", help="API keys: create, list, revoke (admin).")
 app.add_typer(prompt.app, name="prompt", help="Prompts: try one out.")
 app.add_typer(webhook.app, name="webhook", help="Be told: set, show, test, rotate, remove.")
+app.add_typer(users.app, name="users", help="Users' rights: erase (admin).")
+app.add_typer(users.audit_app)
 
 
 def _print_version(is_wanted: bool) -> None:

@@ -8,20 +8,12 @@ from __future__ import annotations
 
 import re
 
+from guanaco.spreadsheets import plain_cell
+
 # C0 but newline and tab, DEL, C1, lone surrogates, and the Unicode marks that reorder or hide text.
 UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
 )
-FORMULA_STARTS = (
-    "=",
-    "+",
-    "-",
-    "@",
-    "\uff1d",
-    "\uff0b",
-    "\uff0d",
-    "\uff20",
-)  # and their full-width twins
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -42,5 +34,4 @@ def escape_json(text: str) -> str:
 
 def csv_cell(text: str) -> str:
     """A cell that no spreadsheet takes for a formula."""
-    safe = clean(text)
-    return f"'{safe}" if safe.lstrip().startswith(FORMULA_STARTS) else safe
+    return plain_cell(clean(text))

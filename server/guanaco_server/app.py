@@ -85,7 +85,7 @@ def install_gateway(app: FastAPI, platform: Platform) -> None:
 def include_routes(app: FastAPI, platform: Platform) -> None:
     """Every route there is, over the platform's services."""
     auth = Auth(platform.accounts)
-    app.include_router(accounts_api.router(platform.accounts, auth))
+    app.include_router(accounts_api.router(platform.accounts, platform.audit, auth))
     app.include_router(submissions_api.router(platform.submissions, platform.events, auth))
     app.include_router(recipe_api.router(platform.submissions, auth))
     app.include_router(costs_api.router(platform.costs, platform.submissions.require_visible, auth))
@@ -93,7 +93,7 @@ def include_routes(app: FastAPI, platform: Platform) -> None:
     app.include_router(routing_api.router(platform.routing, auth))
     app.include_router(chat_api.router(platform.conversations, auth))
     app.include_router(openai_api.router(platform.openai, auth))
-    app.include_router(feedback_api.router(platform.feedback, auth))
+    app.include_router(feedback_api.router(platform.feedback, platform.erasures, auth))
     app.include_router(leaderboard_api.router(platform.leaderboard, auth))
     app.include_router(notifications_api.router(platform.notifications.webhooks, auth))
     app.include_router(compat_api.router(_old_client(platform), platform.accounts))

@@ -28,6 +28,7 @@ STATUS_BY_CLASS: dict[type[errors.GuanacoError], int] = {
     errors.ClusterUnreachable: 503,
     errors.ClusterRefused: 500,
     errors.SubmissionFailure: 422,
+    errors.ExportUnsupported: 501,
     errors.InvalidSettings: 500,
     errors.InternalFault: 500,
     errors.GuanacoError: 500,

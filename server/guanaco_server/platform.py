@@ -13,7 +13,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from guanaco.accounts import CreatedKey
 from guanaco.errors import ModelServerDied
 from guanaco_server import wiring
+from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import AccountService
+from guanaco_server.anonymization.anonymizer import Anonymizer
 from guanaco_server.artifacts.checks import CheckLimits
 from guanaco_server.artifacts.collector import ArtifactCollector, Graces
 from guanaco_server.artifacts.service import ArtifactService
@@ -37,6 +39,9 @@ from guanaco_server.deployments.scaling.traffic import Traffic
 from guanaco_server.deployments.scaling.usage import UsageReader
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.deployments.vllm_server import VllmServer
+from guanaco_server.feedback.copies import CopyService
+from guanaco_server.feedback.copying import Copying
+from guanaco_server.feedback.erasure import ErasureService
 from guanaco_server.feedback.pseudonyms import Pseudonyms
 from guanaco_server.feedback.service import FeedbackService
 from guanaco_server.health import Health
@@ -95,6 +100,7 @@ class Platform:
         )
         sleeper = Sleeper(self.database, clock, self._deployments, settings.wake_wait_s)
         self.accounts = AccountService(self.database, clock)
+        self.audit = AuditLog(self.database, clock)
         self.submissions = SubmissionService(self.database, clock, self._changes, self._deployments)
         self.costs = CostService(self.database, clock, settings.budgets)
         self.events = EventFeed(self.database)
@@ -120,7 +126,7 @@ class Platform:
         )
         self.competitions = CompetitionService(self.database, clock)
         self.conversations = ConversationService(
-            self.database, clock, self.routing, self.competitions
+            self.database, clock, self.routing, self.competitions, self.audit
         )
         self.replies = ReplyService(
             self.database,
@@ -130,17 +136,37 @@ class Platform:
             wiring.turn_log(settings, self.database, clock),
             HistoryCache(settings.history_cache_chars),
         )
+        self.conversations.on_erased(self.replies.forget)
         self.previews = PreviewService(self.submissions, self.routing, generator)
         self.openai = OpenAiService(
             self.routing, self.conversations, self.replies, generator, self._prompts
         )
+        pseudonyms = Pseudonyms(wiring.pseudonym_key(settings, data_dir))
+        copies = CopyService(
+            self.database,
+            self.submissions,
+            self.conversations,
+            pseudonyms,
+            Anonymizer(settings.phone_regions),
+        )
+        self._copying = Copying(copies, clock, self.metrics)
         self.feedback = FeedbackService(
             self.database,
             clock,
             self.submissions,
             self.conversations,
-            Pseudonyms(wiring.pseudonym_key(settings, data_dir)),
+            copies,
+            self.audit,
             self.metrics,
+        )
+        self.feedback.on_rated(self._copying.wake)
+        self.erasures = ErasureService(
+            self.database,
+            self.accounts,
+            self.conversations,
+            self.feedback,
+            pseudonyms,
+            self.audit,
         )
         self.leaderboard = LeaderboardService(
             self.database, clock, self.submissions, self.conversations, self.feedback
@@ -284,12 +310,13 @@ class Platform:
         match self.settings.role:
             case "api":
                 self._deployments.note_reconciler(False)
-                return (self.routing,)
+                return (self.routing, self.conversations.forgetting)
             case "worker":
                 self._deployments.note_reconciler(False)
                 return (self._pipeline, self._heartbeat, self._census)
             case _:
-                return (self._pipeline, *self._duties(), self.routing, self._census)
+                forgetting = self.conversations.forgetting
+                return (self._pipeline, *self._duties(), self.routing, forgetting, self._census)
 
     def _duties(self) -> tuple[Loop, ...]:
         """What one process does for all; the lease of a Kubernetes cluster comes first."""
@@ -300,6 +327,7 @@ class Platform:
             self._autoscaler,
             self._collector,
             self.notifications.loop,
+            self._copying,
         )
 
     def _counts(self) -> Counts:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from typing import Annotated
 
-from guanaco.accounts import ApiKey, CreatedKey, Identity, KeyRequest, Role
+from fastapi import APIRouter, Query
+
+from guanaco.accounts import ApiKey, AuditPage, CreatedKey, Identity, KeyRequest, Role
+from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.auth import Auth
 from guanaco_server.accounts.service import Account, AccountService
 
+Limit = Annotated[int, Query(ge=1, le=500)]
 
-def router(accounts: AccountService, auth: Auth) -> APIRouter:
+
+def router(accounts: AccountService, audit: AuditLog, auth: Auth) -> APIRouter:
     routes = APIRouter(prefix="/api/v1", tags=["accounts"])
     anyone = auth.require(*Role)
     admin = auth.require(Role.ADMIN)
@@ -29,5 +34,10 @@ def router(accounts: AccountService, auth: Auth) -> APIRouter:
     @routes.post("/keys/{key_id}/revoke")
     async def revoke_key(key_id: str, account: Account = admin) -> ApiKey:
         return await accounts.revoke_key(key_id)
+
+    @routes.get("/audit", dependencies=[admin])
+    async def read_audit_log(cursor: str | None = None, limit: Limit = 100) -> AuditPage:
+        """Who read or erased users' raw data, newest first."""
+        return await audit.list(limit, cursor)
 
     return routes

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from guanaco_server.accounts.tables import AccountRow, ApiKeyRow
+from guanaco_server.accounts.tables import AccountRow, ApiKeyRow, AuditRow
 
 
 async def account_by_name(session: AsyncSession, name: str) -> AccountRow | None:
@@ -24,3 +24,13 @@ async def all_keys(session: AsyncSession) -> Sequence[ApiKeyRow]:
 
 async def key_count(session: AsyncSession) -> int:
     return await session.scalar(select(func.count()).select_from(ApiKeyRow)) or 0
+
+
+async def audit_before(
+    session: AsyncSession, entry_id: int | None, limit: int
+) -> Sequence[AuditRow]:
+    """Newest first."""
+    statement = select(AuditRow).order_by(AuditRow.id.desc()).limit(limit)
+    if entry_id is not None:
+        statement = statement.where(AuditRow.id < entry_id)
+    return (await session.scalars(statement)).all()

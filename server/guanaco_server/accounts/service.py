@@ -10,7 +10,7 @@ from datetime import timedelta
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.accounts import ApiKey, CreatedKey, KeyRequest, Role
-from guanaco.errors import AccountRoleConflict, KeyNotFound, Unauthenticated
+from guanaco.errors import AccountNotFound, AccountRoleConflict, KeyNotFound, Unauthenticated
 from guanaco_server.accounts import queries, secrets
 from guanaco_server.accounts.tables import AccountRow, ApiKeyRow
 from guanaco_server.clock import Clock
@@ -86,6 +86,15 @@ class AccountService:
             raise Unauthenticated
         await self._note_use(row)
         return Account(row.account.id, row.account.name, Role(row.account.role))
+
+    async def require_named(self, session: AsyncSession, name: str | None) -> str | None:
+        """Within the caller's transaction: the id of the account of that name; AccountNotFound. None for no name."""
+        if name is None:
+            return None
+        row = await queries.account_by_name(session, name)
+        if row is None:
+            raise AccountNotFound(name)
+        return row.id
 
     async def _note_use(self, seen: ApiKeyRow) -> None:
         now = self._clock.now()

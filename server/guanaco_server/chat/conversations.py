@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import uuid
-from collections import defaultdict
 from collections.abc import Sequence
+from datetime import timedelta
+from itertools import groupby
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.accounts import Role
-from guanaco.chat import Conversation, ConversationOpened, ConversationRequest, Message
-from guanaco.errors import ConsentRequired, ConversationNotFound
+from guanaco.chat import (
+    Conversation,
+    ConversationOpened,
+    ConversationRequest,
+    Message,
+    Sender,
+    Timings,
+)
+from guanaco.errors import AmbiguousUser, ConsentRequired, ConversationNotFound
+from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import Account
 from guanaco_server.chat import queries
-from guanaco_server.chat.tables import ConversationRow, MessageRow
+from guanaco_server.chat.forgetting import Forgetting, OnErased
+from guanaco_server.chat.tables import ConversationRow, ErasedConversationRow, MessageRow
 from guanaco_server.clock import Clock
 from guanaco_server.competitions.service import CompetitionService
+from guanaco_server.database.commit_order import in_commit_order
 from guanaco_server.database.database import Database
 from guanaco_server.routing.service import RoutingService
+
+READ = "read conversation"
+ERASED_KEPT = timedelta(days=1)  # a process that is behind by more has been started again
 
 
 class ConversationService:
@@ -27,11 +41,18 @@ class ConversationService:
         clock: Clock,
         routing: RoutingService,
         competitions: CompetitionService,
+        audit: AuditLog,
     ) -> None:
         self._database = database
         self._clock = clock
         self._routing = routing
         self._competitions = competitions
+        self._audit = audit
+        self.forgetting = Forgetting(database)
+
+    def on_erased(self, listener: OnErased) -> None:
+        """Have it called, in each process, with the ids of conversations that were erased anywhere."""
+        self.forgetting.on_erased(listener)
 
     async def open(self, account: Account, request: ConversationRequest) -> ConversationOpened:
         """Without consent nothing is stored."""
@@ -55,26 +76,55 @@ class ConversationService:
         return ConversationOpened(conversation_id=row.id, submission_id=row.submission_id)
 
     async def read(self, account: Account, conversation_id: str) -> Conversation:
+        """As it was written; an admin's reading of another's is noted in the audit log before it is shown."""
         async with self._database.read() as session:
             row = await require_own(session, account, conversation_id)
             messages = await queries.messages_of(session, [conversation_id])
+        if row.account_id != account.id:
+            await self._note_reading(account, conversation_id)
         return Conversation(
             conversation_id=row.id,
             submission_id=row.submission_id,
             bot=row.bot,
             user_name=row.user_name,
             created_at=row.created_at,
-            messages=[_read_message(message) for message in messages],
+            messages=_read_messages(messages),
         )
 
     async def messages(
         self, session: AsyncSession, conversation_ids: Sequence[str]
     ) -> dict[str, list[Message]]:
         """Within the caller's transaction: the messages of each conversation."""
-        found: defaultdict[str, list[Message]] = defaultdict(list)
-        for row in await queries.messages_of(session, conversation_ids):
-            found[row.conversation_id].append(_read_message(row))
-        return found
+        rows = await queries.messages_of(session, conversation_ids)
+        return {
+            conversation_id: _read_messages(list(messages))
+            for conversation_id, messages in groupby(rows, lambda row: row.conversation_id)
+        }
+
+    async def user_names(
+        self, session: AsyncSession, conversation_ids: Sequence[str]
+    ) -> dict[str, str]:
+        """Within the caller's transaction: what each conversation's user is called."""
+        return await queries.user_names(session, conversation_ids)
+
+    async def lock_of_user(
+        self, session: AsyncSession, user_id: str, account_id: str | None
+    ) -> dict[str, str]:
+        """Within the caller's transaction: the user's conversations, each with its account, which nobody changes until it ends.
+
+        AmbiguousUser when no account is named and several have a user of that id.
+        """
+        owners = await queries.lock_of_user(session, user_id, account_id)
+        if len(set(owners.values())) > 1:
+            raise AmbiguousUser
+        return owners
+
+    async def erase(self, session: AsyncSession, conversation_ids: Sequence[str]) -> int:
+        """Within the caller's transaction: they are gone, and every process will hear of it. How many messages they had."""
+        now = self._clock.now()
+        await in_commit_order(session, ErasedConversationRow.__tablename__)
+        await queries.note_erased(session, conversation_ids, now, now - ERASED_KEPT)
+        return await queries.delete_conversations(session, conversation_ids)
 
     async def lengths(
         self, session: AsyncSession, conversation_ids: Sequence[str]
@@ -91,6 +141,10 @@ class ConversationService:
         async with self._database.read() as session:
             return await queries.open_turns(session, self._clock.now())
 
+    async def _note_reading(self, account: Account, conversation_id: str) -> None:
+        async with self._database.write() as session:
+            await self._audit.note(session, account, READ, conversation_id)
+
 
 async def require_own(
     session: AsyncSession, account: Account, conversation_id: str
@@ -102,11 +156,26 @@ async def require_own(
     return row
 
 
-def _read_message(row: MessageRow) -> Message:
+def _read_messages(rows: Sequence[MessageRow]) -> list[Message]:
+    """A reply whose predecessor was deleted has taken its place."""
+    return [
+        _read_message(row, is_regenerated=row.sender is Sender.BOT and _is_replaced(before))
+        for row, before in zip(rows, (None, *rows), strict=False)
+    ]
+
+
+def _is_replaced(before: MessageRow | None) -> bool:
+    return before is not None and before.sender is Sender.BOT and before.is_deleted
+
+
+def _read_message(row: MessageRow, is_regenerated: bool) -> Message:
+    has_timings = row.ttft_ms is not None and row.total_ms is not None
     return Message(
         id=row.id,
         sender=row.sender,
         content=row.content,
         at=row.created_at,
         is_deleted=row.is_deleted,
+        is_regenerated=is_regenerated,
+        timings=Timings(ttft_ms=row.ttft_ms, total_ms=row.total_ms) if has_timings else None,
     )

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import func, or_, select, update
+from sqlalchemy import CursorResult, Row, delete, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.chat import Turn
-from guanaco_server.chat.tables import ConversationRow, MessageRow
+from guanaco_server.chat.tables import ConversationRow, ErasedConversationRow, MessageRow
 
 
 async def by_id(session: AsyncSession, conversation_id: str) -> ConversationRow | None:
@@ -27,6 +27,15 @@ async def messages_of(
             .order_by(MessageRow.conversation_id, MessageRow.position)
         )
     ).all()
+
+
+async def user_names(session: AsyncSession, conversation_ids: Sequence[str]) -> dict[str, str]:
+    rows = await session.execute(
+        select(ConversationRow.id, ConversationRow.user_name).where(
+            ConversationRow.id.in_(conversation_ids)
+        )
+    )
+    return {conversation_id: user_name for conversation_id, user_name in rows}
 
 
 async def take_turns(
@@ -120,3 +129,58 @@ async def mark_deleted(session: AsyncSession, message_ids: Sequence[str]) -> Non
 
 def read_turn(row: MessageRow) -> Turn:
     return Turn(sender=row.sender, content=row.content)
+
+
+async def lock_of_user(
+    session: AsyncSession, user_id: str, account_id: str | None
+) -> dict[str, str]:
+    """Conversation and account; nobody rates or continues them until this transaction ends."""
+    statement = select(ConversationRow.id, ConversationRow.account_id).where(
+        ConversationRow.user_id == user_id
+    )
+    if account_id is not None:
+        statement = statement.where(ConversationRow.account_id == account_id)
+    rows = await session.execute(statement.with_for_update())
+    return {conversation_id: owner for conversation_id, owner in rows}
+
+
+async def delete_conversations(session: AsyncSession, conversation_ids: Sequence[str]) -> int:
+    """How many messages went with them."""
+    messages = await session.execute(
+        delete(MessageRow)
+        .where(MessageRow.conversation_id.in_(conversation_ids))
+        .execution_options(synchronize_session=False)
+    )
+    await session.execute(
+        delete(ConversationRow)
+        .where(ConversationRow.id.in_(conversation_ids))
+        .execution_options(synchronize_session=False)
+    )
+    assert isinstance(messages, CursorResult)
+    return messages.rowcount
+
+
+async def note_erased(
+    session: AsyncSession, conversation_ids: Sequence[str], now: datetime, kept_since: datetime
+) -> None:
+    """And drop what was noted before."""
+    await session.execute(
+        delete(ErasedConversationRow).where(ErasedConversationRow.erased_at < kept_since)
+    )
+    await session.execute(
+        insert(ErasedConversationRow),
+        [{"conversation_id": erased, "erased_at": now} for erased in conversation_ids],
+    )
+
+
+async def erased_after(session: AsyncSession, number: int) -> Sequence[Row[int, str]]:
+    rows = await session.execute(
+        select(ErasedConversationRow.number, ErasedConversationRow.conversation_id)
+        .where(ErasedConversationRow.number > number)
+        .order_by(ErasedConversationRow.number)
+    )
+    return rows.all()
+
+
+async def last_erased(session: AsyncSession) -> int:
+    return await session.scalar(select(func.max(ErasedConversationRow.number))) or 0

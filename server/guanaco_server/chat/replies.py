@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -77,9 +77,10 @@ class ReplyService:
         """Answer the last user message anew; the old reply stays until the new one is stored, then marked deleted."""
         return self._reply(await self._claim(account, conversation_id, None))
 
-    def forget(self, conversation_id: str) -> None:
-        """What is in memory of it."""
-        self._histories.forget(conversation_id)
+    def forget(self, conversation_ids: Sequence[str]) -> None:
+        """What is in memory of them."""
+        for conversation_id in conversation_ids:
+            self._histories.forget(conversation_id)
 
     async def close(self) -> None:
         """Once nothing is being answered any more."""

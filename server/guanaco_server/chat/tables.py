@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import ForeignKey, String, UniqueConstraint
+from sqlalchemy import BigInteger, ForeignKey, Integer, String, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
 from guanaco.chat import Bot, Sender
@@ -47,3 +47,16 @@ class MessageRow(Table):
     completion_tokens: Mapped[int | None]
     ttft_ms: Mapped[float | None]
     total_ms: Mapped[float | None]
+
+
+class ErasedConversationRow(Table):
+    """For the processes that remember it; ``number`` grows in the order of the commits. Kept for a day."""
+
+    __tablename__ = "erased_conversations"
+    __table_args__ = {"sqlite_autoincrement": True}
+
+    number: Mapped[int] = mapped_column(
+        BigInteger().with_variant(Integer, "sqlite"), primary_key=True
+    )
+    conversation_id: Mapped[str] = mapped_column(String(64))
+    erased_at: Mapped[datetime] = mapped_column(UtcDateTime)

@@ -25,11 +25,15 @@ BUSY_TIMEOUT_S = 30  # a writer waits this long for another; the longest unit ta
 
 
 class Database:
+    """Its errors name no value: what users wrote must not get into a log."""
+
     def __init__(self, url: str) -> None:
         self.engine: AsyncEngine = (
             _sqlite_engine(url)
             if url.startswith("sqlite")
-            else create_async_engine(url, pool_size=10, max_overflow=10, pool_pre_ping=True)
+            else create_async_engine(
+                url, pool_size=10, max_overflow=10, pool_pre_ping=True, hide_parameters=True
+            )
         )
         self._sessions = async_sessionmaker(self.engine, expire_on_commit=False)
 
@@ -54,6 +58,14 @@ class Database:
         except (DBAPIError, OSError):
             return False
         return True
+
+    async def empty_log(self) -> None:
+        """Leave nothing in SQLite's write-ahead log of what was deleted; best effort, beside readers. PostgreSQL recycles its own."""
+        if self.engine.dialect.name == "sqlite":
+            async with self.engine.connect() as connection:
+                raw = await connection.get_raw_connection()
+                assert raw.driver_connection is not None
+                await raw.driver_connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     async def close(self) -> None:
         await self.engine.dispose()
@@ -80,14 +92,16 @@ def _switch_to_wal(cursor: Any) -> None:
 
 
 def _sqlite_engine(url: str) -> AsyncEngine:
-    engine = create_async_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S})
+    engine = create_async_engine(
+        url, connect_args={"timeout": BUSY_TIMEOUT_S}, hide_parameters=True
+    )
 
     @event.listens_for(engine.sync_engine, "connect")
     def _configure(connection: Any, _record: Any) -> None:
         connection.isolation_level = None  # the driver begins nothing by itself: _begin does
         cursor = connection.cursor()
         _switch_to_wal(cursor)
-        for pragma in ("synchronous=FULL", "foreign_keys=ON"):
+        for pragma in ("synchronous=FULL", "foreign_keys=ON", "secure_delete=ON"):
             cursor.execute(f"PRAGMA {pragma}")
         cursor.close()
 

@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Response
 from fastapi.responses import StreamingResponse
 
 from guanaco.accounts import Role
-from guanaco.feedback import Feedback, FeedbackPage, FeedbackRecorded, FeedbackRequest
+from guanaco.feedback import (
+    Erasure,
+    ErasureRequest,
+    ExportQuery,
+    Feedback,
+    FeedbackFilter,
+    FeedbackPage,
+    FeedbackQuery,
+    FeedbackRecorded,
+    FeedbackRequest,
+    RawFeedback,
+)
 from guanaco_server.accounts.auth import Auth
 from guanaco_server.accounts.service import Account
+from guanaco_server.feedback.erasure import ErasureService
+from guanaco_server.feedback.export import NDJSON, Export
 from guanaco_server.feedback.service import FeedbackService
 
-NDJSON = "application/x-ndjson"
 
-Limit = Annotated[int, Query(ge=1, le=500)]
-
-
-def router(feedback: FeedbackService, auth: Auth) -> APIRouter:
+def router(feedback: FeedbackService, erasures: ErasureService, auth: Auth) -> APIRouter:
     routes = APIRouter(prefix="/api/v1", tags=["feedback"])
     backend = auth.require(Role.BACKEND)
     developer = auth.require(Role.DEVELOPER)
+    admin = auth.require(Role.ADMIN)
 
     @routes.post("/conversations/{conversation_id}/feedback", status_code=201)
     async def rate(
@@ -33,20 +42,50 @@ def router(feedback: FeedbackService, auth: Auth) -> APIRouter:
     @routes.get("/submissions/{submission_id}/feedback", response_model=FeedbackPage)
     async def read_feedback(
         submission_id: str,
-        cursor: str | None = None,
-        limit: Limit = 100,
+        query: Annotated[FeedbackQuery, Query()],
         accept: Annotated[str, Header()] = "application/json",
         account: Account = developer,
     ) -> FeedbackPage | Response:
         """A page; with `Accept: application/x-ndjson` everything, a rating a line."""
         if NDJSON in accept:
-            items = await feedback.stream(account, submission_id)
-            return StreamingResponse(_lines(items), media_type=NDJSON)
-        return await feedback.page(account, submission_id, cursor, limit)
+            wanted = FeedbackFilter(**query.model_dump(exclude={"cursor", "limit", "order"}))
+            return _file(
+                await feedback.export(account, submission_id, wanted, "jsonl", query.cursor)
+            )
+        return await feedback.page(
+            account, submission_id, query.cursor, query.limit, query, query.order
+        )
+
+    @routes.get("/submissions/{submission_id}/feedback/export", response_class=StreamingResponse)
+    async def export_feedback(
+        submission_id: str, query: Annotated[ExportQuery, Query()], account: Account = developer
+    ) -> Response:
+        """A file of everything; `X-Next-Cursor`, given back as `cursor`, leads to what is new since."""
+        return _file(
+            await feedback.export(account, submission_id, query, query.format, query.cursor)
+        )
+
+    @routes.get("/feedback/{feedback_id}")
+    async def read_one(feedback_id: str, account: Account = developer) -> Feedback:
+        return await feedback.find(account, feedback_id)
+
+    @routes.get("/feedback/{feedback_id}/raw")
+    async def read_raw_feedback(feedback_id: str, account: Account = admin) -> RawFeedback:
+        """As the user wrote it. Each reading is noted in the audit log."""
+        return await feedback.read_raw(account, feedback_id)
+
+    @routes.post("/users/erase")
+    async def erase_user(request: ErasureRequest, account: Account = admin) -> Erasure:
+        """Everything of one user, everywhere, for good."""
+        return await erasures.erase(account, request)
 
     return routes
 
 
-async def _lines(items: AsyncIterator[Feedback]) -> AsyncIterator[bytes]:
-    async for item in items:
-        yield item.model_dump_json().encode() + b"\n"
+def _file(export: Export) -> StreamingResponse:
+    headers = {
+        "Content-Disposition": f'attachment; filename="{export.file_name}"',
+        "X-Next-Cursor": export.next_cursor,
+        "Cache-Control": "no-store",
+    }
+    return StreamingResponse(export.chunks, media_type=export.media_type, headers=headers)

@@ -1,30 +1,42 @@
-"""Ratings: given once by the conversation's own backend, read by the submission's developer under pseudonyms."""
+"""Ratings: given once by the conversation's own backend, read by the submission's developer as anonymized copies."""
 
 from __future__ import annotations
 
-import base64
-import binascii
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from guanaco.errors import AlreadyRated, InvalidInput
-from guanaco.feedback import Feedback, FeedbackPage, FeedbackRecorded, FeedbackRequest
+from guanaco.errors import AlreadyRated, FeedbackNotFound, SubmissionNotFound
+from guanaco.feedback import (
+    ExportFormat,
+    Feedback,
+    FeedbackFilter,
+    FeedbackPage,
+    FeedbackRecorded,
+    FeedbackRequest,
+    Order,
+    RawFeedback,
+)
+from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import Account
 from guanaco_server.chat.conversations import ConversationService, require_own
 from guanaco_server.clock import Clock
 from guanaco_server.database.database import Database
-from guanaco_server.feedback import queries
-from guanaco_server.feedback.pseudonyms import Pseudonyms
+from guanaco_server.feedback import cursors, queries
+from guanaco_server.feedback.copies import CopyService
+from guanaco_server.feedback.cursors import Window
+from guanaco_server.feedback.export import MEDIA_TYPES, Export, encoded
 from guanaco_server.feedback.tables import FeedbackRow
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.submissions.service import SubmissionService
 
-STREAM_PAGE = 200  # ratings with their conversations, in memory at once
+EVERYTHING = FeedbackFilter()
+EXPORT_PAGE = 1_000  # ratings with their conversations, in memory at once
+READ_RAW = "read raw feedback"
 
 
 @dataclass(frozen=True)
@@ -42,15 +54,22 @@ class FeedbackService:
         clock: Clock,
         submissions: SubmissionService,
         conversations: ConversationService,
-        pseudonyms: Pseudonyms,
+        copies: CopyService,
+        audit: AuditLog,
         metrics: Metrics | None = None,
     ) -> None:
         self._database = database
         self._clock = clock
         self._submissions = submissions
         self._conversations = conversations
-        self._pseudonyms = pseudonyms
+        self._copies = copies
+        self._audit = audit
         self._metrics = metrics or Metrics()
+        self._listeners: list[Callable[[], None]] = []
+
+    def on_rated(self, listener: Callable[[], None]) -> None:
+        """Called in this process after each rating that it has recorded."""
+        self._listeners.append(listener)
 
     async def rate(
         self, account: Account, conversation_id: str, request: FeedbackRequest
@@ -76,21 +95,98 @@ class FeedbackService:
         except IntegrityError:
             raise AlreadyRated from None
         self._metrics.note_vote(request.thumbs_up)
+        for listener in self._listeners:
+            listener()
         return FeedbackRecorded(feedback_id=row.id)
 
     async def page(
-        self, account: Account, submission_id: str, cursor: str | None, limit: int
+        self,
+        account: Account,
+        submission_id: str,
+        cursor: str | None,
+        limit: int,
+        wanted: FeedbackFilter = EVERYTHING,
+        order: Order = "oldest",
     ) -> FeedbackPage:
-        """Oldest first, so that the last cursor given, kept, later gives only what is new; None when there is nothing after it."""
+        """Oldest first, the last cursor given, kept, later gives only what is new; None when there is nothing after it."""
         await self._submissions.require_visible(account, submission_id)
-        position = _decode_cursor(cursor) if cursor else None
-        items, last = await self._load(submission_id, position, limit)
-        return FeedbackPage(items=items, next_cursor=_encode_cursor(last) if last else None)
+        window = Window.beside(cursor, order)
+        await self._copies.make_missing(submission_id)
+        async with self._database.read() as session:
+            rows = await queries.copies(session, submission_id, wanted, window, limit, order)
+        return FeedbackPage(
+            items=[Feedback.model_validate_json(document) for _, document in rows],
+            next_cursor=cursors.encode(rows[-1][0]) if rows else None,
+        )
+
+    async def find(self, account: Account, feedback_id: str) -> Feedback:
+        """One rating as developers read it; FeedbackNotFound for another developer's, or before it is anonymized."""
+        async with self._database.read() as session:
+            found = await queries.copy_of(session, feedback_id)
+        if found is None:
+            raise FeedbackNotFound(feedback_id)
+        submission_id, document = found
+        try:
+            await self._submissions.require_visible(account, submission_id)
+        except SubmissionNotFound:
+            raise FeedbackNotFound(feedback_id) from None
+        return Feedback.model_validate_json(document)
+
+    async def export(
+        self,
+        account: Account,
+        submission_id: str,
+        wanted: FeedbackFilter = EVERYTHING,
+        form: ExportFormat = "jsonl",
+        cursor: str | None = None,
+    ) -> Export:
+        """All that there is after the cursor now, oldest first, page by page."""
+        await self._submissions.require_visible(account, submission_id)
+        after = cursors.decode(cursor)
+        await self._copies.make_missing(submission_id)
+        async with self._database.read() as session:
+            until = max(after, await queries.last_number(session, submission_id))
+        documents = self._documents(submission_id, wanted, Window(after, until))
+        return Export(
+            file_name=f"{submission_id}.{form}",
+            media_type=MEDIA_TYPES[form],
+            next_cursor=cursors.encode(until),
+            chunks=encoded(documents, form),
+        )
 
     async def stream(self, account: Account, submission_id: str) -> AsyncIterator[Feedback]:
-        """Everything there is, oldest first, page by page."""
+        """All that there is now, oldest first."""
         await self._submissions.require_visible(account, submission_id)
-        return self._stream(submission_id)
+        await self._copies.make_missing(submission_id)
+        async with self._database.read() as session:
+            until = await queries.last_number(session, submission_id)
+        return self._read(self._documents(submission_id, EVERYTHING, Window(0, until)))
+
+    async def read_raw(self, account: Account, feedback_id: str) -> RawFeedback:
+        """As it was given; noted in the audit log before it is shown."""
+        async with self._database.write() as session:
+            row = await queries.by_id(session, feedback_id)
+            if row is None:
+                raise FeedbackNotFound(feedback_id)
+            await self._audit.note(session, account, READ_RAW, feedback_id)
+        return RawFeedback(
+            id=row.id,
+            user_id=row.user_id,
+            thumbs_up=row.thumbs_up,
+            text=row.text,
+            at=row.created_at,
+            conversation=await self._conversations.read(account, row.conversation_id),
+        )
+
+    async def lock_of_conversations(
+        self, session: AsyncSession, conversation_ids: Sequence[str]
+    ) -> tuple[str, ...]:
+        """Within the caller's transaction: the ratings of these conversations, which nobody copies until it ends."""
+        return tuple(await queries.lock_of_conversations(session, conversation_ids))
+
+    async def erase(self, session: AsyncSession, feedback_ids: Sequence[str]) -> None:
+        """Within the caller's transaction: the ratings and their copies are gone."""
+        await queries.delete_ratings(session, feedback_ids)
 
     async def counts(self) -> dict[str, int]:
         """Ratings by submission."""
@@ -117,58 +213,21 @@ class FeedbackService:
             found.setdefault(submission_id, []).append(conversation_id)
         return found
 
-    async def _stream(self, submission_id: str) -> AsyncIterator[Feedback]:
-        position: tuple[datetime, str] | None = None
+    @staticmethod
+    async def _read(documents: AsyncIterator[Sequence[str]]) -> AsyncIterator[Feedback]:
+        async for page in documents:
+            for document in page:
+                yield Feedback.model_validate_json(document)
+
+    async def _documents(
+        self, submission_id: str, wanted: FeedbackFilter, window: Window
+    ) -> AsyncIterator[Sequence[str]]:
+        """A short transaction a page: a slow reader holds none open, and what is erased meanwhile is not exported."""
         while True:
-            items, last = await self._load(submission_id, position, STREAM_PAGE)
-            for item in items:
-                yield item
-            if last is None or len(items) < STREAM_PAGE:
+            async with self._database.read() as session:
+                rows = await queries.copies(session, submission_id, wanted, window, EXPORT_PAGE)
+            if rows:
+                yield [document for _, document in rows]
+            if len(rows) < EXPORT_PAGE:
                 return
-            position = last
-
-    async def _load(
-        self, submission_id: str, position: tuple[datetime, str] | None, limit: int
-    ) -> tuple[list[Feedback], tuple[datetime, str] | None]:
-        async with self._database.read() as session:
-            rows = await queries.after(session, submission_id, position, limit)
-            items = await self._read(session, rows)
-        return items, (rows[-1].created_at, rows[-1].id) if rows else None
-
-    async def _read(self, session: AsyncSession, rows: Sequence[FeedbackRow]) -> list[Feedback]:
-        messages = await self._conversations.messages(
-            session, [row.conversation_id for row in rows]
-        )
-        return [
-            Feedback(
-                id=row.id,
-                submission_id=row.submission_id,
-                conversation_id=row.conversation_id,
-                user=self._pseudonyms.of(row.user_id),
-                bot_name=row.bot_name,
-                thumbs_up=row.thumbs_up,
-                text=row.text,
-                at=row.created_at,
-                messages=messages.get(row.conversation_id, []),
-            )
-            for row in rows
-        ]
-
-
-def _encode_cursor(position: tuple[datetime, str]) -> str:
-    at, feedback_id = position
-    return base64.urlsafe_b64encode(f"{at.isoformat()} {feedback_id}".encode()).decode()
-
-
-def _decode_cursor(cursor: str) -> tuple[datetime, str]:
-    try:
-        at, _, feedback_id = base64.urlsafe_b64decode(cursor.encode()).decode().partition(" ")
-        moment = datetime.fromisoformat(at)
-    except (ValueError, binascii.Error):
-        moment = datetime.min  # noqa: DTZ901 - naive, and refused below
-    if moment.utcoffset() != timedelta(0) or not feedback_id.isprintable():
-        raise InvalidInput(
-            "The cursor is not one that this server gave.",
-            hint="Leave it out to begin at the first rating.",
-        )
-    return moment, feedback_id
+            window = Window(rows[-1][0], window.until)

@@ -1,10 +1,10 @@
-"""Ratings."""
+"""Ratings as they were given, and the anonymized copies that developers read."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import ForeignKey, Index, String
+from sqlalchemy import BigInteger, ForeignKey, Index, Integer, String
 from sqlalchemy.orm import Mapped, mapped_column
 
 from guanaco.competitions import OPEN
@@ -13,11 +13,12 @@ from guanaco_server.database.types import UtcDateTime
 
 
 class FeedbackRow(Table):
-    """One rating a conversation. ``user_id`` is raw, and read out only as a keyed pseudonym."""
+    """One rating a conversation, raw: only an admin may read it. ``anonymized_by`` is the version that its copy is of, 0 without one."""
 
     __tablename__ = "feedback"
     __table_args__ = (
         Index("ix_feedback_submission_id_created_at_id", "submission_id", "created_at", "id"),
+        Index("ix_feedback_anonymized_by_submission_id", "anonymized_by", "submission_id"),
     )
 
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
@@ -29,3 +30,31 @@ class FeedbackRow(Table):
     thumbs_up: Mapped[bool]
     text: Mapped[str]
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    anonymized_by: Mapped[int] = mapped_column(default=0)
+
+
+class FeedbackCopyRow(Table):
+    """What a developer reads: ``document`` is the Feedback as JSON, the other columns are for filters.
+
+    ``number`` grows in the order of the commits and is never given twice: it is the cursor.
+    """
+
+    __tablename__ = "feedback_copies"
+    __table_args__ = (
+        Index("ix_feedback_copies_submission_id_number", "submission_id", "number"),
+        Index("ix_feedback_copies_submission_id_pseudonym", "submission_id", "pseudonym"),
+        {"sqlite_autoincrement": True},
+    )
+
+    number: Mapped[int] = mapped_column(
+        BigInteger().with_variant(Integer, "sqlite"), primary_key=True
+    )
+    feedback_id: Mapped[str] = mapped_column(ForeignKey("feedback.id"), unique=True)
+    submission_id: Mapped[str] = mapped_column(ForeignKey("submissions.id"))
+    pseudonym: Mapped[str] = mapped_column(String(64))
+    bot_name: Mapped[str] = mapped_column(String(512))
+    thumbs_up: Mapped[bool]
+    rated_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    length: Mapped[int]
+    words: Mapped[str]
+    document: Mapped[str]

@@ -77,6 +77,10 @@ class Metrics:
             ("direction",),
         )
         self._votes = self._counter("guanaco_votes_total", "Thumbs, `up` or `down`.", ("thumb",))
+        self._feedback_lag = self._gauge(
+            "guanaco_feedback_lag_seconds",
+            "Age of the oldest rating that is not anonymized yet, so that no developer can read it.",
+        )
         self._http = self._histogram(
             "guanaco_http_request_duration_seconds",
             "HTTP requests by route template; of a stream, to its end.",
@@ -96,6 +100,9 @@ class Metrics:
 
     def note_vote(self, is_up: bool) -> None:
         self._votes.labels("up" if is_up else "down").inc()
+
+    def note_feedback_lag(self, seconds: float) -> None:
+        self._feedback_lag.set(seconds)
 
     def note_http(self, method: str, route: str, status: int, seconds: float) -> None:
         self._http.labels(method, route, str(status)).observe(seconds)

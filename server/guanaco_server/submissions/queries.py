@@ -9,7 +9,7 @@ from sqlalchemy import Row, func, or_, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from guanaco.submissions import EventKind, Stage, Status
+from guanaco.submissions import EventKind, GenerationParams, Stage, Status
 from guanaco_server.submissions.tables import (
     StageRunRow,
     StressReportRow,
@@ -86,6 +86,15 @@ async def artifact_keys(session: AsyncSession, since: datetime) -> set[str]:
         )
     )
     return {key for key in keys if key is not None}
+
+
+async def params(
+    session: AsyncSession, submission_ids: Collection[str]
+) -> dict[str, GenerationParams]:
+    rows = await session.execute(
+        select(SubmissionRow.id, SubmissionRow.params).where(SubmissionRow.id.in_(submission_ids))
+    )
+    return {submission_id: found for submission_id, found in rows}
 
 
 async def status_of(session: AsyncSession, submission_id: str) -> Status | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -102,6 +102,12 @@ class SubmissionService:
             row.id: Ownership(row.account_id, row.status in SERVED, row.status is Status.DEPLOYED)
             for row in rows
         }
+
+    async def params(
+        self, session: AsyncSession, submission_ids: Collection[str]
+    ) -> dict[str, GenerationParams]:
+        """Within the caller's transaction: the generation parameters of each."""
+        return await queries.params(session, submission_ids)
 
     async def count_by_status(self) -> dict[str, int]:
         async with self._database.read() as session:

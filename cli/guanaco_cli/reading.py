@@ -1,0 +1,146 @@
+"""What the full-screen reader shows, and how keys change it; no terminal in here.
+
+list          ↑ ↓ choose, space and b a page, enter opens, q ends
+conversation  n p the next and the previous, ↑ ↓ space b scroll, q goes back to the list
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from guanaco_cli import words
+from guanaco_cli.untrusted import clean, clean_line
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from guanaco.feedback import Feedback
+
+HELP_LIST = "↑↓ choose  enter read  space/b page  q quit"
+HELP_TALK = "n/p next/previous  ↑↓ space/b scroll  q back"
+FRAME_LINES = 2  # the title and the help
+
+
+class Reader:
+    """Ratings are fetched as they come into view."""
+
+    def __init__(self, title: str, source: Iterator[Feedback]) -> None:
+        self._title = clean_line(title)
+        self._source = source
+        self._items: list[Feedback] = []
+        self._chosen = 0
+        self._top = 0
+        self._is_open = False
+        self._body_height = 1
+        self._last_top = 0
+
+    def press(self, key: str) -> bool:
+        """Whether to go on."""
+        if key == "q" and not self._is_open:
+            return False
+        keys = self._talk_keys() if self._is_open else self._list_keys()
+        if action := keys.get(key):
+            action()
+        return True
+
+    def lines(self, width: int, height: int) -> list[Text]:
+        """The whole screen."""
+        from rich.text import Text
+
+        self._body_height = max(1, height - FRAME_LINES)
+        self._fetch(self._chosen + self._body_height + 1)
+        body = self._talk(width) if self._is_open else self._list(width)
+        help_line = HELP_TALK if self._is_open else HELP_LIST
+        shown = body[: self._body_height]
+        shown += [Text("")] * (self._body_height - len(shown))
+        lines = [Text(self._head(), style="bold"), *shown, Text(help_line, style="dim")]
+        for line in lines:
+            line.truncate(max(1, width - 1), overflow="ellipsis")
+        return lines
+
+    def _list_keys(self) -> dict[str, Callable[[], None]]:
+        page = self._body_height
+        return {
+            "up": lambda: self._choose(self._chosen - 1),
+            "down": lambda: self._choose(self._chosen + 1),
+            "p": lambda: self._choose(self._chosen - 1),
+            "n": lambda: self._choose(self._chosen + 1),
+            "space": lambda: self._choose(self._chosen + page),
+            "b": lambda: self._choose(self._chosen - page),
+            "enter": self._open,
+        }
+
+    def _talk_keys(self) -> dict[str, Callable[[], None]]:
+        page = self._body_height
+        return {
+            "up": lambda: self._scroll(-1),
+            "down": lambda: self._scroll(1),
+            "space": lambda: self._scroll(page),
+            "b": lambda: self._scroll(-page),
+            "n": lambda: self._choose(self._chosen + 1),
+            "p": lambda: self._choose(self._chosen - 1),
+            "q": self._close,
+        }
+
+    def _choose(self, place: int) -> None:
+        self._fetch(place + 1)
+        self._chosen = min(max(0, place), max(0, len(self._items) - 1))
+        self._top = 0
+
+    def _scroll(self, lines: int) -> None:
+        self._top = min(max(0, self._top + lines), self._last_top)
+
+    def _open(self) -> None:
+        self._is_open, self._top = bool(self._items), 0
+
+    def _close(self) -> None:
+        self._is_open = False
+
+    def _fetch(self, count: int) -> None:
+        self._items += islice(self._source, max(0, count - len(self._items)))
+
+    def _head(self) -> str:
+        if not self._is_open:
+            return self._title
+        one = self._items[self._chosen]
+        thumb = "up" if one.thumbs_up else "down"
+        place = f"{self._chosen + 1}: {words.moment(one.at)}  thumbs {thumb}"
+        return clean_line(f"{place}  {one.bot_name}  {one.user}  {self._title}")
+
+    def _list(self, width: int) -> list[Text]:
+        from rich.text import Text
+
+        if not self._items:
+            return [Text("None yet.")]
+        first = max(0, self._chosen - self._body_height + 1)
+        return [
+            Text(_summary(one), style="reverse" if first + place == self._chosen else "")
+            for place, one in enumerate(self._items[first : first + self._body_height])
+        ]
+
+    def _talk(self, width: int) -> list[Text]:
+        lines = _conversation(self._items[self._chosen], width)
+        self._last_top = max(0, len(lines) - self._body_height)
+        return lines[min(self._top, self._last_top) :]
+
+
+def _summary(one: Feedback) -> str:
+    mark = "+" if one.thumbs_up else "-"
+    return clean_line(f"{mark} {words.moment(one.at)} {one.bot_name} ({one.length}): {one.text}")
+
+
+def _conversation(one: Feedback, width: int) -> list[Text]:
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(width=max(20, width - 1), markup=False, highlight=False, emoji=False)
+    parts = [Text(f"“{clean(one.text)}”", style="italic")] if one.text else []
+    for message in one.messages:
+        mark = " (deleted)" if message.is_deleted else " (again)" if message.is_regenerated else ""
+        ttft = f" {message.timings.ttft_ms:.0f} ms" if message.timings else ""
+        speaker = one.bot_name if message.sender == "bot" else one.user
+        parts.append(Text(f"\n{clean_line(speaker)}{mark}{ttft}", style="bold"))
+        parts.append(Text(clean(message.content), style="dim strike" if message.is_deleted else ""))
+    return [line for part in parts for line in part.wrap(console, console.width)]

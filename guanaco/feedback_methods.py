@@ -1,0 +1,163 @@
+"""What clients do with feedback beyond single calls: walk through it, frame it, download it. A part of client.py."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator, Generator
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+
+from guanaco import feedback_calls
+from guanaco.errors import InvalidInput
+from guanaco.feedback import ExportFormat, Feedback, FeedbackPage
+from guanaco.frames import FrameLibrary, frame_of
+
+if TYPE_CHECKING:
+    from guanaco.transport import AsyncTransport, SyncTransport
+
+SUFFIXES: dict[str, ExportFormat] = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".csv": "csv",
+    ".parquet": "parquet",
+}
+
+
+class Filters(TypedDict, total=False):
+    """As FeedbackFilter, which says what each means."""
+
+    rating: Literal["up", "down"] | None
+    search: str | None
+    bot: str | None
+    user: str | None
+    since: datetime | None
+    until: datetime | None
+    min_length: int | None
+    max_length: int | None
+
+
+class FeedbackMethods:
+    transport: SyncTransport
+
+    def feedback(
+        self, submission_id: str, *, cursor: str | None = None, **filters: Unpack[Filters]
+    ) -> Generator[Feedback, None, None]:
+        """All feedback of a submission that passes the filters, oldest first, page after page."""
+        for page in self.feedback_pages(submission_id, cursor=cursor, **filters):
+            yield from page.items
+
+    def feedback_pages(
+        self, submission_id: str, *, cursor: str | None = None, **filters: Unpack[Filters]
+    ) -> Generator[FeedbackPage, None, None]:
+        """The same by pages; the last cursor that is not None, kept, later leads to what is new."""
+        while True:
+            page = self.transport.run(
+                feedback_calls.feedback_page(submission_id, cursor=cursor, **filters)
+            )
+            yield page
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+
+    def feedback_frame(
+        self,
+        submission_id: str,
+        *,
+        library: FrameLibrary | None = None,
+        cursor: str | None = None,
+        **filters: Unpack[Filters],
+    ) -> Any:
+        """A pandas or polars DataFrame, a row a rating; LibraryMissing where neither is installed."""
+        return frame_of(self.feedback(submission_id, cursor=cursor, **filters), library)
+
+    def export_feedback(
+        self,
+        submission_id: str,
+        path: str | os.PathLike[str],
+        format: ExportFormat | None = None,
+        *,
+        cursor: str | None = None,
+        **filters: Unpack[Filters],
+    ) -> str:
+        """Write a file, whole or not at all; the format follows its name. Gives the cursor that leads to what is new."""
+        with _whole(Path(path)) as unfinished, unfinished.open("wb") as file:
+            request = feedback_calls.export(
+                submission_id, format=format or _format_of(path), cursor=cursor, **filters
+            )
+            return self.transport.download(request, file)["X-Next-Cursor"]
+
+
+class AsyncFeedbackMethods:
+    transport: AsyncTransport
+
+    async def feedback(
+        self, submission_id: str, *, cursor: str | None = None, **filters: Unpack[Filters]
+    ) -> AsyncGenerator[Feedback, None]:
+        """All feedback of a submission that passes the filters, oldest first, page after page."""
+        while True:
+            page = await self.transport.run(
+                feedback_calls.feedback_page(submission_id, cursor=cursor, **filters)
+            )
+            for item in page.items:
+                yield item
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+
+    async def feedback_frame(
+        self,
+        submission_id: str,
+        *,
+        library: FrameLibrary | None = None,
+        cursor: str | None = None,
+        **filters: Unpack[Filters],
+    ) -> Any:
+        """A pandas or polars DataFrame, a row a rating; LibraryMissing where neither is installed."""
+        found = [one async for one in self.feedback(submission_id, cursor=cursor, **filters)]
+        return frame_of(found, library)
+
+    async def export_feedback(
+        self,
+        submission_id: str,
+        path: str | os.PathLike[str],
+        format: ExportFormat | None = None,
+        *,
+        cursor: str | None = None,
+        **filters: Unpack[Filters],
+    ) -> str:
+        """Write a file, whole or not at all; the format follows its name. Gives the cursor that leads to what is new."""
+        with _whole(Path(path)) as unfinished, unfinished.open("wb") as file:
+            request = feedback_calls.export(
+                submission_id, format=format or _format_of(path), cursor=cursor, **filters
+            )
+            return (await self.transport.download(request, file))["X-Next-Cursor"]
+
+
+class _whole:  # noqa: N801 - used like a function
+    """A file beside the wanted one, which takes its place in the end."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._unfinished = path.with_name(f".{path.name}.part")
+
+    def __enter__(self) -> Path:
+        return self._unfinished
+
+    def __exit__(self, kind: type[BaseException] | None, *_rest: object) -> None:
+        if kind is None:
+            self._unfinished.replace(self._path)
+        else:
+            with suppress(FileNotFoundError):
+                self._unfinished.unlink()
+
+
+def _format_of(path: str | os.PathLike[str]) -> ExportFormat:
+    suffix = Path(path).suffix.lower()
+    if suffix not in SUFFIXES:
+        raise InvalidInput(
+            f"{os.fspath(path)!r} does not say which format it is.",
+            hint="Name it .jsonl, .csv or .parquet.",
+        )
+    return SUFFIXES[suffix]

@@ -1,0 +1,49 @@
+"""The audit log: what was done to users' data and by whom, for good."""
+
+from __future__ import annotations
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from guanaco.accounts import AuditEntry, AuditPage
+from guanaco.errors import InvalidInput
+from guanaco_server.accounts import queries
+from guanaco_server.accounts.service import Account
+from guanaco_server.accounts.tables import AuditRow
+from guanaco_server.clock import Clock
+from guanaco_server.database.database import Database
+
+
+class AuditLog:
+    """``subject`` names what it was done to: a pseudonym or an id of ours, never a user's own id."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def note(
+        self, session: AsyncSession, account: Account, action: str, subject: str
+    ) -> None:
+        """Within the caller's transaction: noted if and only if it was done."""
+        session.add(
+            AuditRow(at=self._clock.now(), account=account.name, action=action, subject=subject)
+        )
+
+    async def list(self, limit: int, cursor: str | None = None) -> AuditPage:
+        """Newest first."""
+        async with self._database.read() as session:
+            rows = await queries.audit_before(session, _decode(cursor), limit)
+        entries = [
+            AuditEntry(
+                id=row.id, at=row.at, account=row.account, action=row.action, subject=row.subject
+            )
+            for row in rows
+        ]
+        return AuditPage(items=entries, next_cursor=str(rows[-1].id) if rows else None)
+
+
+def _decode(cursor: str | None) -> int | None:
+    if cursor is None:
+        return None
+    if not (cursor.isascii() and cursor.isdigit() and len(cursor) <= 18):
+        raise InvalidInput("The cursor is not one that this server gave.")
+    return int(cursor)

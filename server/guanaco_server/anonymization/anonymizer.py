@@ -1,0 +1,45 @@
+"""Replaces personal data in texts by tags: <EMAIL>, <LINK>, <CARD>, <DOCUMENT>, <IP>, <PHONE>, <HANDLE>, <NUMBER>, <USER>.
+
+Phone numbers are recognized by phonenumbers (libphonenumber), check digits of cards and documents by python-stdnum;
+what joins them is here (docs/decisions/0012-anonymization.md). docs/privacy.md says what is not found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from guanaco_server.anonymization import addresses, names, numbers
+from guanaco_server.anonymization.folding import fold
+from guanaco_server.anonymization.spans import Span, merged
+
+VERSION = 1
+"""Raised whenever other texts come out: every copy is then made again."""
+
+DEFAULT_REGIONS = ("US", "GB", "DE", "FR", "ES", "IT", "IN", "BR", "AU", "JP")
+
+
+class Anonymizer:
+    """``regions`` are the countries whose phone numbers are recognized without a country code."""
+
+    def __init__(self, regions: Sequence[str] = DEFAULT_REGIONS) -> None:
+        self._regions = tuple(regions)
+
+    def text(self, text: str, user_name: str = "") -> str:
+        """The text with tags in the place of personal data; any other character stays as it was."""
+        folded = fold(text)
+        spans = [folded_span.of(folded) for folded_span in self._find(folded.text, user_name)]
+        return _replaced(text, merged(spans)) if spans else text
+
+    def _find(self, text: str, user_name: str) -> Iterable[Span]:
+        yield from addresses.find(text)
+        yield from numbers.find(text, self._regions)
+        yield from names.find(text, user_name)
+
+
+def _replaced(text: str, spans: Sequence[Span]) -> str:
+    pieces: list[str] = []
+    end = 0
+    for span in spans:
+        pieces += (text[end : span.start], f"<{span.tag}>")
+        end = span.end
+    return "".join((*pieces, text[end:]))

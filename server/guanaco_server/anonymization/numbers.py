@@ -1,0 +1,89 @@
+"""Phone, card and document numbers, and long numbers that nobody can name.
+
+a run of 7 digits or more, however they are spaced
+  → a date, years, an amount, a count?   left alone
+  → Luhn → CARD · a register's check digit → DOCUMENT · a country's numbering plan → PHONE
+  → from 9 digits on, or after a word like "call" → NUMBER or PHONE, since such a run is rarely anything else
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+import phonenumbers
+from stdnum import luhn
+
+from guanaco_server.anonymization import documents
+from guanaco_server.anonymization.spans import Span, Tag
+
+RUN = re.compile(r"(?<![\w.])(?:\+|\()?\d(?:[ \t.()/_*-]{0,3}\d){6,24}(?![A-Za-z_]|\.?\d)")
+SOME_DIGITS = re.compile(r"\d\D*\d\D*\d")
+SOME_SPELLED = re.compile(
+    r"(?:ero|ne|wo|ree|ur|ive|ix|en|ght|oh)[\s,.-]+(?:zero|oh|one|two|three|four|five|six|seven|eight|nine)",
+    re.IGNORECASE,
+)
+SPELLED = r"(?:zero|oh|one|two|three|four|five|six|seven|eight|nine)"
+SPELLED_RUN = re.compile(rf"\b{SPELLED}(?:[\s,.-]+{SPELLED}){{6,18}}\b", re.IGNORECASE)
+COUNT = "one two three four five six seven eight nine"
+HARMLESS = (
+    re.compile(r"\d{4}([-./])\d{1,2}\1\d{1,2}(?:[ _-]\d{1,2}){0,3}"),  # a date, and a time
+    re.compile(r"\d{1,2}([-./ ])\d{1,2}\1\d{4}(?:[ _-]\d{1,2}){0,3}"),
+    re.compile(r"(?:1[5-9]|20)\d\d(?:[ ./-]{1,3}(?:1[5-9]|20)\d\d)+"),  # years
+    re.compile(r"\d{1,3}(?:\.\d{3}){2,}"),  # thousands, as on the continent
+    re.compile(r"\d{1,2}\.\d+"),  # a decimal
+    re.compile(r"\d{1,3}(?: ?000)+"),  # millions
+    re.compile(r"[1-9]\d?(?:[ ./*()_-]{1,3}\d{1,2}){3,}"),  # a list of small numbers
+    re.compile(r"\d{4}-\d{4}"),  # a range
+)
+SINGLE_DIGITS = re.compile(r"\d(?:[ ./*()_-]{1,3}\d)+")
+MONEY_BEFORE = re.compile(r"[$€£¥₹]\s?$")
+CALL_BEFORE = re.compile(
+    r"\b(?:call|phone|tel|telephone|mobile|cell|text|number|whats ?app|ring|sms|fax)\b[^\d\n]{0,16}$",
+    re.IGNORECASE,
+)
+CARD_DIGITS = range(13, 20)
+SHORTEST_NUMBER = 9
+CALLABLE_DIGITS = range(7, 16)  # ITU-T E.164: at most 15
+
+
+def find(text: str, regions: Sequence[str]) -> Iterator[Span]:
+    if SOME_DIGITS.search(text):
+        yield from documents.find(text)
+        for match in RUN.finditer(text):
+            if (tag := _tag(text, match, regions)) is not None:
+                yield Span(*match.span(), tag)
+    for match in SPELLED_RUN.finditer(text) if SOME_SPELLED.search(text) else ():
+        if " ".join(re.findall(r"\w+", match[0].lower())) not in COUNT:
+            yield Span(*match.span(), Tag.PHONE)
+
+
+def _tag(text: str, match: re.Match[str], regions: Sequence[str]) -> Tag | None:
+    run, before = match[0], text[: match.start()][-32:]
+    digits = re.sub(r"\D", "", run)
+    if len(digits) in CARD_DIGITS and digits[0] in "23456" and luhn.is_valid(digits):
+        return Tag.CARD
+    is_spaced_out = SINGLE_DIGITS.fullmatch(run) is not None
+    if is_spaced_out:
+        return None if digits in "1234567890" or digits in "9876543210" else Tag.PHONE
+    if len(digits) in CALLABLE_DIGITS and CALL_BEFORE.search(before):
+        return Tag.PHONE
+    if MONEY_BEFORE.search(before) or any(form.fullmatch(run) for form in HARMLESS):
+        return None
+    if _is_phone(run, digits, regions):
+        return Tag.PHONE
+    return Tag.NUMBER if len(digits) >= SHORTEST_NUMBER else None
+
+
+def _is_phone(run: str, digits: str, regions: Sequence[str]) -> bool:
+    """By the country code that it begins with, or as one of the regions writes it."""
+    if run.startswith(("+", "00")):
+        return _is_valid("+" + digits.removeprefix("00"), None)
+    return len(digits) in CALLABLE_DIGITS and any(_is_valid(run, region) for region in regions)
+
+
+def _is_valid(number: str, region: str | None) -> bool:
+    try:
+        return phonenumbers.is_valid_number(phonenumbers.parse(number, region))
+    except phonenumbers.NumberParseException:
+        return False

@@ -1,0 +1,81 @@
+"""A user's right to be forgotten: one transaction, after which no table holds the user's id, name or words."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from itertools import islice
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from guanaco.feedback import Erasure, ErasureRequest
+from guanaco_server.accounts.audit import AuditLog
+from guanaco_server.accounts.service import Account, AccountService
+from guanaco_server.chat.conversations import ConversationService
+from guanaco_server.database.database import Database
+from guanaco_server.feedback.pseudonyms import Pseudonyms
+from guanaco_server.feedback.service import FeedbackService
+
+ACTION = "erase user"
+BATCH = 1_000  # ids in one statement
+
+
+@dataclass(frozen=True)
+class ErasedUser:
+    """Whom to forget: a user of some accounts, and a part of what is theirs."""
+
+    user_id: str
+    account_ids: frozenset[str]
+    conversation_ids: tuple[str, ...]
+    feedback_ids: tuple[str, ...]
+
+
+Eraser = Callable[[AsyncSession, ErasedUser], Awaitable[None]]
+"""Another room's part, within the same transaction, before the rows that its own may refer to go. May be called
+several times for one user, each time with other conversations."""
+
+
+class ErasureService:
+    def __init__(
+        self,
+        database: Database,
+        accounts: AccountService,
+        conversations: ConversationService,
+        feedback: FeedbackService,
+        pseudonyms: Pseudonyms,
+        audit: AuditLog,
+    ) -> None:
+        self._database = database
+        self._accounts = accounts
+        self._conversations = conversations
+        self._feedback = feedback
+        self._pseudonyms = pseudonyms
+        self._audit = audit
+        self._erasers: list[Eraser] = []
+
+    def on_erase(self, eraser: Eraser) -> None:
+        """Have another room erase what it knows of a user."""
+        self._erasers.append(eraser)
+
+    async def erase(self, account: Account, request: ErasureRequest) -> Erasure:
+        """AccountNotFound; AmbiguousUser when users of several backends have that id. Safe to repeat."""
+        pseudonym = self._pseudonyms.of(request.user_id)
+        messages = ratings = 0
+        async with self._database.write() as session:
+            owner = await self._accounts.require_named(session, request.account)
+            owners = await self._conversations.lock_of_user(session, request.user_id, owner)
+            account_ids = frozenset(owners.values()) | ({owner} if owner else frozenset())
+            waiting = iter(owners)
+            while batch := tuple(islice(waiting, BATCH)):
+                feedback_ids = await self._feedback.lock_of_conversations(session, batch)
+                erased = ErasedUser(request.user_id, account_ids, batch, feedback_ids)
+                for eraser in self._erasers:
+                    await eraser(session, erased)
+                await self._feedback.erase(session, feedback_ids)
+                messages += await self._conversations.erase(session, batch)
+                ratings += len(feedback_ids)
+            await self._audit.note(session, account, ACTION, pseudonym)
+        await self._database.empty_log()
+        return Erasure(
+            user=pseudonym, conversations=len(owners), messages=messages, ratings=ratings
+        )

@@ -1,0 +1,99 @@
+"""Copies as a file: JSON lines, CSV or Parquet, a page at a time, so that memory does not grow with their number."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+import json
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from guanaco.errors import ExportUnsupported
+from guanaco.feedback import ExportFormat
+from guanaco.spreadsheets import plain_cell
+
+Documents = AsyncIterator[Sequence[str]]
+
+NDJSON = "application/x-ndjson"
+MEDIA_TYPES: dict[ExportFormat, str] = {
+    "jsonl": NDJSON,
+    "csv": "text/csv; charset=utf-8",
+    "parquet": "application/vnd.apache.parquet",
+}
+CSV_COLUMNS = (
+    "id", "at", "submission_id", "conversation_id", "user", "bot_name", "thumbs_up", "text", "messages",
+    "length", "competition", "variant",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Export:
+    """``next_cursor`` is known beforehand: what comes in meanwhile is left to the next export."""
+
+    file_name: str
+    media_type: str
+    next_cursor: str
+    chunks: AsyncIterator[bytes]
+
+
+def encoded(documents: Documents, form: ExportFormat) -> AsyncIterator[bytes]:
+    """ExportUnsupported for Parquet where pyarrow is missing."""
+    match form:
+        case "jsonl":
+            return _lines(documents)
+        case "csv":
+            return _csv(documents)
+        case "parquet":
+            if find_spec("pyarrow") is None:
+                raise ExportUnsupported("parquet", "pip install 'guanaco[export]'")
+            return _parquet(documents)
+
+
+async def _lines(documents: Documents) -> AsyncIterator[bytes]:
+    async for page in documents:
+        yield "".join(f"{document}\n" for document in page).encode()
+
+
+async def _csv(documents: Documents) -> AsyncIterator[bytes]:
+    yield _csv_lines([CSV_COLUMNS])
+    async for page in documents:
+        yield await asyncio.to_thread(_csv_page, page)
+
+
+def _csv_page(page: Sequence[str]) -> bytes:
+    return _csv_lines([_csv_row(json.loads(document)) for document in page])
+
+
+def _csv_lines(rows: Sequence[Sequence[object]]) -> bytes:
+    lines = io.StringIO()
+    csv.writer(lines, lineterminator="\r\n").writerows(rows)  # RFC 4180
+    return lines.getvalue().encode()
+
+
+def _csv_row(feedback: dict[str, Any]) -> list[object]:
+    """A rating; its conversation is one cell, a message a line, without the deleted ones."""
+    transcript = "\n".join(
+        f"{message['sender']}: {message['content']}"
+        for message in feedback["messages"]
+        if not message["is_deleted"]
+    )
+    cells = feedback | {
+        "messages": transcript,
+        "thumbs_up": str(feedback["thumbs_up"]).lower(),
+    }
+    return [_cell(cells[column]) for column in CSV_COLUMNS]
+
+
+def _cell(value: object) -> object:
+    return plain_cell(value) if isinstance(value, str) else value
+
+
+async def _parquet(documents: Documents) -> AsyncIterator[bytes]:
+    """Importing pyarrow takes a second, in which other requests go on."""
+    parquet = await asyncio.to_thread(import_module, "guanaco_server.feedback.parquet")
+    async for chunk in parquet.encoded(documents):
+        yield chunk
