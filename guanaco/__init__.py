@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         StressReport,
         Submission,
         SubmissionEvent,
+        SubmissionKind,
         WeightDtype,
     )
 
@@ -85,6 +86,7 @@ _ROOMS = {
         "StressReport",
         "Submission",
         "SubmissionEvent",
+        "SubmissionKind",
         "WeightDtype",
     ),
 }
@@ -130,6 +132,7 @@ __all__ = [  # held to _ROOMS by a test
     "Submission",
     "SubmissionCost",
     "SubmissionEvent",
+    "SubmissionKind",
     "SubmissionMetrics",
     "Token",
     "Turn",

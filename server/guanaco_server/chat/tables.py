@@ -47,3 +47,4 @@ class MessageRow(Table):
     completion_tokens: Mapped[int | None]
     ttft_ms: Mapped[float | None]
     total_ms: Mapped[float | None]
+    reward_score: Mapped[float | None]
