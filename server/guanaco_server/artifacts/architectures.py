@@ -1,4 +1,4 @@
-"""Text-generation architectures that vLLM 0.32 serves by its own code, from its model registry.
+"""Architectures that vLLM 0.32 serves by its own code, from its model registry: text generation, and reward models.
 
 A repo's own code is never run, so an architecture that is not here cannot be served.
 """
@@ -121,5 +121,29 @@ KNOWN_ARCHITECTURES = frozenset(
         "TeleChat3ForCausalLM",
         "TeleFLMForCausalLM",
         "Zamba2ForCausalLM",
+    ]
+)
+
+# Decoders with one linear layer, `score`, over the last token. vLLM makes them of its text-generation classes.
+REWARD_ARCHITECTURES = frozenset(
+    [
+        "BloomForSequenceClassification",
+        "FalconForSequenceClassification",
+        "GPT2ForSequenceClassification",
+        "GPTJForSequenceClassification",
+        "Gemma2ForSequenceClassification",
+        "GemmaForSequenceClassification",
+        "Glm4ForSequenceClassification",
+        "LlamaForSequenceClassification",
+        "MistralForSequenceClassification",
+        "MixtralForSequenceClassification",
+        "NemotronForSequenceClassification",
+        "OPTForSequenceClassification",
+        "Phi3ForSequenceClassification",
+        "Qwen2ForSequenceClassification",
+        "Qwen2MoeForSequenceClassification",
+        "Qwen3ForSequenceClassification",
+        "Qwen3MoeForSequenceClassification",
+        "StableLmForSequenceClassification",
     ]
 )

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from guanaco.chat import Bot, Timings, Turn, Usage
 from guanaco.errors import ModelTimedOut, ModelUnavailable
+from guanaco_server.chat.best_of import BestOf, Scene
 from guanaco_server.deployments.model_server import Chunk, Generation, ModelServer, ModelServerFault
 from guanaco_server.prompts.rendering import render
 from guanaco_server.prompts.tokenizers import TokenizerCache
@@ -45,6 +46,7 @@ class Generated:
     finish_reason: str
     usage: Usage
     timings: Timings
+    reward_score: float | None = None
 
 
 class ReplyGenerator:
@@ -54,11 +56,13 @@ class ReplyGenerator:
         tokenizers: TokenizerCache,
         deadlines: Deadlines,
         report_fault: Callable[[str], None],
+        best_of: BestOf | None = None,
     ) -> None:
         self._model_server = model_server
         self._tokenizers = tokenizers
         self._deadlines = deadlines
         self._report_fault = report_fault
+        self._best_of = best_of
 
     async def generate(
         self, live: LiveSubmission, bot: Bot, user_name: str, turns: Sequence[Turn]
@@ -73,10 +77,11 @@ class ReplyGenerator:
             count_tokens=await self._tokenizers.count_with(live.serving.artifact_key),
             max_input_tokens=live.serving.params.max_input_tokens,
         )
+        scene = Scene(bot, user_name, turns, prompt)
         first: float | None = None
         for is_last in (False,) * (SAMPLES - 1) + (True,):
             sample = _Sample()
-            async for chunk in self._chunks(live, prompt, started):
+            async for chunk in self._chunks(live, scene, started):
                 text = sample.take(chunk)
                 if text:
                     first = first or time.perf_counter()
@@ -92,23 +97,26 @@ class ReplyGenerator:
             content=sample.content,
             finish_reason=sample.finish_reason,
             usage=sample.usage,
+            reward_score=sample.reward_score,
             timings=Timings(
                 ttft_ms=((first or now) - started) * 1000, total_ms=(now - started) * 1000
             ),
         )
 
     async def _chunks(
-        self, live: LiveSubmission, prompt: str, started: float
+        self, live: LiveSubmission, scene: Scene, started: float
     ) -> AsyncIterator[Chunk]:
         """From the nearest server; a reply that has not begun is asked of the next one."""
         assert live.endpoint is not None, "routing gives targets that are ready"
         submission_id = live.serving.id
-        generation = Generation(submission_id, prompt, live.serving.params)
+        generation = Generation(submission_id, scene.prompt, live.serving.params)
         left = deque((live.endpoint, *live.spares))
         while left:
             has_begun = False
             try:
-                async with aclosing(self._stream(left.popleft(), generation, started)) as chunks:
+                until = started + self._deadlines.first_token_s
+                asked = self._ask(left.popleft(), generation, live, scene, until)
+                async with aclosing(self._stream(asked, generation, started)) as chunks:
                     async for chunk in chunks:
                         has_begun = True
                         yield chunk
@@ -118,12 +126,24 @@ class ReplyGenerator:
                 if has_begun or not left:
                     raise ModelUnavailable(submission_id) from None
 
+    def _ask(
+        self,
+        endpoint: str,
+        generation: Generation,
+        live: LiveSubmission,
+        scene: Scene,
+        until: float,
+    ) -> AsyncGenerator[Chunk, None]:
+        if self._best_of is None or generation.candidate_count == 1:
+            return self._model_server.generate(endpoint, generation)
+        return self._best_of.generate(endpoint, generation, live.serving, scene, until)
+
     async def _stream(
-        self, endpoint: str, generation: Generation, started: float
+        self, asked: AsyncGenerator[Chunk, None], generation: Generation, started: float
     ) -> AsyncGenerator[Chunk, None]:
         limit_s = self._deadlines.first_token_s
         try:
-            async with aclosing(self._model_server.generate(endpoint, generation)) as chunks:
+            async with aclosing(asked) as chunks:
                 while True:
                     left_s = limit_s - (time.perf_counter() - started)
                     async with asyncio.timeout(max(0.0, left_s)):
@@ -153,12 +173,14 @@ class _Sample:
         self.content = ""
         self.finish_reason = "stop"
         self.usage = Usage(prompt_tokens=0, completion_tokens=0)
+        self.reward_score: float | None = None
         self._held = ""
 
     def take(self, chunk: Chunk) -> str:
         """The text that may be sent now."""
         if chunk.finish_reason is not None:
             self.finish_reason = chunk.finish_reason
+            self.reward_score = chunk.reward_score
             self.usage = Usage(
                 prompt_tokens=chunk.prompt_tokens, completion_tokens=chunk.completion_tokens
             )

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 
 from guanaco.chat import Bot, Turn
+from guanaco_server.chat.best_of import BestOf
 from guanaco_server.chat.generation import Deadlines, Generated, ReplyGenerator
 from guanaco_server.deployments.model_server import ModelServer
 from guanaco_server.observability.metrics import Metrics
@@ -21,8 +22,9 @@ class MeasuredReplyGenerator(ReplyGenerator):
         deadlines: Deadlines,
         report_fault: Callable[[str], None],
         metrics: Metrics,
+        best_of: BestOf | None = None,
     ) -> None:
-        super().__init__(model_server, tokenizers, deadlines, report_fault)
+        super().__init__(model_server, tokenizers, deadlines, report_fault, best_of)
         self._metrics = metrics
 
     async def generate(

@@ -131,6 +131,7 @@ class ReplyService:
             finish_reason=generated.finish_reason,
             usage=generated.usage,
             timings=generated.timings,
+            reward_score=generated.reward_score,
         )
 
     async def _release(self, turn: ClaimedTurn) -> None:
@@ -167,6 +168,7 @@ class ReplyService:
             row.completion_tokens = generated.usage.completion_tokens
             row.ttft_ms = generated.timings.ttft_ms
             row.total_ms = generated.timings.total_ms
+            row.reward_score = generated.reward_score
         session.add(row)
         return row
 

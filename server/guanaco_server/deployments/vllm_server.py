@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
+from typing import Any
 
 import httpx
 
 from guanaco_server.deployments.model_server import (
+    Candidates,
     Chunk,
     Generation,
     ModelServerFault,
@@ -15,8 +17,10 @@ from guanaco_server.deployments.model_server import (
 )
 from guanaco_server.deployments.vllm_metrics import read_load
 from guanaco_server.deployments.vllm_wire import (
-    candidates,
-    read_best,
+    candidates_body,
+    classify_body,
+    read_candidates,
+    read_logits,
     read_prompt_logprobs,
     read_stream,
     refusal,
@@ -55,21 +59,27 @@ class VllmServer:
             async with self._client.stream("POST", url, json=body) as answer:
                 if answer.status_code != httpx.codes.OK:
                     raise refusal(answer.status_code, await answer.aread())
-                if candidates(generation) > 1:
-                    yield read_best(await answer.aread())
+                if generation.candidate_count > 1:
+                    found = read_candidates(await answer.aread())
+                    yield found.chunk(found.best())
                     return
                 async with aclosing(read_stream(answer.aiter_lines())) as chunks:
                     async for chunk in chunks:
                         yield chunk
 
+    async def candidates(self, endpoint: str, generation: Generation) -> Candidates:
+        url = f"{endpoint}/v1/completions"
+        return read_candidates(await self._post(url, candidates_body(generation)))
+
+    async def classify(
+        self, endpoint: str, model: str, texts: Sequence[str]
+    ) -> tuple[tuple[float, ...], ...]:
+        body = await self._post(f"{endpoint}/classify", classify_body(model, texts))
+        return read_logits(body, len(texts))
+
     async def score(self, endpoint: str, model: str, text: str) -> tuple[float, ...]:
-        with _translated():
-            answer = await self._client.post(
-                f"{endpoint}/v1/completions", json=score_body(model, text)
-            )
-        if answer.status_code != httpx.codes.OK:
-            raise refusal(answer.status_code, answer.content)
-        return read_prompt_logprobs(answer.content)
+        body = await self._post(f"{endpoint}/v1/completions", score_body(model, text))
+        return read_prompt_logprobs(body)
 
     async def load(self, endpoint: str) -> ServerLoad:
         with _translated():
@@ -80,6 +90,13 @@ class VllmServer:
 
     async def close(self) -> None:
         await self._client.aclose()
+
+    async def _post(self, url: str, body: dict[str, Any]) -> bytes:
+        with _translated():
+            answer = await self._client.post(url, json=body)
+        if answer.status_code != httpx.codes.OK:
+            raise refusal(answer.status_code, answer.content)
+        return answer.content
 
 
 @contextmanager

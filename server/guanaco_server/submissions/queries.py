@@ -69,11 +69,11 @@ async def newest_first(
 
 
 async def with_status(
-    session: AsyncSession, kind: SubmissionKind, *statuses: Status
+    session: AsyncSession, *statuses: Status, kind: SubmissionKind | None = None
 ) -> Sequence[SubmissionRow]:
-    statement = select(SubmissionRow).where(
-        SubmissionRow.kind == kind, SubmissionRow.status.in_(statuses)
-    )
+    statement = select(SubmissionRow).where(SubmissionRow.status.in_(statuses))
+    if kind is not None:
+        statement = statement.where(SubmissionRow.kind == kind)
     return (await session.scalars(statement)).all()
 
 

@@ -58,7 +58,7 @@ class RewardService:
 
     async def list_serving(self) -> list[ServingReward]:
         async with self._database.read() as session:
-            rows = await queries.with_status(session, SubmissionKind.REWARD, *SERVED)
+            rows = await queries.with_status(session, *SERVED, kind=SubmissionKind.REWARD)
             return [_serving(row) for row in rows]
 
     def users(

@@ -100,7 +100,7 @@ class SubmissionService:
     async def list_serving(self) -> list[ServingSubmission]:
         """The chat models; ``rewards`` lists the others."""
         async with self._database.read() as session:
-            rows = await queries.with_status(session, SubmissionKind.CHAT, *SERVED)
+            rows = await queries.with_status(session, *SERVED, kind=SubmissionKind.CHAT)
             return [_serving(row) for row in rows]
 
     async def owners(self) -> dict[str, Ownership]:
