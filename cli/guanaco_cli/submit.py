@@ -52,6 +52,7 @@ def submit(
     as_json: options.AsJson = False,
 ) -> None:
     """Enter a model, and follow it until it is live."""
+    from guanaco.errors import InvalidInput
     from guanaco.submissions import GenerationParams
 
     given = {
@@ -72,6 +73,8 @@ def submit(
     )
     with connect() as client:
         if reward_repo is not None:
+            if params.best_of == 1:
+                raise InvalidInput("--reward-repo needs --best-of of 2 or more.")
             reward = reward_of(client, reward_repo, reward, is_verbose=verbose)
         submission = client.submit(
             repo,
