@@ -20,4 +20,4 @@ def upgrade() -> None:
     op.add_column("submissions", sa.Column("reward", sa.String(length=128)))
     op.add_column("submissions", sa.Column("reward_formatter", JSON))
     op.create_index("ix_submissions_reward", "submissions", ["reward"])
-    op.add_column("messages", sa.Column("reward_score", sa.Float()))
+    op.add_column("messages", sa.Column("reward_score", sa.Double()))
