@@ -12,12 +12,17 @@ from sqlalchemy import select
 from guanaco.accounts import Role
 from guanaco.prompts import PromptFormatter
 from guanaco.submissions import GenerationParams, Status, SubmissionKind
-from guanaco_server.chat.best_of import FAILURES
+from guanaco_server.chat.best_of import FAILURES, Choice, Scene
 from guanaco_server.chat.tables import MessageRow
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.memory_server import Script
-from guanaco_server.deployments.model_server import ModelServerFault, NotANumber
-from tests.fixtures.world import World
+from guanaco_server.deployments.model_server import (
+    Candidate,
+    Candidates,
+    ModelServerFault,
+    NotANumber,
+)
+from tests.fixtures.world import BOT, World
 
 REWARD = "acme-judge_v1"
 CHAT = "acme-tiny_v1"
@@ -144,6 +149,22 @@ async def test_a_reward_model_that_failed_again_and_again_is_left_alone(
         await world.reply(http)
     assert len(world.model_server.classified) == FAILURES
     assert world.chosen_by("resting") == 2
+
+
+async def test_candidates_that_come_late_are_not_the_reward_models_fault(
+    database: Database,
+) -> None:
+    world = Judged(database)
+    await world.set_up()
+    live = await world.routing.target(CHAT)
+    found = Candidates((Candidate("a", "stop", -2.0), Candidate("b", "stop", -1.0)), 1, 2)
+    for _ in range(FAILURES):
+        choice = await world.best_of.choose(live.serving, Scene(BOT, "You", (), ""), found, 0.0)
+        assert choice == Choice(1)
+    assert world.chosen_by("timeout") == FAILURES
+    assert world.deployments.take_suspects() == set()
+    choice = await world.best_of.choose(live.serving, Scene(BOT, "You", (), ""), found, 5.0)
+    assert choice == Choice(0, 1.0), "it is asked again at once"
 
 
 async def test_a_second_replica_scores_where_the_nearest_fails(database: Database) -> None:

@@ -112,6 +112,8 @@ class BestOf:
                     return self._fall_back(reward_id, "resting", candidates)
                 choice = await self._scored(reward, submission, scene, candidates)
         except TimeoutError:
+            if left_s < self._timeout_s:  # the candidates took the time, and not the scores
+                return self._fall_back(reward_id, "timeout", candidates)
             return self._fail(reward_id, "timeout", "it was too slow", candidates)
         except NotANumber as fault:
             return self._fail(reward_id, "not_a_number", str(fault), candidates)
