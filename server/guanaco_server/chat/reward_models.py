@@ -59,10 +59,10 @@ class RewardModels:
         async with self._refreshing:
             if time.monotonic() - self._refreshed_at < REFRESH_S:
                 return
-            self._refreshed_at = time.monotonic()
             try:
                 found = await self._rewards.list_serving()
             except (DBAPIError, OSError) as error:
                 logger.warning("the list of reward models stays as it was: %s", error)
             else:
                 self._serving = {reward.id: reward for reward in found}
+            self._refreshed_at = time.monotonic()

@@ -137,9 +137,9 @@ async def _stressed(
 ) -> StressReport:
     endpoint = await parts.server_start.require_ready(submission.id)
     count_tokens = await parts.tokenizers.count_with(artifact_key)
-    formatter = submission.reward_formatter or submission.formatter
-    prompts = conversation_prompts(formatter, submission.params, count_tokens)
     is_reward = submission.kind is SubmissionKind.REWARD
+    own = submission.reward_formatter if is_reward else None
+    prompts = conversation_prompts(own or submission.formatter, submission.params, count_tokens)
     what = f"requests to score {SCORED_AT_ONCE} candidates" if is_reward else "streaming requests"
     profile = parts.stress.profile
     await parts.journal.log(
