@@ -124,13 +124,11 @@ KNOWN_ARCHITECTURES = frozenset(
     ]
 )
 
-# Decoders with one linear layer, `score`, over the last token. vLLM makes them of its text-generation classes.
+# Decoders with one linear layer, `score`, over the last token; vLLM makes most of them of its text-generation classes.
+# Each was tried: from an artifact it gives the scores that transformers gives.
 REWARD_ARCHITECTURES = frozenset(
     [
-        "BloomForSequenceClassification",
-        "FalconForSequenceClassification",
         "GPT2ForSequenceClassification",
-        "GPTJForSequenceClassification",
         "Gemma2ForSequenceClassification",
         "GemmaForSequenceClassification",
         "Glm4ForSequenceClassification",
