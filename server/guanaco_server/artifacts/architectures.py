@@ -129,6 +129,7 @@ KNOWN_ARCHITECTURES = frozenset(
 REWARD_ARCHITECTURES = frozenset(
     [
         "GPT2ForSequenceClassification",
+        "GPTJForSequenceClassification",
         "Gemma2ForSequenceClassification",
         "GemmaForSequenceClassification",
         "Glm4ForSequenceClassification",
