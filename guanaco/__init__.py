@@ -53,6 +53,7 @@ if TYPE_CHECKING:
         StressReport,
         Submission,
         SubmissionEvent,
+        SubmissionKind,
         WeightDtype,
     )
 
@@ -97,6 +98,7 @@ _ROOMS = {
         "StressReport",
         "Submission",
         "SubmissionEvent",
+        "SubmissionKind",
         "WeightDtype",
     ),
 }
@@ -146,6 +148,7 @@ __all__ = [  # held to _ROOMS by a test
     "Submission",
     "SubmissionCost",
     "SubmissionEvent",
+    "SubmissionKind",
     "SubmissionMetrics",
     "Token",
     "Turn",

@@ -39,6 +39,7 @@ from guanaco.submissions import (
     StressReport,
     Submission,
     SubmissionEvent,
+    SubmissionKind,
     SubmissionRequest,
     WeightDtype,
 )
@@ -82,9 +83,14 @@ def submit(
     formatter: Prompt | str | None = None,
     dtype: WeightDtype | str = WeightDtype.AUTO,
     quantization: Quantization | str | None = None,
+    kind: SubmissionKind | str = SubmissionKind.CHAT,
+    reward: str | None = None,
+    reward_formatter: Prompt | str | None = None,
     idempotency_key: str | None = None,
 ) -> Call[Submission]:
-    """Enter a Hub repo; the answer is queued, not yet checked. ``formatter`` may name a preset or a file.
+    """Enter a Hub repo; the answer is queued, not yet checked. Formatters may name a preset or a file.
+
+    With ``params.best_of`` over 1 the submission ``reward``, one of ``kind="reward"``, picks the reply.
 
     It carries a random Idempotency-Key unless you give one, so sending it again makes no second submission.
     """
@@ -93,11 +99,12 @@ def submit(
         revision=revision,
         name=name,
         params=params or GenerationParams(),
-        formatter=load_formatter(formatter)
-        if isinstance(formatter, str)
-        else formatter or PromptFormatter(),
+        formatter=_formatter(formatter) or PromptFormatter(),
         dtype=cast(WeightDtype, dtype),  # pydantic takes the plain word too
         quantization=cast(Quantization | None, quantization),
+        kind=cast(SubmissionKind, kind),
+        reward=reward,
+        reward_formatter=_formatter(reward_formatter),
     )
     return Call(
         method="POST",
@@ -264,6 +271,10 @@ def _of(submission_id: str, *rest: str) -> str:
 
 def _talk(conversation_id: str, *rest: str) -> str:
     return "/".join(("/conversations", _id(conversation_id), *rest))
+
+
+def _formatter(given: Prompt | str | None) -> Prompt | None:
+    return load_formatter(given) if isinstance(given, str) else given
 
 
 def _id(value: str) -> str:

@@ -104,6 +104,10 @@ class Reply(BaseModel):
     prompt: str | None = Field(
         default=None, description="The very prompt the model got; previews only."
     )
+    reward_score: float | None = Field(
+        default=None,
+        description="What the reward model gave it; None where none chose among candidates.",
+    )
 
 
 class Token(BaseModel):

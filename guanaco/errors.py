@@ -6,6 +6,7 @@ GuanacoError
 │   ├── ConsentRequired          the user has not agreed to talk to an experimental model
 │   ├── MessageTooLong           does not fit beside the persona into max_input_tokens
 │   ├── NoSuchGpu                the platform, or its table, has no GPU of that type
+│   ├── RewardUnusable           the submission named as reward model cannot be one for this developer
 │   └── PayloadTooLarge          the request's body is over the limit
 ├── Unauthenticated              no key, or one that is wrong or revoked
 ├── Forbidden                    a valid key whose role does not allow this
@@ -18,6 +19,7 @@ GuanacoError
 │   ├── IdempotencyConflict      the same Idempotency-Key with another body
 │   ├── ConversationBusy         a reply is still being written
 │   ├── AlreadyRated, NothingToRegenerate
+│   ├── RewardInUse              live submissions are served with this reward model
 │   ├── CompetitionClosed        its window has not begun, or is over, or it is frozen
 │   ├── AmbiguousUser            users of several backends have that id
 │   └── AccountRoleConflict      the account exists with another role
@@ -126,6 +128,16 @@ class NoSuchGpu(InvalidInput):
     def __init__(self, name: str, known: list[str]) -> None:
         there = f"there are {', '.join(known)}" if known else "the platform has none configured"
         super().__init__(f"There is no GPU of the type {name[:40]!r} here: {there}.")
+
+
+class RewardUnusable(InvalidInput):
+    code = "reward_unusable"
+
+    def __init__(self, reward: str, why: str) -> None:
+        super().__init__(
+            f"{reward} cannot be the reward model: {why}.",
+            hint="Name a deployed reward model of your own, or leave it out for the platform's.",
+        )
 
 
 class PayloadTooLarge(InvalidInput):
@@ -249,6 +261,16 @@ class IdempotencyConflict(Conflict):
         super().__init__(
             "This Idempotency-Key was used before with another request.",
             hint="Use a new key for a new request.",
+        )
+
+
+class RewardInUse(Conflict):
+    code = "reward_in_use"
+
+    def __init__(self, reward: str, users: int) -> None:
+        super().__init__(
+            f"{reward} picks the replies of {users} live submission{'s' if users > 1 else ''}, so it cannot be torn down.",
+            hint="Tear those down first.",
         )
 
 

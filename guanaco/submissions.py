@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from guanaco.errors import Blame
 from guanaco.forms import OneLine, Repo, Revision
@@ -68,7 +68,7 @@ class GenerationParams(BaseModel):
         default=1,
         ge=1,
         le=16,
-        description="Candidates per reply, of which the one with the highest mean token log-probability is sent.",
+        description="Candidates per reply, of which the reward model picks the one that is sent; without one, it is the one with the highest mean token log-probability.",
     )
 
 
@@ -87,9 +87,23 @@ class Quantization(StrEnum):
     INT8 = "int8"
 
 
+class SubmissionKind(StrEnum):
+    """A chat model talks to users; a reward model scores the candidates of a chat model's reply."""
+
+    CHAT = "chat"
+    REWARD = "reward"
+
+
+NO_REWARD = "none"  # in the place of a reward model's id: choose by log-probability
+
+
 class SubmissionRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
+    kind: SubmissionKind = Field(
+        default=SubmissionKind.CHAT,
+        description="chat, or reward: a sequence classifier that is never assigned to users.",
+    )
     repo: Repo = Field(description="The Hugging Face model repo, org/name.")
     revision: Revision | None = Field(
         default=None, description="Branch, tag or commit; the repo's main branch otherwise."
@@ -105,6 +119,35 @@ class SubmissionRequest(BaseModel):
         default=None,
         description="Serve fewer bits a weight: fp8, or int8 for a mixture's experts. Refused when it costs too much quality.",
     )
+    reward: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=128,
+        description="The submission of the reward model that picks among params.best_of candidates; the platform's default otherwise, and log-probability with `none`.",
+    )
+    reward_formatter: Prompt | None = Field(
+        default=None,
+        description="How the reward model sees the conversation; otherwise as it says itself, or as the chat model sees it.",
+    )
+
+    @model_validator(mode="after")
+    def _fits_its_kind(self) -> Self:
+        if self.kind is SubmissionKind.REWARD:
+            if self.reward is not None:
+                raise ValueError("A reward model has no reward model of its own: leave out reward")
+            if self.quantization is not None:
+                raise ValueError("A reward model is served unquantized: leave out quantization")
+            if self.formatter != PromptFormatter():
+                raise ValueError(
+                    "A reward model takes reward_formatter, which may be left out, and no formatter"
+                )
+        elif self.params.best_of == 1 and (
+            self.reward not in (None, NO_REWARD) or self.reward_formatter
+        ):
+            raise ValueError(
+                "A reward model picks among candidates: params.best_of must be 2 or more"
+            )
+        return self
 
 
 class Failure(BaseModel):
@@ -142,6 +185,7 @@ class Submission(BaseModel):
     model_config = ConfigDict(protected_namespaces=())
 
     id: str
+    kind: SubmissionKind = SubmissionKind.CHAT
     developer: str
     repo: str
     revision: str | None
@@ -153,6 +197,11 @@ class Submission(BaseModel):
     formatter: Prompt
     dtype: WeightDtype
     quantization: Quantization | None
+    reward: str | None = Field(
+        default=None,
+        description="The reward model that it names; the platform's default otherwise.",
+    )
+    reward_formatter: Prompt | None = None
     base_repo: str | None = Field(description="For a LoRA adapter: the repo of the model under it.")
     base_commit: str | None = Field(description="The commit that the base model is pinned to.")
     architecture: str | None

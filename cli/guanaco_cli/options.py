@@ -42,6 +42,31 @@ Formatter = Annotated[
         autocompletion=_complete_presets,
     ),
 ]
+RewardFormatter = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PRESET|FILE",
+        help="How the reward model sees the conversation. [default: as it says itself, or the prompt]",
+        autocompletion=_complete_presets,
+    ),
+]
+Kind = Annotated[
+    Literal["chat", "reward"],
+    typer.Option(help="A chat model, or a reward model that picks among candidate replies."),
+]
+Reward = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ID", help="The reward model; none for log-probability. [default: the platform's]"
+    ),
+]
+RewardRepo = Annotated[
+    str | None,
+    typer.Option(
+        metavar="REPO",
+        help="The reward model's repo: your live one of it, else it is submitted first.",
+    ),
+]
 BotName = Annotated[
     str,
     typer.Option(

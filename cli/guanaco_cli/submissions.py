@@ -78,6 +78,8 @@ def _facts(submission: Submission) -> list[tuple[str, str]]:
     return [
         ("id", submission.id),
         ("status", submission.status),
+        ("kind", "" if submission.kind == "chat" else submission.kind),
+        ("reward model", submission.reward or ""),
         ("name", submission.name),
         ("repo", submission.repo + revision),
         ("commit", submission.commit or ""),

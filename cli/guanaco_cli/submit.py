@@ -9,6 +9,7 @@ import typer
 from guanaco_cli import options
 from guanaco_cli.connection import connect
 from guanaco_cli.console import console
+from guanaco_cli.rewards import reward_of
 from guanaco_cli.watching import conclude, watch
 
 app = typer.Typer()
@@ -31,6 +32,10 @@ def submit(
     formatter: options.Formatter = "pygmalion",
     dtype: options.Dtype = "auto",
     quantization: options.Quantization = None,
+    kind: options.Kind = "chat",
+    reward: options.Reward = None,
+    reward_repo: options.RewardRepo = None,
+    reward_formatter: options.RewardFormatter = None,
     temperature: options.Temperature = None,
     top_p: options.TopP = None,
     top_k: options.TopK = None,
@@ -47,6 +52,7 @@ def submit(
     as_json: options.AsJson = False,
 ) -> None:
     """Enter a model, and follow it until it is live."""
+    from guanaco.errors import InvalidInput
     from guanaco.submissions import GenerationParams
 
     given = {
@@ -66,6 +72,10 @@ def submit(
         {key: value for key, value in given.items() if value is not None}
     )
     with connect() as client:
+        if reward_repo is not None:
+            if params.best_of == 1:
+                raise InvalidInput("--reward-repo needs --best-of of 2 or more.")
+            reward = reward_of(client, reward_repo, reward, is_verbose=verbose)
         submission = client.submit(
             repo,
             revision=revision,
@@ -74,6 +84,9 @@ def submit(
             formatter=formatter,
             dtype=dtype,
             quantization=quantization,
+            kind=kind,
+            reward=reward,
+            reward_formatter=reward_formatter,
         )
         console.say(f"Submitted {submission.repo} as {submission.id}.")
         if wait:

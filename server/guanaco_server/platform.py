@@ -19,11 +19,13 @@ from guanaco_server.anonymization.anonymizer import Anonymizer
 from guanaco_server.artifacts.checks import CheckLimits
 from guanaco_server.artifacts.collector import ArtifactCollector, Graces
 from guanaco_server.artifacts.service import ArtifactService
+from guanaco_server.chat.best_of import BestOf
 from guanaco_server.chat.conversations import ConversationService
 from guanaco_server.chat.history import HistoryCache
 from guanaco_server.chat.measured import MeasuredReplyGenerator
 from guanaco_server.chat.previews import PreviewService
 from guanaco_server.chat.replies import ReplyService
+from guanaco_server.chat.reward_models import RewardModels
 from guanaco_server.clock import SystemClock
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.costs.service import CostService
@@ -101,12 +103,27 @@ class Platform:
         sleeper = Sleeper(self.database, clock, self._deployments, settings.wake_wait_s)
         self.accounts = AccountService(self.database, clock)
         self.audit = AuditLog(self.database, clock)
-        self.submissions = SubmissionService(self.database, clock, self._changes, self._deployments)
+        self.submissions = SubmissionService(
+            self.database,
+            clock,
+            self._changes,
+            self._deployments,
+            settings.default_reward_submission,
+        )
         self.costs = CostService(self.database, clock, settings.budgets)
         self.events = EventFeed(self.database)
         self._journal = Journal(self.database, clock, self._changes, self._deployments)
 
         self._prompts = PromptService(self._store)
+        traffic = Traffic(self.database, clock)
+        best_of = BestOf(
+            self._model_server,
+            self._prompts,
+            RewardModels(self.submissions.rewards, self._deployments, traffic),
+            self._deployments.report_fault,
+            self.metrics,
+            settings.reward_timeout_s,
+        )
         generator = MeasuredReplyGenerator(
             self._model_server,
             self._prompts,
@@ -115,13 +132,14 @@ class Platform:
             self._deployments.replicas,
             self._deployments.report_fault,
             self.metrics,
+            best_of,
         )
         self.routing = RoutingService(
             self.submissions,
             self._deployments,
             lambda: self.feedback.counts(),
             LeastFeedbackFirst(),
-            Traffic(self.database, clock),
+            traffic,
             sleeper,
         )
         self.competitions = CompetitionService(self.database, clock)
@@ -221,6 +239,7 @@ class Platform:
                 clock,
                 wiring.load_profile(settings),
                 wiring.thresholds(settings),
+                settings.reward_timeout_s,
             ),
         )
         self._pipeline = Pipeline(

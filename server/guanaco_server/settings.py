@@ -23,12 +23,20 @@ from guanaco_server.chat_settings import ChatSettings
 from guanaco_server.feedback_settings import FeedbackSettings
 from guanaco_server.gpu_settings import GpuSettings
 from guanaco_server.notification_settings import NotificationSettings
+from guanaco_server.reward_settings import RewardSettings
 from guanaco_server.scaling_settings import ScalingSettings
 
 GIB = 1024**3
 
 
-class Settings(GpuSettings, ChatSettings, ScalingSettings, FeedbackSettings, NotificationSettings):
+class Settings(
+    GpuSettings,
+    ChatSettings,
+    RewardSettings,
+    ScalingSettings,
+    FeedbackSettings,
+    NotificationSettings,
+):
     model_config = SettingsConfigDict(env_prefix="GUANACO_", frozen=True, extra="ignore")
 
     # The platform itself

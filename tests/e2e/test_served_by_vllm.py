@@ -1,4 +1,4 @@
-"""What only the real engine can tell: what it says of NaN, and what quantizing does to a model."""
+"""What only the real engine can tell: what it says of NaN, what quantizing does to a model, and how a reward model scores."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 
 from guanaco import Client
-from guanaco.submissions import Quantization, Status
+from guanaco.accounts import Role
+from guanaco.bots import BOTS
+from guanaco.submissions import GenerationParams, Quantization, Status
 from tests.e2e.conftest import StartPlatform
 from tests.fixtures.hub import ControlledHub
+from tests.fixtures.reward_repos import LIKED, make_reward_repo
 
 pytestmark = pytest.mark.engine
 
@@ -55,3 +58,21 @@ def test_fp8_is_compared_with_the_unquantized_model_and_served(
     assert figures, log
     quantized, unquantized = map(float, figures.groups())
     assert 0.5 < quantized / unquantized <= 1.5
+
+
+def test_a_reward_model_scores_what_a_chat_model_writes(
+    start_platform: StartPlatform, hub: ControlledHub
+) -> None:
+    make_reward_repo(hub.root / "acme" / "judge", liked=".")
+    up = start_platform(**REAL_ENGINE, reward_timeout_s=20)
+    developer, app = up.client(Role.DEVELOPER, "ada"), up.client(Role.BACKEND, "app")
+    judge = developer.wait(developer.submit("acme/judge", kind="reward").id)
+    assert judge.status is Status.DEPLOYED, log_of(developer, judge.id)
+    params = GenerationParams(best_of=8)
+    chat = developer.wait(developer.submit("acme/tiny", params=params, reward=judge.id).id)
+    assert chat.status is Status.DEPLOYED, log_of(developer, chat.id)
+    opened = app.open_conversation("user-17", next(iter(BOTS.values())), consent=True)
+    for _ in range(3):
+        reply = app.send(opened.conversation_id, "Hello! How are you?")
+        score = LIKED if reply.content.endswith(".") else 0
+        assert reply.reward_score == pytest.approx(score, abs=0.1), reply.content

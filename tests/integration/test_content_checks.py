@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from guanaco.errors import Blame
-from guanaco.submissions import GenerationParams, Outcome, Stage
+from guanaco.submissions import GenerationParams, Outcome, Stage, SubmissionKind
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.memory_server import Script
-from guanaco_server.deployments.model_server import NotANumber
+from guanaco_server.deployments.model_server import ModelServerFault, NotANumber
 from guanaco_server.submissions.pipeline.content_checks import PROMPTS
 from tests.fixtures.pipeline import ID, PipelineWorld, tiny_files
 
@@ -165,3 +165,57 @@ async def test_a_stopping_word_must_be_spelled_by_the_vocabulary(
         assert failure is not None
         assert f"cannot spell the stopping word '{word}'" in failure.detail
         assert world.cluster.starts == []
+
+
+async def reward_world(database: Database, folder: Path) -> PipelineWorld:
+    world = PipelineWorld(database)
+    await world.serialized(tiny_files(folder), kind=SubmissionKind.REWARD)
+    return world
+
+
+async def test_a_reward_model_is_ready_when_its_scores_can_be_used(
+    database: Database, tmp_path: Path
+) -> None:
+    world = await reward_world(database, tmp_path)
+    assert await world.deploy() is Outcome.DONE
+    passed = [line for line in await world.log() if "Content check" in line]
+    assert [line.split("`")[1] for line in passed] == ["vocabulary", "numbers", "not constant"]
+    assert world.model_server.generations == []
+    spec = next(iter(world.cluster.deployments.values())).spec
+    limit = spec.command[spec.command.index("--max-model-len") + 1]
+    assert limit == str(GenerationParams().max_input_tokens), "it reads and does not write"
+
+
+def failing(fault: ModelServerFault) -> Callable[[str], tuple[float, ...]]:
+    def rewards(text: str) -> tuple[float, ...]:
+        raise fault
+
+    return rewards
+
+
+@pytest.mark.parametrize(
+    ("rewards", "code", "says"),
+    [
+        (lambda text: (0.25,), "content_check_failed", "4 different replies all have the score 0.25"),
+        (failing(NotANumber("It computed NaN.")), "content_check_failed", "`numbers` failed: It computed NaN."),
+        (failing(ModelServerFault("status 404.")), "model_server_died", "cannot score: status 404."),
+    ],
+)  # fmt: skip
+async def test_a_reward_model_whose_scores_are_of_no_use_is_refused(
+    database: Database,
+    tmp_path: Path,
+    rewards: Callable[[str], tuple[float, ...]],
+    code: str,
+    says: str,
+) -> None:
+    world = await reward_world(database, tmp_path)
+    world.model_server.rewards = rewards
+    assert says in await refusal(world, code)
+
+
+async def test_a_reward_model_that_does_not_answer_in_time_is_refused(
+    database: Database, tmp_path: Path
+) -> None:
+    world = await reward_world(database, tmp_path)
+    world.model_server.reward_delay_s = 60
+    assert "were not scored within 1 s" in await refusal(world)

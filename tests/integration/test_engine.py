@@ -22,10 +22,17 @@ from guanaco_server.demo.tiny_repo import make_tiny_repo
 from guanaco_server.deployments.clusters.cluster import DeploymentSpec, ReplicaPhase
 from guanaco_server.deployments.clusters.local import LocalCluster
 from guanaco_server.deployments.clusters.local_records import ReplicaRecord
-from guanaco_server.deployments.model_server import Chunk, Generation, ServerLoad
+from guanaco_server.deployments.model_server import (
+    Chunk,
+    Generation,
+    ModelServerFault,
+    ServerLoad,
+)
+from guanaco_server.deployments.reward_score import reward_score
 from guanaco_server.deployments.vllm_server import VllmServer
 from guanaco_server.formats.manifest import TENSORS_NAME
 from guanaco_server.submissions.pipeline.quantization_check import perplexity
+from tests.fixtures.reward_repos import LIKED, make_reward_repo
 from tests.fixtures.serializer_jobs import IMPORTS, KEY, REPO, job_for, make_artifact
 
 ROOT = Path(__file__).parents[2]
@@ -117,6 +124,33 @@ async def test_vllm_generates_from_the_artifact_and_ends_with_its_platform(
         (tmp_path / "platform.lock").unlink()
         _, alive = await asyncio.to_thread(psutil.wait_procs, group, timeout=30)
         assert not alive
+
+
+@pytest.mark.parametrize("labels", [1, 2])
+async def test_vllm_scores_candidates_by_a_reward_models_artifact(
+    hub: LocalHub, store: LocalStore, repo: Path, tmp_path: Path, labels: int
+) -> None:
+    shutil.rmtree(repo)
+    make_reward_repo(repo, liked="?", labels=labels)
+    await make_artifact(store, job_for(hub))
+    async with model_server(tmp_path, tmp_path / "artifacts" / KEY) as cluster:
+        endpoint = await healthy(cluster)
+        vllm = VllmServer()
+        prompt = "You: Hello\nLuna:"
+        texts = [f"{prompt} I am fine.", f"{prompt} How are you?", f"{prompt} no"]
+        logits = await vllm.classify(endpoint, "tiny_v1", texts)
+        assert [len(each) for each in logits] == [labels] * 3
+        scores = [reward_score(each) for each in logits]
+        assert scores == pytest.approx([0, LIKED, 0], abs=0.1)
+        long = f"no? {'no ' * 2_000}"  # of which it can read the last 512 tokens
+        cut = await vllm.classify(endpoint, "tiny_v1", [f"{long}no", f"{long}no?"])
+        assert [reward_score(each) for each in cut] == pytest.approx([0, LIKED], abs=0.1)
+        with pytest.raises(ModelServerFault, match="404"):
+            await vllm.candidates(
+                endpoint, Generation("tiny_v1", "Hi", GenerationParams(best_of=2))
+            )
+        assert await vllm.load(endpoint) == ServerLoad(running=0, waiting=0)
+        await vllm.close()
 
 
 async def test_a_damaged_artifact_is_refused(

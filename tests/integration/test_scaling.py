@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 import httpx
 import pytest
@@ -12,7 +13,7 @@ from sqlalchemy import update
 
 from guanaco.accounts import Role
 from guanaco.errors import ModelUnavailable, ModelWaking, NoModelAvailable
-from guanaco.submissions import Status
+from guanaco.submissions import GenerationParams, Status, SubmissionKind
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.memory_server import Script
 from guanaco_server.deployments.model_server import ServerLoad
@@ -68,16 +69,16 @@ class Scaled(World):
     async def _give_up(self, submission_id: str, lines: list[str]) -> None:
         raise AssertionError(f"{submission_id} was given up")
 
-    async def ask(self, submission_id: str, developer: str) -> None:
+    async def ask(self, submission_id: str, developer: str, **columns: Any) -> None:
         """A submission in its deploy stage that wishes to be served."""
         account = await self.account(Role.DEVELOPER, developer)
-        await self.publish(account, submission_id, Status.DEPLOYING)
+        await self.publish(account, submission_id, Status.DEPLOYING, **columns)
         self.deployments.note_replicas(submission_id, ())
         await self.deployments.wish(self.deployment(submission_id))
 
-    async def serve(self, submission_id: str, developer: str = "ada") -> None:
+    async def serve(self, submission_id: str, developer: str = "ada", **columns: Any) -> None:
         """From there to published, as the pipeline does it; there must be room."""
-        await self.ask(submission_id, developer)
+        await self.ask(submission_id, developer, **columns)
         await self.reconciler.reconcile()
         assert await self.deployments.waits_for(submission_id) is None
         await self.deployments.apply(self.deployment(submission_id))
@@ -348,3 +349,49 @@ async def test_one_address_stands_for_all_replicas_only_where_they_share_it(
         await world.autoscaler.step()
         world.clock.advance(5)
     assert (await world.row("acme-tiny_v1")).wanted_replicas == replicas
+
+
+async def judged(database: Database, servers: int = 0) -> Scaled:
+    """A reward model, and a chat model that names it and wants one rating."""
+    world = Scaled(database, servers, feedback_target=1)
+    await world.serve("judge_v1", kind=SubmissionKind.REWARD)
+    await world.serve("chat_v1", params=GenerationParams(best_of=2), reward="judge_v1")
+    return world
+
+
+async def test_a_reward_model_sleeps_after_those_who_work_with_it_and_wakes_with_them(
+    database: Database,
+) -> None:
+    world = await judged(database)
+    http = await world.http(Role.BACKEND, "app")
+    conversation = await world.open(http)
+    world.clock.advance(IDLE_S + 1)
+    await world.autoscaler.step()
+    assert await world.phase("judge_v1") is Phase.READY, "an unrated model works with it"
+    await world.rate(http, conversation)
+    for asleep in ("chat_v1", "judge_v1"):
+        await world.routing.refresh()
+        world.clock.advance(IDLE_S + 1)
+        await world.autoscaler.step()
+        await world.reconciler.reconcile()
+        assert await world.phase(asleep) is Phase.SLEEPING
+    await world.reconciler.reconcile()
+    assert await world.phase("judge_v1") is Phase.SLEEPING, "nobody needs it"
+    sending = asyncio.create_task(
+        http.post(f"/conversations/{conversation}/messages", json={"content": "Hello"})
+    )
+    await eventually(lambda: _is(world, "chat_v1", Phase.WAKING))
+    for _ in range(3):
+        await world.reconciler.reconcile()
+    assert (await sending).status_code == 200
+    assert await world.phase("chat_v1") is Phase.READY
+    assert await world.phase("judge_v1") is Phase.READY, "nobody had to ask for it"
+
+
+async def test_a_reward_model_in_use_does_not_go_for_a_new_submission(database: Database) -> None:
+    world = await judged(database, servers=2)
+    world.clock.advance(QUIET_S)
+    await world.ask("new", "bob")
+    await world.reconciler.reconcile()
+    assert await world.phase("judge_v1") is Phase.READY
+    assert await world.phase("chat_v1") is Phase.SLEEPING

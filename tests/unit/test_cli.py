@@ -11,6 +11,7 @@ import pytest
 from guanaco import errors
 from guanaco.accounts import Role
 from guanaco.profile import Profile
+from guanaco.prompts import PRESETS
 from guanaco.submissions import GenerationParams
 from guanaco_cli import keys
 from guanaco_cli.main import run
@@ -52,6 +53,60 @@ def test_submit_sends_every_option_and_prints_the_id_alone(server: Any, capsys: 
     shown = capsys.readouterr()
     assert shown.out == "org-model_v1\n"
     assert "logs -f org-model_v1" in shown.err
+
+
+def test_a_reward_model_is_submitted_and_named(server: Any) -> None:
+    script = server(httpx.Response(202, json=submission_json(status="queued")))
+    assert run(["submit", "org/judge", "--kind", "reward", "--no-wait"]) == 0
+    named = ["--best-of", "4", "--reward", "org-judge_v1", "--reward-formatter", "chatml"]
+    assert run(["submit", "org/model", *named, "--no-wait"]) == 0
+    judge, model = (json.loads(request.content) for request in script.requests)
+    assert (judge["kind"], judge["reward"], judge["reward_formatter"]) == ("reward", None, None)
+    assert (model["kind"], model["reward"]) == ("chat", "org-judge_v1")
+    assert model["reward_formatter"] == PRESETS["chatml"].model_dump()
+
+
+def judge_json(**changes: Any) -> dict[str, Any]:
+    return submission_json(id="org-judge_v3", repo="org/judge", kind="reward") | changes
+
+
+WITH_JUDGE = ["submit", "org/model", "--best-of", "4", "--reward-repo", "org/judge", "--no-wait"]
+ME = httpx.Response(200, json={"name": "alice", "role": "developer"})
+
+
+def test_ones_own_live_reward_model_of_a_repo_is_used_again(server: Any) -> None:
+    others = [
+        judge_json(id="org-judge_v6", status="inactive"),
+        judge_json(id="org-judge_v5", developer="bob"),
+        judge_json(id="org-judge_v4", kind="chat"),
+    ]
+    queued = httpx.Response(202, json=submission_json(status="queued"))
+    script = server(ME, httpx.Response(200, json=[*others, judge_json()]), queued)
+    assert run(WITH_JUDGE) == 0
+    assert json.loads(script.requests[-1].content)["reward"] == "org-judge_v3"
+    assert len(script.requests) == 3
+
+
+@pytest.mark.parametrize("status", ["deployed", "failed"])
+def test_a_reward_model_of_a_repo_is_submitted_first(server: Any, status: str, capsys: Any) -> None:
+    failure = {"code": "corrupt_weights", "detail": "The weights have no score.weight.", "hint": None, "blame": "developer", "stage": "check"}  # fmt: skip
+    ended = judge_json(status=status, failure=failure if status == "failed" else None)
+    script = server(
+        ME,
+        httpx.Response(200, json=[]),
+        httpx.Response(202, json=judge_json(status="queued")),
+        httpx.Response(200, content=submission_events(1)),
+        httpx.Response(200, json=ended),
+        httpx.Response(202, json=submission_json(status="queued")),
+    )
+    assert run(WITH_JUDGE) == (0 if status == "deployed" else 1)
+    sent = [json.loads(each.content) for each in script.requests if each.method == "POST"]
+    assert (sent[0]["repo"], sent[0]["kind"]) == ("org/judge", "reward")
+    if status == "deployed":
+        assert sent[1]["reward"] == "org-judge_v3"
+    else:
+        assert len(sent) == 1
+        assert "no score.weight" in capsys.readouterr().err
 
 
 def test_no_stopping_words_can_be_asked_for(server: Any) -> None:
@@ -118,6 +173,10 @@ def test_ctrl_c_leaves_the_remote_work_running_and_says_how_to_follow_it(
         (["submit", "a/b", "--stopping-word", "x" * 65], "--stopping-word: "),
         (["submit", "a/b", "--formatter", "nothing"], "neither a preset nor a file"),
         (["submit", "a/b", "--top-k", "many"], "--top-k"),
+        (["submit", "a/b", "--reward", "r_v1"], "params.best_of must be 2 or more"),
+        (["submit", "a/b", "--reward-repo", "a/r"], "--reward-repo needs --best-of"),
+        (["submit", "a/b", "--best-of", "2", "--reward-repo", "a/r", "--reward", "r_v1"], "exclude each other"),
+        (["submit", "a/b", "--kind", "reward", "--formatter", "chatml"], "takes reward_formatter"),
         (["keys", "create", "--role", "king", "--name", "x"], "--role"),
         (["keys", "create", "--role", "admin", "--name", "no spaces"], "--name: It should be"),
         (["chat", "x", "--bot", "nobody"], "marlowe"),

@@ -1,4 +1,4 @@
-"""Text-generation architectures that vLLM 0.32 serves by its own code, from its model registry.
+"""Architectures that vLLM 0.32 serves by its own code, from its model registry: text generation, and reward models.
 
 A repo's own code is never run, so an architecture that is not here cannot be served.
 """
@@ -121,5 +121,28 @@ KNOWN_ARCHITECTURES = frozenset(
         "TeleChat3ForCausalLM",
         "TeleFLMForCausalLM",
         "Zamba2ForCausalLM",
+    ]
+)
+
+# Decoders with one linear layer, `score`, over the last token; vLLM makes most of them of its text-generation classes.
+# Each was tried: from an artifact it gives the scores that transformers gives.
+REWARD_ARCHITECTURES = frozenset(
+    [
+        "GPT2ForSequenceClassification",
+        "GPTJForSequenceClassification",
+        "Gemma2ForSequenceClassification",
+        "GemmaForSequenceClassification",
+        "Glm4ForSequenceClassification",
+        "LlamaForSequenceClassification",
+        "MistralForSequenceClassification",
+        "MixtralForSequenceClassification",
+        "NemotronForSequenceClassification",
+        "OPTForSequenceClassification",
+        "Phi3ForSequenceClassification",
+        "Qwen2ForSequenceClassification",
+        "Qwen2MoeForSequenceClassification",
+        "Qwen3ForSequenceClassification",
+        "Qwen3MoeForSequenceClassification",
+        "StableLmForSequenceClassification",
     ]
 )

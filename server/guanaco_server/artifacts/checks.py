@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from guanaco.errors import ContextTooLong, ModelTooLarge, UnsupportedAdapter
-from guanaco.submissions import GenerationParams
+from guanaco.submissions import GenerationParams, SubmissionKind
 from guanaco_server.artifacts import small_files
 from guanaco_server.artifacts.adapter_config import AS_PLAIN_LORA
 from guanaco_server.artifacts.adapters import (
@@ -29,10 +29,13 @@ from guanaco_server.artifacts.model_config import (
     max_positions_of,
 )
 from guanaco_server.artifacts.repo_json import read_json
+from guanaco_server.artifacts.score_head import check_score_head
 from guanaco_server.artifacts.weights import FileTensors, find_weight_files, read_tensors
 from guanaco_server.formats.safetensors_header import TensorInfo, parameter_count
 
-TRANSPOSED = frozenset({"GPT2LMHeadModel"})  # their linear layers are stored as [in, out]
+TRANSPOSED = frozenset(
+    {"GPT2LMHeadModel", "GPT2ForSequenceClassification"}
+)  # their linear layers are stored as [in, out]
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,11 @@ class CheckedModel:
 
 
 async def check_repo(
-    hub: Hub, snapshot: RepoSnapshot, limits: CheckLimits, base_commit: str | None = None
+    hub: Hub,
+    snapshot: RepoSnapshot,
+    limits: CheckLimits,
+    base_commit: str | None = None,
+    kind: SubmissionKind = SubmissionKind.CHAT,
 ) -> CheckedModel:
     """The checked model, or the SubmissionFailure that says what is wrong and what to do.
 
@@ -71,29 +78,43 @@ async def check_repo(
     check_names(snapshot)
     base = await resolve_base(hub, snapshot, base_commit)
     if base is None:
-        return await _check_model(hub, snapshot, limits)
+        return await _check_model(hub, snapshot, limits, kind)
     check_names(base)
-    model = await _check_model(hub, base, limits)
+    model = await _check_model(hub, base, limits, kind)
     return await _check_adapter(hub, snapshot, base, model, limits)
 
 
-def check_context(model: CheckedModel, params: GenerationParams) -> None:
+def check_context(
+    model: CheckedModel, params: GenerationParams, kind: SubmissionKind = SubmissionKind.CHAT
+) -> None:
+    """ContextTooLong where prompt and reply, or what a reward model reads, have more tokens than the model has positions."""
+    if kind is SubmissionKind.REWARD:
+        _check_positions(model, "max_input_tokens", params.max_input_tokens)
+        return
     wanted = params.max_input_tokens + params.max_output_tokens
+    _check_positions(model, "max_input_tokens + max_output_tokens", wanted)
+
+
+def _check_positions(model: CheckedModel, what: str, wanted: int) -> None:
     if model.max_positions is not None and wanted > model.max_positions:
         raise ContextTooLong(
-            f"max_input_tokens + max_output_tokens is {wanted:,}, and the model has {model.max_positions:,} positions.",
+            f"{what} is {wanted:,}, and the model has {model.max_positions:,} positions.",
             hint="Submit again with a smaller max_input_tokens.",
         )
 
 
-async def _check_model(hub: Hub, snapshot: RepoSnapshot, limits: CheckLimits) -> CheckedModel:
+async def _check_model(
+    hub: Hub, snapshot: RepoSnapshot, limits: CheckLimits, kind: SubmissionKind
+) -> CheckedModel:
     weights = await find_weight_files(hub, snapshot)
     config = await read_json(hub, snapshot, "config.json")
     await check_no_code(hub, snapshot)
-    architecture = architecture_of(config)
+    architecture = architecture_of(config, kind)
     files = small_files.model_files(snapshot)
     tensors = await read_tensors(hub, snapshot, weights)
     infos = _flat(tensors)
+    if kind is SubmissionKind.REWARD:
+        check_score_head(config, infos)
     model = CheckedModel(
         architecture=architecture,
         parameter_count=parameter_count(infos),

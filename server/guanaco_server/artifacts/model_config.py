@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from guanaco.errors import CorruptConfig, RemoteCode, UnsupportedArchitecture
-from guanaco_server.artifacts.architectures import KNOWN_ARCHITECTURES
+from guanaco.submissions import SubmissionKind
+from guanaco_server.artifacts.architectures import KNOWN_ARCHITECTURES, REWARD_ARCHITECTURES
 from guanaco_server.artifacts.hub.hub import Hub, RepoSnapshot
 from guanaco_server.artifacts.repo_json import read_json
 
@@ -20,17 +21,32 @@ async def check_no_code(hub: Hub, snapshot: RepoSnapshot) -> None:
             )
 
 
-def architecture_of(config: dict[str, Any]) -> str:
+def architecture_of(config: dict[str, Any], kind: SubmissionKind = SubmissionKind.CHAT) -> str:
+    """One that a model of this kind may have; UnsupportedArchitecture otherwise."""
     architectures = config.get("architectures")
     if not isinstance(architectures, list) or len(architectures) != 1:
         raise CorruptConfig("config.json must name one architecture under `architectures`.")
     architecture = str(architectures[0])
-    if architecture not in KNOWN_ARCHITECTURES:
+    if kind is SubmissionKind.REWARD:
+        _check_reward(architecture)
+    elif architecture not in KNOWN_ARCHITECTURES:
         raise UnsupportedArchitecture(
             f"The architecture {architecture[:80]!r} is not one that can be served.",
-            hint="Text-generation models that vLLM has built in are: Llama, Mistral, Qwen, Gemma, Phi and others.",
+            hint="A reward model is submitted with --kind reward."
+            if architecture in REWARD_ARCHITECTURES
+            else "Text-generation models that vLLM has built in are: Llama, Mistral, Qwen, Gemma, Phi and others.",
         )
     return architecture
+
+
+def _check_reward(architecture: str) -> None:
+    if architecture not in REWARD_ARCHITECTURES:
+        raise UnsupportedArchitecture(
+            f"The architecture {architecture[:80]!r} is not one that a reward model can have.",
+            hint="A chat model is submitted with --kind chat."
+            if architecture in KNOWN_ARCHITECTURES
+            else "Reward models are sequence classifiers: LlamaForSequenceClassification, and those of Qwen, GPT2, Mistral, Gemma and others.",
+        )
 
 
 def max_positions_of(config: dict[str, Any]) -> int | None:

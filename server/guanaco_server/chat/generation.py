@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from guanaco.chat import Bot, Timings, Turn, Usage
 from guanaco.errors import ModelTimedOut, ModelUnavailable
+from guanaco_server.chat.best_of import BestOf, Scene
 from guanaco_server.deployments.model_server import Chunk, Generation, ModelServer, ModelServerFault
 from guanaco_server.prompts.service import PromptService
 from guanaco_server.routing.policy import LiveSubmission
@@ -51,6 +52,7 @@ class Generated:
     finish_reason: str
     usage: Usage
     timings: Timings
+    reward_score: float | None = None
 
 
 class ReplyGenerator:
@@ -62,6 +64,7 @@ class ReplyGenerator:
         deadlines: Deadlines,
         endpoints: Callable[[str], Sequence[str]],
         report_fault: Callable[[str], None],
+        best_of: BestOf | None = None,
     ) -> None:
         """``endpoints`` are those of a submission's replicas that are ready now."""
         self._model_server = model_server
@@ -70,6 +73,7 @@ class ReplyGenerator:
         self._deadlines = deadlines
         self._endpoints = endpoints
         self._report_fault = report_fault
+        self._best_of = best_of
 
     async def generate(
         self, live: LiveSubmission, bot: Bot, user_name: str, turns: Sequence[Turn], key: str
@@ -77,7 +81,8 @@ class ReplyGenerator:
         """The reply's text, what comes together together, then the whole. Closing it cancels the generation upstream. Replies of one ``key`` prefer one replica."""
         prompt = await self.prompt(live, bot, user_name, turns)
         generation = Generation(live.serving.id, prompt, live.serving.params)
-        async with aclosing(self.complete(live, generation, key)) as pieces:
+        scene = Scene(bot, user_name, turns, prompt)
+        async with aclosing(self.complete(live, generation, key, scene)) as pieces:
             async for piece in pieces:
                 yield piece
 
@@ -94,14 +99,14 @@ class ReplyGenerator:
         )
 
     async def complete(
-        self, live: LiveSubmission, generation: Generation, key: str
+        self, live: LiveSubmission, generation: Generation, key: str, scene: Scene | None = None
     ) -> AsyncGenerator[Pieces | Generated, None]:
-        """The same for a prompt that is ready."""
+        """The same for a prompt that is ready; with a ``scene``, the best of several candidates."""
         started = time.perf_counter()
         first: float | None = None
         for is_last in (False,) * (SAMPLES - 1) + (True,):
             sample = _Sample()
-            async with aclosing(self._chunks(live, generation, key, started)) as chunks:
+            async with aclosing(self._chunks(live, generation, key, scene, started)) as chunks:
                 async for chunk in chunks:
                     texts = sample.take(chunk)
                     if texts:
@@ -119,13 +124,19 @@ class ReplyGenerator:
             content=content,
             finish_reason=sample.finish_reason,
             usage=sample.usage,
+            reward_score=sample.reward_score,
             timings=Timings(
                 ttft_ms=((first or now) - started) * 1000, total_ms=(now - started) * 1000
             ),
         )
 
     async def _chunks(
-        self, live: LiveSubmission, generation: Generation, key: str, started: float
+        self,
+        live: LiveSubmission,
+        generation: Generation,
+        key: str,
+        scene: Scene | None,
+        started: float,
     ) -> AsyncGenerator[Chunk, None]:
         """From the conversation's replica; a reply that has not begun is asked of the next one."""
         endpoints: Sequence[str] = live.endpoints
@@ -140,7 +151,8 @@ class ReplyGenerator:
             has_begun = False
             with self._replicas.use(endpoint) as replica:
                 try:
-                    async with aclosing(self._stream(endpoint, generation, started)) as chunks:
+                    asked = self._ask(endpoint, generation, live, scene, started)
+                    async with aclosing(self._stream(asked, generation, started)) as chunks:
                         async for chunk in chunks:
                             if not has_begun:
                                 has_begun = True
@@ -167,8 +179,21 @@ class ReplyGenerator:
                 return endpoints
         raise ModelUnavailable(submission_id)
 
+    def _ask(
+        self,
+        endpoint: str,
+        generation: Generation,
+        live: LiveSubmission,
+        scene: Scene | None,
+        started: float,
+    ) -> AsyncGenerator[Chunk, None]:
+        if self._best_of is None or scene is None or generation.candidate_count == 1:
+            return self._model_server.generate(endpoint, generation)
+        until = started + self._deadlines.first_token_s
+        return self._best_of.generate(endpoint, generation, live.serving, scene, until)
+
     async def _stream(
-        self, endpoint: str, generation: Generation, started: float
+        self, asked: AsyncGenerator[Chunk, None], generation: Generation, started: float
     ) -> AsyncGenerator[Chunk, None]:
         loop = asyncio.get_running_loop()
         began = loop.time() - (time.perf_counter() - started)
@@ -176,7 +201,7 @@ class ReplyGenerator:
         try:
             async with (
                 asyncio.timeout_at(began + limit_s) as deadline,
-                aclosing(self._model_server.generate(endpoint, generation)) as chunks,
+                aclosing(asked) as chunks,
             ):
                 async for chunk in chunks:
                     if limit_s != self._deadlines.reply_s:
@@ -204,6 +229,7 @@ class _Sample:
         self.finish_reason = "stop"
         self.usage = Usage(prompt_tokens=0, completion_tokens=0)
         self._texts: list[str] = []
+        self.reward_score: float | None = None
         self._held = ""
 
     @property
@@ -214,6 +240,7 @@ class _Sample:
         """The texts that may be sent now."""
         if chunk.finish_reason is not None:
             self.finish_reason = chunk.finish_reason
+            self.reward_score = chunk.reward_score
             self.usage = Usage(
                 prompt_tokens=chunk.prompt_tokens, completion_tokens=chunk.completion_tokens
             )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import aclosing
 
 from guanaco.chat import PreviewRequest, Reply
+from guanaco.errors import InvalidInput
+from guanaco.submissions import SubmissionKind
 from guanaco_server.accounts.service import Account
 from guanaco_server.chat.generation import Generated, ReplyGenerator
 from guanaco_server.chat.replies import ReplyEvents
@@ -26,7 +28,9 @@ class PreviewService:
     async def preview(
         self, account: Account, submission_id: str, request: PreviewRequest
     ) -> ReplyEvents:
-        await self._submissions.require_visible(account, submission_id)
+        submission = await self._submissions.require_visible(account, submission_id)
+        if submission.kind is SubmissionKind.REWARD:
+            raise InvalidInput(f"{submission_id} is a reward model, which writes no replies.")
         return self._reply(submission_id, request)
 
     async def _reply(self, submission_id: str, request: PreviewRequest) -> ReplyEvents:
@@ -43,6 +47,7 @@ class PreviewService:
                         usage=piece.usage,
                         timings=piece.timings,
                         prompt=piece.prompt,
+                        reward_score=piece.reward_score,
                     )
                 else:
                     yield piece

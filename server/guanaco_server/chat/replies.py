@@ -175,6 +175,7 @@ class ReplyService:
             generated.usage.completion_tokens,
             generated.timings.ttft_ms,
             generated.timings.total_ms,
+            generated.reward_score,
         )
         ended = EndedTurn(turn.lease, turn.asked, reply, tuple(history.tail))
         await self._turn_log.end(ended)
@@ -187,6 +188,7 @@ class ReplyService:
             finish_reason=generated.finish_reason,
             usage=generated.usage,
             timings=generated.timings,
+            reward_score=generated.reward_score,
         )
 
     async def _release(self, ended: EndedTurn) -> None:

@@ -47,6 +47,7 @@ class MessageRow(Table):
     completion_tokens: Mapped[int | None]
     ttft_ms: Mapped[float | None]
     total_ms: Mapped[float | None]
+    reward_score: Mapped[float | None]
 
 
 class ErasedConversationRow(Table):

@@ -57,6 +57,7 @@ class NewReply(NewMessage):
     completion_tokens: int
     ttft_ms: float
     total_ms: float
+    reward_score: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,14 +37,15 @@ WITH turns AS (
 ), stored AS (
     INSERT INTO messages (
         id, conversation_id, position, sender, content, created_at, is_deleted, finish_reason,
-        prompt_tokens, completion_tokens, ttft_ms, total_ms
+        prompt_tokens, completion_tokens, ttft_ms, total_ms, reward_score
     )
     SELECT m.id, m.conversation_id, given_back.message_count - m.before_last, m.sender, m.content,
-        m.created_at, false, m.finish_reason, m.prompt_tokens, m.completion_tokens, m.ttft_ms, m.total_ms
+        m.created_at, false, m.finish_reason, m.prompt_tokens, m.completion_tokens, m.ttft_ms, m.total_ms,
+        m.reward_score
     FROM jsonb_to_recordset(%(messages)s::jsonb) AS m(
         id text, conversation_id text, before_last int, sender text, content text,
         created_at timestamptz, finish_reason text, prompt_tokens int, completion_tokens int,
-        ttft_ms float8, total_ms float8
+        ttft_ms float8, total_ms float8, reward_score float8
     ) JOIN given_back ON given_back.id = m.conversation_id
 ), replaced AS (
     UPDATE messages SET is_deleted = true
@@ -137,4 +138,5 @@ def _reply(conversation_id: str, reply: NewReply) -> dict[str, Any]:
         "completion_tokens": reply.completion_tokens,
         "ttft_ms": reply.ttft_ms,
         "total_ms": reply.total_ms,
+        "reward_score": reply.reward_score,
     }

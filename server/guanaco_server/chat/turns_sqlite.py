@@ -84,6 +84,7 @@ def _rows(turn: EndedTurn, count: int) -> list[MessageRow]:
                 completion_tokens=turn.reply.completion_tokens,
                 ttft_ms=turn.reply.ttft_ms,
                 total_ms=turn.reply.total_ms,
+                reward_score=turn.reply.reward_score,
             )
         )
     return rows

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 
 from guanaco_server.deployments.model_server import (
+    Candidate,
+    Candidates,
     Chunk,
     Generation,
     ModelServerFault,
     ServerLoad,
     Token,
 )
+
+Rewards = Callable[[str], tuple[float, ...]]
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,9 @@ class MemoryModelServer:
         self.scores: list[tuple[float, ...] | ModelServerFault] = [(-1.0, -2.0)]
         self.loads: dict[str, ServerLoad] = {}
         self.scored: list[tuple[str, str]] = []
+        self.rewards: Rewards = lambda text: (float(len(text)),)
+        self.reward_delay_s = 0.0
+        self.classified: list[tuple[str, tuple[str, ...]]] = []
 
     async def is_healthy(self, endpoint: str) -> bool:
         return endpoint not in self.unhealthy
@@ -67,6 +74,28 @@ class MemoryModelServer:
         if isinstance(score, ModelServerFault):
             raise score
         return score
+
+    async def candidates(self, endpoint: str, generation: Generation) -> Candidates:
+        """As many scripts as candidates are asked for; the text of each is its pieces, joined."""
+        replies, completion_tokens, prompt_tokens = list[Candidate](), 0, 0
+        for _ in range(generation.candidate_count):
+            script, text = self.scripts[0], ""
+            async for chunk in self.generate(endpoint, generation):
+                text += chunk.text
+            replies.append(Candidate(text, script.finish_reason, script.logprob))
+            completion_tokens += len(script.pieces)
+            prompt_tokens = script.prompt_tokens
+        return Candidates(tuple(replies), prompt_tokens, completion_tokens)
+
+    async def classify(
+        self, endpoint: str, model: str, texts: Sequence[str]
+    ) -> tuple[tuple[float, ...], ...]:
+        """The logits that ``rewards`` gives for each text; it may raise ModelServerFault."""
+        self.classified.append((endpoint, tuple(texts)))
+        await asyncio.sleep(self.reward_delay_s)
+        if endpoint in self.unhealthy:
+            raise ModelServerFault("The model server cannot be reached.")
+        return tuple(self.rewards(text) for text in texts)
 
     async def load(self, endpoint: str) -> ServerLoad:
         if endpoint in self.unhealthy:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,6 +17,11 @@ class Generation:
     prompt: str
     params: GenerationParams
     with_tokens: bool = False
+
+    @property
+    def candidate_count(self) -> int:
+        """How many replies to choose from; greedy ones would all be the same."""
+        return self.params.best_of if self.params.temperature > 0 else 1
 
 
 @dataclass(frozen=True)
@@ -36,10 +41,49 @@ class Chunk:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     tokens: tuple[Token, ...] = ()
+    reward_score: float | None = None
 
     @property
     def text(self) -> str:
         return "".join(self.texts)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One of several whole replies to the same prompt."""
+
+    text: str
+    finish_reason: str
+    mean_logprob: float
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """At least one; the token counts are of all together."""
+
+    replies: tuple[Candidate, ...]
+    prompt_tokens: int
+    completion_tokens: int
+
+    def best(self) -> int:
+        """The index of the one with the highest mean token log-probability; one with text before one without."""
+
+        def rank(index: int) -> tuple[bool, float]:
+            reply = self.replies[index]
+            return bool(reply.text.strip()), reply.mean_logprob
+
+        return max(range(len(self.replies)), key=rank)
+
+    def chunk(self, index: int, reward_score: float | None = None) -> Chunk:
+        """That one as a whole reply."""
+        chosen = self.replies[index]
+        return Chunk(
+            (chosen.text,),
+            chosen.finish_reason,
+            self.prompt_tokens,
+            self.completion_tokens,
+            reward_score=reward_score,
+        )
 
 
 @dataclass(frozen=True)
@@ -63,6 +107,16 @@ class ModelServer(Protocol):
 
     def generate(self, endpoint: str, generation: Generation) -> AsyncGenerator[Chunk, None]:
         """Stream the reply; closing the iterator cancels the generation. Raises ModelServerFault."""
+        ...
+
+    async def candidates(self, endpoint: str, generation: Generation) -> Candidates:
+        """``params.best_of`` whole replies. Raises ModelServerFault."""
+        ...
+
+    async def classify(
+        self, endpoint: str, model: str, texts: Sequence[str]
+    ) -> tuple[tuple[float, ...], ...]:
+        """A sequence classifier's logits, by text and label, of texts cut from the left to what it can read. Raises ModelServerFault."""
         ...
 
     async def score(self, endpoint: str, model: str, text: str) -> tuple[float, ...]:

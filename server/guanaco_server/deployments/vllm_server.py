@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
+from typing import Any
 
 import httpx
 import msgspec
 
 from guanaco_server.deployments.model_server import (
+    Candidates,
     Chunk,
     Generation,
     ModelServerFault,
@@ -18,8 +20,10 @@ from guanaco_server.deployments.upstream import Upstream, UpstreamError
 from guanaco_server.deployments.vllm_metrics import read_load
 from guanaco_server.deployments.vllm_stream import read_stream
 from guanaco_server.deployments.vllm_wire import (
-    candidates,
-    read_best,
+    candidates_body,
+    classify_body,
+    read_candidates,
+    read_logits,
     read_prompt_logprobs,
     refusal,
     request_body,
@@ -58,8 +62,9 @@ class VllmServer:
             try:
                 if answer.status != httpx.codes.OK:
                     raise refusal(answer.status, await answer.read_all(MAX_ANSWER_BYTES))
-                if candidates(generation) > 1:
-                    yield read_best(await answer.read_all(MAX_ANSWER_BYTES))
+                if generation.candidate_count > 1:
+                    found = read_candidates(await answer.read_all(MAX_ANSWER_BYTES))
+                    yield found.chunk(found.best())
                     return
                 async with aclosing(read_stream(answer, generation)) as chunks:
                     async for chunk in chunks:
@@ -73,14 +78,19 @@ class VllmServer:
                 f"The model server cannot be reached or broke off: {error}."
             ) from None
 
+    async def candidates(self, endpoint: str, generation: Generation) -> Candidates:
+        url = f"{endpoint}/v1/completions"
+        return read_candidates(await self._post(url, candidates_body(generation)))
+
+    async def classify(
+        self, endpoint: str, model: str, texts: Sequence[str]
+    ) -> tuple[tuple[float, ...], ...]:
+        body = await self._post(f"{endpoint}/classify", classify_body(model, texts))
+        return read_logits(body, len(texts))
+
     async def score(self, endpoint: str, model: str, text: str) -> tuple[float, ...]:
-        with _translated():
-            answer = await self._client.post(
-                f"{endpoint}/v1/completions", json=score_body(model, text)
-            )
-        if answer.status_code != httpx.codes.OK:
-            raise refusal(answer.status_code, answer.content)
-        return read_prompt_logprobs(answer.content)
+        body = await self._post(f"{endpoint}/v1/completions", score_body(model, text))
+        return read_prompt_logprobs(body)
 
     async def load(self, endpoint: str) -> ServerLoad:
         with _translated():
@@ -92,6 +102,13 @@ class VllmServer:
     async def close(self) -> None:
         await self._upstream.close()
         await self._client.aclose()
+
+    async def _post(self, url: str, body: dict[str, Any]) -> bytes:
+        with _translated():
+            answer = await self._client.post(url, json=body)
+        if answer.status_code != httpx.codes.OK:
+            raise refusal(answer.status_code, answer.content)
+        return answer.content
 
 
 @contextmanager

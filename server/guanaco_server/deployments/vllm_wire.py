@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from guanaco_server.deployments.model_server import (
-    Chunk,
+    Candidate,
+    Candidates,
     Generation,
     ModelServerFault,
     NotANumber,
@@ -19,14 +21,18 @@ NAN_REFUSAL = (
 CHOSEN_ONLY = 0  # `logprobs`: of the chosen tokens, and of no others
 
 
-def candidates(generation: Generation) -> int:
-    """How many replies to choose from; greedy ones would all be the same, and vLLM refuses them."""
-    return generation.params.best_of if generation.params.temperature > 0 else 1
-
-
 def request_body(generation: Generation) -> dict[str, Any]:
+    if generation.candidate_count > 1:
+        return candidates_body(generation)
+    body = _sampling(generation)
+    if generation.with_tokens:
+        body["logprobs"] = CHOSEN_ONLY
+    return {**body, "stream": True, "stream_options": {"include_usage": True}}
+
+
+def _sampling(generation: Generation) -> dict[str, Any]:
     params = generation.params
-    body: dict[str, Any] = {
+    return {
         "model": generation.model,
         "prompt": generation.prompt,
         "max_tokens": params.max_output_tokens,
@@ -39,11 +45,11 @@ def request_body(generation: Generation) -> dict[str, Any]:
         "frequency_penalty": params.frequency_penalty,
         "stop": params.stopping_words,
     }
-    if (count := candidates(generation)) > 1:
-        return {**body, "n": count, "logprobs": CHOSEN_ONLY}
-    if generation.with_tokens:
-        body["logprobs"] = CHOSEN_ONLY
-    return {**body, "stream": True, "stream_options": {"include_usage": True}}
+
+
+def candidates_body(generation: Generation) -> dict[str, Any]:
+    """vLLM refuses several greedy ones, which would all be the same."""
+    return {**_sampling(generation), "n": generation.candidate_count, "logprobs": CHOSEN_ONLY}
 
 
 def score_body(model: str, text: str) -> dict[str, Any]:
@@ -56,8 +62,17 @@ def score_body(model: str, text: str) -> dict[str, Any]:
     }
 
 
-def read_best(body: bytes) -> Chunk:
-    """The candidate with the highest mean token log-probability, as one chunk. Counts are of all candidates."""
+def classify_body(model: str, texts: Sequence[str]) -> dict[str, Any]:
+    return {
+        "model": model,
+        "input": list(texts),
+        "use_activation": False,  # the logits themselves
+        "truncate_prompt_tokens": -1,  # to --max-model-len
+        "truncation_side": "left",
+    }
+
+
+def read_candidates(body: bytes) -> Candidates:
     answer = _parse(body)
     choices = answer.get("choices")
     if (
@@ -66,8 +81,20 @@ def read_best(body: bytes) -> Chunk:
         or not all(isinstance(c, dict) for c in choices)
     ):
         raise nonsense(answer)
-    best = max(choices, key=_mean_logprob)
-    return Chunk((_text(best),), best.get("finish_reason") or "stop", *_token_counts(answer))
+    replies = (
+        Candidate(_text(c), str(c.get("finish_reason") or "stop"), _mean_logprob(c))
+        for c in choices
+    )
+    return Candidates(tuple(replies), *_token_counts(answer))
+
+
+def read_logits(body: bytes, count: int) -> tuple[tuple[float, ...], ...]:
+    """Of ``count`` texts, in their order; NotANumber where one is not finite."""
+    match _parse(body).get("data"):
+        case [*items] if len(items) == count:
+            return tuple(_logits(item, index) for index, item in enumerate(items))
+        case data:
+            raise nonsense(data, "list of scores")
 
 
 def read_prompt_logprobs(body: bytes) -> tuple[float, ...]:
@@ -132,6 +159,17 @@ def _only_logprob(score: Any) -> float:
     raise nonsense(score)
 
 
+def _logits(item: Any, index: int) -> tuple[float, ...]:
+    match item:
+        case {"index": at, "probs": [_, *_] as values} if at == index:
+            logits = tuple(_number(value) for value in values)
+        case _:
+            raise nonsense(item, "score")
+    if not all(map(math.isfinite, logits)):
+        raise NotANumber("The model server computed a score that is no number.")
+    return logits
+
+
 def _number(value: Any) -> float:
     return float(value) if isinstance(value, (int, float)) else math.nan
 
@@ -161,7 +199,7 @@ def _mean_logprob(choice: dict[str, Any]) -> float:
     return sum(values) / len(values) if values else -math.inf
 
 
-def nonsense(said: object) -> ModelServerFault:
+def nonsense(said: object, what: str = "completion") -> ModelServerFault:
     return ModelServerFault(
-        f"The model server sent something that is no completion: {str(said)[:80]!r}."
+        f"The model server sent something that is no {what}: {str(said)[:80]!r}."
     )

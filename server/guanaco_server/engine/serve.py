@@ -172,9 +172,18 @@ def _import_before_fork(model_dir: Path) -> None:
     import guanaco_server.engine.executor  # noqa: F401
 
     config = json.loads((model_dir / "config.json").read_text())
-    for architecture in config.get("architectures", []):
+    for architecture in map(_class_of, config.get("architectures", [])):
         if known := ModelRegistry.models.get(architecture):
             ModelRegistry.register_model(architecture, known.load_model_cls())
+
+
+def _class_of(architecture: str) -> str:
+    """vLLM makes most classifiers of the class that generates text."""
+    from vllm.model_executor.models import ModelRegistry
+
+    if architecture in ModelRegistry.models:
+        return architecture
+    return architecture.replace("ForSequenceClassification", "ForCausalLM")
 
 
 async def _run_forked(args: Any) -> None:

@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 STAGE_BUCKETS_S = (0.5, 1, 2, 5, 10, 20, 40, 60, 120, 300, 600, 1_800, 3_600)
 REPLY_BUCKETS_S = (0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 20, 30, 60, 120)
+REWARD_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 5)
 HTTP_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
 
@@ -76,6 +77,17 @@ class Metrics:
             "Tokens of whole replies, by direction: `prompt` or `completion`.",
             ("direction",),
         )
+        self._choices = self._counter(
+            "guanaco_best_of_choices_total",
+            "Replies chosen among candidates, by what chose: the `reward` model; `logprob` where there is none; or why log-probability stood in for it (`timeout`, `fault`, `not_a_number`, `not_running`, `resting`).",
+            ("by",),
+        )
+        self._reward = self._histogram(
+            "guanaco_reward_seconds",
+            "How long a reply waited for its reward model's scores.",
+            (),
+            REWARD_BUCKETS_S,
+        )
         self._votes = self._counter("guanaco_votes_total", "Thumbs, `up` or `down`.", ("thumb",))
         self._feedback_lag = self._gauge(
             "guanaco_feedback_lag_seconds",
@@ -97,6 +109,12 @@ class Metrics:
 
     def note_serialized(self, size_bytes: int) -> None:
         self._serialized.inc(size_bytes)
+
+    def note_choice(self, by: str, reward_s: float | None = None) -> None:
+        """``reward_s`` where a reward model's scores were waited for and came."""
+        self._choices.labels(by).inc()
+        if reward_s is not None:
+            self._reward.observe(reward_s)
 
     def note_vote(self, is_up: bool) -> None:
         self._votes.labels("up" if is_up else "down").inc()

@@ -146,6 +146,7 @@ def _with_params(live: LiveSubmission, request: Request) -> LiveSubmission:
         "frequency_penalty": request.frequency_penalty,
         "stopping_words": request.stop,
         "max_output_tokens": limit,
+        "best_of": 1 if isinstance(request, CompletionRequest) else None,
     }
     values = {name: value for name, value in given.items() if value is not None}
     if not values:

@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from guanaco.submissions import GenerationParams
 from guanaco_server.deployments.model_server import Generation, ModelServer, ModelServerFault
 
 
@@ -38,15 +37,11 @@ class Sample:
     e2e_ms: float | None = None
 
 
-async def run_load(
-    server: ModelServer,
-    endpoint: str,
-    model: str,
-    prompts: Sequence[str],
-    params: GenerationParams,
-    profile: LoadProfile,
-) -> list[Sample]:
-    """All samples, in the order in which they were due."""
+Measure = Callable[[str, float], Awaitable[Sample]]
+
+
+async def run_load(measure: Measure, prompts: Sequence[str], profile: LoadProfile) -> list[Sample]:
+    """All samples, in the order in which they were due. ``measure`` gets a prompt and when it was due."""
     started = time.perf_counter()
 
     async def request(number: int, prompt: str) -> Sample:
@@ -54,7 +49,7 @@ async def run_load(
         await asyncio.sleep(max(0.0, due - time.perf_counter()))
         try:
             async with asyncio.timeout(profile.request_timeout_s):
-                return await _measure(server, endpoint, Generation(model, prompt, params), due)
+                return await measure(prompt, due)
         except TimeoutError:
             return Sample(error=f"no whole answer within {profile.request_timeout_s:g} s")
         except ModelServerFault as fault:
@@ -64,7 +59,7 @@ async def run_load(
     return await asyncio.gather(*(request(number, prompt) for number, prompt in pairs))
 
 
-async def _measure(
+async def measure_reply(
     server: ModelServer, endpoint: str, generation: Generation, due: float
 ) -> Sample:
     first: float | None = None
@@ -82,3 +77,11 @@ async def _measure(
         tpot_ms=(last - first) * 1000 / (tokens - 1) if tokens > 1 else None,
         e2e_ms=(last - due) * 1000,
     )
+
+
+async def measure_scores(
+    server: ModelServer, endpoint: str, model: str, texts: Sequence[str], due: float
+) -> Sample:
+    """Of texts that a reward model scores in one request."""
+    await server.classify(endpoint, model, texts)
+    return Sample(e2e_ms=(time.perf_counter() - due) * 1000)

@@ -23,6 +23,8 @@ from guanaco.submissions import EventKind, Failure, Level, Stage, Status
 from guanaco_server.database.database import was_changed
 from guanaco_server.submissions.tables import SubmissionEventRow, SubmissionRow
 
+SERVED = (Status.DEPLOYED, Status.INACTIVE)
+
 SOURCES: dict[Status, frozenset[Status]] = {
     Status.QUEUED: frozenset(
         {Status.DEPLOYED, Status.INACTIVE, Status.FAILED, Status.CANCELLED, Status.TORN_DOWN}

@@ -9,7 +9,7 @@ from sqlalchemy import Row, func, or_, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from guanaco.submissions import EventKind, GenerationParams, Stage, Status
+from guanaco.submissions import EventKind, GenerationParams, Stage, Status, SubmissionKind
 from guanaco_server.submissions.tables import (
     StageRunRow,
     StressReportRow,
@@ -38,6 +38,13 @@ async def by_id(session: AsyncSession, submission_id: str) -> SubmissionRow | No
     return await session.get(SubmissionRow, submission_id)
 
 
+async def by_id_held(session: AsyncSession, submission_id: str) -> SubmissionRow | None:
+    """As it is now, and nobody changes it before this transaction ends."""
+    return await session.get(
+        SubmissionRow, submission_id, with_for_update={"read": True}, populate_existing=True
+    )
+
+
 async def by_idempotency_key(
     session: AsyncSession, account_id: str, key: str
 ) -> SubmissionRow | None:
@@ -49,20 +56,33 @@ async def by_idempotency_key(
 
 
 async def newest_first(
-    session: AsyncSession, account_id: str | None = None
+    session: AsyncSession, account_id: str | None = None, kind: SubmissionKind | None = None
 ) -> Sequence[SubmissionRow]:
     statement = select(SubmissionRow).order_by(
         SubmissionRow.created_at.desc(), SubmissionRow.id.desc()
     )
     if account_id is not None:
         statement = statement.where(SubmissionRow.account_id == account_id)
+    if kind is not None:
+        statement = statement.where(SubmissionRow.kind == kind)
     return (await session.scalars(statement)).all()
 
 
-async def with_status(session: AsyncSession, *statuses: Status) -> Sequence[SubmissionRow]:
-    return (
-        await session.scalars(select(SubmissionRow).where(SubmissionRow.status.in_(statuses)))
-    ).all()
+async def with_status(
+    session: AsyncSession, *statuses: Status, kind: SubmissionKind | None = None
+) -> Sequence[SubmissionRow]:
+    statement = select(SubmissionRow).where(SubmissionRow.status.in_(statuses))
+    if kind is not None:
+        statement = statement.where(SubmissionRow.kind == kind)
+    return (await session.scalars(statement)).all()
+
+
+async def count_users(session: AsyncSession, reward: str, *statuses: Status) -> int:
+    """How many submissions name this reward model and have one of the statuses."""
+    statement = select(func.count()).where(
+        SubmissionRow.reward == reward, SubmissionRow.status.in_(statuses)
+    )
+    return await session.scalar(statement) or 0
 
 
 async def count_by_status(session: AsyncSession) -> dict[Status, int]:
@@ -158,7 +178,13 @@ async def latest_report(session: AsyncSession, submission_id: str) -> StressRepo
 
 async def accounts_by_status(
     session: AsyncSession, *statuses: Status
-) -> Sequence[Row[str, str, Status]]:
-    """Id, account and status, without the rest of the rows."""
-    statement = select(SubmissionRow.id, SubmissionRow.account_id, SubmissionRow.status)
+) -> Sequence[Row[str, str, Status, SubmissionKind, str | None]]:
+    """Id, account, status, kind and reward model, without the rest of the rows."""
+    statement = select(
+        SubmissionRow.id,
+        SubmissionRow.account_id,
+        SubmissionRow.status,
+        SubmissionRow.kind,
+        SubmissionRow.reward,
+    )
     return (await session.execute(statement.where(SubmissionRow.status.in_(statuses)))).all()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from guanaco.errors import SubmissionNotFound
 from guanaco.recipes import Recipe, RecipeOverride, RecipeStatus
-from guanaco.submissions import EventKind, GenerationParams, Submission
+from guanaco.submissions import EventKind, GenerationParams, Submission, SubmissionKind
 from guanaco_server.clock import Clock
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.service import DeploymentService
@@ -49,14 +49,16 @@ class RecipeService:
         await self._deployments.recipes.choose(
             submission.id,
             submission.artifact_key,
-            max_model_tokens(submission.params),
+            max_model_tokens(submission.params, submission.kind),
             submission.quantization,
             override,
         )
 
 
-def max_model_tokens(params: GenerationParams) -> int:
-    """What the model server must have room for: prompt and reply."""
+def max_model_tokens(params: GenerationParams, kind: SubmissionKind = SubmissionKind.CHAT) -> int:
+    """What the model server must have room for: prompt and reply. A reward model's cuts what is longer."""
+    if kind is SubmissionKind.REWARD:
+        return params.max_input_tokens
     return params.max_input_tokens + params.max_output_tokens + TEMPLATE_TOKENS
 
 

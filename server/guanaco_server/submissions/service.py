@@ -22,6 +22,7 @@ from guanaco.submissions import (
     Status,
     StressReport,
     Submission,
+    SubmissionKind,
     SubmissionRequest,
 )
 from guanaco_server.accounts.service import Account
@@ -31,16 +32,17 @@ from guanaco_server.deployments.scaling.usage import Ownership
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.submissions import lifecycle, queries
 from guanaco_server.submissions.changes import StatusChanges
+from guanaco_server.submissions.lifecycle import SERVED
 from guanaco_server.submissions.recipes import RecipeService
+from guanaco_server.submissions.rewards import RewardService
 from guanaco_server.submissions.tables import StageRunRow, SubmissionRow
 
 SLUG_CHARS = 80
-SERVED = (Status.DEPLOYED, Status.INACTIVE)
 
 
 @dataclass(frozen=True)
 class ServingSubmission:
-    """A published submission, as the gateway needs it."""
+    """A published chat model, as the gateway needs it."""
 
     id: str
     account_id: str
@@ -52,6 +54,8 @@ class ServingSubmission:
     formatter: Prompt
     artifact_key: str
     created_at: datetime
+    reward: str | None = None
+    reward_formatter: Prompt | None = None
 
 
 class SubmissionService:
@@ -61,12 +65,14 @@ class SubmissionService:
         clock: Clock,
         changes: StatusChanges,
         deployments: DeploymentService,
+        default_reward: str | None = None,
     ) -> None:
         self._database = database
         self._clock = clock
         self._changes = changes
         self._deployments = deployments
         self.recipes = RecipeService(database, clock, deployments)
+        self.rewards = RewardService(database, default_reward)
 
     async def submit(
         self, account: Account, request: SubmissionRequest, idempotency_key: str | None
@@ -86,20 +92,29 @@ class SubmissionService:
             return [read_submission(row) for row in await queries.newest_first(session, own)]
 
     async def list_all(self) -> list[Submission]:
+        """Every chat model: what can be assigned and rated."""
         async with self._database.read() as session:
-            return [read_submission(row) for row in await queries.newest_first(session)]
+            rows = await queries.newest_first(session, kind=SubmissionKind.CHAT)
+            return [read_submission(row) for row in rows]
 
     async def list_serving(self) -> list[ServingSubmission]:
+        """The chat models; ``rewards`` lists the others."""
         async with self._database.read() as session:
-            rows = await queries.with_status(session, *SERVED)
+            rows = await queries.with_status(session, *SERVED, kind=SubmissionKind.CHAT)
             return [_serving(row) for row in rows]
 
     async def owners(self) -> dict[str, Ownership]:
         """Of all submissions that are served or on their way there."""
         async with self._database.read() as session:
             rows = await queries.accounts_by_status(session, *IN_PROGRESS, *SERVED)
+        users = self.rewards.users(rows)
         return {
-            row.id: Ownership(row.account_id, row.status in SERVED, row.status is Status.DEPLOYED)
+            row.id: Ownership(
+                row.account_id,
+                row.status in SERVED,
+                row.status is Status.DEPLOYED,
+                users.get(row.id),
+            )
             for row in rows
         }
 
@@ -152,7 +167,7 @@ class SubmissionService:
         )
 
     async def teardown(self, account: Account, submission_id: str) -> Submission:
-        """Stop its model server; its feedback stays readable."""
+        """Stop its model server; its feedback stays readable. RewardInUse for a reward model that is named by others."""
         return await self._move(account, submission_id, Status.TORN_DOWN)
 
     async def redeploy(self, account: Account, submission_id: str) -> Submission:
@@ -176,6 +191,8 @@ class SubmissionService:
                 sources=sources,
                 run=row.run + (to is Status.QUEUED),
             )
+            if to is Status.TORN_DOWN:
+                await self.rewards.require_unused(session, submission_id)
             if to in (Status.TORN_DOWN, Status.QUEUED):
                 await self._deployments.withdraw(session, submission_id)
             moved = read_submission(row, await queries.stage_runs(session, submission_id))
@@ -210,12 +227,14 @@ class SubmissionService:
     async def _new_row(
         self, session: AsyncSession, account: Account, request: SubmissionRequest
     ) -> SubmissionRow:
+        await self.rewards.require_usable(session, account, request.reward)
         slug = re.sub(r"[^a-z0-9.-]+", "-", request.repo.lower())[:SLUG_CHARS]
         now = self._clock.now()
         return SubmissionRow(
             id=f"{slug}_v{await queries.next_number(session, slug)}",
             account_id=account.id,
             developer=account.name,
+            kind=request.kind,
             repo=request.repo,
             revision=request.revision,
             name=request.name or request.repo.rpartition("/")[2],
@@ -224,6 +243,8 @@ class SubmissionService:
             formatter=request.formatter,
             dtype=request.dtype,
             quantization=request.quantization,
+            reward=request.reward,
+            reward_formatter=request.reward_formatter,
             run=1,
             event_count=0,
             created_at=now,
@@ -262,4 +283,6 @@ def _serving(row: SubmissionRow) -> ServingSubmission:
         formatter=row.formatter,
         artifact_key=row.artifact_key,
         created_at=row.created_at,
+        reward=row.reward,
+        reward_formatter=row.reward_formatter,
     )

@@ -20,6 +20,7 @@ from guanaco.submissions import (
     Stage,
     Status,
     StressReport,
+    SubmissionKind,
     WeightDtype,
 )
 from guanaco_server.database.tables import Table
@@ -36,6 +37,9 @@ class SubmissionRow(Table):
     id: Mapped[str] = mapped_column(String(128), primary_key=True)
     account_id: Mapped[str] = mapped_column(ForeignKey("accounts.id"))
     developer: Mapped[str] = mapped_column(String(64))
+    kind: Mapped[SubmissionKind] = mapped_column(
+        EnumText(SubmissionKind), default=SubmissionKind.CHAT
+    )
     repo: Mapped[str] = mapped_column(String(193))
     revision: Mapped[str | None] = mapped_column(String(128))
     commit: Mapped[str | None] = mapped_column(String(64))
@@ -46,6 +50,8 @@ class SubmissionRow(Table):
     formatter: Mapped[Prompt] = mapped_column(Pydantic(Prompt))
     dtype: Mapped[WeightDtype] = mapped_column(EnumText(WeightDtype), default=WeightDtype.AUTO)
     quantization: Mapped[Quantization | None] = mapped_column(EnumText(Quantization))
+    reward: Mapped[str | None] = mapped_column(String(128), index=True)
+    reward_formatter: Mapped[Prompt | None] = mapped_column(Pydantic(Prompt))
     recipe_override: Mapped[RecipeOverride | None] = mapped_column(Pydantic(RecipeOverride))
     base_repo: Mapped[str | None] = mapped_column(String(193))
     base_commit: Mapped[str | None] = mapped_column(String(64))

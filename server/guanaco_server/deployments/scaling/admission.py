@@ -6,7 +6,7 @@ Runs in the reconciler's loop, so that there is one that decides. A deployment t
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from datetime import timedelta
 
 from guanaco.errors import StoreUnreachable
@@ -60,19 +60,22 @@ class Admission:
         usage = await self._usage.read()
         plan = share(
             self._budget,
-            [tenant_of(row, usage, self._feedback_target) for row in rows if row.phase.has_server],
+            tenants_of(rows, usage, self._feedback_target),
             list(self._claims(rows, usage)),
             await self._leaving(rows),
             self._clock.now(),
         )
         await self._carry_out(plan, {row.submission_id: row for row in rows})
 
-    def _claims(self, rows: Iterable[DeploymentRow], usage: dict[str, Usage]) -> Iterable[Claim]:
+    def _claims(self, rows: list[DeploymentRow], usage: dict[str, Usage]) -> Iterable[Claim]:
+        awake = awake_of(rows)
         for row in rows:
             known = usage.get(row.submission_id, Usage())
-            is_patient = row.phase is Phase.SLEEPING
+            is_asleep = row.phase is Phase.SLEEPING
+            is_patient = is_asleep and not known.is_reward
             needs_ratings = known.ownership.is_open and not is_rated(known, self._feedback_target)
-            if row.phase in ASKING and (needs_ratings or not is_patient):
+            is_missed = known.is_needed(awake) if known.is_reward else needs_ratings
+            if row.phase in ASKING and (is_missed or not is_asleep):
                 yield Claim(
                     row.submission_id,
                     known.ownership.owner,
@@ -125,9 +128,26 @@ def room_of(row: DeploymentRow) -> Room:
     return Room(row.gpu_count * row.wanted_replicas, row.wanted_replicas)
 
 
-def tenant_of(row: DeploymentRow, usage: dict[str, Usage], feedback_target: int) -> Tenant:
+def awake_of(rows: Iterable[DeploymentRow]) -> frozenset[str]:
+    return frozenset(row.submission_id for row in rows if row.phase.has_server)
+
+
+def tenants_of(
+    rows: Iterable[DeploymentRow], usage: dict[str, Usage], feedback_target: int
+) -> list[Tenant]:
+    """Who has room. A reward model may not go while somebody who works with it stays."""
+    having = [row for row in rows if row.phase.has_server]
+    awake = awake_of(having)
+    return [_tenant(row, usage, feedback_target, awake) for row in having]
+
+
+def _tenant(
+    row: DeploymentRow, usage: dict[str, Usage], feedback_target: int, awake: Set[str]
+) -> Tenant:
     known = usage.get(row.submission_id, Usage())
-    may_go = row.phase is Phase.READY and known.ownership.is_published
+    may_go = (
+        row.phase is Phase.READY and known.ownership.is_published and not known.is_needed(awake)
+    )
     return Tenant(
         row.submission_id,
         known.ownership.owner,
@@ -139,4 +159,7 @@ def tenant_of(row: DeploymentRow, usage: dict[str, Usage], feedback_target: int)
 
 
 def is_rated(usage: Usage, feedback_target: int) -> bool:
+    """Whether it has what it was served for; a reward model is not rated, and waits for nothing."""
+    if usage.is_reward:
+        return feedback_target > 0
     return 0 < feedback_target <= usage.feedback

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError
 from guanaco_server.background import Background
 from guanaco_server.clock import Clock
 from guanaco_server.deployments.model_server import ModelServer, ModelServerFault, ServerLoad
-from guanaco_server.deployments.scaling.admission import is_rated, tenant_of
+from guanaco_server.deployments.scaling.admission import awake_of, is_rated, tenants_of
 from guanaco_server.deployments.scaling.budget import Budget, Room, spare_replicas
 from guanaco_server.deployments.scaling.capacity import capacity
 from guanaco_server.deployments.scaling.decision import Limits, Load, Sample, decide
@@ -85,8 +85,11 @@ class Autoscaler:
         self._samples = {
             row.submission_id: self._samples.get(row.submission_id, ()) for row in ready
         }
+        have_server = awake_of(rows)
         awake = [
-            row for row in ready if not await self._put_to_sleep(row, usage[row.submission_id])
+            row
+            for row in ready
+            if not await self._put_to_sleep(row, usage[row.submission_id], have_server)
         ]
         if has_replicas:
             await asyncio.gather(*(self._sample(row, usage) for row in awake))
@@ -104,11 +107,12 @@ class Autoscaler:
             except (DBAPIError, OSError) as error:
                 logger.warning("scaling failed, trying again: %s", error)
 
-    async def _put_to_sleep(self, row: DeploymentRow, usage: Usage) -> bool:
+    async def _put_to_sleep(self, row: DeploymentRow, usage: Usage, have_server: Set[str]) -> bool:
         idle_since = self._clock.now() - timedelta(seconds=self._policy.idle_s)
         if (
             not is_rated(usage, self._policy.feedback_target)
             or usage.open_streams
+            or usage.is_needed(have_server)
             or row.updated_at > idle_since
         ):
             return False
@@ -190,7 +194,7 @@ class Autoscaler:
         budget = self._policy.budget
         if budget.is_limited and any(r.phase in (Phase.WAITING, Phase.WAKING) for r in rows):
             return 0
-        tenants = [tenant_of(r, usage, 0) for r in rows if r.phase.has_server]
+        tenants = tenants_of(rows, usage, 0)
         return spare_replicas(budget, tenants, Room(row.gpu_count, 1), wanted - row.wanted_replicas)
 
 

@@ -5,17 +5,21 @@ The rooms above give it; this one asks for it through three functions and knows 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Set
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Ownership:
-    """``is_published``: the pipeline has let go of it, and it may be scaled; ``is_open``: it takes new conversations."""
+    """``is_published``: the pipeline has let go of it, and it may be scaled; ``is_open``: it takes new conversations.
+
+    ``users`` are the deployments that work with a reward model; None for one that is none.
+    """
 
     owner: str = ""
     is_published: bool = False
     is_open: bool = False
+    users: frozenset[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,14 @@ class Usage:
     ownership: Ownership = Ownership()
     feedback: int = 0
     open_streams: int = 0
+
+    @property
+    def is_reward(self) -> bool:
+        return self.ownership.users is not None
+
+    def is_needed(self, awake: Set[str]) -> bool:
+        """Of a reward model: whether a submission that works with it has a server now."""
+        return bool((self.ownership.users or frozenset()) & awake)
 
 
 ReadOwners = Callable[[], Awaitable[Mapping[str, Ownership]]]

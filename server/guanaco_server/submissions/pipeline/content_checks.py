@@ -8,7 +8,8 @@
                            not constant     the replies are not one token again and again
                            ends             with the submission's own prompts and parameters, in time
 
-Whoever fails one is told which, with the prompt and the reply. A server that breaks is ModelServerDied.
+Of a reward model, score_checks.py looks at the scores. Whoever fails one is told which, with the prompt and the
+reply. A server that breaks is ModelServerDied.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from guanaco.errors import ContentCheckFailed, ModelServerDied
-from guanaco.submissions import GenerationParams, Level, Stage, Submission
+from guanaco.submissions import GenerationParams, Level, Stage, Submission, SubmissionKind
 from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.deployments.model_server import (
     Generation,
@@ -33,6 +34,7 @@ from guanaco_server.deployments.model_server import (
 from guanaco_server.prompts.service import PromptService
 from guanaco_server.stress.workload import Prompted, conversation_prompts
 from guanaco_server.submissions.pipeline.journal import Journal, Ticket
+from guanaco_server.submissions.pipeline.score_checks import check_scores
 from guanaco_server.submissions.pipeline.vocabulary_checks import check_sizes, check_stopping_words
 
 PROMPTS = ("Hello", "My name is", "2 + 2 =", "Once upon", "Why?")
@@ -77,12 +79,22 @@ class ContentChecks:
         generation = await self._read_json(submission.artifact_key, "generation_config.json")
         sizes = await asyncio.to_thread(check_sizes, tokenizer, config, generation)
         await self._pass(ticket, "vocabulary", sizes)
+        if submission.kind is SubmissionKind.REWARD:
+            return
         words = submission.params.stopping_words
         await self._pass(
             ticket,
             "stopping words",
             await asyncio.to_thread(check_stopping_words, tokenizer, words),
         )
+
+    async def check_served(self, ticket: Ticket, submission: Submission, endpoint: str) -> None:
+        """With the model healthy: what it says, or how it scores."""
+        if submission.kind is SubmissionKind.CHAT:
+            await self.check_replies(ticket, submission, endpoint)
+            return
+        found = await check_scores(self._model_server, endpoint, submission.id, self._deadline_s)
+        await self._journal.log(ticket, Stage.DEPLOY, *found)
 
     async def check_replies(self, ticket: Ticket, submission: Submission, endpoint: str) -> None:
         """With the model healthy: what it says."""

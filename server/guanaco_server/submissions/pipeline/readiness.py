@@ -57,7 +57,7 @@ class ServerStart:
         unquantized = await self._unquantized_perplexity(ticket, deployment)
         started = time.monotonic()
         endpoint = await self._serve_as_wished(ticket, deployment)
-        await self._content.check_replies(ticket, submission, endpoint)
+        await self._content.check_served(ticket, submission, endpoint)
         if unquantized is not None:
             await self._quantization.compare(ticket, deployment, endpoint, unquantized)
         await self._deployments.mark_ready(submission.id, endpoint)
@@ -188,7 +188,7 @@ def deployment_of(ticket: Ticket, submission: Submission) -> Deployment:
         submission.id,
         ticket.run,
         submission.artifact_key,
-        max_model_tokens(submission.params),
+        max_model_tokens(submission.params, submission.kind),
         submission.quantization,
         developer=submission.developer,
     )

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from guanaco.errors import StressCheckFailed
-from guanaco.submissions import Level, Stage, Submission
+from guanaco.submissions import Level, Stage, StressReport, Submission, SubmissionKind
 from guanaco_server.artifacts.checks import CheckedModel, CheckLimits, check_context, check_repo
 from guanaco_server.artifacts.hub.hub import Hub, RepoSnapshot
 from guanaco_server.artifacts.service import ArtifactService
 from guanaco_server.deployments.scaling.capacity import capacity_shown
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.prompts.service import PromptService
-from guanaco_server.stress.service import StressService
+from guanaco_server.stress.service import SCORED_AT_ONCE, StressService
 from guanaco_server.stress.workload import Prompted, conversation_prompts
 from guanaco_server.submissions.pipeline.journal import Journal, Ticket
 from guanaco_server.submissions.pipeline.prompt_check import check_prompt
@@ -98,29 +98,20 @@ async def deploy(parts: StageParts, ticket: Ticket, submission: Submission) -> F
 
 async def stress(parts: StageParts, ticket: Ticket, submission: Submission) -> Facts:
     assert submission.artifact_key is not None, "the serialize stage is done"
-    endpoint = await parts.server_start.require_ready(submission.id)
-    prompts = await conversation_prompts(
-        parts.prompts, Prompted(submission.formatter, submission.artifact_key, submission.params)
-    )
-    profile = parts.stress.profile
-    await parts.journal.log(
-        ticket,
-        Stage.STRESS,
-        f"Sending {profile.request_count} streaming requests at {profile.rate:g} a second.",
-    )
-    report = await parts.stress.check(endpoint, submission.id, prompts, submission.params)
+    report = await _stressed(parts, ticket, submission, submission.artifact_key)
     await parts.journal.save_report(ticket, report)
     await parts.deployments.note(submission.id, capacity=capacity_shown(report))
     if not report.is_passed:
         raise StressCheckFailed(
             " ".join(report.reasons),
-            hint=f"`guanaco stress {submission.id}` shows the report; a smaller model or fewer output tokens answer faster.",
+            hint=f"`guanaco stress {submission.id}` shows the report; a smaller model or fewer tokens answer faster.",
         )
-    if report.ttft_ms and report.e2e_ms:
+    first = f"time to first token p95 {report.ttft_ms.p95:.0f} ms, " if report.ttft_ms else ""
+    if report.e2e_ms:
         await parts.journal.log(
             ticket,
             Stage.STRESS,
-            f"{report.requests} requests, {report.errors} errors; time to first token p95 {report.ttft_ms.p95:.0f} ms, whole reply p95 {report.e2e_ms.p95:.0f} ms.",
+            f"{report.requests} requests, {report.errors} errors; {first}whole answer p95 {report.e2e_ms.p95:.0f} ms.",
         )
     return {}
 
@@ -143,6 +134,27 @@ STAGES: dict[Stage, StageFunction] = {
 }
 
 
+async def _stressed(
+    parts: StageParts, ticket: Ticket, submission: Submission, artifact_key: str
+) -> StressReport:
+    endpoint = await parts.server_start.require_ready(submission.id)
+    is_reward = submission.kind is SubmissionKind.REWARD
+    own = submission.reward_formatter if is_reward else None
+    prompts = await conversation_prompts(
+        parts.prompts, Prompted(own or submission.formatter, artifact_key, submission.params)
+    )
+    what = f"requests to score {SCORED_AT_ONCE} candidates" if is_reward else "streaming requests"
+    profile = parts.stress.profile
+    await parts.journal.log(
+        ticket,
+        Stage.STRESS,
+        f"Sending {profile.request_count} {what} at {profile.rate:g} a second.",
+    )
+    if is_reward:
+        return await parts.stress.check_reward(endpoint, submission.id, prompts)
+    return await parts.stress.check(endpoint, submission.id, prompts, submission.params)
+
+
 async def _snapshot(parts: StageParts, submission: Submission) -> RepoSnapshot:
     return await parts.hub.resolve(submission.repo, submission.commit or submission.revision)
 
@@ -150,6 +162,8 @@ async def _snapshot(parts: StageParts, submission: Submission) -> RepoSnapshot:
 async def _checked(parts: StageParts, submission: Submission) -> tuple[RepoSnapshot, CheckedModel]:
     """Checked again where it is needed again: a few small requests, and nothing stale is trusted."""
     snapshot = await _snapshot(parts, submission)
-    model = await check_repo(parts.hub, snapshot, parts.limits, submission.base_commit)
-    check_context(model, submission.params)
+    model = await check_repo(
+        parts.hub, snapshot, parts.limits, submission.base_commit, submission.kind
+    )
+    check_context(model, submission.params, submission.kind)
     return snapshot, model
