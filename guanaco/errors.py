@@ -11,12 +11,13 @@ GuanacoError
 ├── Forbidden                    a valid key whose role does not allow this
 ├── NotFound                     SubmissionNotFound, ConversationNotFound, KeyNotFound,
 │                                ReportNotFound (no stress report yet),
-│                                ArtifactNotFound, CompetitionNotFound
+│                                ArtifactNotFound, CompetitionNotFound, ExperimentNotFound
 ├── Conflict
 │   ├── IllegalTransition        the submission's status does not allow this
 │   ├── IdempotencyConflict      the same Idempotency-Key with another body
 │   ├── ConversationBusy         a reply is still being written
 │   ├── AlreadyRated, NothingToRegenerate
+│   ├── ExperimentConflict       its name is taken, it has run, or another has its users
 │   ├── CompetitionClosed        its window has not begun, or is over, or it is frozen
 │   └── AccountRoleConflict      the account exists with another role
 ├── Unavailable                  trying again later can help
@@ -156,6 +157,13 @@ class CompetitionNotFound(NotFound):
         )
 
 
+class ExperimentNotFound(NotFound):
+    code = "experiment_not_found"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"No experiment {name}.", hint="`guanaco experiments list` shows them.")
+
+
 class SubmissionNotFound(NotFound):
     code = "submission_not_found"
 
@@ -243,6 +251,10 @@ class CompetitionClosed(Conflict):
         )
 
 
+class ExperimentConflict(Conflict):
+    code = "experiment_conflict"
+
+
 class AlreadyRated(Conflict):
     code = "already_rated"
 
@@ -273,7 +285,14 @@ class Unavailable(GuanacoError):
 class NoModelAvailable(Unavailable):
     code = "no_model_available"
 
-    def __init__(self) -> None:
+    def __init__(self, are_full: bool = False) -> None:
+        """``are_full``: some could, and have as many as their stress check showed them to hold."""
+        if are_full:
+            super().__init__(
+                "Every submission has as many conversations as it can hold.",
+                hint="Try again in a few seconds.",
+            )
+            return
         super().__init__(
             "No submission can take a conversation now.", hint="Try again when one is deployed."
         )

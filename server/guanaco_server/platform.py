@@ -32,11 +32,14 @@ from guanaco_server.database.schema import wait_until_current
 from guanaco_server.deployments.reconciler import Reconciler
 from guanaco_server.deployments.scaling.admission import Admission
 from guanaco_server.deployments.scaling.autoscaler import Autoscaler
+from guanaco_server.deployments.scaling.capacity import CapacityReader
 from guanaco_server.deployments.scaling.sleep import Sleeper
 from guanaco_server.deployments.scaling.traffic import Traffic
 from guanaco_server.deployments.scaling.usage import UsageReader
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.deployments.vllm_server import VllmServer
+from guanaco_server.experiments.running import RunningExperiments
+from guanaco_server.experiments.service import ExperimentService, Outcomes
 from guanaco_server.feedback.pseudonyms import Pseudonyms
 from guanaco_server.feedback.service import FeedbackService
 from guanaco_server.health import Health
@@ -44,7 +47,7 @@ from guanaco_server.leaderboard.service import LeaderboardService
 from guanaco_server.observability.census import Census, Counts
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.prompts.tokenizers import TokenizerCache
-from guanaco_server.routing.policy import LeastFeedbackFirst
+from guanaco_server.routing.occupancy import Occupancy
 from guanaco_server.routing.service import RoutingService
 from guanaco_server.settings import Settings
 from guanaco_server.stress.service import StressService
@@ -105,22 +108,34 @@ class Platform:
             self._deployments.report_fault,
             self.metrics,
         )
+        self.competitions = CompetitionService(self.database, clock)
         self.routing = RoutingService(
+            clock,
             self.submissions,
             self._deployments,
-            lambda: self.feedback.counts(),
-            LeastFeedbackFirst(),
+            self.competitions,
+            lambda: self.feedback.ratings(),
+            Occupancy(
+                lambda: self.conversations.open_conversations(),
+                CapacityReader(self.database, settings.engine_args).read,
+            ),
             Traffic(self.database, clock),
             sleeper,
         )
-        self.competitions = CompetitionService(self.database, clock)
+        self._running = RunningExperiments(self.database, self.routing)
         self.conversations = ConversationService(
-            self.database, clock, self.routing, self.competitions
+            self.database,
+            clock,
+            self.routing,
+            self.competitions,
+            self._running,
+            settings.conversation_open_s,
         )
         self.replies = ReplyService(
             self.database,
             clock,
             self.routing,
+            self._running,
             generator,
             settings.wake_wait_s + settings.reply_timeout_s,
         )
@@ -132,6 +147,18 @@ class Platform:
             self.conversations,
             Pseudonyms(wiring.pseudonym_key(settings, data_dir)),
             self.metrics,
+        )
+        self.experiments = ExperimentService(
+            self.database,
+            clock,
+            self.submissions,
+            self.competitions,
+            self._running,
+            Outcomes(
+                self.feedback.votes_of,
+                self.conversations.mean_lengths,
+                self.conversations.mean_reply_ms,
+            ),
         )
         self.leaderboard = LeaderboardService(
             self.database, clock, self.submissions, self.conversations, self.feedback
@@ -270,12 +297,12 @@ class Platform:
         match self.settings.role:
             case "api":
                 self._deployments.note_reconciler(False)
-                return (self.routing,)
+                return (self.routing, self._running)
             case "worker":
                 self._deployments.note_reconciler(False)
                 return (self._pipeline, self._heartbeat, self._census)
             case _:
-                return (self._pipeline, *self._duties(), self.routing, self._census)
+                return (self._pipeline, *self._duties(), self.routing, self._running, self._census)
 
     def _duties(self) -> tuple[Loop, ...]:
         """What one process does for all; the lease of a Kubernetes cluster comes first."""

@@ -14,7 +14,7 @@ import asyncio
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -28,6 +28,9 @@ from guanaco_server.chat.generation import Generated, ReplyGenerator
 from guanaco_server.chat.tables import MessageRow
 from guanaco_server.clock import Clock
 from guanaco_server.database.database import Database
+from guanaco_server.experiments.running import RunningExperiments
+from guanaco_server.experiments.variants import apply_variant
+from guanaco_server.routing.policy import LiveSubmission
 from guanaco_server.routing.service import RoutingService
 
 LEASE_MARGIN_S = 30  # over a reply's longest time, for recording it
@@ -37,10 +40,11 @@ ReplyEvents = AsyncGenerator[Token | Reply, None]
 
 @dataclass(frozen=True)
 class ClaimedTurn:
-    """``superseded`` are the replies that this one replaces once it is stored."""
+    """``superseded`` are the replies that this one replaces once it is stored; ``variant`` is of an experiment."""
 
     conversation_id: str
     submission_id: str
+    variant: tuple[str, str] | None
     token: str
     bot: Bot
     user_name: str
@@ -54,12 +58,14 @@ class ReplyService:
         database: Database,
         clock: Clock,
         routing: RoutingService,
+        experiments: RunningExperiments,
         generator: ReplyGenerator,
         reply_timeout_s: float,
     ) -> None:
         self._database = database
         self._clock = clock
         self._routing = routing
+        self._experiments = experiments
         self._generator = generator
         self._lease = timedelta(seconds=reply_timeout_s + LEASE_MARGIN_S)
         self._releases: set[asyncio.Task[None]] = set()
@@ -93,6 +99,7 @@ class ReplyService:
         return ClaimedTurn(
             conversation_id=row.id,
             submission_id=row.submission_id,
+            variant=(row.experiment, row.variant) if row.experiment and row.variant else None,
             token=token,
             bot=row.bot,
             user_name=row.user_name,
@@ -103,7 +110,7 @@ class ReplyService:
     async def _reply(self, turn: ClaimedTurn) -> ReplyEvents:
         is_recorded = False
         try:
-            live = await self._routing.target(turn.submission_id)
+            live = await self._target(turn)
             pieces = self._generator.generate(live, turn.bot, turn.user_name, turn.turns)
             async with aclosing(pieces):
                 async for piece in pieces:
@@ -116,6 +123,13 @@ class ReplyService:
         finally:
             if not is_recorded:
                 await self._release(turn)
+
+    async def _target(self, turn: ClaimedTurn) -> LiveSubmission:
+        live = await self._routing.target(turn.submission_id)
+        if turn.variant is None:
+            return live
+        overrides = await self._experiments.overrides(*turn.variant)
+        return replace(live, serving=apply_variant(live.serving, overrides))
 
     async def _record(self, turn: ClaimedTurn, generated: Generated) -> Reply:
         async with self._database.write() as session:

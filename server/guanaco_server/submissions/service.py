@@ -52,6 +52,7 @@ class ServingSubmission:
     formatter: PromptFormatter
     artifact_key: str
     created_at: datetime
+    parameter_count: int | None = None
 
 
 class SubmissionService:
@@ -256,4 +257,5 @@ def _serving(row: SubmissionRow) -> ServingSubmission:
         formatter=row.formatter,
         artifact_key=row.artifact_key,
         created_at=row.created_at,
+        parameter_count=row.parameter_count,
     )
