@@ -48,8 +48,7 @@ entries_strategy = st.lists(
     st.tuples(st.integers(0, 80), st.integers(0, 80), st.floats(0.1, 10)), min_size=1, max_size=12
 ).map(
     lambda rows: [
-        entry(f"s{place}", place, up, down, weight)
-        for place, (up, down, weight) in enumerate(rows)
+        entry(f"s{place}", place, up, down, weight) for place, (up, down, weight) in enumerate(rows)
     ]
 )
 

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from sqlalchemy.exc import DBAPIError
@@ -137,19 +137,12 @@ class RoutingService:
             chosen = pool.choose(seed, key, seen, barred)
         if chosen is None:
             raise NoModelAvailable(are_full=not pool.snapshot.ids.isdisjoint(self._occupancy.full))
+        assigned = Assigned(self._live(self._serving[chosen]))
+        if rule.seed is not None:
+            decision = _decision(pool, seed, key, seen, barred)
+            assigned = replace(assigned, pool=pool, decision=decision)
         self._take(chosen)
-        live = self._live(self._serving[chosen])
-        if rule.seed is None:
-            return Assigned(live)
-        ids = pool.snapshot.ids
-        decision = Decision(
-            snapshot=pool.snapshot.digest,
-            seed=seed,
-            key=key,
-            seen=tuple(name for name in seen if name in ids),
-            barred=tuple(sorted(barred & ids)),
-        )
-        return Assigned(live, pool, decision)
+        return assigned
 
     def assign_to(self, submission_id: str) -> Assigned:
         """This one, whatever the rule says; NoModelAvailable when it cannot. ``settle`` follows."""
@@ -237,3 +230,14 @@ class RoutingService:
                 await self.refresh()
             except (DBAPIError, OSError) as error:
                 logger.warning("the routing snapshot stays as it was: %s", error)
+
+
+def _decision(pool: Pool, seed: int, key: str, seen: Sequence[str], barred: Set[str]) -> Decision:
+    ids = pool.snapshot.ids
+    return Decision(
+        snapshot=pool.snapshot.digest,
+        seed=seed,
+        key=key,
+        seen=tuple(name for name in seen if name in ids),
+        barred=tuple(sorted(barred & ids)),
+    )
