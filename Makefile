@@ -8,10 +8,10 @@ BIN := .venv/bin
 SOURCES := guanaco cli server migrations tests benchmarks scripts/document_settings.py scripts/document_metrics.py scripts/new-migration hatch_build.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engine both demo test check format bench-journey bench-artifacts migration docs lock clean
+.PHONY: help setup engine both demo test check format bench-journey bench-artifacts bench-assignment migration docs lock clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: both  ## the whole journey on this machine: submit, chat, rate, read (ARGS=--exit ends by itself)
 	@$(BIN)/guanaco demo $(ARGS)
@@ -37,6 +37,9 @@ bench-journey: both  ## what the README's figures come from (ARGS=--runs=1)
 
 bench-artifacts: both  ## the serializer's pass and the loader beside their peers (ARGS='--rounds=1 --gib=1')
 	@$(BIN)/python benchmarks/artifacts.py $(ARGS)
+
+bench-assignment: setup  ## the assignment policies over synthetic seasons, and the cost of one choice (ARGS=--seasons=10)
+	@PYTHONPATH=. $(BIN)/python benchmarks/assignment.py $(ARGS)
 
 setup:  ## .venv: the platform, the CLI and the tools, as locked
 	@scripts/setup-platform

@@ -8,7 +8,7 @@ from pydantic_settings import BaseSettings
 
 class RoutingSettings(BaseSettings):
     conversation_open_s: float = Field(
-        default=30,
+        default=5,
         ge=0,
         description="Seconds after its opening for which a conversation takes some of its submission's capacity; with 0 only replies that are being written do.",
     )

@@ -233,7 +233,21 @@ COST = {
     "currency": "USD", "gpus_now": 2,
 }  # fmt: skip
 RECIPE = {"gpu_type": "H100", "gpu_count": 2, "tensor_parallel": 2, "max_model_len": 2_048}
+EXPERIMENT = {
+    "name": "prompts", "state": "running", "created_at": AT, "started_at": AT, "stopped_at": None,
+    "variants": [{"name": "a"}, {"name": "b", "model": "x_v1", "params": {"top_k": 3}}],
+}  # fmt: skip
+RESULTS = {
+    "variant": "a", "users": 2, "conversations": 3, "thumbs_up": 1, "thumbs_down": 1,
+    "thumbs_up_ratio": {"value": 0.5, "low": 0.1, "high": 0.9}, "thumbs_up_difference": None,
+    "conversation_length": {"value": 4.0}, "reply_ms": None,
+}  # fmt: skip
 READING = [
+    (["experiments", "list"], [EXPERIMENT]),
+    (["experiments", "show", "prompts"], EXPERIMENT),
+    (["experiments", "results", "prompts"], {
+        "experiment": "prompts", "state": "running", "at": AT, "variants": [RESULTS],
+    }),
     (["recipe", "x"], {"submission_id": "x", "override": {"gpus": 8}, "served": RECIPE}),
     (["costs"], {
         "gpu_hours": 4, "cost": 12, "since": AT, "until": AT, "currency": "USD", "submissions": [COST],
@@ -362,6 +376,37 @@ def test_a_recipe_is_set_by_its_options_and_taken_back_by_clear(server: Any, cap
     assert run(["recipe", "x", "--clear"]) == 0
     cleared = json.loads(script.requests[1].content)
     assert not any(cleared.values())
+
+
+def test_an_experiment_is_made_of_a_file_started_and_stopped(
+    server: Any, capsys: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "prompts.yaml"
+    file.write_text("name: prompts\nvariants: [{name: a}, {name: b, params: {top_k: 3}}]\n")
+    script = server(httpx.Response(200, json=EXPERIMENT))
+    assert run(["experiments", "create", str(file)]) == 0
+    assert json.loads(script.requests[0].content)["variants"][1]["params"]["top_k"] == 3
+    for verb in ("start", "stop"):
+        assert run(["experiments", verb, "prompts"]) == 0
+        assert script.requests[-1].url.path == f"/api/v1/experiments/prompts/{verb}"
+    assert "prompts is running" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("name: [", "neither YAML nor JSON"),
+        ("name: a\nvariants: []", "variants: "),
+        ("- a", "dict"),
+    ],
+)
+def test_a_file_that_is_no_experiment_is_refused_with_a_sentence(
+    text: str, says: str, capsys: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "broken.yaml"
+    file.write_text(text)
+    assert run(["experiments", "create", str(file)]) in (1, 2)
+    assert says in capsys.readouterr().err
 
 
 def test_costs_of_a_month_are_from_its_first_moment_to_its_last(server: Any) -> None:

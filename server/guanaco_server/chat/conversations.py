@@ -22,7 +22,7 @@ from guanaco_server.database.database import Database
 from guanaco_server.experiments.running import Exposure, RunningExperiments
 from guanaco_server.routing.service import Assigned, RoutingService
 
-OPEN_S = 30.0
+OPEN_S = 5.0
 
 
 class ConversationService:
