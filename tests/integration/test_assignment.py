@@ -118,7 +118,7 @@ async def test_each_competition_has_its_own_rule_and_entries(world: Assigning) -
     async with world.database.write() as session:
         row = await session.get(SubmissionRow, "mid_v1")
         assert row is not None
-        row.parameter_count = 1_000
+        row.parameter_count, row.updated_at = 1_000, world.clock.now()
         late = row.created_at
     await world.rule("late", starts_at=late.isoformat(), entry={"submitted_within": True})
     await world.publish(await world.account(Role.DEVELOPER, "bob"), "bob_v1")

@@ -67,6 +67,7 @@ class SubmissionService:
         self._clock = clock
         self._changes = changes
         self._deployments = deployments
+        self._serving: dict[str, tuple[queries.Version, ServingSubmission]] = {}
         self.recipes = RecipeService(database, clock, deployments)
 
     async def submit(
@@ -91,9 +92,19 @@ class SubmissionService:
             return [read_submission(row) for row in await queries.newest_first(session)]
 
     async def list_serving(self) -> list[ServingSubmission]:
+        """Every second by every gateway, so what has not changed since the last time is not read again."""
         async with self._database.read() as session:
-            rows = await queries.with_status(session, *SERVED)
-            return [_serving(row) for row in rows]
+            versions = await queries.versions(session, *SERVED)
+            known = self._serving
+            stale = [
+                name
+                for name, version in versions.items()
+                if name not in known or known[name][0] != version
+            ]
+            rows = await queries.by_ids(session, stale)
+        fresh = {row.id: (queries.version_of(row), _serving(row)) for row in rows}
+        self._serving = {name: fresh.get(name) or known[name] for name in versions}
+        return [serving for _, serving in self._serving.values()]
 
     async def owners(self) -> dict[str, Ownership]:
         """Of all submissions that are served or on their way there."""
