@@ -168,6 +168,7 @@ async def cost_of(kind: AssignmentKind) -> dict[str, float]:
         )
         await world.competitions.put(OPEN, request)
         rules = await world.competitions.find(OPEN)
+        seeded = AssignmentRule(kind=kind, seed=7)
         began = time.perf_counter()
         await world.routing.refresh()
         cold = time.perf_counter() - began
@@ -177,6 +178,7 @@ async def cost_of(kind: AssignmentKind) -> dict[str, float]:
         figures = {
             "fresh_us": await _timed(world, rules, 0),
             "seen_20_us": await _timed(world, rules, 20),
+            "seeded_us": await _timed(world, rules.model_copy(update={"assignment": seeded}), 20),
             "first_refresh_ms": round(cold * 1e3, 1),
             "refresh_ms": round(warm * 1e3, 1),
         }

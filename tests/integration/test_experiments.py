@@ -16,7 +16,7 @@ from guanaco_server.database.database import Database
 from guanaco_server.deployments.memory_server import Script
 from guanaco_server.experiments.tables import ExposureRow
 from guanaco_server.experiments.variants import unit_of, variant_of
-from tests.fixtures.world import WORD_TOKENIZER, World
+from tests.fixtures.world import WORD_TOKENIZER, World, eventually
 
 TERSE = {
     "memory_template": "{memory}\n",
@@ -175,10 +175,23 @@ async def test_another_process_serves_the_conversation_in_its_variant(database: 
     assert other.running.enter("a", "b", "open") is not None, "it has looked"
 
 
+async def test_every_process_learns_by_itself_that_one_has_started(database: Database) -> None:
+    world = Trying(database)
+    admin, _ = await world.begin()
+    other = Trying(database)
+    await other.running.start()
+    await make(admin, TWO_PROMPTS)
+
+    async def takes_part() -> bool:
+        return other.running.enter("app", "sam", "open") is not None
+
+    await eventually(takes_part)
+    await other.running.stop()
+
+
 async def test_experiments_that_share_users_are_refused_with_a_sentence(database: Database) -> None:
     world = Trying(database)
     admin, _ = await world.begin()
-    await world.http(Role.ADMIN)
     await make(admin, TWO_PROMPTS | {"users_to": 0.5})
     await make(admin, TWO_PROMPTS | {"name": "more", "users_from": 0.4}, start=False)
     refused = await admin.post("/experiments/more/start")
