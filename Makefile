@@ -11,7 +11,7 @@ SOURCES := guanaco cli server migrations tests benchmarks scripts/document_setti
 .PHONY: help setup engine both demo test check format bench-artifacts bench-assignment bench-export bench-feedback bench-gateway bench-journey bench-prefix bench-prompts bench-web migration docs lock clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: both  ## the whole journey on this machine: submit, chat, rate, read (ARGS=--exit ends by itself)
 	@$(BIN)/guanaco demo $(ARGS)
@@ -49,6 +49,9 @@ bench-prompts: setup  ## rendering a history, cached and new, beside bisecting t
 
 bench-export: setup  ## 100,000 ratings exported from PostgreSQL, and how fast they are anonymized (ARGS=--ratings=20000)
 	@$(BIN)/python -m benchmarks.feedback_export $(ARGS)
+
+bench-assignment: setup  ## the assignment policies over synthetic seasons, and the cost of one choice (ARGS=--seasons=10)
+	@$(BIN)/python -m benchmarks.assignment $(ARGS)
 
 setup:  ## .venv: the platform, the CLI and the tools, as locked
 	@scripts/setup-platform

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
-from guanaco import calls, feedback_calls, gpu_calls, webhook_calls
+from guanaco import calls, experiment_calls, feedback_calls, gpu_calls, webhook_calls
 from guanaco.feedback_methods import AsyncFeedbackMethods, FeedbackMethods
 from guanaco.profile import Profile
 from guanaco.submissions import Submission, SubmissionEvent
@@ -110,6 +110,12 @@ class Client(FeedbackMethods):
     set_recipe = _sent(gpu_calls.set_recipe)
     cost = _sent(gpu_calls.cost)
     costs = _sent(gpu_calls.costs)
+    experiments = _sent(experiment_calls.experiments)
+    experiment = _sent(experiment_calls.experiment)
+    create_experiment = _sent(experiment_calls.create_experiment)
+    start_experiment = _sent(experiment_calls.start_experiment)
+    stop_experiment = _sent(experiment_calls.stop_experiment)
+    experiment_results = _sent(experiment_calls.experiment_results)
     feedback_page = _sent(feedback_calls.feedback_page)
     metrics = _sent(calls.metrics)
     leaderboard = _sent(calls.leaderboard)
@@ -189,6 +195,12 @@ class AsyncClient(AsyncFeedbackMethods):
     set_recipe = _awaited(gpu_calls.set_recipe)
     cost = _awaited(gpu_calls.cost)
     costs = _awaited(gpu_calls.costs)
+    experiments = _awaited(experiment_calls.experiments)
+    experiment = _awaited(experiment_calls.experiment)
+    create_experiment = _awaited(experiment_calls.create_experiment)
+    start_experiment = _awaited(experiment_calls.start_experiment)
+    stop_experiment = _awaited(experiment_calls.stop_experiment)
+    experiment_results = _awaited(experiment_calls.experiment_results)
     feedback_page = _awaited(feedback_calls.feedback_page)
     metrics = _awaited(calls.metrics)
     leaderboard = _awaited(calls.leaderboard)

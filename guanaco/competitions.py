@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Self
+from typing import Annotated, Self
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
 from guanaco.forms import OneLine, Slug
+
+Weight = Annotated[float, Field(ge=0, le=1_000, allow_inf_nan=False)]
 
 OPEN = "open"  # the competition that is always there, and that every submission enters
 
@@ -22,26 +24,31 @@ class AssignmentKind(StrEnum):
 
 
 class AssignmentRule(BaseModel):
-    """``newest`` takes the newest submission until it has ``newest_until`` ratings; ``adaptive`` is top-two Thompson sampling."""
+    """``newest`` takes the newest submission until it has ``newest_until`` ratings; ``adaptive`` is top-two Thompson sampling (docs/routing.md)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: AssignmentKind = AssignmentKind.NEWEST
     newest_until: int = Field(
-        default=50, ge=1, description="Ratings after which `newest` moves on."
+        default=50,
+        ge=1,
+        description="Ratings after which `newest` moves on, and `adaptive` takes a submission for new no longer.",
     )
     recency_floor: float = Field(
         default=0.1,
         ge=0,
         le=1,
-        description="Share of conversations that `adaptive` keeps for the submissions with the fewest ratings.",
+        description="Share of conversations that `adaptive` keeps for submissions with fewer than `newest_until` ratings.",
     )
-    weights: dict[str, float] = Field(
+    weights: dict[str, Weight] = Field(
         default={},
         description="By submission, how much more or less often than its rule says; 1 otherwise, 0 for none.",
     )
     seed: int | None = Field(
-        default=None, description="Makes the choices repeatable; random otherwise."
+        default=None,
+        ge=0,
+        lt=2**53,
+        description="Makes the choices repeatable, and has them recorded; random otherwise.",
     )
 
 

@@ -13,13 +13,14 @@ GuanacoError
 ├── NotFound                     SubmissionNotFound, ConversationNotFound, KeyNotFound,
 │                                ReportNotFound (no stress report yet),
 │                                ArtifactNotFound, CompetitionNotFound, WebhookNotFound,
-│                                FeedbackNotFound, AccountNotFound
+│                                FeedbackNotFound, AccountNotFound, ExperimentNotFound
 ├── Conflict
 │   ├── IllegalTransition        the submission's status does not allow this
 │   ├── IdempotencyConflict      the same Idempotency-Key with another body
 │   ├── ConversationBusy         a reply is still being written
 │   ├── AlreadyRated, NothingToRegenerate
 │   ├── RewardInUse              live submissions are served with this reward model
+│   ├── ExperimentConflict       its name is taken, it has run, or another has its users
 │   ├── CompetitionClosed        its window has not begun, or is over, or it is frozen
 │   ├── AmbiguousUser            users of several backends have that id
 │   └── AccountRoleConflict      the account exists with another role
@@ -176,6 +177,13 @@ class CompetitionNotFound(NotFound):
         )
 
 
+class ExperimentNotFound(NotFound):
+    code = "experiment_not_found"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"No experiment {name}.", hint="`guanaco experiments list` shows them.")
+
+
 class SubmissionNotFound(NotFound):
     code = "submission_not_found"
 
@@ -294,6 +302,10 @@ class CompetitionClosed(Conflict):
         )
 
 
+class ExperimentConflict(Conflict):
+    code = "experiment_conflict"
+
+
 class AlreadyRated(Conflict):
     code = "already_rated"
 
@@ -336,7 +348,14 @@ class Unavailable(GuanacoError):
 class NoModelAvailable(Unavailable):
     code = "no_model_available"
 
-    def __init__(self) -> None:
+    def __init__(self, are_full: bool = False) -> None:
+        """``are_full``: some could, and have as many as their stress check showed them to hold."""
+        if are_full:
+            super().__init__(
+                "Every submission has as many conversations as it can hold.",
+                hint="Try again in a few seconds.",
+            )
+            return
         super().__init__(
             "No submission can take a conversation now.", hint="Try again when one is deployed."
         )

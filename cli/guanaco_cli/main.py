@@ -15,6 +15,7 @@ from guanaco_cli import (
     chat,
     costs,
     doctor,
+    experiments,
     feedback,
     keys,
     leaderboard,
@@ -62,6 +63,9 @@ app = typer.Typer(
 )
 for module in COMMANDS:
     app.add_typer(module.app)
+app.add_typer(
+    experiments.app, name="experiments", help="A/B experiments: start, stop, results (admin)."
+)
 app.add_typer(keys.app, name="keys", help="API keys: create, list, revoke (admin).")
 app.add_typer(prompt.app, name="prompt", help="Prompts: try one out.")
 app.add_typer(webhook.app, name="webhook", help="Be told: set, show, test, rotate, remove.")

@@ -22,6 +22,7 @@ from guanaco_server.compat import api as compat_api
 from guanaco_server.compat.service import OldClientService
 from guanaco_server.competitions import api as competitions_api
 from guanaco_server.costs import api as costs_api
+from guanaco_server.experiments import api as experiments_api
 from guanaco_server.feedback import api as feedback_api
 from guanaco_server.leaderboard import api as leaderboard_api
 from guanaco_server.notifications import api as notifications_api
@@ -90,7 +91,12 @@ def include_routes(app: FastAPI, platform: Platform) -> None:
     app.include_router(recipe_api.router(platform.submissions, auth))
     app.include_router(costs_api.router(platform.costs, platform.submissions.require_visible, auth))
     app.include_router(competitions_api.router(platform.competitions, auth))
-    app.include_router(routing_api.router(platform.routing, auth))
+    app.include_router(
+        routing_api.router(
+            platform.routing, platform.competitions, platform.conversations.seen, auth
+        )
+    )
+    app.include_router(experiments_api.router(platform.experiments, auth))
     app.include_router(chat_api.router(platform.conversations, auth))
     app.include_router(openai_api.router(platform.openai, auth))
     app.include_router(feedback_api.router(platform.feedback, platform.erasures, auth))

@@ -36,11 +36,14 @@ from guanaco_server.database.schema import wait_until_current
 from guanaco_server.deployments.reconciler import Reconciler
 from guanaco_server.deployments.scaling.admission import Admission
 from guanaco_server.deployments.scaling.autoscaler import Autoscaler
+from guanaco_server.deployments.scaling.capacity import CapacityReader
 from guanaco_server.deployments.scaling.sleep import Sleeper
 from guanaco_server.deployments.scaling.traffic import Traffic
 from guanaco_server.deployments.scaling.usage import UsageReader
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.deployments.vllm_server import VllmServer
+from guanaco_server.experiments.running import RunningExperiments
+from guanaco_server.experiments.service import ExperimentService, Outcomes
 from guanaco_server.feedback.copies import CopyService
 from guanaco_server.feedback.copying import Copying
 from guanaco_server.feedback.erasure import ErasureService
@@ -53,7 +56,7 @@ from guanaco_server.observability.census import Census, Counts
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.openai.service import OpenAiService
 from guanaco_server.prompts.service import PromptService
-from guanaco_server.routing.policy import LeastFeedbackFirst
+from guanaco_server.routing.occupancy import Occupancy
 from guanaco_server.routing.replicas import ReplicaChooser
 from guanaco_server.routing.service import RoutingService
 from guanaco_server.settings import Settings
@@ -134,22 +137,35 @@ class Platform:
             self.metrics,
             best_of,
         )
+        self.competitions = CompetitionService(self.database, clock)
         self.routing = RoutingService(
+            clock,
             self.submissions,
             self._deployments,
-            lambda: self.feedback.counts(),
-            LeastFeedbackFirst(),
+            self.competitions,
+            lambda: self.feedback.ratings(),
+            Occupancy(
+                lambda: self.conversations.open_conversations(),
+                CapacityReader(self.database, settings.engine_args).read,
+            ),
             traffic,
             sleeper,
         )
-        self.competitions = CompetitionService(self.database, clock)
+        self._running = RunningExperiments(self.database, self.routing)
         self.conversations = ConversationService(
-            self.database, clock, self.routing, self.competitions, self.audit
+            self.database,
+            clock,
+            self.routing,
+            self.competitions,
+            self.audit,
+            self._running,
+            settings.conversation_open_s,
         )
         self.replies = ReplyService(
             self.database,
             clock,
             self.routing,
+            self._running,
             generator,
             wiring.turn_log(settings, self.database, clock),
             HistoryCache(settings.history_cache_chars),
@@ -185,6 +201,18 @@ class Platform:
             self.feedback,
             pseudonyms,
             self.audit,
+        )
+        self.experiments = ExperimentService(
+            self.database,
+            clock,
+            self.submissions,
+            self.competitions,
+            self._running,
+            Outcomes(
+                self.feedback.votes_of,
+                self.conversations.mean_lengths,
+                self.conversations.mean_reply_ms,
+            ),
         )
         self.leaderboard = LeaderboardService(
             self.database, clock, self.submissions, self.conversations, self.feedback
@@ -329,13 +357,13 @@ class Platform:
         match self.settings.role:
             case "api":
                 self._deployments.note_reconciler(False)
-                return (self.routing, self.conversations.forgetting)
+                return (self.routing, self._running, self.conversations.forgetting)
             case "worker":
                 self._deployments.note_reconciler(False)
                 return (self._pipeline, self._heartbeat, self._census)
             case _:
-                forgetting = self.conversations.forgetting
-                return (self._pipeline, *self._duties(), self.routing, forgetting, self._census)
+                asked = (self.routing, self._running, self.conversations.forgetting)
+                return (self._pipeline, *self._duties(), *asked, self._census)
 
     def _duties(self) -> tuple[Loop, ...]:
         """What one process does for all; the lease of a Kubernetes cluster comes first."""

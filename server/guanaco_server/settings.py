@@ -24,6 +24,7 @@ from guanaco_server.feedback_settings import FeedbackSettings
 from guanaco_server.gpu_settings import GpuSettings
 from guanaco_server.notification_settings import NotificationSettings
 from guanaco_server.reward_settings import RewardSettings
+from guanaco_server.routing_settings import RoutingSettings
 from guanaco_server.scaling_settings import ScalingSettings
 
 GIB = 1024**3
@@ -33,6 +34,7 @@ class Settings(
     GpuSettings,
     ChatSettings,
     RewardSettings,
+    RoutingSettings,
     ScalingSettings,
     FeedbackSettings,
     NotificationSettings,

@@ -151,18 +151,3 @@ async def test_the_leaderboard_is_public_and_ranks_by_the_lower_bound(database: 
     ]
     assert 0 < rows[0]["interval_low"] < 11 / 12 < rows[0]["interval_high"] < 1
     assert rows[2]["thumbs_up_ratio"] is None
-
-
-async def test_a_new_conversation_goes_to_the_newest_with_the_least_feedback(
-    database: Database,
-) -> None:
-    world = Rated(database)
-    ada = await world.account(Role.DEVELOPER, "ada")
-    http = await world.http(Role.BACKEND)
-    nobody = await http.get("/assignment")
-    assert (nobody.status_code, nobody.json()["error"]) == (503, "no_model_available")
-    await world.publish(ada, "old_v1")
-    await world.publish(ada, "new_v1")
-    assert (await http.get("/assignment")).json() == {"submission_id": "new_v1"}
-    await world.rate(http, "alice", True)
-    assert (await http.get("/assignment")).json() == {"submission_id": "old_v1"}

@@ -14,6 +14,7 @@ from sqlalchemy import update
 from guanaco.accounts import Role
 from guanaco.errors import ModelUnavailable, ModelWaking, NoModelAvailable
 from guanaco.submissions import GenerationParams, Status, SubmissionKind
+from guanaco_server.competitions.service import OPEN_COMPETITION
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.memory_server import Script
 from guanaco_server.deployments.model_server import ServerLoad
@@ -132,7 +133,7 @@ async def test_what_is_rated_and_idle_sleeps_and_takes_no_new_conversation(
     world, _, _ = await asleep(database)
     assert world.cluster.deployments == {}
     with pytest.raises(NoModelAvailable):
-        await world.routing.assign()
+        await world.routing.assign(OPEN_COMPETITION)
     await world.reconciler.reconcile()
     assert await world.phase("acme-tiny_v1") is Phase.SLEEPING, "nobody asks for it"
 

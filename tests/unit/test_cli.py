@@ -27,6 +27,10 @@ from tests.fixtures.wire import (
 )
 
 __all__ = ["profile", "server"]
+EXPERIMENT = {
+    "name": "prompts", "state": "running", "created_at": AT, "started_at": AT, "stopped_at": None,
+    "variants": [{"name": "a"}, {"name": "b", "model": "x_v1", "params": {"top_k": 3}}],
+}  # fmt: skip
 
 
 def test_submit_sends_every_option_and_prints_the_id_alone(server: Any, capsys: Any) -> None:
@@ -279,6 +283,37 @@ def test_a_recipe_is_set_by_its_options_and_taken_back_by_clear(server: Any, cap
     assert run(["recipe", "x", "--clear"]) == 0
     cleared = json.loads(script.requests[1].content)
     assert not any(cleared.values())
+
+
+def test_an_experiment_is_made_of_a_file_started_and_stopped(
+    server: Any, capsys: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "prompts.yaml"
+    file.write_text("name: prompts\nvariants: [{name: a}, {name: b, params: {top_k: 3}}]\n")
+    script = server(httpx.Response(200, json=EXPERIMENT))
+    assert run(["experiments", "create", str(file)]) == 0
+    assert json.loads(script.requests[0].content)["variants"][1]["params"]["top_k"] == 3
+    for verb in ("start", "stop"):
+        assert run(["experiments", verb, "prompts"]) == 0
+        assert script.requests[-1].url.path == f"/api/v1/experiments/prompts/{verb}"
+    assert "prompts is running" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("name: [", "neither YAML nor JSON"),
+        ("name: a\nvariants: []", "variants: "),
+        ("- a", "dict"),
+    ],
+)
+def test_a_file_that_is_no_experiment_is_refused_with_a_sentence(
+    text: str, says: str, capsys: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "broken.yaml"
+    file.write_text(text)
+    assert run(["experiments", "create", str(file)]) in (1, 2)
+    assert says in capsys.readouterr().err
 
 
 def test_costs_of_a_month_are_from_its_first_moment_to_its_last(server: Any) -> None:

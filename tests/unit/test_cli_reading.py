@@ -55,7 +55,21 @@ COST = {
     "currency": "USD", "gpus_now": 2,
 }  # fmt: skip
 RECIPE = {"gpu_type": "H100", "gpu_count": 2, "tensor_parallel": 2, "max_model_len": 2_048}
+EXPERIMENT = {
+    "name": "prompts", "state": "running", "created_at": AT, "started_at": AT, "stopped_at": None,
+    "variants": [{"name": "a"}, {"name": "b", "model": "x_v1", "params": {"top_k": 3}}],
+}  # fmt: skip
+RESULTS = {
+    "variant": "a", "users": 2, "conversations": 3, "thumbs_up": 1, "thumbs_down": 1,
+    "thumbs_up_ratio": {"value": 0.5, "low": 0.1, "high": 0.9}, "thumbs_up_difference": None,
+    "conversation_length": {"value": 4.0}, "reply_ms": None,
+}  # fmt: skip
 READING = [
+    (["experiments", "list"], [EXPERIMENT]),
+    (["experiments", "show", "prompts"], EXPERIMENT),
+    (["experiments", "results", "prompts"], {
+        "experiment": "prompts", "state": "running", "at": AT, "variants": [RESULTS],
+    }),
     (["recipe", "x"], {"submission_id": "x", "override": {"gpus": 8}, "served": RECIPE}),
     (["costs"], {
         "gpu_hours": 4, "cost": 12, "since": AT, "until": AT, "currency": "USD", "submissions": [COST],

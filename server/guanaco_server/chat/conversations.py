@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from itertools import groupby
 
+from sqlalchemy import Subquery
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.accounts import Role
@@ -28,7 +29,10 @@ from guanaco_server.clock import Clock
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.commit_order import in_commit_order
 from guanaco_server.database.database import Database
-from guanaco_server.routing.service import RoutingService
+from guanaco_server.experiments.running import Exposure, RunningExperiments
+from guanaco_server.routing.service import Assigned, RoutingService
+
+OPEN_S = 5.0
 
 READ = "read conversation"
 ERASED_KEPT = timedelta(days=1)  # a process that is behind by more has been started again
@@ -42,12 +46,17 @@ class ConversationService:
         routing: RoutingService,
         competitions: CompetitionService,
         audit: AuditLog,
+        experiments: RunningExperiments,
+        open_s: float = OPEN_S,
     ) -> None:
+        """A conversation counts as open for ``open_s`` after its opening, and whenever a reply is being written."""
         self._database = database
         self._clock = clock
         self._routing = routing
         self._competitions = competitions
         self._audit = audit
+        self._experiments = experiments
+        self._open = timedelta(seconds=open_s)
         self.forgetting = Forgetting(database)
 
     def on_erased(self, listener: OnErased) -> None:
@@ -59,21 +68,31 @@ class ConversationService:
         if not request.consent:
             raise ConsentRequired
         competition = await self._competitions.require_running(request.competition)
-        live = await self._routing.assign()
         row = ConversationRow(
             id=f"conv_{uuid.uuid4().hex}",
             account_id=account.id,
-            submission_id=live.serving.id,
             user_id=request.user_id,
             user_name=request.user_name,
             competition=competition.id,
             bot=request.bot,
-            created_at=self._clock.now(),
             message_count=0,
         )
-        async with self._database.write() as session:
-            session.add(row)
+        exposure = self._experiments.enter(account.id, request.user_id, competition.id)
+        if exposure is not None and exposure.variant.model is not None:
+            assigned = self._routing.assign_to(exposure.variant.model)
+        else:
+            seen = await self.seen(account, competition.id, request.user_id)
+            assigned = await self._routing.assign(competition, seen, row.id)
+        try:
+            await self._store(row, assigned, exposure)
+        finally:
+            self._routing.settle(assigned)
         return ConversationOpened(conversation_id=row.id, submission_id=row.submission_id)
+
+    async def seen(self, account: Account, competition_id: str, user_id: str) -> Sequence[str]:
+        """The submissions that a user of this account has had, least recently had first."""
+        async with self._database.read() as session:
+            return await queries.seen_submissions(session, account.id, user_id, competition_id)
 
     async def read(self, account: Account, conversation_id: str) -> Conversation:
         """As it was written; an admin's reading of another's is noted in the audit log before it is shown."""
@@ -136,6 +155,22 @@ class ConversationService:
         """Within the caller's transaction: conversations, by submission."""
         return await queries.conversation_counts(session)
 
+    async def mean_lengths(self, session: AsyncSession, groups: Subquery) -> dict[str, list[float]]:
+        """Within the caller's transaction, for groups of conversations: each unit's mean length, by variant."""
+        return await queries.mean_lengths(session, groups)
+
+    async def mean_reply_ms(
+        self, session: AsyncSession, groups: Subquery
+    ) -> dict[str, list[float]]:
+        """Within the caller's transaction, for groups of conversations: each unit's mean reply time, by variant."""
+        return await queries.mean_reply_ms(session, groups)
+
+    async def open_conversations(self) -> dict[str, int]:
+        """By submission."""
+        now = self._clock.now()
+        async with self._database.read() as session:
+            return await queries.open_conversations(session, now, now - self._open)
+
     async def open_streams(self) -> dict[str, int]:
         """Replies that are being written now, by submission."""
         async with self._database.read() as session:
@@ -144,6 +179,20 @@ class ConversationService:
     async def _note_reading(self, account: Account, conversation_id: str) -> None:
         async with self._database.write() as session:
             await self._audit.note(session, account, READ, conversation_id)
+
+    async def _store(
+        self, row: ConversationRow, assigned: Assigned, exposure: Exposure | None
+    ) -> None:
+        row.created_at = self._clock.now()
+        row.submission_id, row.decision = assigned.submission_id, assigned.decision
+        if exposure is not None:
+            row.experiment, row.variant = exposure.experiment, exposure.variant.name
+        async with self._database.write() as session:
+            session.add(row)
+            await self._routing.record(session, assigned)
+            if exposure is not None:
+                await session.flush()
+                self._experiments.expose(session, exposure, row.id, row.created_at)
 
 
 async def require_own(

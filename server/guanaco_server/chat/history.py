@@ -16,7 +16,7 @@ OVERHEAD_CHARS = 400  # a turn's objects, in characters of text
 
 @dataclass(slots=True)
 class History:
-    """``turns`` are the messages that are not deleted; ``tail`` are the ids of those after the last user message."""
+    """``turns`` are the messages that are not deleted; ``tail`` are the ids of those after the last user message, ``variant`` is of an experiment."""
 
     conversation_id: str
     account_id: str
@@ -24,6 +24,7 @@ class History:
     user_name: str
     bot: Bot
     message_count: int
+    variant: tuple[str, str] | None = None
     turns: list[Turn] = field(default_factory=list)
     tail: list[str] = field(default_factory=list)
     size: int = 0

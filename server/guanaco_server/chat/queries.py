@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import CursorResult, Row, delete, func, insert, or_, select, update
+from sqlalchemy import CursorResult, Row, Subquery, and_, delete, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.chat import Turn
@@ -106,6 +107,75 @@ async def open_turns(session: AsyncSession, now: datetime) -> dict[str, int]:
         .group_by(ConversationRow.submission_id)
     )
     return {submission_id: count for submission_id, count in rows}
+
+
+async def open_conversations(
+    session: AsyncSession, now: datetime, opened_after: datetime
+) -> dict[str, int]:
+    """Those with a reply being written, and those opened after a time; by submission."""
+    rows = await session.execute(
+        select(ConversationRow.submission_id, func.count())
+        .where(
+            or_(ConversationRow.turn_until > now, ConversationRow.created_at > opened_after),
+        )
+        .group_by(ConversationRow.submission_id)
+    )
+    return {submission_id: count for submission_id, count in rows}
+
+
+async def seen_submissions(
+    session: AsyncSession, account_id: str, user_id: str, competition: str
+) -> Sequence[str]:
+    """What a user of the account has had in a competition, least recently had first."""
+    statement = (
+        select(ConversationRow.submission_id)
+        .where(
+            ConversationRow.account_id == account_id,
+            ConversationRow.user_id == user_id,
+            ConversationRow.competition == competition,
+        )
+        .group_by(ConversationRow.submission_id)
+        .order_by(func.max(ConversationRow.created_at), ConversationRow.submission_id)
+    )
+    return (await session.scalars(statement)).all()
+
+
+async def mean_lengths(session: AsyncSession, groups: Subquery) -> dict[str, list[float]]:
+    """Messages not deleted a conversation: of each unit's conversations the mean, by variant."""
+    each = (
+        select(groups.c.variant, groups.c.unit, func.count(MessageRow.id).label("length"))
+        .select_from(groups)
+        .outerjoin(
+            MessageRow,
+            and_(
+                MessageRow.conversation_id == groups.c.conversation_id,
+                MessageRow.is_deleted.is_(False),
+            ),
+        )
+        .group_by(groups.c.variant, groups.c.unit, groups.c.conversation_id)
+        .subquery()
+    )
+    mean = select(each.c.variant, func.avg(each.c.length)).group_by(each.c.variant, each.c.unit)
+    return _by_variant(await session.execute(mean))
+
+
+async def mean_reply_ms(session: AsyncSession, groups: Subquery) -> dict[str, list[float]]:
+    """Of each unit's replies the mean time, by variant."""
+    mean = (
+        select(groups.c.variant, func.avg(MessageRow.total_ms))
+        .select_from(groups)
+        .join(MessageRow, MessageRow.conversation_id == groups.c.conversation_id)
+        .where(MessageRow.total_ms.is_not(None))
+        .group_by(groups.c.variant, groups.c.unit)
+    )
+    return _by_variant(await session.execute(mean))
+
+
+def _by_variant(rows: Iterable[Row[str, Any]]) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for variant, mean in rows:
+        found.setdefault(variant, []).append(float(mean))
+    return found
 
 
 async def lengths(session: AsyncSession, conversation_ids: Sequence[str]) -> dict[str, int]:

@@ -15,7 +15,7 @@ import logging
 import uuid
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from guanaco.accounts import Role
 from guanaco.chat import MessageRequest, Reply, Sender
@@ -33,6 +33,9 @@ from guanaco_server.chat.history import History, HistoryCache
 from guanaco_server.chat.turn_log import EndedTurn, Lease, NewMessage, NewReply, TurnLog
 from guanaco_server.clock import Clock
 from guanaco_server.database.database import Database
+from guanaco_server.experiments.running import RunningExperiments
+from guanaco_server.experiments.variants import apply_variant
+from guanaco_server.routing.policy import LiveSubmission
 from guanaco_server.routing.service import RoutingService
 
 logger = logging.getLogger(__name__)
@@ -55,6 +58,7 @@ class ReplyService:
         database: Database,
         clock: Clock,
         routing: RoutingService,
+        experiments: RunningExperiments,
         generator: ReplyGenerator,
         turn_log: TurnLog,
         histories: HistoryCache,
@@ -62,6 +66,7 @@ class ReplyService:
         self._database = database
         self._clock = clock
         self._routing = routing
+        self._experiments = experiments
         self._generator = generator
         self._turn_log = turn_log
         self._histories = histories
@@ -139,6 +144,7 @@ class ReplyService:
             user_name=row.user_name,
             bot=row.bot,
             message_count=row.message_count,
+            variant=(row.experiment, row.variant) if row.experiment and row.variant else None,
             turns=[queries.read_turn(message) for message in kept],
             tail=[message.id for message in kept[asked[-1] + 1 if asked else 0 :]],
         )
@@ -147,7 +153,7 @@ class ReplyService:
         history = turn.history
         is_recorded = False
         try:
-            live = await self._routing.target(history.submission_id)
+            live = await self._target(history)
             turns = history.turns[: len(history.turns) - len(history.tail)]
             pieces = self._generator.generate(
                 live, history.bot, history.user_name, turns, history.conversation_id
@@ -163,6 +169,13 @@ class ReplyService:
         finally:
             if not is_recorded:
                 await self._release(EndedTurn(turn.lease, turn.asked, None))
+
+    async def _target(self, history: History) -> LiveSubmission:
+        live = await self._routing.target(history.submission_id)
+        if history.variant is None:
+            return live
+        overrides = await self._experiments.overrides(*history.variant)
+        return replace(live, serving=apply_variant(live.serving, overrides))
 
     async def _record(self, turn: ClaimedTurn, generated: Generated) -> Reply:
         history = turn.history

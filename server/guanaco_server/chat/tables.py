@@ -4,19 +4,31 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import BigInteger, ForeignKey, Integer, String, UniqueConstraint
+from sqlalchemy import BigInteger, ForeignKey, Index, Integer, String, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
 from guanaco.chat import Bot, Sender
 from guanaco.competitions import OPEN
 from guanaco_server.database.tables import Table
 from guanaco_server.database.types import EnumText, Pydantic, UtcDateTime
+from guanaco_server.routing.decision import Decision
 
 
 class ConversationRow(Table):
-    """``turn_token`` and ``turn_until`` are the lease of the reply being written: one at a time, freed by time if its process dies."""
+    """``turn_token`` and ``turn_until`` are the lease of the reply being written: one at a time, freed by time if its process dies.
+
+    ``variant`` is that of the A/B experiment it is in; ``decision`` is how it was assigned, where that can be repeated.
+    """
 
     __tablename__ = "conversations"
+    __table_args__ = (
+        Index(
+            "ix_conversations_account_id_user_id_competition",
+            "account_id",
+            "user_id",
+            "competition",
+        ),
+    )
 
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
     account_id: Mapped[str] = mapped_column(ForeignKey("accounts.id"), index=True)
@@ -25,7 +37,10 @@ class ConversationRow(Table):
     user_name: Mapped[str] = mapped_column(String(64))
     competition: Mapped[str] = mapped_column(String(64), default=OPEN)
     bot: Mapped[Bot] = mapped_column(Pydantic(Bot))
-    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    experiment: Mapped[str | None] = mapped_column(String(64))
+    variant: Mapped[str | None] = mapped_column(String(64))
+    decision: Mapped[Decision | None] = mapped_column(Pydantic(Decision))
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, index=True)
     message_count: Mapped[int] = mapped_column(default=0)
     turn_token: Mapped[str | None] = mapped_column(String(32))
     turn_until: Mapped[datetime | None] = mapped_column(UtcDateTime, index=True)

@@ -27,6 +27,10 @@ class CompetitionService:
             found = {row.id: _read(row) for row in await queries.all_rows(session)}
         return list(({OPEN: OPEN_COMPETITION} | found).values())
 
+    async def list_running(self) -> list[Competition]:
+        """Those that take conversations now."""
+        return [one for one in await self.list_all() if self._is_running(one)]
+
     async def find(self, competition_id: str) -> Competition:
         async with self._database.read() as session:
             row = await queries.by_id(session, competition_id)
@@ -39,7 +43,7 @@ class CompetitionService:
     async def require_running(self, competition_id: str) -> Competition:
         """CompetitionClosed before its window, after it, and once it is frozen."""
         competition = await self.find(competition_id)
-        if competition.frozen_at is not None or not competition.is_running(self._clock.now()):
+        if not self._is_running(competition):
             raise CompetitionClosed(competition_id)
         return competition
 
@@ -55,6 +59,9 @@ class CompetitionService:
                 raise CompetitionClosed(competition_id)
             row.rules, row.updated_at = request, now
             return _read(row)
+
+    def _is_running(self, competition: Competition) -> bool:
+        return competition.frozen_at is None and competition.is_running(self._clock.now())
 
 
 def _read(row: CompetitionRow) -> Competition:

@@ -42,12 +42,13 @@ class Pydantic(TypeDecorator[BaseModel]):
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
+        self._adapter: TypeAdapter[BaseModel] = TypeAdapter(model)
 
     def process_bind_param(self, value: BaseModel | None, dialect: Dialect) -> Any:
         return None if value is None else value.model_dump(mode="json")
 
     def process_result_value(self, value: Any, dialect: Dialect) -> BaseModel | None:
-        return None if value is None else TypeAdapter(self.model).validate_python(value)
+        return None if value is None else self._adapter.validate_python(value)
 
 
 class EnumText(TypeDecorator[StrEnum]):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, delete, or_, select, update
+from sqlalchemy import ColumnElement, Row, delete, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco_server.database.database import was_changed
@@ -24,6 +24,16 @@ async def locked(session: AsyncSession, submission_id: str) -> DeploymentRow | N
 
 async def all_rows(session: AsyncSession) -> Sequence[DeploymentRow]:
     return (await session.scalars(select(DeploymentRow))).all()
+
+
+async def capacities(session: AsyncSession) -> Sequence[Row[str, int, int | None]]:
+    """Submission, replicas, and what the stress check showed of one, of those that are ready."""
+    rows = await session.execute(
+        select(
+            DeploymentRow.submission_id, DeploymentRow.applied_replicas, DeploymentRow.capacity
+        ).where(DeploymentRow.phase == Phase.READY)
+    )
+    return rows.all()
 
 
 async def remove(session: AsyncSession, submission_id: str) -> None:

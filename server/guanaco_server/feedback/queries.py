@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 
-from sqlalchemy import Row, case, delete, func, select, update
+from sqlalchemy import Result, Row, Subquery, case, delete, func, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -187,6 +187,40 @@ async def votes(
         select(latest.c.submission_id, up, down)
         .where(latest.c.place == 1)
         .group_by(latest.c.submission_id)
+    )
+    return rows.all()
+
+
+async def ratings(session: AsyncSession) -> Sequence[Row[str, str, int, int]]:
+    """Competition, submission, thumbs up, thumbs down: of every rating."""
+    up = func.sum(case((FeedbackRow.thumbs_up, 1), else_=0))
+    down = func.sum(case((FeedbackRow.thumbs_up, 0), else_=1))
+    each = FeedbackRow.competition, FeedbackRow.submission_id
+    rows: Result[str, str, int, int] = await session.execute(
+        select(*each, up, down).group_by(*each)
+    )
+    return rows.all()
+
+
+async def votes_of(session: AsyncSession, groups: Subquery) -> Sequence[Row[str, int, int]]:
+    """Variant, thumbs up, thumbs down: of each unit the latest rating."""
+    place = (
+        func.row_number()
+        .over(
+            partition_by=(groups.c.variant, groups.c.unit),
+            order_by=(FeedbackRow.created_at.desc(), FeedbackRow.id.desc()),
+        )
+        .label("place")
+    )
+    latest = (
+        select(groups.c.variant, FeedbackRow.thumbs_up, place)
+        .join(groups, groups.c.conversation_id == FeedbackRow.conversation_id)
+        .subquery()
+    )
+    up = func.sum(case((latest.c.thumbs_up, 1), else_=0))
+    down = func.sum(case((latest.c.thumbs_up, 0), else_=1))
+    rows = await session.execute(
+        select(latest.c.variant, up, down).where(latest.c.place == 1).group_by(latest.c.variant)
     )
     return rows.all()
 

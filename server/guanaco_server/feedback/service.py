@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from sqlalchemy import Subquery
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -192,6 +193,20 @@ class FeedbackService:
         """Ratings by submission."""
         async with self._database.read() as session:
             return await queries.counts(session)
+
+    async def ratings(self) -> dict[str, dict[str, Votes]]:
+        """Every rating, by competition and submission."""
+        async with self._database.read() as session:
+            rows = await queries.ratings(session)
+        found: dict[str, dict[str, Votes]] = {}
+        for competition, submission_id, up, down in rows:
+            found.setdefault(competition, {})[submission_id] = Votes(up, down)
+        return found
+
+    async def votes_of(self, session: AsyncSession, groups: Subquery) -> dict[str, Votes]:
+        """Within the caller's transaction, for groups of conversations: one vote a unit, by variant."""
+        rows = await queries.votes_of(session, groups)
+        return {variant: Votes(up, down) for variant, up, down in rows}
 
     async def votes(self, session: AsyncSession) -> dict[str, Votes]:
         """Within the caller's transaction: the votes by submission."""

@@ -16,7 +16,7 @@ from guanaco_server.chat.conversations import ConversationService
 from guanaco_server.clock import Clock
 from guanaco_server.database.database import Database
 from guanaco_server.feedback.service import FeedbackService, Votes
-from guanaco_server.leaderboard.wilson import wilson_interval
+from guanaco_server.intervals import wilson_interval
 from guanaco_server.submissions.service import SubmissionService
 
 SHOWN = frozenset({Status.DEPLOYED, Status.INACTIVE, Status.TORN_DOWN})

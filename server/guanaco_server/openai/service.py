@@ -21,7 +21,7 @@ from guanaco.chat import (
     Sender,
     Turn,
 )
-from guanaco.errors import InvalidInput, MessageTooLong, SubmissionNotFound
+from guanaco.errors import InvalidInput, MessageTooLong, NoModelAvailable, SubmissionNotFound
 from guanaco.submissions import GenerationParams
 from guanaco_server.accounts.service import Account
 from guanaco_server.chat.conversations import ConversationService
@@ -90,10 +90,12 @@ class OpenAiService:
         if model not in allowed:
             raise SubmissionNotFound(model)
         if model == AUTO:
-            ready = [live.serving.id for live in self._routing.live() if live.endpoints]
-            if not ready:
-                return await self._routing.target((await self._routing.assign()).serving.id)
-            model = rendezvous(key, ready)[0]
+            lives = self._routing.live()
+            ready = [live.serving.id for live in lives if live.endpoints]
+            found = rendezvous(key, ready or [live.serving.id for live in lives])
+            if not found:
+                raise NoModelAvailable
+            model = found[0]
         return await self._routing.target(model)
 
     async def _recorded(self, account: Account, request: ChatCompletionRequest) -> ReplyEvents:

@@ -1,10 +1,10 @@
-"""Which submission a new conversation goes to."""
+"""What an assignment policy is: made of one snapshot of a competition's entries, it has a choice for every draw."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from guanaco_server.submissions.service import ServingSubmission
 
@@ -15,20 +15,25 @@ class LiveSubmission:
 
     serving: ServingSubmission
     endpoints: tuple[str, ...]
-    feedback_count: int
+
+
+class Entry(NamedTuple):
+    """A submission that takes conversations of a competition; ``created_at`` in seconds, ``weight`` over 0."""
+
+    id: str
+    created_at: float
+    up: int
+    down: int
+    weight: float
+
+    @property
+    def ratings(self) -> int:
+        return self.up + self.down
 
 
 class AssignmentPolicy(Protocol):
-    def choose(self, candidates: Sequence[LiveSubmission]) -> LiveSubmission:
-        """One of the candidates, of which there is at least one."""
+    """Chooses in microseconds: what takes longer is done when it is made."""
+
+    def choose(self, draws: Iterator[float], barred: Set[str]) -> str | None:
+        """An entry that is not barred, the same for the same draws; None when all are."""
         ...
-
-
-class LeastFeedbackFirst:
-    """The one with the least feedback; of several, the newest: so that a new model hears from people soon."""
-
-    def choose(self, candidates: Sequence[LiveSubmission]) -> LiveSubmission:
-        return min(
-            candidates,
-            key=lambda live: (live.feedback_count, -live.serving.created_at.timestamp()),
-        )

@@ -5,44 +5,79 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import secrets
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncSession
 
+from guanaco.competitions import Competition
 from guanaco.errors import ModelUnavailable, NoModelAvailable
 from guanaco.submissions import Status
 from guanaco_server.background import Background
+from guanaco_server.clock import Clock
+from guanaco_server.competitions.entry import admitted
+from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.deployments.scaling.sleep import Sleeper
 from guanaco_server.deployments.scaling.traffic import Traffic
 from guanaco_server.deployments.service import DeploymentService
-from guanaco_server.routing.policy import AssignmentPolicy, LiveSubmission
+from guanaco_server.routing import queries
+from guanaco_server.routing.decision import Decision, replay
+from guanaco_server.routing.occupancy import Occupancy
+from guanaco_server.routing.policies.posterior import Posterior
+from guanaco_server.routing.policy import LiveSubmission
+from guanaco_server.routing.snapshot import Pool, Votes, policy_of, take
 from guanaco_server.submissions.service import ServingSubmission, SubmissionService
 
-REFRESH_S = 1.0  # how old a feedback count may be; statuses come at once
+REFRESH_S = 1.0  # how old a rating's count may be; statuses come at once
+
+CountVotes = Callable[[], Awaitable[Mapping[str, Mapping[str, Votes]]]]
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Assigned:
+    """A submission for a new conversation; ``pool`` and ``decision`` where its competition has a seed."""
+
+    live: LiveSubmission
+    pool: Pool | None = None
+    decision: Decision | None = None
+
+    @property
+    def submission_id(self) -> str:
+        return self.live.serving.id
 
 
 class RoutingService:
     def __init__(
         self,
+        clock: Clock,
         submissions: SubmissionService,
         deployments: DeploymentService,
-        count_feedback: Callable[[], Awaitable[dict[str, int]]],
-        policy: AssignmentPolicy,
+        competitions: CompetitionService,
+        count_votes: CountVotes,
+        occupancy: Occupancy,
         traffic: Traffic,
         sleeper: Sleeper,
     ) -> None:
+        """``count_votes`` gives the votes by competition and submission."""
+        self._clock = clock
         self._submissions = submissions
         self._deployments = deployments
-        self._count_feedback = count_feedback
-        self._policy = policy
+        self._competitions = competitions
+        self._count_votes = count_votes
+        self._occupancy = occupancy
         self._traffic = traffic
         self._sleeper = sleeper
         self._serving: dict[str, ServingSubmission] = {}
-        self._feedback: dict[str, int] = {}
+        self._votes: Mapping[str, Mapping[str, Votes]] = {}
+        self._rules: dict[str, Competition] = {}
+        self._pools: dict[str, Pool] = {}
+        self._posterior = Posterior()
+        self._seed = secrets.randbits(63)  # of the competitions that have none
         self._refreshed_at = float("-inf")
         self._woken = asyncio.Event()
         self._background = Background("routing snapshot")
@@ -66,9 +101,16 @@ class RoutingService:
         now = time.monotonic()
         await self._traffic.write()
         await self._deployments.refresh_endpoints()
+        await self._occupancy.refresh()
         serving = await self._submissions.list_serving()
-        self._feedback = await self._count_feedback()
+        competitions = await self._competitions.list_running()
+        self._votes = await self._count_votes()
         self._serving = {submission.id: submission for submission in serving}
+        for competition in competitions:
+            await self._prepare(competition)
+        running = {competition.id for competition in competitions}
+        for ended in self._rules.keys() - running:
+            del self._rules[ended], self._pools[ended]
         self._refreshed_at = now
 
     def live(self) -> list[LiveSubmission]:
@@ -79,17 +121,61 @@ class RoutingService:
             if serving.status is Status.DEPLOYED
         ]
 
-    async def assign(self) -> LiveSubmission:
-        """A submission for a new conversation; NoModelAvailable when none can take one."""
-        candidates = self._candidates()
-        if not candidates:
+    async def assign(
+        self, competition: Competition, seen: Sequence[str] = (), key: str = ""
+    ) -> Assigned:
+        """A submission for a new conversation; NoModelAvailable when none can take one. ``settle`` follows.
+
+        ``seen`` are those that the user had, least recently had first; ``key`` is the conversation's id.
+        """
+        pool = await self._pool(competition)
+        if not any(map(self._deployments.replicas, pool.snapshot.ids)):
             await self.refresh()
-            candidates = self._candidates()
-        if not candidates:
+            pool = await self._pool(competition)
+        return self.choose(pool, seen, key or secrets.token_hex())
+
+    def choose(self, pool: Pool, seen: Sequence[str], key: str) -> Assigned:
+        """The decision itself: in memory, at once."""
+        barred = self._occupancy.full
+        rule = pool.snapshot.rule
+        seed = self._seed if rule.seed is None else rule.seed
+        chosen = pool.choose(seed, key, seen, barred)
+        while chosen is not None and not self._is_open(chosen):  # since the snapshot was taken
+            barred = barred | {chosen}
+            chosen = pool.choose(seed, key, seen, barred)
+        if chosen is None:
+            raise NoModelAvailable(are_full=not pool.snapshot.ids.isdisjoint(self._occupancy.full))
+        assigned = Assigned(self._live(self._serving[chosen]))
+        if rule.seed is not None:
+            decision = _decision(pool, seed, key, seen, barred)
+            assigned = replace(assigned, pool=pool, decision=decision)
+        self._take(chosen)
+        return assigned
+
+    def assign_to(self, submission_id: str) -> Assigned:
+        """This one, whatever the rule says; NoModelAvailable when it cannot. ``settle`` follows."""
+        if not self.can_take(submission_id):
             raise NoModelAvailable
-        chosen = self._policy.choose(candidates)
-        self._traffic.note(chosen.serving.id)
-        return chosen
+        self._take(submission_id)
+        return Assigned(self._live(self._serving[submission_id]))
+
+    def can_take(self, submission_id: str) -> bool:
+        """Whether it may have a new conversation now."""
+        return self._is_open(submission_id) and submission_id not in self._occupancy.full
+
+    def settle(self, assigned: Assigned) -> None:
+        """The conversation is stored, or will never be."""
+        self._occupancy.settle(assigned.submission_id)
+
+    async def record(self, session: AsyncSession, assigned: Assigned) -> None:
+        """Within the caller's transaction: what the decision needs to be replayed."""
+        if assigned.pool is not None:
+            await queries.keep_snapshot(session, assigned.pool.snapshot, self._clock.now())
+
+    async def replay(self, session: AsyncSession, decision: Decision) -> str | None:
+        """Within the caller's transaction: what the recorded decision comes to, made again."""
+        snapshot = await queries.snapshot(session, decision.snapshot)
+        return None if snapshot is None else await replay(decision, snapshot)
 
     async def target(self, submission_id: str) -> LiveSubmission:
         """A conversation's own submission, while it is served: also an inactive one, and one that sleeps is woken. ModelUnavailable otherwise, ModelWaking when it takes long."""
@@ -106,13 +192,38 @@ class RoutingService:
             return live
         return replace(live, endpoints=await self._sleeper.wake(submission_id))
 
-    def _candidates(self) -> list[LiveSubmission]:
-        return [live for live in self.live() if live.endpoints]
+    async def _pool(self, competition: Competition) -> Pool:
+        """Of these very rules, which may be newer than the snapshot."""
+        known = self._rules.get(competition.id)
+        if known is not competition and known != competition:
+            await self._prepare(competition)
+        return self._pools[competition.id]
+
+    async def _prepare(self, competition: Competition) -> None:
+        entrants = admitted(
+            competition, [one for one in self._serving.values() if self._is_open(one.id)]
+        )
+        snapshot = take(competition.assignment, entrants, self._votes.get(competition.id, {}))
+        pool = self._pools.get(competition.id)
+        if pool is None or pool.snapshot != snapshot:
+            pool = Pool(snapshot, await policy_of(snapshot, self._posterior))
+        self._rules[competition.id], self._pools[competition.id] = competition, pool
+
+    def _is_open(self, submission_id: str) -> bool:
+        """Whether new conversations may go there, apart from how many it has."""
+        serving = self._serving.get(submission_id)
+        return (
+            serving is not None
+            and serving.status is Status.DEPLOYED
+            and bool(self._deployments.replicas(submission_id))
+        )
+
+    def _take(self, submission_id: str) -> None:
+        self._occupancy.take(submission_id)
+        self._traffic.note(submission_id)
 
     def _live(self, serving: ServingSubmission) -> LiveSubmission:
-        return LiveSubmission(
-            serving, self._deployments.replicas(serving.id), self._feedback.get(serving.id, 0)
-        )
+        return LiveSubmission(serving, self._deployments.replicas(serving.id))
 
     async def _keep_fresh(self) -> None:
         while True:
@@ -123,3 +234,14 @@ class RoutingService:
                 await self.refresh()
             except (DBAPIError, OSError) as error:
                 logger.warning("the routing snapshot stays as it was: %s", error)
+
+
+def _decision(pool: Pool, seed: int, key: str, seen: Sequence[str], barred: Set[str]) -> Decision:
+    ids = pool.snapshot.ids
+    return Decision(
+        snapshot=pool.snapshot.digest,
+        seed=seed,
+        key=key,
+        seen=tuple(name for name in seen if name in ids),
+        barred=tuple(sorted(barred & ids)),
+    )

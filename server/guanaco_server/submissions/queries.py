@@ -85,6 +85,31 @@ async def count_users(session: AsyncSession, reward: str, *statuses: Status) -> 
     return await session.scalar(statement) or 0
 
 
+Version = tuple[Status, int, datetime]
+
+
+def version_of(row: SubmissionRow) -> Version:
+    """Another one after every change of a published submission."""
+    return Status(row.status), row.run, row.updated_at
+
+
+async def versions(
+    session: AsyncSession, *statuses: Status, kind: SubmissionKind
+) -> dict[str, Version]:
+    rows = await session.execute(
+        select(
+            SubmissionRow.id, SubmissionRow.status, SubmissionRow.run, SubmissionRow.updated_at
+        ).where(SubmissionRow.status.in_(statuses), SubmissionRow.kind == kind)
+    )
+    return {submission_id: (status, run, at) for submission_id, status, run, at in rows}
+
+
+async def by_ids(session: AsyncSession, ids: Sequence[str]) -> Sequence[SubmissionRow]:
+    if not ids:
+        return ()
+    return (await session.scalars(select(SubmissionRow).where(SubmissionRow.id.in_(ids)))).all()
+
+
 async def count_by_status(session: AsyncSession) -> dict[Status, int]:
     statement = select(SubmissionRow.status, func.count()).group_by(SubmissionRow.status)
     return {status: count for status, count in await session.execute(statement)}

@@ -56,6 +56,7 @@ class ServingSubmission:
     created_at: datetime
     reward: str | None = None
     reward_formatter: Prompt | None = None
+    parameter_count: int | None = None
 
 
 class SubmissionService:
@@ -71,6 +72,7 @@ class SubmissionService:
         self._clock = clock
         self._changes = changes
         self._deployments = deployments
+        self._serving: dict[str, tuple[queries.Version, ServingSubmission]] = {}
         self.recipes = RecipeService(database, clock, deployments)
         self.rewards = RewardService(database, default_reward)
 
@@ -98,10 +100,19 @@ class SubmissionService:
             return [read_submission(row) for row in rows]
 
     async def list_serving(self) -> list[ServingSubmission]:
-        """The chat models; ``rewards`` lists the others."""
+        """The chat models; ``rewards`` lists the others. Every second by every gateway, so what has not changed since the last time is not read again."""
         async with self._database.read() as session:
-            rows = await queries.with_status(session, *SERVED, kind=SubmissionKind.CHAT)
-            return [_serving(row) for row in rows]
+            versions = await queries.versions(session, *SERVED, kind=SubmissionKind.CHAT)
+            known = self._serving
+            stale = [
+                name
+                for name, version in versions.items()
+                if name not in known or known[name][0] != version
+            ]
+            rows = await queries.by_ids(session, stale)
+        fresh = {row.id: (queries.version_of(row), _serving(row)) for row in rows}
+        self._serving = {name: fresh.get(name) or known[name] for name in versions}
+        return [serving for _, serving in self._serving.values()]
 
     async def owners(self) -> dict[str, Ownership]:
         """Of all submissions that are served or on their way there."""
@@ -285,4 +296,5 @@ def _serving(row: SubmissionRow) -> ServingSubmission:
         created_at=row.created_at,
         reward=row.reward,
         reward_formatter=row.reward_formatter,
+        parameter_count=row.parameter_count,
     )

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from guanaco.submissions import StressReport
+from guanaco_server.database.database import Database
+from guanaco_server.deployments import queries
 
 VLLM_MAX_NUM_SEQS = 256  # vLLM 0.32's own default
 LEAST_CAPACITY = 8
@@ -37,3 +39,20 @@ def capacity(shown: int | None, engine_args: Sequence[str]) -> int:
     """Of one replica."""
     most = max_num_seqs(engine_args)
     return most if shown is None else min(shown, most)
+
+
+class CapacityReader:
+    """Over all replicas, of what is ready; a submission that was never measured has none."""
+
+    def __init__(self, database: Database, engine_args: Sequence[str]) -> None:
+        self._database = database
+        self._engine_args = engine_args
+
+    async def read(self) -> dict[str, int]:
+        async with self._database.read() as session:
+            rows = await queries.capacities(session)
+        return {
+            submission_id: replicas * capacity(shown, self._engine_args)
+            for submission_id, replicas, shown in rows
+            if shown is not None
+        }

@@ -6,8 +6,8 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import postgresql
 
-revision = "0016"
-down_revision = "0007"
+revision = "0012"
+down_revision = "0011"
 
 JSON = sa.JSON().with_variant(postgresql.JSONB(), "postgresql")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0012"
-down_revision = "0007"
+revision = "0010"
+down_revision = "0009"
 
 NUMBER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 

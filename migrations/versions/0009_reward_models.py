@@ -6,8 +6,8 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import postgresql
 
-revision = "0011"
-down_revision = "0007"
+revision = "0009"
+down_revision = "0008"
 
 JSON = sa.JSON().with_variant(postgresql.JSONB(), "postgresql")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0015"
-down_revision = "0007"
+revision = "0011"
+down_revision = "0010"
 
 MOMENT = sa.DateTime(timezone=True)
 

@@ -1,0 +1,138 @@
+"""A/B experiments: variants of model, prompt template or parameters, and what came of them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from guanaco.forms import Slug
+from guanaco.prompts import PromptFormatter
+from guanaco.submissions import StoppingWord
+
+
+class ParamChanges(BaseModel):
+    """Generation parameters in place of the submission's own; token budgets only within them."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    top_k: int | None = Field(default=None, ge=0, le=1_000)
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    repetition_penalty: float | None = Field(default=None, gt=0, le=2)
+    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
+    stopping_words: list[StoppingWord] | None = Field(default=None, max_length=16)
+    max_input_tokens: int | None = Field(default=None, ge=16, le=131_072)
+    max_output_tokens: int | None = Field(default=None, ge=1, le=4_096)
+    best_of: int | None = Field(default=None, ge=1, le=16)
+
+
+class Overrides(BaseModel):
+    """What a conversation has in place of its submission's own; None leaves it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    formatter: PromptFormatter | None = None
+    params: ParamChanges | None = None
+
+
+class Variant(Overrides):
+    name: Slug
+    share: float = Field(
+        default=1.0,
+        gt=0,
+        le=1_000,
+        allow_inf_nan=False,
+        description="How many of the experiment's users get it, relative to the others' shares.",
+    )
+    model: str | None = Field(
+        default=None,
+        max_length=128,
+        description="The submission that it talks to; what the competition's rule says otherwise.",
+    )
+
+
+class ExperimentRequest(BaseModel):
+    """The first variant is the one that the others are compared with."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: Slug
+    competition: Slug | None = Field(
+        default=None, description="Whose conversations take part; those of all otherwise."
+    )
+    users_from: float = Field(
+        default=0.0, ge=0, lt=1, description="Where its part of all users begins."
+    )
+    users_to: float = Field(default=1.0, gt=0, le=1, description="And where it ends.")
+    variants: tuple[Variant, ...] = Field(min_length=2, max_length=8)
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        if self.users_from >= self.users_to:
+            raise ValueError("users_to must be greater than users_from.")
+        names = [variant.name for variant in self.variants]
+        if len(set(names)) < len(names):
+            raise ValueError("Each variant must have a name of its own.")
+        return self
+
+    def overlaps(self, other: ExperimentRequest) -> bool:
+        """Whether a conversation could be in both."""
+        is_apart = self.competition and other.competition and self.competition != other.competition
+        return (
+            not is_apart and self.users_from < other.users_to and other.users_from < self.users_to
+        )
+
+
+class ExperimentState(StrEnum):
+    """A draft may be changed; what has run stays as it is, and may run again."""
+
+    DRAFT = "draft"
+    RUNNING = "running"
+    STOPPED = "stopped"
+
+
+class Experiment(ExperimentRequest):
+    state: ExperimentState
+    created_at: datetime
+    started_at: datetime | None = Field(description="The first time.")
+    stopped_at: datetime | None = Field(description="The last time.")
+
+
+class Estimate(BaseModel):
+    """With its 95 % interval; without one where there is too little to say."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+class VariantResults(BaseModel):
+    """The user is the unit: of a user's ratings the latest counts, of lengths and times the user's mean."""
+
+    variant: str
+    users: int
+    conversations: int
+    thumbs_up: int
+    thumbs_down: int
+    thumbs_up_ratio: Estimate | None = Field(description="Wilson's interval.")
+    thumbs_up_difference: Estimate | None = Field(
+        description="Less the first variant's ratio, with Newcombe's interval."
+    )
+    conversation_length: Estimate | None = Field(
+        description="Messages not deleted, both sides; mean over users, with Student's interval."
+    )
+    reply_ms: Estimate | None = Field(
+        description="Median over users of a whole reply's time, with the interval of its order statistics."
+    )
+
+
+class ExperimentResults(BaseModel):
+    experiment: str
+    state: ExperimentState
+    at: datetime
+    variants: list[VariantResults]

@@ -1,0 +1,47 @@
+"""Every query on experiments and exposures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import Subquery, func, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from guanaco_server.experiments.tables import ExperimentRow, ExposureRow
+
+
+async def by_name(session: AsyncSession, name: str) -> ExperimentRow | None:
+    return await session.get(ExperimentRow, name)
+
+
+async def all_rows(session: AsyncSession) -> Sequence[ExperimentRow]:
+    return (
+        await session.scalars(
+            select(ExperimentRow).order_by(ExperimentRow.created_at, ExperimentRow.name)
+        )
+    ).all()
+
+
+async def locked(session: AsyncSession) -> dict[str, ExperimentRow]:
+    """All of them; until the transaction ends nobody else gets them so."""
+    statement = select(ExperimentRow).order_by(ExperimentRow.name).with_for_update()
+    return {row.name: row for row in await session.scalars(statement)}
+
+
+def groups(experiment: str) -> Subquery:
+    """For other rooms to count by: ``conversation_id``, ``variant`` and ``unit`` of its conversations."""
+    return (
+        select(ExposureRow.conversation_id, ExposureRow.variant, ExposureRow.unit)
+        .where(ExposureRow.experiment == experiment)
+        .subquery()
+    )
+
+
+async def sizes(session: AsyncSession, experiment: str) -> dict[str, tuple[int, int]]:
+    """Users and conversations, by variant."""
+    rows = await session.execute(
+        select(ExposureRow.variant, func.count(ExposureRow.unit.distinct()), func.count())
+        .where(ExposureRow.experiment == experiment)
+        .group_by(ExposureRow.variant)
+    )
+    return {variant: (users, conversations) for variant, users, conversations in rows}

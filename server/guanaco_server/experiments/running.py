@@ -1,0 +1,105 @@
+"""Experiments as conversations meet them: in memory, as of a second ago at most."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from guanaco.experiments import ExperimentRequest, ExperimentState, Overrides, Variant
+from guanaco_server.background import Background
+from guanaco_server.database.database import Database
+from guanaco_server.experiments import queries
+from guanaco_server.experiments.tables import ExposureRow
+from guanaco_server.experiments.variants import is_in_part, models_of, unit_of, variant_of
+from guanaco_server.routing.service import RoutingService
+
+REFRESH_S = 1.0
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Exposure:
+    experiment: str
+    variant: Variant
+    unit: str
+
+
+class RunningExperiments:
+    def __init__(self, database: Database, routing: RoutingService) -> None:
+        self._database = database
+        self._routing = routing
+        self._running: dict[str, ExperimentRequest] = {}
+        self._variants: dict[tuple[str, str], Variant] = {}
+        self._background = Background("running experiments")
+
+    async def start(self) -> None:
+        await self.refresh()
+        self._background.start(self._keep_fresh())
+
+    async def stop(self) -> None:
+        await self._background.stop()
+
+    async def refresh(self) -> None:
+        async with self._database.read() as session:
+            rows = await queries.all_rows(session)
+        self._running = {
+            row.name: row.rules for row in rows if row.state is ExperimentState.RUNNING
+        }
+        self._variants = {
+            (row.name, variant.name): variant
+            for row in rows
+            if row.state is not ExperimentState.DRAFT
+            for variant in row.rules.variants
+        }
+
+    def enter(self, account_id: str, user_id: str, competition_id: str) -> Exposure | None:
+        """The one experiment in which a new conversation of this user takes part, if any.
+
+        While one of its models can take no conversation, an experiment takes none in any variant: its variants
+        have to have the same users at the same times.
+        """
+        if not self._running:
+            return None
+        unit = unit_of(account_id, user_id)
+        for experiment in self._running.values():
+            if (
+                experiment.competition in (None, competition_id)
+                and is_in_part(experiment, unit)
+                and all(map(self._routing.can_take, models_of(experiment)))
+            ):
+                return Exposure(experiment.name, variant_of(experiment, unit), unit)
+        return None
+
+    def expose(
+        self, session: AsyncSession, exposure: Exposure, conversation_id: str, now: datetime
+    ) -> None:
+        """Within the caller's transaction, after the conversation's own row."""
+        session.add(
+            ExposureRow(
+                conversation_id=conversation_id,
+                experiment=exposure.experiment,
+                variant=exposure.variant.name,
+                unit=exposure.unit,
+                created_at=now,
+            )
+        )
+
+    async def overrides(self, experiment: str, variant: str) -> Overrides:
+        """Of a conversation that takes part, also when the experiment has stopped."""
+        if (experiment, variant) not in self._variants:  # another process started it just now
+            await self.refresh()
+        return self._variants[experiment, variant]
+
+    async def _keep_fresh(self) -> None:
+        while True:
+            await asyncio.sleep(REFRESH_S)
+            try:
+                await self.refresh()
+            except (DBAPIError, OSError) as error:
+                logger.warning("the experiments stay as they were: %s", error)

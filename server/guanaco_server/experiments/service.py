@@ -1,0 +1,248 @@
+"""Experiments, as admins make, start and stop them, and what came of them.
+
+draft → running ⇄ stopped      its variants and users may change only before it first runs
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+from typing import Protocol
+
+from sqlalchemy import Subquery
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from guanaco.errors import ExperimentConflict, ExperimentNotFound
+from guanaco.experiments import (
+    Estimate,
+    Experiment,
+    ExperimentRequest,
+    ExperimentResults,
+    ExperimentState,
+    VariantResults,
+)
+from guanaco_server.accounts.service import Account
+from guanaco_server.clock import Clock
+from guanaco_server.competitions.service import CompetitionService
+from guanaco_server.database.database import Database
+from guanaco_server.experiments import queries
+from guanaco_server.experiments.running import RunningExperiments
+from guanaco_server.experiments.tables import ExperimentRow
+from guanaco_server.experiments.variants import models_of
+from guanaco_server.intervals import (
+    mean_interval,
+    median_interval,
+    newcombe_interval,
+    wilson_interval,
+)
+from guanaco_server.submissions.service import SubmissionService
+
+
+class Votes(Protocol):
+    @property
+    def up(self) -> int: ...
+
+    @property
+    def down(self) -> int: ...
+
+
+ByVariant = Callable[[AsyncSession, Subquery], Awaitable[Mapping[str, Sequence[float]]]]
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """What the rooms above count, by variant; the subquery has ``conversation_id``, ``variant`` and ``unit``.
+
+    ``votes`` has one of each unit, the others a mean of each unit.
+    """
+
+    votes: Callable[[AsyncSession, Subquery], Awaitable[Mapping[str, Votes]]]
+    lengths: ByVariant
+    reply_ms: ByVariant
+
+
+class ExperimentService:
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        submissions: SubmissionService,
+        competitions: CompetitionService,
+        running: RunningExperiments,
+        outcomes: Outcomes,
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self._submissions = submissions
+        self._competitions = competitions
+        self._running = running
+        self._outcomes = outcomes
+
+    async def list_all(self) -> list[Experiment]:
+        """In the order in which they were made."""
+        async with self._database.read() as session:
+            return [_read(row) for row in await queries.all_rows(session)]
+
+    async def find(self, name: str) -> Experiment:
+        async with self._database.read() as session:
+            return _read(await _existing(session, name))
+
+    async def create(self, account: Account, request: ExperimentRequest) -> Experiment:
+        """A draft; ExperimentConflict where the name is taken, also when two race for it."""
+        await self._check(account, request)
+        row = ExperimentRow(
+            name=request.name,
+            rules=request,
+            state=ExperimentState.DRAFT,
+            created_at=self._clock.now(),
+        )
+        try:
+            async with self._database.write() as session:
+                session.add(row)
+        except IntegrityError:
+            raise ExperimentConflict(
+                f"There is an experiment {request.name} already.", hint="Choose another name."
+            ) from None
+        return _read(row)
+
+    async def change(self, account: Account, name: str, request: ExperimentRequest) -> Experiment:
+        """Another definition for a draft; ExperimentConflict once it has run."""
+        await self._check(account, request)
+        async with self._database.write() as session:
+            row = (await queries.locked(session)).get(name)
+            if row is None:
+                raise ExperimentNotFound(name)
+            if row.state is not ExperimentState.DRAFT:
+                raise ExperimentConflict(
+                    f"{name} has run, so it stays as it is.",
+                    hint="Make another experiment, with a name of its own.",
+                )
+            if request.name != name:
+                raise ExperimentConflict(f"{name} cannot be renamed to {request.name}.")
+            row.rules = request
+            return _read(row)
+
+    async def start(self, name: str) -> Experiment:
+        """From now on, and within a second in every process; ExperimentConflict where another has some of its users."""
+        async with self._database.write() as session:
+            rows = await queries.locked(session)
+            row = rows.get(name)
+            if row is None:
+                raise ExperimentNotFound(name)
+            for other in rows.values():
+                if other is not row and other.state is ExperimentState.RUNNING:
+                    _require_apart(row.rules, other.rules)
+            row.state = ExperimentState.RUNNING
+            row.started_at = row.started_at or self._clock.now()
+        await self._running.refresh()
+        return _read(row)
+
+    async def stop(self, name: str) -> Experiment:
+        """No new conversations; the open ones keep their variant."""
+        async with self._database.write() as session:
+            row = (await queries.locked(session)).get(name)
+            if row is None:
+                raise ExperimentNotFound(name)
+            if row.state is ExperimentState.DRAFT:
+                raise ExperimentConflict(f"{name} does not run.")
+            if row.state is ExperimentState.RUNNING:
+                row.state, row.stopped_at = ExperimentState.STOPPED, self._clock.now()
+        await self._running.refresh()
+        return _read(row)
+
+    async def results(self, name: str) -> ExperimentResults:
+        """Of all times that it ran."""
+        groups = queries.groups(name)
+        async with self._database.read() as session:
+            row = await _existing(session, name)
+            found = _Found(
+                sizes=await queries.sizes(session, name),
+                votes=await self._outcomes.votes(session, groups),
+                lengths=await self._outcomes.lengths(session, groups),
+                reply_ms=await self._outcomes.reply_ms(session, groups),
+            )
+        names = [variant.name for variant in row.rules.variants]
+        return ExperimentResults(
+            experiment=name,
+            state=row.state,
+            at=self._clock.now(),
+            variants=[_results(each, names[0], found) for each in names],
+        )
+
+    async def _check(self, account: Account, request: ExperimentRequest) -> None:
+        """What it names is there."""
+        if request.competition is not None:
+            await self._competitions.find(request.competition)
+        for model in models_of(request):
+            await self._submissions.require_visible(account, model)
+
+
+@dataclass(frozen=True)
+class _Found:
+    sizes: Mapping[str, tuple[int, int]]
+    votes: Mapping[str, Votes]
+    lengths: Mapping[str, Sequence[float]]
+    reply_ms: Mapping[str, Sequence[float]]
+
+    def tally(self, variant: str) -> tuple[int, int]:
+        """Thumbs up, and votes in all."""
+        votes = self.votes.get(variant)
+        return (votes.up, votes.up + votes.down) if votes else (0, 0)
+
+
+def _results(variant: str, first: str, found: _Found) -> VariantResults:
+    users, conversations = found.sizes.get(variant, (0, 0))
+    up, total = found.tally(variant)
+    lengths, times = found.lengths.get(variant, ()), found.reply_ms.get(variant, ())
+    return VariantResults(
+        variant=variant,
+        users=users,
+        conversations=conversations,
+        thumbs_up=up,
+        thumbs_down=total - up,
+        thumbs_up_ratio=_estimate(up / total, wilson_interval(up, total)) if total else None,
+        thumbs_up_difference=_difference(variant, first, found),
+        conversation_length=_estimate(fmean(lengths), mean_interval(lengths)) if lengths else None,
+        reply_ms=_estimate(median(times), median_interval(times)) if times else None,
+    )
+
+
+def _difference(variant: str, first: str, found: _Found) -> Estimate | None:
+    ours, theirs = found.tally(variant), found.tally(first)
+    if variant == first or not ours[1] or not theirs[1]:
+        return None
+    return _estimate(ours[0] / ours[1] - theirs[0] / theirs[1], newcombe_interval(ours, theirs))
+
+
+def _estimate(value: float, interval: tuple[float, float] | None) -> Estimate:
+    low, high = interval or (None, None)
+    return Estimate(value=value, low=low, high=high)
+
+
+def _require_apart(wanted: ExperimentRequest, other: ExperimentRequest) -> None:
+    if wanted.overlaps(other):
+        where = other.competition or "every competition"
+        raise ExperimentConflict(
+            f"{other.name} runs with the users from {other.users_from:g} to {other.users_to:g} of {where},"
+            f" and {wanted.name} wants some of them: two experiments at once would blur each other.",
+            hint=f"Stop {other.name} first, or choose users_from and users_to beside its own.",
+        )
+
+
+async def _existing(session: AsyncSession, name: str) -> ExperimentRow:
+    row = await queries.by_name(session, name)
+    if row is None:
+        raise ExperimentNotFound(name)
+    return row
+
+
+def _read(row: ExperimentRow) -> Experiment:
+    return Experiment(
+        state=row.state,
+        created_at=row.created_at,
+        started_at=row.started_at,
+        stopped_at=row.stopped_at,
+        **dict(row.rules),
+    )

@@ -1,0 +1,54 @@
+"""Who is in which variant, and what a variant changes: pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from hashlib import sha256
+from itertools import accumulate
+
+from guanaco.experiments import ExperimentRequest, Overrides, Variant
+from guanaco_server.submissions.service import ServingSubmission
+
+ALL_EXPERIMENTS = "users"  # the salt by which users are parted among experiments
+
+
+def unit_of(account_id: str, user_id: str) -> str:
+    """The user, under this account: the same in every experiment."""
+    return sha256(f"{account_id}\n{user_id}".encode()).hexdigest()[:32]
+
+
+def is_in_part(experiment: ExperimentRequest, unit: str) -> bool:
+    """Experiments share one order of the users, so that parts that do not overlap have no user in common."""
+    return experiment.users_from <= _place(ALL_EXPERIMENTS, unit) < experiment.users_to
+
+
+def variant_of(experiment: ExperimentRequest, unit: str) -> Variant:
+    """Salted by the experiment's name: who was together in one experiment is not so in the next."""
+    variants = experiment.variants
+    bounds = list(accumulate(variant.share for variant in variants))
+    place = _place(f"variant {experiment.name}", unit) * bounds[-1]
+    return next(
+        (one for one, bound in zip(variants, bounds, strict=True) if place < bound), variants[-1]
+    )
+
+
+def apply_variant(serving: ServingSubmission, overrides: Overrides) -> ServingSubmission:
+    """The submission as this conversation has it; token budgets never grow, for its server was sized for them."""
+    params = serving.params
+    if overrides.params is not None:
+        changes = overrides.params.model_dump(exclude_none=True)
+        for budget in ("max_input_tokens", "max_output_tokens"):
+            if budget in changes:
+                changes[budget] = min(changes[budget], getattr(params, budget))
+        params = params.model_copy(update=changes)
+    return replace(serving, params=params, formatter=overrides.formatter or serving.formatter)
+
+
+def models_of(experiment: ExperimentRequest) -> Sequence[str]:
+    return [variant.model for variant in experiment.variants if variant.model is not None]
+
+
+def _place(salt: str, unit: str) -> float:
+    """In [0, 1), uniform over units."""
+    return int.from_bytes(sha256(f"{salt}\n{unit}".encode()).digest()[:6]) / 2**48

@@ -1,0 +1,258 @@
+"""Which submission a new conversation gets, over HTTP and on both databases."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from datetime import timedelta
+from typing import Any
+
+import httpx
+import pytest
+
+from guanaco.accounts import Role
+from guanaco_server.chat.queries import by_id
+from guanaco_server.database.database import Database
+from guanaco_server.deployments.memory_server import Script
+from guanaco_server.deployments.service import Deployment
+from guanaco_server.submissions.tables import SubmissionRow
+from tests.fixtures.world import BOT, World, eventually
+
+NAMES = ("old_v1", "mid_v1", "new_v1")
+
+
+class Assigning(World):
+    async def publish_all(self, *names: str) -> None:
+        developer = await self.account(Role.DEVELOPER, "ada")
+        for name in names:
+            await self.publish(developer, name)
+
+    async def limit(self, submission_id: str, capacity: int, replicas: int = 1) -> None:
+        """What its stress check showed a replica to hold."""
+        await self.deployments.wish(Deployment(submission_id, 1, "a" * 64, 1_088))
+        await self.deployments.mark_ready(submission_id, f"memory://{submission_id}")
+        await self.deployments.note(submission_id, capacity=capacity, applied_replicas=replicas)
+        await self.routing.refresh()
+
+    async def rule(self, competition: str = "open", **rules: Any) -> None:
+        body = {
+            "name": "A competition",
+            "starts_at": (self.clock.now() - timedelta(days=1)).isoformat(),
+            **rules,
+        }
+        admin = await self.http(Role.ADMIN)
+        answer = await admin.put(f"/competitions/{competition}", json=body)
+        assert answer.status_code == 200, answer.text
+
+    async def begin(
+        self, http: httpx.AsyncClient, user_id: str, competition: str = "open"
+    ) -> tuple[str, str]:
+        """A new conversation and its submission."""
+        body = {
+            "user_id": user_id,
+            "bot": BOT.model_dump(),
+            "consent": True,
+            "competition": competition,
+        }
+        answer = await http.post("/conversations", json=body)
+        assert answer.status_code == 201, answer.text
+        self.clock.advance(1)
+        return answer.json()["conversation_id"], answer.json()["submission_id"]
+
+
+@pytest.fixture
+async def world(database: Database) -> Assigning:
+    world = Assigning(database)
+    await world.publish_all(*NAMES)
+    return world
+
+
+async def test_without_a_submission_there_is_nothing_to_assign(database: Database) -> None:
+    http = await World(database).http(Role.BACKEND)
+    nobody = await http.get("/assignment")
+    assert (nobody.status_code, nobody.json()["error"]) == (503, "no_model_available")
+
+
+async def test_the_newest_has_its_ratings_first_then_the_next(world: Assigning) -> None:
+    await world.rule(assignment={"kind": "newest", "newest_until": 2})
+    http = await world.http(Role.BACKEND)
+    given = []
+    for number in range(7):
+        conversation, submission = await world.begin(http, f"user-{number}")
+        await http.post(f"/conversations/{conversation}/feedback", json={"thumbs_up": True})
+        await world.routing.refresh()
+        given.append(submission)
+    newest_first = ["new_v1", "new_v1", "mid_v1", "mid_v1", "old_v1", "old_v1", "new_v1"]
+    assert given == newest_first
+
+
+async def test_a_user_has_each_once_and_then_the_one_of_longest_ago(world: Assigning) -> None:
+    http = await world.http(Role.BACKEND)
+    given = [(await world.begin(http, "sam"))[1] for _ in range(5)]
+    assert given == ["new_v1", "mid_v1", "old_v1", "new_v1", "mid_v1"]
+    assert (await world.begin(http, "kim"))[1] == "new_v1"
+    other_app = await world.http(Role.BACKEND, "another-app")
+    assert (await world.begin(other_app, "sam"))[1] == "new_v1", "another's user of the same name"
+
+
+async def test_the_bare_assignment_leaves_out_what_the_user_had(world: Assigning) -> None:
+    http = await world.http(Role.BACKEND)
+    await world.begin(http, "sam")
+    asked = await http.get("/assignment", params={"user_id": "sam"})
+    assert asked.json() == {"submission_id": "mid_v1"}
+    assert (await http.get("/assignment")).json() == {"submission_id": "new_v1"}
+    for params, code in (
+        ({"competition": "none"}, "competition_not_found"),
+        ({"competition": "No Slug"}, "invalid_input"),
+        ({"user_id": "x" * 129}, "invalid_input"),
+    ):
+        assert (await http.get("/assignment", params=params)).json()["error"] == code
+
+
+async def test_each_competition_has_its_own_rule_and_entries(world: Assigning) -> None:
+    await world.rule(
+        "pinned", assignment={"kind": "uniform", "weights": {"new_v1": 0, "mid_v1": 0}}
+    )
+    await world.rule("small", entry={"max_parameters": 1_000})
+    await world.rule("one-each", entry={"per_developer": 1})
+    async with world.database.write() as session:
+        row = await session.get(SubmissionRow, "mid_v1")
+        assert row is not None
+        row.parameter_count, row.updated_at = 1_000, world.clock.now()
+        late = row.created_at
+    await world.rule("late", starts_at=late.isoformat(), entry={"submitted_within": True})
+    await world.publish(await world.account(Role.DEVELOPER, "bob"), "bob_v1")
+    http = await world.http(Role.BACKEND)
+    for competition, entries in (
+        ("pinned", {"old_v1", "bob_v1"}),
+        ("small", {"mid_v1"}),
+        ("one-each", {"new_v1", "bob_v1"}),
+        ("late", {"mid_v1", "new_v1", "bob_v1"}),
+    ):
+        given = [await world.begin(http, "sam", competition) for _ in range(4)]
+        assert {submission for _, submission in given} == entries
+
+
+async def test_a_rule_holds_at_once_when_it_is_changed(world: Assigning) -> None:
+    http = await world.http(Role.BACKEND)
+    assert (await world.begin(http, "a"))[1] == "new_v1"
+    await world.rule(assignment={"weights": {"new_v1": 0, "mid_v1": 0}})
+    assert (await world.begin(http, "b"))[1] == "old_v1"
+
+
+async def test_weights_are_held_to_limits(world: Assigning) -> None:
+    admin = await world.http(Role.ADMIN)
+    for weight in (-1, 1_001):
+        body = {
+            "name": "x",
+            "starts_at": world.clock.now().isoformat(),
+            "assignment": {"weights": {"new_v1": weight}},
+        }
+        answer = await admin.put("/competitions/x", json=body)
+        assert (answer.status_code, answer.json()["error"]) == (422, "invalid_input")
+
+
+async def test_the_adaptive_rule_gives_new_ones_their_share(world: Assigning) -> None:
+    await world.rule(assignment={"kind": "adaptive", "recency_floor": 1.0, "newest_until": 1})
+    http = await world.http(Role.BACKEND)
+    for user, submission in (("a", "new_v1"), ("b", "mid_v1")):
+        while (begun := await world.begin(http, user))[1] != submission:
+            pass
+        await http.post(f"/conversations/{begun[0]}/feedback", json={"thumbs_up": True})
+    await world.routing.refresh()
+    given = Counter([(await world.begin(http, f"user-{n}"))[1] for n in range(8)])
+    assert given == {"old_v1": 8}, "the only one without a rating"
+
+
+async def test_no_submission_gets_more_conversations_than_it_can_hold(world: Assigning) -> None:
+    await world.limit("new_v1", 1, replicas=2)
+    await world.limit("mid_v1", 1)
+    await world.limit("old_v1", 1)
+    http = await world.http(Role.BACKEND)
+    bodies = [
+        {"user_id": f"u{number}", "bot": BOT.model_dump(), "consent": True} for number in range(6)
+    ]
+    answers = await asyncio.gather(*(http.post("/conversations", json=body) for body in bodies))
+    opened = Counter(a.json()["submission_id"] for a in answers if a.status_code == 201)
+    assert opened == {"new_v1": 2, "mid_v1": 1, "old_v1": 1}
+    refused = [answer for answer in answers if answer.status_code == 503]
+    assert len(refused) == 2
+    assert "as many conversations as it can hold" in refused[0].json()["detail"]
+    assert int(refused[0].headers["Retry-After"]) >= 1
+
+    await world.routing.refresh()
+    assert (await http.get("/assignment")).status_code == 503, "the database counts the same"
+    world.clock.advance(31)
+    await world.routing.refresh()
+    assert (await http.get("/assignment")).json() == {"submission_id": "new_v1"}
+
+
+async def test_what_another_process_assigned_counts_with_the_next_look(world: Assigning) -> None:
+    await world.limit("new_v1", 1)
+    http = await world.http(Role.BACKEND)
+    await world.begin(http, "a")
+    other = Assigning(world.database)
+    other.clock.at = world.clock.at
+    for name in NAMES:
+        other.deployments.note_endpoint(name, f"memory://{name}")
+    await other.routing.refresh()
+    assert (await other.begin(await other.http(Role.BACKEND), "b"))[1] == "mid_v1"
+
+
+async def test_a_reply_being_written_takes_room_however_old_its_conversation(
+    database: Database,
+) -> None:
+    world = Assigning(database, Script(delay_s=0.2))
+    await world.publish_all("only_v1")
+    await world.limit("only_v1", 1)
+    http = await world.http(Role.BACKEND)
+    conversation, _ = await world.begin(http, "a")
+    world.clock.advance(60)
+    reply = asyncio.create_task(
+        http.post(f"/conversations/{conversation}/messages", json={"content": "Hi"})
+    )
+
+    async def is_writing() -> bool:
+        return bool(await world.conversations.open_streams())
+
+    await eventually(is_writing)
+    await world.routing.refresh()
+    assert (await http.get("/assignment")).status_code == 503
+    assert (await reply).status_code == 200
+    await world.routing.refresh()
+    assert (await http.get("/assignment")).status_code == 200
+
+
+async def test_what_loses_its_server_is_passed_over_before_the_next_look(world: Assigning) -> None:
+    world.deployments.note_endpoint("new_v1", None)
+    http = await world.http(Role.BACKEND)
+    assert (await http.get("/assignment")).json() == {"submission_id": "mid_v1"}
+
+
+@pytest.mark.parametrize("kind", ["newest", "uniform", "adaptive"])
+async def test_with_a_seed_every_assignment_can_be_made_again(world: Assigning, kind: str) -> None:
+    await world.rule(assignment={"kind": kind, "seed": 7, "newest_until": 3})
+    await world.limit("mid_v1", 4)
+    http = await world.http(Role.BACKEND)
+    given: dict[str, str] = {}
+    for number in range(12):
+        conversation, submission = await world.begin(http, f"user-{number % 5}")
+        given[conversation] = submission
+        await http.post(f"/conversations/{conversation}/feedback", json={"thumbs_up": True})
+        if number % 3 == 0:
+            await world.routing.refresh()
+    later = Assigning(world.database)  # another process, which knows nothing but the database
+    async with world.database.read() as session:
+        for conversation, submission in given.items():
+            row = await by_id(session, conversation)
+            assert row is not None
+            assert row.decision is not None
+            assert await later.routing.replay(session, row.decision) == submission
+
+
+async def test_without_a_seed_nothing_is_recorded_of_a_decision(world: Assigning) -> None:
+    conversation, _ = await world.begin(await world.http(Role.BACKEND), "a")
+    async with world.database.read() as session:
+        row = await by_id(session, conversation)
+    assert row is not None
+    assert row.decision is None
