@@ -63,7 +63,11 @@ def include_routes(app: FastAPI, platform: Platform) -> None:
         chat_api.router(platform.conversations, platform.replies, platform.previews, auth)
     )
     app.include_router(feedback_api.router(platform.feedback, auth))
-    app.include_router(leaderboard_api.router(platform.leaderboard, auth))
+    app.include_router(
+        leaderboard_api.router(
+            platform.leaderboard, platform.scores.audit, platform.scores.seasons, auth
+        )
+    )
 
     include_operations(app, platform)
 

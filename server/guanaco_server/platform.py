@@ -40,7 +40,7 @@ from guanaco_server.deployments.vllm_server import VllmServer
 from guanaco_server.feedback.pseudonyms import Pseudonyms
 from guanaco_server.feedback.service import FeedbackService
 from guanaco_server.health import Health
-from guanaco_server.leaderboard.service import LeaderboardService
+from guanaco_server.leaderboard.scores import Scores
 from guanaco_server.observability.census import Census, Counts
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.prompts.tokenizers import TokenizerCache
@@ -132,10 +132,10 @@ class Platform:
             self.conversations,
             Pseudonyms(wiring.pseudonym_key(settings, data_dir)),
             self.metrics,
+            settings.ratings_per_minute,
         )
-        self.leaderboard = LeaderboardService(
-            self.database, clock, self.submissions, self.conversations, self.feedback
-        )
+        self.scores = Scores(self.database, clock, self.submissions, self.competitions)
+        self.leaderboard = self.scores.leaderboard
 
         self._collector = ArtifactCollector(
             self.database,
@@ -280,7 +280,13 @@ class Platform:
     def _duties(self) -> tuple[Loop, ...]:
         """What one process does for all; the lease of a Kubernetes cluster comes first."""
         leadership = () if self._leadership is None else (self._leadership,)
-        return (*leadership, self._reconciler, self._autoscaler, self._collector)
+        return (
+            *leadership,
+            self._reconciler,
+            self._autoscaler,
+            self._collector,
+            self.scores.keeper,
+        )
 
     def _counts(self) -> Counts:
         return Counts(

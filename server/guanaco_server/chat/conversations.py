@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -12,7 +12,7 @@ from guanaco.accounts import Role
 from guanaco.chat import Conversation, ConversationOpened, ConversationRequest, Message
 from guanaco.errors import ConsentRequired, ConversationNotFound
 from guanaco_server.accounts.service import Account
-from guanaco_server.chat import queries
+from guanaco_server.chat import queries, records
 from guanaco_server.chat.tables import ConversationRow, MessageRow
 from guanaco_server.clock import Clock
 from guanaco_server.competitions.service import CompetitionService
@@ -76,15 +76,13 @@ class ConversationService:
             found[row.conversation_id].append(_read_message(row))
         return found
 
-    async def lengths(
-        self, session: AsyncSession, conversation_ids: Sequence[str]
-    ) -> dict[str, int]:
-        """Within the caller's transaction: messages not deleted, by conversation."""
-        return await queries.lengths(session, conversation_ids)
-
-    async def counts(self, session: AsyncSession) -> dict[str, int]:
-        """Within the caller's transaction: conversations, by submission."""
-        return await queries.conversation_counts(session)
+    async def rateable(
+        self, session: AsyncSession, conversation_ids: Collection[str]
+    ) -> dict[str, records.RateableConversation]:
+        """Within the caller's transaction: those that are there; none is erased, nor its competition frozen, before it ends."""
+        found = await records.rateable(session, conversation_ids)
+        await self._competitions.hold_open(session, {one.competition for one in found.values()})
+        return found
 
     async def open_streams(self) -> dict[str, int]:
         """Replies that are being written now, by submission."""

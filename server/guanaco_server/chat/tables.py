@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import ForeignKey, String, UniqueConstraint
+from sqlalchemy import ForeignKey, Index, String, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from guanaco.chat import Bot, Sender
@@ -17,6 +17,14 @@ class ConversationRow(Table):
     """``turn_token`` and ``turn_until`` are the lease of the reply being written: one at a time, freed by time if its process dies."""
 
     __tablename__ = "conversations"
+    __table_args__ = (
+        Index(
+            "ix_conversations_changed",
+            "id",
+            postgresql_where=text("message_count <> measured_count"),
+            sqlite_where=text("message_count <> measured_count"),
+        ),
+    )
 
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
     account_id: Mapped[str] = mapped_column(ForeignKey("accounts.id"), index=True)
@@ -27,6 +35,7 @@ class ConversationRow(Table):
     bot: Mapped[Bot] = mapped_column(Pydantic(Bot))
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     message_count: Mapped[int] = mapped_column(default=0)
+    measured_count: Mapped[int] = mapped_column(default=-1)  # -1: not yet, see records.py
     turn_token: Mapped[str | None] = mapped_column(String(32))
     turn_until: Mapped[datetime | None] = mapped_column(UtcDateTime, index=True)
 

@@ -2,20 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import Row, and_, case, func, or_, select
+from sqlalchemy import and_, func, or_, select
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from guanaco_server.database.database import among
 from guanaco_server.feedback.tables import FeedbackRow
 
 
-async def is_rated(session: AsyncSession, conversation_id: str) -> bool:
-    found = await session.scalar(
-        select(FeedbackRow.id).where(FeedbackRow.conversation_id == conversation_id)
+async def insert(session: AsyncSession, rows: Sequence[dict[str, Any]]) -> set[str]:
+    """Of several ratings of one conversation the first stays; the ids of those that were inserted."""
+    dialect = session.get_bind().dialect.name
+    statement = (postgresql.insert if dialect == "postgresql" else sqlite.insert)(FeedbackRow)
+    inserted = await session.execute(
+        statement.on_conflict_do_nothing(index_elements=["conversation_id"]).returning(
+            FeedbackRow.id
+        ),
+        rows,
     )
-    return found is not None
+    return set(inserted.scalars())
+
+
+async def latest_times(
+    session: AsyncSession, user_ids: Collection[str], since: datetime
+) -> dict[str, list[datetime]]:
+    """When each of these users has rated since then, oldest first."""
+    rows = await session.execute(
+        select(FeedbackRow.user_id, FeedbackRow.created_at)
+        .where(among(session, FeedbackRow.user_id, user_ids), FeedbackRow.created_at > since)
+        .order_by(FeedbackRow.created_at)
+    )
+    found: dict[str, list[datetime]] = {}
+    for user_id, at in rows:
+        found.setdefault(user_id, []).append(at)
+    return found
 
 
 async def after(
@@ -44,30 +68,3 @@ async def counts(session: AsyncSession) -> dict[str, int]:
         select(FeedbackRow.submission_id, func.count()).group_by(FeedbackRow.submission_id)
     )
     return {submission_id: count for submission_id, count in rows}
-
-
-async def votes(session: AsyncSession) -> Sequence[Row[str, int, int]]:
-    """Submission, thumbs up, thumbs down: of each user the latest rating."""
-    place = (
-        func.row_number()
-        .over(
-            partition_by=(FeedbackRow.submission_id, FeedbackRow.user_id),
-            order_by=(FeedbackRow.created_at.desc(), FeedbackRow.id.desc()),
-        )
-        .label("place")
-    )
-    latest = select(FeedbackRow.submission_id, FeedbackRow.thumbs_up, place).subquery()
-    up = func.sum(case((latest.c.thumbs_up, 1), else_=0))
-    down = func.sum(case((latest.c.thumbs_up, 0), else_=1))
-    rows = await session.execute(
-        select(latest.c.submission_id, up, down)
-        .where(latest.c.place == 1)
-        .group_by(latest.c.submission_id)
-    )
-    return rows.all()
-
-
-async def rated_conversations(session: AsyncSession) -> Sequence[Row[str, str]]:
-    """Submission and conversation of every rating."""
-    rows = await session.execute(select(FeedbackRow.submission_id, FeedbackRow.conversation_id))
-    return rows.all()

@@ -4,35 +4,25 @@ from __future__ import annotations
 
 import base64
 import binascii
-import uuid
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from guanaco.errors import AlreadyRated, InvalidInput
+from guanaco.errors import InvalidInput
 from guanaco.feedback import Feedback, FeedbackPage, FeedbackRecorded, FeedbackRequest
 from guanaco_server.accounts.service import Account
-from guanaco_server.chat.conversations import ConversationService, require_own
+from guanaco_server.chat.conversations import ConversationService
 from guanaco_server.clock import Clock
 from guanaco_server.database.database import Database
 from guanaco_server.feedback import queries
 from guanaco_server.feedback.pseudonyms import Pseudonyms
+from guanaco_server.feedback.recording import RATINGS_PER_MINUTE, RatingRecorder
 from guanaco_server.feedback.tables import FeedbackRow
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.submissions.service import SubmissionService
 
 STREAM_PAGE = 200  # ratings with their conversations, in memory at once
-
-
-@dataclass(frozen=True)
-class Votes:
-    """One vote a user."""
-
-    up: int
-    down: int
 
 
 class FeedbackService:
@@ -44,6 +34,7 @@ class FeedbackService:
         conversations: ConversationService,
         pseudonyms: Pseudonyms,
         metrics: Metrics | None = None,
+        ratings_per_minute: int = RATINGS_PER_MINUTE,
     ) -> None:
         self._database = database
         self._clock = clock
@@ -51,32 +42,15 @@ class FeedbackService:
         self._conversations = conversations
         self._pseudonyms = pseudonyms
         self._metrics = metrics or Metrics()
+        self._recorder = RatingRecorder(database, clock, conversations, ratings_per_minute)
 
     async def rate(
         self, account: Account, conversation_id: str, request: FeedbackRequest
     ) -> FeedbackRecorded:
-        """AlreadyRated the second time, also when two race."""
-        try:
-            async with self._database.write() as session:
-                conversation = await require_own(session, account, conversation_id)
-                if await queries.is_rated(session, conversation_id):
-                    raise AlreadyRated
-                row = FeedbackRow(
-                    id=f"fb_{uuid.uuid4().hex}",
-                    conversation_id=conversation_id,
-                    submission_id=conversation.submission_id,
-                    user_id=conversation.user_id,
-                    competition=conversation.competition,
-                    bot_name=conversation.bot.name,
-                    thumbs_up=request.thumbs_up,
-                    text=request.text,
-                    created_at=self._clock.now(),
-                )
-                session.add(row)
-        except IntegrityError:
-            raise AlreadyRated from None
+        """AlreadyRated the second time, also when two race; TooManyRatings when the user's last minute is full."""
+        feedback_id = await self._recorder.record(account, conversation_id, request)
         self._metrics.note_vote(request.thumbs_up)
-        return FeedbackRecorded(feedback_id=row.id)
+        return FeedbackRecorded(feedback_id=feedback_id)
 
     async def page(
         self, account: Account, submission_id: str, cursor: str | None, limit: int
@@ -96,18 +70,6 @@ class FeedbackService:
         """Ratings by submission."""
         async with self._database.read() as session:
             return await queries.counts(session)
-
-    async def votes(self, session: AsyncSession) -> dict[str, Votes]:
-        """Within the caller's transaction: the votes by submission."""
-        rows = await queries.votes(session)
-        return {submission_id: Votes(up, down) for submission_id, up, down in rows}
-
-    async def rated_conversations(self, session: AsyncSession) -> dict[str, list[str]]:
-        """Within the caller's transaction: the rated conversations by submission."""
-        found: dict[str, list[str]] = {}
-        for submission_id, conversation_id in await queries.rated_conversations(session):
-            found.setdefault(submission_id, []).append(conversation_id)
-        return found
 
     async def _stream(self, submission_id: str) -> AsyncIterator[Feedback]:
         position: tuple[datetime, str] | None = None

@@ -59,6 +59,22 @@ async def newest_first(
     return (await session.scalars(statement)).all()
 
 
+async def briefs(session: AsyncSession) -> Sequence[Row[str, str, str, str, str, Status, datetime]]:
+    """Of every submission what names it, without the rest of the row."""
+    rows = await session.execute(
+        select(
+            SubmissionRow.id,
+            SubmissionRow.account_id,
+            SubmissionRow.developer,
+            SubmissionRow.name,
+            SubmissionRow.repo,
+            SubmissionRow.status,
+            SubmissionRow.created_at,
+        )
+    )
+    return rows.all()
+
+
 async def with_status(session: AsyncSession, *statuses: Status) -> Sequence[SubmissionRow]:
     return (
         await session.scalars(select(SubmissionRow).where(SubmissionRow.status.in_(statuses)))

@@ -54,6 +54,19 @@ class ServingSubmission:
     created_at: datetime
 
 
+@dataclass(frozen=True)
+class SubmissionBrief:
+    """What names a submission, and whose it is."""
+
+    id: str
+    account_id: str
+    developer: str
+    name: str
+    repo: str
+    status: Status
+    created_at: datetime
+
+
 class SubmissionService:
     def __init__(
         self,
@@ -88,6 +101,11 @@ class SubmissionService:
     async def list_all(self) -> list[Submission]:
         async with self._database.read() as session:
             return [read_submission(row) for row in await queries.newest_first(session)]
+
+    async def briefs(self) -> list[SubmissionBrief]:
+        """Of all submissions."""
+        async with self._database.read() as session:
+            return [SubmissionBrief(*row) for row in await queries.briefs(session)]
 
     async def list_serving(self) -> list[ServingSubmission]:
         async with self._database.read() as session:
