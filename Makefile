@@ -8,7 +8,7 @@ BIN := .venv/bin
 SOURCES := guanaco cli server migrations tests benchmarks scripts/document_settings.py scripts/document_metrics.py scripts/new-migration hatch_build.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engine both demo test check format bench-journey bench-artifacts migration docs lock clean
+.PHONY: help setup engine both demo test check format bench-journey bench-artifacts bench-feedback migration docs lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,10 @@ bench-journey: both  ## what the README's figures come from (ARGS=--runs=1)
 
 bench-artifacts: both  ## the serializer's pass and the loader beside their peers (ARGS='--rounds=1 --gib=1')
 	@$(BIN)/python benchmarks/artifacts.py $(ARGS)
+
+bench-feedback: setup  ## ratings and the leaderboard with a million ratings in PostgreSQL (ARGS='--ratings=100000')
+	@scripts/setup-debian postgresql
+	@PYTHONPATH=. $(BIN)/python benchmarks/feedback.py $(ARGS)
 
 setup:  ## .venv: the platform, the CLI and the tools, as locked
 	@scripts/setup-platform

@@ -7,23 +7,18 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import and_, func, or_, select
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from guanaco_server.database.bulk import BulkInsert
 from guanaco_server.database.database import among
 from guanaco_server.feedback.tables import FeedbackRow
 
 
 async def insert(session: AsyncSession, rows: Sequence[dict[str, Any]]) -> set[str]:
     """Of several ratings of one conversation the first stays; the ids of those that were inserted."""
-    dialect = session.get_bind().dialect.name
-    statement = (postgresql.insert if dialect == "postgresql" else sqlite.insert)(FeedbackRow)
-    inserted = await session.execute(
-        statement.on_conflict_do_nothing(index_elements=["conversation_id"]).returning(
-            FeedbackRow.id
-        ),
-        rows,
-    )
+    bulk = BulkInsert(session, FeedbackRow, rows)
+    statement = bulk.statement.on_conflict_do_nothing(index_elements=["conversation_id"])
+    inserted = await session.execute(statement.returning(FeedbackRow.id), bulk.parameters)
     return set(inserted.scalars())
 
 

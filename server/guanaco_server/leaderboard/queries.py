@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import delete, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from guanaco_server.database.bulk import BulkInsert
 from guanaco_server.database.database import among
 from guanaco_server.database.tables import Table
 from guanaco_server.leaderboard.tables import (
@@ -42,15 +42,14 @@ async def put(session: AsyncSession, table: type[Table], rows: Sequence[Row]) ->
     if not rows:
         return
     keys = [column.name for column in table.__table__.primary_key]
-    dialect = session.get_bind().dialect.name
-    statement = (postgresql.insert if dialect == "postgresql" else sqlite.insert)(table)
-    others = {name: statement.excluded[name] for name in rows[0] if name not in keys}
-    await session.execute(
-        statement.on_conflict_do_update(index_elements=keys, set_=others)
+    bulk = BulkInsert(session, table, rows)
+    others = {name: bulk.statement.excluded[name] for name in rows[0] if name not in keys}
+    statement = (
+        bulk.statement.on_conflict_do_update(index_elements=keys, set_=others)
         if others
-        else statement.on_conflict_do_nothing(),
-        rows,
+        else bulk.statement.on_conflict_do_nothing()
     )
+    await session.execute(statement, bulk.parameters)
 
 
 async def add(
@@ -58,9 +57,8 @@ async def add(
 ) -> None:
     """Insert those whose primary key is not there yet."""
     if rows:
-        dialect = session.get_bind().dialect.name
-        statement = (postgresql.insert if dialect == "postgresql" else sqlite.insert)(table)
-        await session.execute(statement.on_conflict_do_nothing(), rows)
+        bulk = BulkInsert(session, table, rows)
+        await session.execute(bulk.statement.on_conflict_do_nothing(), bulk.parameters)
 
 
 async def has_recounts(session: AsyncSession) -> bool:
@@ -180,24 +178,22 @@ async def add_to_slots(session: AsyncSession, counts: dict[tuple[str, str, int],
     """Counts by (submission, competition, slot)."""
     if not counts:
         return
-    dialect = session.get_bind().dialect.name
-    statement = (postgresql.insert if dialect == "postgresql" else sqlite.insert)(RatingSlotRow)
-    await session.execute(
-        statement.on_conflict_do_update(
-            index_elements=["submission_id", "competition", "slot"],
-            set_={"ratings": RatingSlotRow.ratings + statement.excluded.ratings},
-        ),
-        [
-            {
-                "submission_id": submission,
-                "competition": competition,
-                "slot": slot,
-                "ratings": count,
-                "is_burst": False,
-            }
-            for (submission, competition, slot), count in counts.items()
-        ],
+    rows = [
+        {
+            "submission_id": submission,
+            "competition": competition,
+            "slot": slot,
+            "ratings": count,
+            "is_burst": False,
+        }
+        for (submission, competition, slot), count in counts.items()
+    ]
+    bulk = BulkInsert(session, RatingSlotRow, rows)
+    statement = bulk.statement.on_conflict_do_update(
+        index_elements=["submission_id", "competition", "slot"],
+        set_={"ratings": RatingSlotRow.ratings + bulk.statement.excluded.ratings},
     )
+    await session.execute(statement, bulk.parameters)
 
 
 async def large_slots(
