@@ -3,7 +3,7 @@
     what is new      ratings that are not counted, conversations whose messages have become more, submissions to recount
     its conversations, measured anew            ─┐
     its users' votes, counted anew              ─┼─▶ differences ─▶ the submissions' tallies
-    what conversations that are gone had added  ─┘
+    a recounted submission's parts, summed anew  ─┘
 
 Everything is counted anew from what is recorded, and the difference to what was counted before is entered. So a batch
 may be repeated, come in any order, or be cut short by a crash. A conversation that somebody is writing now is left
@@ -12,7 +12,7 @@ for the next batch, together with its rating.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -25,12 +25,20 @@ from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.database import Database
 from guanaco_server.feedback import records as feedback_records
 from guanaco_server.leaderboard import queries
-from guanaco_server.leaderboard.conversation_books import count_conversations, count_gone
+from guanaco_server.leaderboard.conversation_books import count_conversations, drop_gone
 from guanaco_server.leaderboard.flags import Owner
-from guanaco_server.leaderboard.ledger import Ledger
+from guanaco_server.leaderboard.ledger import Key, Ledger
 from guanaco_server.leaderboard.tables import CountedWindowRow, ScoreRow
-from guanaco_server.leaderboard.tally import Tally
-from guanaco_server.leaderboard.vote_books import Circumstances, Reopened, count_votes, slot_key
+from guanaco_server.leaderboard.tally import Tally, total
+from guanaco_server.leaderboard.visits import Visit
+from guanaco_server.leaderboard.vote_books import (
+    DOWN,
+    UP,
+    Circumstances,
+    Reopened,
+    count_votes,
+    slot_key,
+)
 from guanaco_server.leaderboard.votes import Window, window_of
 from guanaco_server.submissions.service import SubmissionService
 
@@ -129,7 +137,7 @@ class _Batch:
         """What is gone is taken out, and slots are as the counted ratings are."""
         reopened = Reopened()
         for submission_id in submission_ids:
-            await count_gone(self._session, submission_id, self._ledger)
+            await drop_gone(self._session, submission_id, self._ledger)
             ratings = await feedback_records.of_submission(self._session, submission_id)
             votes = await queries.votes_of_submission(self._session, submission_id)
             slots = Counter(slot_key(one) for one in ratings if one.is_counted)
@@ -141,28 +149,44 @@ class _Batch:
         return reopened
 
     async def _write_sums(self, recounts: Collection[str]) -> None:
+        """Of a submission that was recounted the sum of all that is kept, of others what was there and the differences."""
         self._session.expunge_all()
         sums = self._ledger.sums()
-        ids = {submission_id for _, submission_id in sums} | set(recounts)
+        touched = {submission_id for _, submission_id in sums} | set(recounts)
         known = {
-            (row.competition, row.submission_id): row
-            for row in await queries.scores(self._session, ids)
+            (row.competition, row.submission_id): Tally.from_json(row.tally)
+            for row in await queries.scores(self._session, touched)
         }
-        rows = []
-        for key in sums.keys() | {key for key in known if key[1] in recounts}:
-            row = known.get(key)
-            before = Tally.from_json(row.tally) if row else Tally()
-            tally = before + sums.get(key, Tally())
-            rows.append(
-                {
-                    "competition": key[0],
-                    "submission_id": key[1],
-                    "tally": tally.to_json(),
-                    "votes": tally["up"] + tally["down"],
-                    "version": self._version,
-                }
-            )
+        tallies = {key: known.get(key, Tally()) + entered for key, entered in sums.items()}
+        for submission_id in recounts:
+            parts = await sum_of_parts(self._session, submission_id)
+            for key in tallies.keys() | known.keys() | parts.keys():
+                if key[1] == submission_id:
+                    tallies[key] = parts.get(key, Tally())
+        rows = [
+            {
+                "competition": competition,
+                "submission_id": submission_id,
+                "tally": tally.to_json(),
+                "votes": tally["up"] + tally["down"],
+                "version": self._version,
+            }
+            for (competition, submission_id), tally in tallies.items()
+        ]
         await queries.put(self._session, ScoreRow, rows)
+
+
+async def sum_of_parts(session: AsyncSession, submission_id: str) -> dict[Key, Tally]:
+    """Of its conversations, votes and visits, by competition."""
+    parts: defaultdict[Key, list[Tally]] = defaultdict(list)
+    for row in await queries.measured_of_submission(session, submission_id):
+        parts[row.competition, submission_id].append(Tally.from_json(row.tally))
+    for vote in await queries.votes_of_submission(session, submission_id):
+        parts[vote.competition, submission_id].append(UP if vote.thumbs_up else DOWN)
+    for visit in await queries.visits_of_submission(session, submission_id):
+        tally = Visit(visit.first_day, visit.has_returned).tally()
+        parts[visit.competition, submission_id].append(tally)
+    return {key: total(tallies) for key, tallies in parts.items()}
 
 
 async def _notice_windows(session: AsyncSession, windows: Mapping[str, Window]) -> None:

@@ -8,7 +8,7 @@ R. A. Bradley and M. E. Terry, "Rank analysis of incomplete block designs", Biom
 prior, maximized by Newton's method, is strictly concave. The prior is one comparison of each submission with an average
 one (θ = 0), half won and half lost: so strengths stay finite for who won or lost all (D. R. Hunter, "MM algorithms for
 generalized Bradley-Terry models", Annals of Statistics 32 (2004), assumption 1), and groups of submissions that no
-user connects are each set around the average. Errors are the sandwich H⁻¹MH⁻¹ with M summed over users, since one
+user connects are each set around the average, with errors that say so. Errors are the sandwich H⁻¹MH⁻¹ with M summed over users, since one
 user's comparisons depend on each other (H. White, "Maximum likelihood estimation of misspecified models",
 Econometrica 50 (1982)).
 """
@@ -37,7 +37,8 @@ CHUNK_PAIRS = 2_000_000  # pairs in memory at once: 16 MB an array
 
 @dataclass(frozen=True)
 class Strengths:
-    """``values`` are log odds against an average submission, ``errors`` their standard errors; ``compared`` says by how many users' weight each was compared."""
+    """``values`` are log odds against the mean of those compared, ``errors`` the standard errors of that difference; ``compared``
+    is the users' weight that each was compared with."""
 
     values: list[float]
     errors: list[float]
@@ -61,11 +62,15 @@ def fit(ballots: Iterable[Ballot], size: int, prior: float = PRIOR) -> Strengths
         values = values + step * min(1.0, 4.0 / max(np.abs(step).max(), 1e-300))
     _, curvature = _derivatives(values, wins, comparisons, prior)
     inverse = np.linalg.inv(curvature)
-    variance = ((inverse @ _meat(groups, values, size, prior)) * inverse).sum(axis=1)
+    covariance = inverse @ _meat(groups, values, size, prior) @ inverse
+    compared = comparisons.sum(axis=1)
+    centre = (compared > 0) / max(1, np.count_nonzero(compared))
+    with_centre = covariance @ centre
+    variance = np.diag(covariance) - 2 * with_centre + centre @ with_centre
     return Strengths(
-        values=values.tolist(),
+        values=(values - centre @ values).tolist(),
         errors=np.sqrt(np.maximum(variance, 0.0)).tolist(),
-        compared=comparisons.sum(axis=1).tolist(),
+        compared=compared.tolist(),
     )
 
 

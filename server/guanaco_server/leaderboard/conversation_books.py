@@ -44,13 +44,11 @@ async def count_conversations(
     await count_visits(session, users, ledger)
 
 
-async def count_gone(session: AsyncSession, submission_id: str, ledger: Ledger) -> None:
-    """What conversations that are no more had added goes."""
+async def drop_gone(session: AsyncSession, submission_id: str, ledger: Ledger) -> None:
+    """Conversations that are no more, and the visits that they were."""
     there = set(await chat_records.of_submission(session, submission_id))
     rows = await queries.measured_of_submission(session, submission_id)
     gone = [row for row in rows if row.conversation_id not in there]
-    for row in gone:
-        ledger.replace((row.competition, submission_id), Tally.from_json(row.tally), None)
     await queries.drop_measured(session, [row.conversation_id for row in gone])
     session.expunge_all()
     visits = await queries.visits_of_submission(session, submission_id)
