@@ -23,7 +23,7 @@ from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.database import Database
 from guanaco_server.feedback import records
 from guanaco_server.feedback.records import RecordedRating
-from guanaco_server.leaderboard import flag_queries, queries, ranking, standing_queries
+from guanaco_server.leaderboard import flag_queries, ranking, standing_queries
 from guanaco_server.leaderboard.ballots import BallotBox
 from guanaco_server.leaderboard.flags import Owner, burst_slots, flags_of_user, slot_of
 from guanaco_server.leaderboard.ranking import Count, Standing
@@ -50,15 +50,10 @@ class SeasonService:
             known = await standing_queries.season(session, competition_id)
         if known is None:
             content = await self._rank(competition, competition.frozen_at)
-            known = SeasonRow(
-                competition=competition_id,
-                frozen_at=competition.frozen_at,
-                ranking=content,
-                sha256=hashlib.sha256(content).hexdigest(),
-            )
+            sha256 = hashlib.sha256(content).hexdigest()
             async with self._database.write() as session:
-                await queries.add(
-                    session, SeasonRow, [{name: getattr(known, name) for name in COLUMNS}]
+                known = await standing_queries.keep_season(
+                    session, competition_id, competition.frozen_at, content, sha256
                 )
         return _read(known)
 
@@ -92,9 +87,6 @@ class SeasonService:
             ratings = await records.of_competition(session, competition.id)
             allowed = await flag_queries.allowed(session, competition.id, frozen_at)
         return await asyncio.to_thread(final_ranking, competition, ratings, owners, allowed)
-
-
-COLUMNS = ("competition", "frozen_at", "ranking", "sha256")
 
 
 def final_ranking(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
 from sqlalchemy import Row, delete, select
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 
@@ -81,3 +83,19 @@ async def thin_points(session: AsyncSession, before_hour: int) -> None:
 
 async def season(session: AsyncSession, competition: str) -> SeasonRow | None:
     return await session.get(SeasonRow, competition)
+
+
+async def keep_season(
+    session: AsyncSession, competition: str, frozen_at: datetime, content: bytes, sha256: str
+) -> SeasonRow:
+    """Of two who freeze at once the first one's stays."""
+    dialect = session.get_bind().dialect.name
+    insert = (postgresql.insert if dialect == "postgresql" else sqlite.insert)(SeasonRow)
+    await session.execute(
+        insert.values(
+            competition=competition, frozen_at=frozen_at, ranking=content, sha256=sha256
+        ).on_conflict_do_nothing()
+    )
+    kept = await season(session, competition)
+    assert kept is not None
+    return kept
