@@ -53,6 +53,10 @@ bench-export: setup  ## 100,000 ratings exported from PostgreSQL, and how fast t
 bench-assignment: setup  ## the assignment policies over synthetic seasons, and the cost of one choice (ARGS=--seasons=10)
 	@$(BIN)/python -m benchmarks.assignment $(ARGS)
 
+bench-feedback: setup  ## ratings and the leaderboard with a million ratings in PostgreSQL (ARGS='--ratings=100000')
+	@scripts/setup-debian postgresql
+	@$(BIN)/python -m benchmarks.feedback $(ARGS)
+
 setup:  ## .venv: the platform, the CLI and the tools, as locked
 	@scripts/setup-platform
 

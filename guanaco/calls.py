@@ -29,7 +29,7 @@ from guanaco.chat import (
 from guanaco.errors import InvalidInput
 from guanaco.feedback import FeedbackRecorded, FeedbackRequest
 from guanaco.formatters import load_formatter
-from guanaco.leaderboard import Leaderboard, SubmissionMetrics
+from guanaco.leaderboard import SubmissionMetrics
 from guanaco.prompts import Prompt, PromptFormatter
 from guanaco.replies import LAST_EVENT, parse_reply_event
 from guanaco.sse import ServerEvent
@@ -176,11 +176,6 @@ def teardown(submission_id: str) -> Call[Submission]:
 def metrics(submission_id: str) -> Call[SubmissionMetrics]:
     """How people like the submission."""
     return _get(_of(submission_id, "metrics"), parse=SubmissionMetrics.model_validate_json)
-
-
-def leaderboard() -> Call[Leaderboard]:
-    """How all submissions compare. Needs no key."""
-    return _get("/leaderboard", parse=Leaderboard.model_validate_json)
 
 
 def preview(

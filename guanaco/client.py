@@ -11,7 +11,14 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
-from guanaco import calls, experiment_calls, feedback_calls, gpu_calls, webhook_calls
+from guanaco import (
+    calls,
+    competition_calls,
+    experiment_calls,
+    feedback_calls,
+    gpu_calls,
+    webhook_calls,
+)
 from guanaco.feedback_methods import AsyncFeedbackMethods, FeedbackMethods
 from guanaco.profile import Profile
 from guanaco.submissions import Submission, SubmissionEvent
@@ -118,7 +125,15 @@ class Client(FeedbackMethods):
     experiment_results = _sent(experiment_calls.experiment_results)
     feedback_page = _sent(feedback_calls.feedback_page)
     metrics = _sent(calls.metrics)
-    leaderboard = _sent(calls.leaderboard)
+    leaderboard = _sent(competition_calls.leaderboard)
+    score_history = _sent(competition_calls.score_history)
+    competitions = _sent(competition_calls.competitions)
+    competition = _sent(competition_calls.competition)
+    season = _sent(competition_calls.season)
+    freeze = _sent(competition_calls.freeze)
+    recompute = _sent(competition_calls.recompute)
+    vote_flags = _sent(competition_calls.vote_flags)
+    allow_vote = _sent(competition_calls.allow_vote)
     preview = _sent(calls.preview)
     stream_preview = _streamed(calls.stream_preview)
     open_conversation = _sent(calls.open_conversation)
@@ -203,7 +218,15 @@ class AsyncClient(AsyncFeedbackMethods):
     experiment_results = _awaited(experiment_calls.experiment_results)
     feedback_page = _awaited(feedback_calls.feedback_page)
     metrics = _awaited(calls.metrics)
-    leaderboard = _awaited(calls.leaderboard)
+    leaderboard = _awaited(competition_calls.leaderboard)
+    score_history = _awaited(competition_calls.score_history)
+    competitions = _awaited(competition_calls.competitions)
+    competition = _awaited(competition_calls.competition)
+    season = _awaited(competition_calls.season)
+    freeze = _awaited(competition_calls.freeze)
+    recompute = _awaited(competition_calls.recompute)
+    vote_flags = _awaited(competition_calls.vote_flags)
+    allow_vote = _awaited(competition_calls.allow_vote)
     preview = _awaited(calls.preview)
     stream_preview = _async_streamed(calls.stream_preview)
     open_conversation = _awaited(calls.open_conversation)

@@ -13,7 +13,8 @@ GuanacoError
 ├── NotFound                     SubmissionNotFound, ConversationNotFound, KeyNotFound,
 │                                ReportNotFound (no stress report yet),
 │                                ArtifactNotFound, CompetitionNotFound, WebhookNotFound,
-│                                FeedbackNotFound, AccountNotFound, ExperimentNotFound
+│                                FeedbackNotFound, AccountNotFound, ExperimentNotFound,
+│                                SeasonNotFound (not frozen), FlagNotFound
 ├── Conflict
 │   ├── IllegalTransition        the submission's status does not allow this
 │   ├── IdempotencyConflict      the same Idempotency-Key with another body
@@ -36,6 +37,7 @@ GuanacoError
 │   ├── SchemaNotReady           nobody has migrated the database
 │   ├── WorkerGivenUp            this worker was silent for too long: another has its work
 │   └── DataDirInUse             another platform runs on the same data folder
+├── TooManyRatings               a user rates faster than a person does
 ├── SubmissionFailure            a pipeline stage ended badly; says whom to blame
 │   ├── HubUnreachable           (chance) the Hugging Face Hub did not answer
 │   ├── StoreUnreachable         (chance) the artifact store did not answer
@@ -182,6 +184,26 @@ class ExperimentNotFound(NotFound):
 
     def __init__(self, name: str) -> None:
         super().__init__(f"No experiment {name}.", hint="`guanaco experiments list` shows them.")
+
+
+class SeasonNotFound(NotFound):
+    code = "season_not_found"
+
+    def __init__(self, competition_id: str) -> None:
+        super().__init__(
+            f"The competition {competition_id} has no final ranking yet.",
+            hint=f"`guanaco competitions freeze {competition_id}` makes it.",
+        )
+
+
+class FlagNotFound(NotFound):
+    code = "flag_not_found"
+
+    def __init__(self, feedback_id: str) -> None:
+        super().__init__(
+            f"No rule has left out the rating {feedback_id}.",
+            hint="GET /api/v1/votes/flags lists what was.",
+        )
 
 
 class SubmissionNotFound(NotFound):
@@ -336,6 +358,18 @@ class AccountRoleConflict(Conflict):
         super().__init__(
             f"The account {name} exists already, as {role}.", hint="Choose another --name."
         )
+
+
+class TooManyRatings(GuanacoError):
+    code = "too_many_ratings"
+    retry_after_s: float | None = None
+
+    def __init__(self, limit: int, retry_after_s: float) -> None:
+        super().__init__(
+            f"This user has given {limit} ratings within a minute, which is the limit.",
+            hint="Send it again in a minute.",
+        )
+        self.retry_after_s = retry_after_s
 
 
 class Unavailable(GuanacoError):

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from datetime import datetime
+from enum import StrEnum
 
 from pydantic import BaseModel, Field
 
+from guanaco.competitions import OPEN, RankingRule
 from guanaco.submissions import Status
 
 
+class Estimate(BaseModel):
+    """A value with its 95 % interval, from ``n`` observations; an end is None where there are too few to say."""
+
+    value: float
+    low: float | None
+    high: float | None
+    n: int
+
+
 class SubmissionMetrics(BaseModel):
-    """One vote a user: a user's latest rating of the submission counts."""
+    """One vote a user: a user's latest rating of the submission counts. docs/scores.md defines each metric."""
 
     submission_id: str
     thumbs_up: int
@@ -23,10 +34,37 @@ class SubmissionMetrics(BaseModel):
     mean_conversation_length: float | None = Field(
         description="Messages not deleted, both sides, of rated conversations."
     )
+    conversation_length: Estimate | None = Field(
+        default=None, description="The same mean with its interval."
+    )
+    median_conversation_length: Estimate | None = None
+    ttft_ms_median: Estimate | None = Field(
+        default=None, description="Until the first token, as the gateway saw it for the user."
+    )
+    ttft_ms_p95: Estimate | None = None
+    reply_ms_median: Estimate | None = Field(default=None, description="Until the last token.")
+    reply_ms_p95: Estimate | None = None
+    retention: Estimate | None = Field(
+        default=None, description="Share of users who wrote to it on the next day (UTC) too."
+    )
+    repetition: Estimate | None = Field(
+        default=None, description="Jaccard similarity of a bot's consecutive messages, 0 to 1."
+    )
+    writing_speed: Estimate | None = Field(
+        default=None, description="Characters a second that users write."
+    )
+    regenerate_rate: Estimate | None = Field(
+        default=None, description="Share of replies that users had regenerated."
+    )
 
 
 class LeaderboardRow(SubmissionMetrics):
-    rank: int | None = Field(description="By interval_low; None without a rating.")
+    rank: int | None = Field(
+        description="1 and the number of submissions whose score's interval lies wholly above this one's; shared by those that cannot be told apart; None without a score."
+    )
+    score: float | None = Field(default=None, description="By the competition's ranking rule.")
+    score_low: float | None = None
+    score_high: float | None = None
     developer: str
     name: str
     repo: str
@@ -36,4 +74,69 @@ class LeaderboardRow(SubmissionMetrics):
 
 class Leaderboard(BaseModel):
     at: datetime
+    competition: str = OPEN
+    ranking: RankingRule = RankingRule.THUMBS_UP
     rows: list[LeaderboardRow]
+
+
+class LeaderboardSort(StrEnum):
+    """``rank`` is by rank, then by the score's lower end; the others are best first."""
+
+    RANK = "rank"
+    THUMBS_UP = "thumbs_up"
+    CONVERSATION_LENGTH = "conversation_length"
+    RETENTION = "retention"
+    REPETITION = "repetition"
+    REGENERATE_RATE = "regenerate_rate"
+    TTFT = "ttft"
+    REPLY_TIME = "reply_time"
+    FEEDBACK = "feedback"
+    NEWEST = "newest"
+
+
+class ScorePoint(BaseModel):
+    at: datetime
+    rank: int | None
+    score: float
+    low: float
+    high: float
+
+
+class ScoreHistory(BaseModel):
+    """Oldest first: one point an hour for a week, one a day before; the last is the present score."""
+
+    submission_id: str
+    competition: str
+    points: list[ScorePoint]
+
+
+class VoteFlag(BaseModel):
+    """Why a rating is left out of the votes; no longer when it was lifted (the rule does not hold any more) or allowed."""
+
+    feedback_id: str
+    submission_id: str
+    competition: str
+    rule: str
+    evidence: str
+    at: datetime
+    lifted_at: datetime | None
+    allowed_at: datetime | None
+    allowed_by: str | None
+
+
+class Season(BaseModel):
+    """The final ranking of a frozen competition: ``sha256`` is of ``ranking``'s UTF-8 bytes, which are canonical JSON."""
+
+    competition: str
+    frozen_at: datetime
+    sha256: str
+    ranking: str
+
+
+class SeasonCheck(BaseModel):
+    """A frozen ranking, computed anew from what is recorded."""
+
+    competition: str
+    sha256: str
+    recomputed_sha256: str
+    is_same: bool

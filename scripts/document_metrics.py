@@ -15,7 +15,7 @@ admin key. Each process says what it saw itself: sum counters and histograms ove
 deployments and workers are facts of the database that each worker reads every 10 seconds: take their `max`. A
 histogram also has `_bucket`, `_sum` and `_count`.
 
-This page is written by `make docs` from `server/guanaco_server/observability/metrics.py`.
+Ratings and the metrics of submissions are in [scores.md](scores.md). This page is written by `make docs` from `server/guanaco_server/observability/metrics.py`.
 
 | metric | type | labels | what it is |
 | --- | --- | --- | --- |

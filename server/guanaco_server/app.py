@@ -100,7 +100,11 @@ def include_routes(app: FastAPI, platform: Platform) -> None:
     app.include_router(chat_api.router(platform.conversations, auth))
     app.include_router(openai_api.router(platform.openai, auth))
     app.include_router(feedback_api.router(platform.feedback, platform.erasures, auth))
-    app.include_router(leaderboard_api.router(platform.leaderboard, auth))
+    app.include_router(
+        leaderboard_api.router(
+            platform.leaderboard, platform.scores.audit, platform.scores.seasons, auth
+        )
+    )
     app.include_router(notifications_api.router(platform.notifications.webhooks, auth))
     app.include_router(compat_api.router(_old_client(platform), platform.accounts))
 

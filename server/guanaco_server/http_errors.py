@@ -23,6 +23,7 @@ STATUS_BY_CLASS: dict[type[errors.GuanacoError], int] = {
     errors.Forbidden: 403,
     errors.NotFound: 404,
     errors.Conflict: 409,
+    errors.TooManyRatings: 429,
     errors.ModelTimedOut: 504,
     errors.Unavailable: 503,
     errors.ClusterUnreachable: 503,
@@ -34,7 +35,7 @@ STATUS_BY_CLASS: dict[type[errors.GuanacoError], int] = {
     errors.GuanacoError: 500,
 }
 
-RETRY_AFTER_S = {503: "5", 504: "5"}
+RETRY_AFTER_S = {429: "60", 503: "5", 504: "5"}
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +55,9 @@ def answer(error: errors.GuanacoError) -> JSONResponse:
 
 def _retry_after(error: errors.GuanacoError) -> str | None:
     """Where the error knows better; at least a second."""
-    seconds = error.retry_after_s if isinstance(error, errors.Unavailable) else None
+    if not isinstance(error, errors.Unavailable | errors.TooManyRatings):
+        return None
+    seconds = error.retry_after_s
     return None if seconds is None else str(max(1, math.ceil(seconds)))
 
 

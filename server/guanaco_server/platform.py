@@ -50,7 +50,7 @@ from guanaco_server.feedback.erasure import ErasureService
 from guanaco_server.feedback.pseudonyms import Pseudonyms
 from guanaco_server.feedback.service import FeedbackService
 from guanaco_server.health import Health
-from guanaco_server.leaderboard.service import LeaderboardService
+from guanaco_server.leaderboard.scores import Scores
 from guanaco_server.notifications.notifications import Notifications
 from guanaco_server.observability.census import Census, Counts
 from guanaco_server.observability.metrics import Metrics
@@ -143,7 +143,7 @@ class Platform:
             self.submissions,
             self._deployments,
             self.competitions,
-            lambda: self.feedback.ratings(),
+            lambda: self.leaderboard.votes_by_competition(),
             Occupancy(
                 lambda: self.conversations.open_conversations(),
                 CapacityReader(self.database, settings.engine_args).read,
@@ -192,6 +192,7 @@ class Platform:
             copies,
             self.audit,
             self.metrics,
+            settings.ratings_per_minute,
         )
         self.feedback.on_rated(self._copying.wake)
         self.erasures = ErasureService(
@@ -214,9 +215,9 @@ class Platform:
                 self.conversations.mean_reply_ms,
             ),
         )
-        self.leaderboard = LeaderboardService(
-            self.database, clock, self.submissions, self.conversations, self.feedback
-        )
+        self.scores = Scores(self.database, clock, self.submissions, self.competitions)
+        self.leaderboard = self.scores.leaderboard
+        self.erasures.on_erase(self.scores.forget)
         self.notifications = Notifications(
             self.database, clock, self.events, self.feedback, self._changes, settings
         )
@@ -375,6 +376,7 @@ class Platform:
             self._collector,
             self.notifications.loop,
             self._copying,
+            self.scores.keeper,
         )
 
     def _counts(self) -> Counts:

@@ -26,6 +26,7 @@ from guanaco_server.notification_settings import NotificationSettings
 from guanaco_server.reward_settings import RewardSettings
 from guanaco_server.routing_settings import RoutingSettings
 from guanaco_server.scaling_settings import ScalingSettings
+from guanaco_server.score_settings import ScoreSettings
 
 GIB = 1024**3
 
@@ -37,6 +38,7 @@ class Settings(
     RoutingSettings,
     ScalingSettings,
     FeedbackSettings,
+    ScoreSettings,
     NotificationSettings,
 ):
     model_config = SettingsConfigDict(env_prefix="GUANACO_", frozen=True, extra="ignore")

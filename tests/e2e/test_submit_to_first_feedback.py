@@ -11,6 +11,7 @@ from guanaco.bots import BOTS
 from guanaco.chat import Reply, Sender, Token
 from guanaco.submissions import EventKind, GenerationParams, Outcome, Stage, Status
 from tests.e2e.conftest import StartPlatform
+from tests.fixtures.up import eventually
 
 PROMISE_S = 300  # the product's promise, not a measurement: on this machine it takes half a minute
 
@@ -65,5 +66,6 @@ def test_a_developer_reads_the_first_feedback_within_five_minutes(
         (Sender.USER, "Hello! How are you?"),
         (Sender.BOT, reply.content),
     ]
+    eventually(lambda: app.leaderboard().rows[0].feedback_count == 1, "the ranking")
     (row,) = app.leaderboard().rows
     assert (row.rank, row.submission_id, row.thumbs_up) == (1, submission.id, 1)

@@ -17,7 +17,9 @@ from tests.fixtures.world import World
 PUBLIC = {
     "GET /api/v1/competitions",
     "GET /api/v1/competitions/{competition_id}",
+    "GET /api/v1/competitions/{competition_id}/season",
     "GET /api/v1/leaderboard",
+    "GET /api/v1/submissions/{submission_id}/score-history",
     "GET /competitions",
     "GET /healthz",
     "GET /readyz",

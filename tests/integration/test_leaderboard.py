@@ -31,6 +31,7 @@ async def rate(world: World, http: httpx.AsyncClient, user: str, thumbs_up: bool
 
 
 async def rows(world: World) -> list[dict[str, object]]:
+    await world.scores.keeper.keep()
     answer = await world.http_with({}).get("/leaderboard")
     assert answer.status_code == 200
     found: list[dict[str, object]] = answer.json()["rows"]

@@ -10,6 +10,7 @@ from guanaco.chat import ConversationOpened, Reply
 from guanaco.client import Client
 from guanaco.errors import GuanacoError, NoModelAvailable
 from guanaco.feedback import Feedback
+from guanaco.leaderboard import Leaderboard
 from guanaco.submissions import Status, Submission
 from guanaco_cli.demo.narrator import Narrator
 from guanaco_cli.demo.record import Journey, Talked
@@ -21,6 +22,8 @@ USER_SAYS = "No geese. Where are we going?"
 RATING = "She made me laugh, even without making sense."
 ASSIGNMENT_PATIENCE_S = 15  # the router learns of a new model within a second or two
 POLL_S = 0.2
+RANKED_WITHIN_S = 10
+RANKED_POLL_S = 0.1
 
 
 def new_client(platform: RunningPlatform, role: Role, name: str) -> Client:
@@ -47,11 +50,22 @@ def walk(developer: Client, backend: Client, repo: str, narrator: Narrator) -> J
         report=developer.stress(submission.id),
         talked=talked,
         feedback=feedback,
-        leaderboard=developer.leaderboard(),
+        leaderboard=_leaderboard_with(developer, talked.submission_id),
         live_after_s=live_after_s,
         replied_after_s=replied_after_s,
         feedback_after_s=feedback_after_s,
     )
+
+
+def _leaderboard_with(developer: Client, submission_id: str) -> Leaderboard:
+    """Once it shows the rating; after RANKED_WITHIN_S as it is."""
+    deadline = time.monotonic() + RANKED_WITHIN_S
+    while True:
+        board = developer.leaderboard()
+        ratings = {row.submission_id: row.feedback_count for row in board.rows}
+        if ratings.get(submission_id) or time.monotonic() > deadline:
+            return board
+        time.sleep(RANKED_POLL_S)
 
 
 def _require_live(submission: Submission) -> None:

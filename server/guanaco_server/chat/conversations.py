@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 from itertools import groupby
 
@@ -22,7 +22,7 @@ from guanaco.chat import (
 from guanaco.errors import AmbiguousUser, ConsentRequired, ConversationNotFound
 from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import Account
-from guanaco_server.chat import queries
+from guanaco_server.chat import queries, records
 from guanaco_server.chat.forgetting import Forgetting, OnErased
 from guanaco_server.chat.tables import ConversationRow, ErasedConversationRow, MessageRow
 from guanaco_server.clock import Clock
@@ -145,15 +145,13 @@ class ConversationService:
         await queries.note_erased(session, conversation_ids, now, now - ERASED_KEPT)
         return await queries.delete_conversations(session, conversation_ids)
 
-    async def lengths(
-        self, session: AsyncSession, conversation_ids: Sequence[str]
-    ) -> dict[str, int]:
-        """Within the caller's transaction: messages not deleted, by conversation."""
-        return await queries.lengths(session, conversation_ids)
-
-    async def counts(self, session: AsyncSession) -> dict[str, int]:
-        """Within the caller's transaction: conversations, by submission."""
-        return await queries.conversation_counts(session)
+    async def rateable(
+        self, session: AsyncSession, conversation_ids: Collection[str]
+    ) -> dict[str, records.RateableConversation]:
+        """Within the caller's transaction: those that are there; none is erased, nor its competition frozen, before it ends."""
+        found = await records.rateable(session, conversation_ids)
+        await self._competitions.hold_open(session, {one.competition for one in found.values()})
+        return found
 
     async def mean_lengths(self, session: AsyncSession, groups: Subquery) -> dict[str, list[float]]:
         """Within the caller's transaction, for groups of conversations: each unit's mean length, by variant."""

@@ -91,14 +91,6 @@ async def known_messages(session: AsyncSession, message_ids: Sequence[str]) -> s
     return set(await session.scalars(select(MessageRow.id).where(MessageRow.id.in_(message_ids))))
 
 
-async def conversation_counts(session: AsyncSession) -> dict[str, int]:
-    """Conversations by submission."""
-    rows = await session.execute(
-        select(ConversationRow.submission_id, func.count()).group_by(ConversationRow.submission_id)
-    )
-    return {submission_id: count for submission_id, count in rows}
-
-
 async def open_turns(session: AsyncSession, now: datetime) -> dict[str, int]:
     """Replies that are being written, by submission."""
     rows = await session.execute(
@@ -176,16 +168,6 @@ def _by_variant(rows: Iterable[Row[str, Any]]) -> dict[str, list[float]]:
     for variant, mean in rows:
         found.setdefault(variant, []).append(float(mean))
     return found
-
-
-async def lengths(session: AsyncSession, conversation_ids: Sequence[str]) -> dict[str, int]:
-    """Messages not deleted, by conversation."""
-    rows = await session.execute(
-        select(MessageRow.conversation_id, func.count())
-        .where(MessageRow.conversation_id.in_(conversation_ids), MessageRow.is_deleted.is_(False))
-        .group_by(MessageRow.conversation_id)
-    )
-    return {conversation_id: count for conversation_id, count in rows}
 
 
 async def mark_deleted(session: AsyncSession, message_ids: Sequence[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import BigInteger, ForeignKey, Index, Integer, String, UniqueConstraint
+from sqlalchemy import BigInteger, ForeignKey, Index, Integer, String, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from guanaco.chat import Bot, Sender
@@ -28,6 +28,12 @@ class ConversationRow(Table):
             "user_id",
             "competition",
         ),
+        Index(
+            "ix_conversations_changed",
+            "id",
+            postgresql_where=text("message_count <> measured_count"),
+            sqlite_where=text("message_count <> measured_count"),
+        ),
     )
 
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
@@ -42,6 +48,7 @@ class ConversationRow(Table):
     decision: Mapped[Decision | None] = mapped_column(Pydantic(Decision))
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, index=True)
     message_count: Mapped[int] = mapped_column(default=0)
+    measured_count: Mapped[int] = mapped_column(default=-1)  # -1: not yet, see records.py
     turn_token: Mapped[str | None] = mapped_column(String(32))
     turn_until: Mapped[datetime | None] = mapped_column(UtcDateTime, index=True)
 

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco_server.competitions.tables import CompetitionRow
+from guanaco_server.database.database import among
 
 
 async def by_id(session: AsyncSession, competition_id: str) -> CompetitionRow | None:
     return await session.get(CompetitionRow, competition_id)
+
+
+async def locked(session: AsyncSession, competition_id: str) -> CompetitionRow | None:
+    """Waits for all who hold it."""
+    return await session.get(CompetitionRow, competition_id, with_for_update=True)
+
+
+async def hold(session: AsyncSession, competition_ids: Collection[str]) -> None:
+    """Many may at once."""
+    if competition_ids:
+        await session.execute(
+            select(CompetitionRow.id)
+            .where(among(session, CompetitionRow.id, competition_ids))
+            .with_for_update(read=True)
+        )
 
 
 async def all_rows(session: AsyncSession) -> Sequence[CompetitionRow]:

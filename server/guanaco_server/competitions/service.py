@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import UTC, datetime
 
+from sqlalchemy.ext.asyncio import AsyncSession
+
 from guanaco.competitions import OPEN, Competition, CompetitionRequest
-from guanaco.errors import CompetitionClosed, CompetitionNotFound
+from guanaco.errors import CompetitionClosed, CompetitionNotFound, InvalidInput
 from guanaco_server.clock import Clock
 from guanaco_server.competitions import queries
 from guanaco_server.competitions.tables import CompetitionRow
@@ -46,6 +49,22 @@ class CompetitionService:
         if not self._is_running(competition):
             raise CompetitionClosed(competition_id)
         return competition
+
+    async def hold_open(self, session: AsyncSession, competition_ids: Collection[str]) -> None:
+        """Within the caller's transaction: none of them is frozen before it ends. ``open`` never is."""
+        await queries.hold(session, set(competition_ids) - {OPEN})
+
+    async def freeze(self, competition_id: str) -> Competition:
+        """From this moment on nothing more counts; InvalidInput for ``open``. A frozen one stays as it is."""
+        if competition_id == OPEN:
+            raise InvalidInput("The open competition has no end, so it cannot be frozen.")
+        async with self._database.write() as session:
+            row = await queries.locked(session, competition_id)
+            if row is None:
+                raise CompetitionNotFound(competition_id)
+            if row.frozen_at is None:
+                row.frozen_at = row.updated_at = self._clock.now()
+            return _read(row)
 
     async def put(self, competition_id: str, request: CompetitionRequest) -> Competition:
         """Make it, or change its rules; CompetitionClosed once it is frozen."""

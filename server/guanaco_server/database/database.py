@@ -6,13 +6,27 @@ lock at its start, so that two writers queue instead of failing half-way; ``read
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from sqlalchemy import Connection, CursorResult, Result, event, text
+from sqlalchemy import (
+    ARRAY,
+    ColumnElement,
+    Connection,
+    CursorResult,
+    Result,
+    String,
+    any_,
+    cast,
+    event,
+    func,
+    select,
+    text,
+)
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import (
     AsyncEngine,
@@ -20,6 +34,7 @@ from sqlalchemy.ext.asyncio import (
     async_sessionmaker,
     create_async_engine,
 )
+from sqlalchemy.orm import InstrumentedAttribute
 
 BUSY_TIMEOUT_S = 30  # a writer waits this long for another; the longest unit takes milliseconds
 
@@ -75,6 +90,16 @@ def was_changed(result: Result[Any]) -> bool:
     """Whether a guarded UPDATE of one row found it as it should be."""
     assert isinstance(result, CursorResult)
     return result.rowcount == 1
+
+
+def among(
+    session: AsyncSession, column: InstrumentedAttribute[str], values: Iterable[str]
+) -> ColumnElement[bool]:
+    """``column IN (values)`` with one parameter, however many values: no limit is met, and the statement stays the same."""
+    if session.get_bind().dialect.name == "postgresql":
+        return column == any_(cast(list(values), ARRAY(String)))
+    listed = func.json_each(json.dumps(list(values))).table_valued("value")
+    return column.in_(select(listed.c.value))
 
 
 def _switch_to_wal(cursor: Any) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import Result, Row, Subquery, case, delete, func, select, update
+from sqlalchemy import Row, Subquery, case, delete, func, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.feedback import FeedbackFilter, Order
+from guanaco_server.database.bulk import BulkInsert
+from guanaco_server.database.database import among
 from guanaco_server.feedback.conditions import conditions
 from guanaco_server.feedback.cursors import Window
 from guanaco_server.feedback.tables import FeedbackCopyRow, FeedbackRow
@@ -33,11 +36,27 @@ class NewCopy:
     document: str
 
 
-async def is_rated(session: AsyncSession, conversation_id: str) -> bool:
-    found = await session.scalar(
-        select(FeedbackRow.id).where(FeedbackRow.conversation_id == conversation_id)
+async def insert(session: AsyncSession, rows: Sequence[dict[str, Any]]) -> set[str]:
+    """Of several ratings of one conversation the first stays; the ids of those that were inserted."""
+    bulk = BulkInsert(session, FeedbackRow, rows)
+    statement = bulk.statement.on_conflict_do_nothing(index_elements=["conversation_id"])
+    inserted = await session.execute(statement.returning(FeedbackRow.id), bulk.parameters)
+    return set(inserted.scalars())
+
+
+async def latest_times(
+    session: AsyncSession, user_ids: Collection[str], since: datetime
+) -> dict[str, list[datetime]]:
+    """When each of these users has rated since then, oldest first."""
+    rows = await session.execute(
+        select(FeedbackRow.user_id, FeedbackRow.created_at)
+        .where(among(session, FeedbackRow.user_id, user_ids), FeedbackRow.created_at > since)
+        .order_by(FeedbackRow.created_at)
     )
-    return found is not None
+    found: dict[str, list[datetime]] = {}
+    for user_id, at in rows:
+        found.setdefault(user_id, []).append(at)
+    return found
 
 
 async def without_copy(
@@ -191,17 +210,6 @@ async def votes(
     return rows.all()
 
 
-async def ratings(session: AsyncSession) -> Sequence[Row[str, str, int, int]]:
-    """Competition, submission, thumbs up, thumbs down: of every rating."""
-    up = func.sum(case((FeedbackRow.thumbs_up, 1), else_=0))
-    down = func.sum(case((FeedbackRow.thumbs_up, 0), else_=1))
-    each = FeedbackRow.competition, FeedbackRow.submission_id
-    rows: Result[str, str, int, int] = await session.execute(
-        select(*each, up, down).group_by(*each)
-    )
-    return rows.all()
-
-
 async def votes_of(session: AsyncSession, groups: Subquery) -> Sequence[Row[str, int, int]]:
     """Variant, thumbs up, thumbs down: of each unit the latest rating."""
     place = (
@@ -222,10 +230,4 @@ async def votes_of(session: AsyncSession, groups: Subquery) -> Sequence[Row[str,
     rows = await session.execute(
         select(latest.c.variant, up, down).where(latest.c.place == 1).group_by(latest.c.variant)
     )
-    return rows.all()
-
-
-async def rated_conversations(session: AsyncSession) -> Sequence[Row[str, str]]:
-    """Submission and conversation of every rating."""
-    rows = await session.execute(select(FeedbackRow.submission_id, FeedbackRow.conversation_id))
     return rows.all()

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import Subquery
-from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from guanaco.errors import AlreadyRated, FeedbackNotFound, SubmissionNotFound
+from guanaco.errors import FeedbackNotFound, SubmissionNotFound
 from guanaco.feedback import (
     ExportFormat,
     Feedback,
@@ -24,14 +22,14 @@ from guanaco.feedback import (
 )
 from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import Account
-from guanaco_server.chat.conversations import ConversationService, require_own
+from guanaco_server.chat.conversations import ConversationService
 from guanaco_server.clock import Clock
 from guanaco_server.database.database import Database
 from guanaco_server.feedback import cursors, queries
 from guanaco_server.feedback.copies import CopyService
 from guanaco_server.feedback.cursors import Window
 from guanaco_server.feedback.export import MEDIA_TYPES, Export, encoded
-from guanaco_server.feedback.tables import FeedbackRow
+from guanaco_server.feedback.recording import RATINGS_PER_MINUTE, RatingRecorder
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.submissions.service import SubmissionService
 
@@ -58,6 +56,7 @@ class FeedbackService:
         copies: CopyService,
         audit: AuditLog,
         metrics: Metrics | None = None,
+        ratings_per_minute: int = RATINGS_PER_MINUTE,
     ) -> None:
         self._database = database
         self._clock = clock
@@ -66,6 +65,7 @@ class FeedbackService:
         self._copies = copies
         self._audit = audit
         self._metrics = metrics or Metrics()
+        self._recorder = RatingRecorder(database, clock, conversations, ratings_per_minute)
         self._listeners: list[Callable[[], None]] = []
 
     def on_rated(self, listener: Callable[[], None]) -> None:
@@ -75,30 +75,12 @@ class FeedbackService:
     async def rate(
         self, account: Account, conversation_id: str, request: FeedbackRequest
     ) -> FeedbackRecorded:
-        """AlreadyRated the second time, also when two race."""
-        try:
-            async with self._database.write() as session:
-                conversation = await require_own(session, account, conversation_id)
-                if await queries.is_rated(session, conversation_id):
-                    raise AlreadyRated
-                row = FeedbackRow(
-                    id=f"fb_{uuid.uuid4().hex}",
-                    conversation_id=conversation_id,
-                    submission_id=conversation.submission_id,
-                    user_id=conversation.user_id,
-                    competition=conversation.competition,
-                    bot_name=conversation.bot.name,
-                    thumbs_up=request.thumbs_up,
-                    text=request.text,
-                    created_at=self._clock.now(),
-                )
-                session.add(row)
-        except IntegrityError:
-            raise AlreadyRated from None
+        """AlreadyRated the second time, also when two race; TooManyRatings when the user's last minute is full."""
+        feedback_id = await self._recorder.record(account, conversation_id, request)
         self._metrics.note_vote(request.thumbs_up)
         for listener in self._listeners:
             listener()
-        return FeedbackRecorded(feedback_id=row.id)
+        return FeedbackRecorded(feedback_id=feedback_id)
 
     async def page(
         self,
@@ -194,24 +176,10 @@ class FeedbackService:
         async with self._database.read() as session:
             return await queries.counts(session)
 
-    async def ratings(self) -> dict[str, dict[str, Votes]]:
-        """Every rating, by competition and submission."""
-        async with self._database.read() as session:
-            rows = await queries.ratings(session)
-        found: dict[str, dict[str, Votes]] = {}
-        for competition, submission_id, up, down in rows:
-            found.setdefault(competition, {})[submission_id] = Votes(up, down)
-        return found
-
     async def votes_of(self, session: AsyncSession, groups: Subquery) -> dict[str, Votes]:
         """Within the caller's transaction, for groups of conversations: one vote a unit, by variant."""
         rows = await queries.votes_of(session, groups)
         return {variant: Votes(up, down) for variant, up, down in rows}
-
-    async def votes(self, session: AsyncSession) -> dict[str, Votes]:
-        """Within the caller's transaction: the votes by submission."""
-        rows = await queries.votes(session)
-        return {submission_id: Votes(up, down) for submission_id, up, down in rows}
 
     async def votes_between(
         self, since: datetime | None, until: datetime | None
@@ -220,13 +188,6 @@ class FeedbackService:
         async with self._database.read() as session:
             rows = await queries.votes(session, since, until)
         return {submission_id: Votes(up, down) for submission_id, up, down in rows}
-
-    async def rated_conversations(self, session: AsyncSession) -> dict[str, list[str]]:
-        """Within the caller's transaction: the rated conversations by submission."""
-        found: dict[str, list[str]] = {}
-        for submission_id, conversation_id in await queries.rated_conversations(session):
-            found.setdefault(submission_id, []).append(conversation_id)
-        return found
 
     @staticmethod
     async def _read(documents: AsyncIterator[Sequence[str]]) -> AsyncIterator[Feedback]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import BigInteger, ForeignKey, Index, Integer, String
+from sqlalchemy import BigInteger, ForeignKey, Index, Integer, String, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from guanaco.competitions import OPEN
@@ -19,18 +19,27 @@ class FeedbackRow(Table):
     __table_args__ = (
         Index("ix_feedback_submission_id_created_at_id", "submission_id", "created_at", "id"),
         Index("ix_feedback_anonymized_by_submission_id", "anonymized_by", "submission_id"),
+        Index("ix_feedback_user_id_created_at", "user_id", "created_at"),
+        Index(
+            "ix_feedback_uncounted",
+            "id",
+            postgresql_where=text("NOT is_counted"),
+            sqlite_where=text("NOT is_counted"),
+        ),
     )
 
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
     conversation_id: Mapped[str] = mapped_column(ForeignKey("conversations.id"), unique=True)
     submission_id: Mapped[str] = mapped_column(ForeignKey("submissions.id"))
     user_id: Mapped[str] = mapped_column(String(128))
+    account_id: Mapped[str] = mapped_column(String(32), default="")  # the conversation's
     competition: Mapped[str] = mapped_column(String(64), default=OPEN)
     bot_name: Mapped[str] = mapped_column(String(64))
     thumbs_up: Mapped[bool]
     text: Mapped[str]
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     anonymized_by: Mapped[int] = mapped_column(default=0)
+    is_counted: Mapped[bool] = mapped_column(default=False)  # see records.py
 
 
 class FeedbackCopyRow(Table):

@@ -1,26 +1,79 @@
-"""The leaderboard, which everybody may see, and a submission's metrics, which its developer may."""
+"""The leaderboard, which everybody may see; a submission's metrics, which its developer may; votes and seasons."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
 
 from guanaco.accounts import Role
-from guanaco.leaderboard import Leaderboard, SubmissionMetrics
+from guanaco.competitions import OPEN
+from guanaco.forms import Slug
+from guanaco.leaderboard import (
+    Leaderboard,
+    LeaderboardSort,
+    ScoreHistory,
+    Season,
+    SeasonCheck,
+    SubmissionMetrics,
+    VoteFlag,
+)
 from guanaco_server.accounts.auth import Auth
 from guanaco_server.accounts.service import Account
+from guanaco_server.leaderboard.audit import AuditService
+from guanaco_server.leaderboard.seasons import SeasonService
 from guanaco_server.leaderboard.service import LeaderboardService
 
+Limit = Annotated[int, Query(ge=1, le=1_000)]
 
-def router(leaderboard: LeaderboardService, auth: Auth) -> APIRouter:
+
+def router(
+    leaderboard: LeaderboardService, audit: AuditService, seasons: SeasonService, auth: Auth
+) -> APIRouter:
     routes = APIRouter(prefix="/api/v1", tags=["leaderboard"])
     developer = auth.require(Role.DEVELOPER)
+    admin = auth.require(Role.ADMIN)
 
-    @routes.get("/leaderboard")
-    async def read_leaderboard() -> Leaderboard:
-        return await leaderboard.leaderboard()
+    @routes.get("/leaderboard", response_model=Leaderboard)
+    async def read_leaderboard(
+        competition: Slug = OPEN, sort: LeaderboardSort = LeaderboardSort.RANK
+    ) -> Response:
+        found = await leaderboard.leaderboard(competition, sort)
+        return Response(found.model_dump_json(), media_type="application/json")
 
     @routes.get("/submissions/{submission_id}/metrics")
-    async def read_metrics(submission_id: str, account: Account = developer) -> SubmissionMetrics:
-        return await leaderboard.metrics(account, submission_id)
+    async def read_metrics(
+        submission_id: str, competition: Slug | None = None, account: Account = developer
+    ) -> SubmissionMetrics:
+        return await leaderboard.metrics(account, submission_id, competition)
+
+    @routes.get("/submissions/{submission_id}/score-history")
+    async def read_score_history(submission_id: str, competition: Slug = OPEN) -> ScoreHistory:
+        return await leaderboard.history(submission_id, competition)
+
+    @routes.get("/votes/flags")
+    async def read_flags(
+        competition: str | None = None,
+        submission: str | None = None,
+        limit: Limit = 100,
+        account: Account = admin,
+    ) -> list[VoteFlag]:
+        return await audit.flags(competition, submission, limit)
+
+    @routes.post("/votes/{feedback_id}/allow")
+    async def allow_vote(feedback_id: str, account: Account = admin) -> list[VoteFlag]:
+        return await audit.allow(account, feedback_id)
+
+    @routes.get("/competitions/{competition_id}/season")
+    async def read_season(competition_id: str) -> Season:
+        return await seasons.find(competition_id)
+
+    @routes.post("/competitions/{competition_id}/freeze")
+    async def freeze(competition_id: str, account: Account = admin) -> Season:
+        return await seasons.freeze(competition_id)
+
+    @routes.post("/competitions/{competition_id}/recompute")
+    async def recompute(competition_id: str, account: Account = admin) -> SeasonCheck:
+        return await seasons.recompute(competition_id)
 
     return routes

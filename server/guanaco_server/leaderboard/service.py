@@ -1,36 +1,35 @@
-"""Metrics of each submission, and their order: by the lower end of the thumbs-up ratio's interval.
-
-The lower end, so that three thumbs of three do not beat ninety of a hundred.
-"""
+"""What everybody reads: the leaderboard as it was ranked last, a submission's metrics, and its score's history."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import chain
-from statistics import fmean
+from collections.abc import Callable
+from datetime import UTC
 
-from guanaco.leaderboard import Leaderboard, LeaderboardRow, SubmissionMetrics
-from guanaco.submissions import Status, Submission
+from guanaco.competitions import OPEN
+from guanaco.leaderboard import (
+    Estimate,
+    Leaderboard,
+    LeaderboardRow,
+    LeaderboardSort,
+    ScoreHistory,
+    ScorePoint,
+    SubmissionMetrics,
+)
+from guanaco.submissions import Status
 from guanaco_server.accounts.service import Account
-from guanaco_server.chat.conversations import ConversationService
 from guanaco_server.clock import Clock
+from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.database import Database
-from guanaco_server.feedback.service import FeedbackService, Votes
-from guanaco_server.intervals import wilson_interval
-from guanaco_server.submissions.service import SubmissionService
+from guanaco_server.feedback.service import Votes
+from guanaco_server.leaderboard import queries, standing_queries
+from guanaco_server.leaderboard.metrics import metrics_of
+from guanaco_server.leaderboard.standings import Shown
+from guanaco_server.leaderboard.tally import Tally, total
+from guanaco_server.submissions.service import SubmissionBrief, SubmissionService
 
 SHOWN = frozenset({Status.DEPLOYED, Status.INACTIVE, Status.TORN_DOWN})
-NO_VOTES = Votes(0, 0)
 
-
-@dataclass(frozen=True)
-class Figures:
-    """What is counted, by submission."""
-
-    votes: dict[str, Votes]
-    conversations: dict[str, int]
-    rated: dict[str, list[str]]
-    lengths: dict[str, int]
+Position = tuple[float, ...]
 
 
 class LeaderboardService:
@@ -39,78 +38,154 @@ class LeaderboardService:
         database: Database,
         clock: Clock,
         submissions: SubmissionService,
-        conversations: ConversationService,
-        feedback: FeedbackService,
+        competitions: CompetitionService,
     ) -> None:
         self._database = database
         self._clock = clock
         self._submissions = submissions
-        self._conversations = conversations
-        self._feedback = feedback
+        self._competitions = competitions
+        self._parsed: dict[tuple[str, str], tuple[str, SubmissionMetrics]] = {}
 
-    async def metrics(self, account: Account, submission_id: str) -> SubmissionMetrics:
-        await self._submissions.require_visible(account, submission_id)
-        return _metrics(submission_id, await self._figures())
-
-    async def leaderboard(self) -> Leaderboard:
-        """Every submission that is or was published, rated ones first."""
-        submissions = [s for s in await self._submissions.list_all() if s.status in SHOWN]
-        figures = await self._figures()
-        measured = [(submission, _metrics(submission.id, figures)) for submission in submissions]
-        measured.sort(key=_order)
-        rows = [
-            _row(submission, metrics, place if metrics.thumbs_up_ratio is not None else None)
-            for place, (submission, metrics) in enumerate(measured, start=1)
-        ]
-        return Leaderboard(at=self._clock.now(), rows=rows)
-
-    async def _figures(self) -> Figures:
+    async def leaderboard(
+        self, competition_id: str = OPEN, sort: LeaderboardSort = LeaderboardSort.RANK
+    ) -> Leaderboard:
+        """Every submission that is or was published; without a competition's ratings it has no rank, and comes last."""
+        competition = await self._competitions.find(competition_id)
         async with self._database.read() as session:
-            rated = await self._feedback.rated_conversations(session)
-            return Figures(
-                votes=await self._feedback.votes(session),
-                conversations=await self._conversations.counts(session),
-                rated=rated,
-                lengths=await self._conversations.lengths(
-                    session, list(chain.from_iterable(rated.values()))
-                ),
+            found = await standing_queries.of_competition(session, competition_id)
+        shown: dict[str, Shown] = {
+            submission_id: (rank, score, low, high, metrics)
+            for submission_id, rank, score, low, high, metrics in found
+        }
+        briefs = [one for one in await self._submissions.briefs() if one.status in SHOWN]
+        rows = [
+            _row(brief, shown.get(brief.id), self._metrics_of(competition_id, brief.id, shown))
+            for brief in briefs
+        ]
+        rows.sort(key=lambda row: (POSITIONS[sort](row), -row.created_at.timestamp()))
+        return Leaderboard(
+            at=self._clock.now(),
+            competition=competition.id,
+            ranking=competition.ranking,
+            rows=rows,
+        )
+
+    def _metrics_of(
+        self, competition_id: str, submission_id: str, shown: dict[str, Shown]
+    ) -> SubmissionMetrics:
+        """Parsed once as long as the text is the same: half of a leaderboard's time."""
+        if submission_id not in shown:
+            return metrics_of(submission_id, Tally(), 0)
+        text, key = shown[submission_id][4], (competition_id, submission_id)
+        known = self._parsed.get(key)
+        if known is None or known[0] != text:
+            known = self._parsed[key] = (text, SubmissionMetrics.model_validate_json(text))
+        return known[1]
+
+    async def metrics(
+        self, account: Account, submission_id: str, competition_id: str | None = None
+    ) -> SubmissionMetrics:
+        """In one competition, or in all together: then with one vote a user and competition."""
+        await self._submissions.require_visible(account, submission_id)
+        async with self._database.read() as session:
+            found = await standing_queries.tallies(session, submission_id, competition_id)
+        today = self._clock.now().astimezone(UTC).date().toordinal()
+        return metrics_of(submission_id, total(Tally.from_json(text) for text in found), today)
+
+    async def history(self, submission_id: str, competition_id: str = OPEN) -> ScoreHistory:
+        """Empty for a submission without a score in that competition."""
+        await self._competitions.find(competition_id)
+        async with self._database.read() as session:
+            rows = await standing_queries.points(session, submission_id, competition_id)
+            points = [
+                ScorePoint(at=row.at, rank=row.rank, score=row.score, low=row.low, high=row.high)
+                for row in rows
+            ]
+            now = await standing_queries.of_submission(session, submission_id, competition_id)
+        if now is not None and now.score is not None:
+            assert now.low is not None, "a score has an interval"
+            assert now.high is not None, "a score has an interval"
+            point = ScorePoint(
+                at=now.at, rank=now.rank, score=now.score, low=now.low, high=now.high
             )
+            if not points or points[-1].at < point.at:
+                points.append(point)
+        return ScoreHistory(submission_id=submission_id, competition=competition_id, points=points)
+
+    async def votes_by_competition(self) -> dict[str, dict[str, Votes]]:
+        """Votes that count, by competition and submission: one read of a small table."""
+        async with self._database.read() as session:
+            rows = await queries.vote_counts(session)
+        found: dict[str, dict[str, Votes]] = {}
+        for competition, submission_id, up, down in rows:
+            found.setdefault(competition, {})[submission_id] = Votes(up, down)
+        return found
 
 
-def _metrics(submission_id: str, figures: Figures) -> SubmissionMetrics:
-    votes = figures.votes.get(submission_id, NO_VOTES)
-    total = votes.up + votes.down
-    low, high = wilson_interval(votes.up, total) if total else (None, None)
-    rated = figures.rated.get(submission_id, [])
-    return SubmissionMetrics(
-        submission_id=submission_id,
-        thumbs_up=votes.up,
-        thumbs_down=votes.down,
-        feedback_count=len(rated),
-        thumbs_up_ratio=votes.up / total if total else None,
-        interval_low=low,
-        interval_high=high,
-        conversation_count=figures.conversations.get(submission_id, 0),
-        mean_conversation_length=(
-            fmean(figures.lengths.get(conversation, 0) for conversation in rated) if rated else None
-        ),
-    )
-
-
-def _order(measured: tuple[Submission, SubmissionMetrics]) -> tuple[float, float]:
-    """Best first; of equals the newer first."""
-    submission, metrics = measured
-    low = -1.0 if metrics.interval_low is None else metrics.interval_low
-    return -low, -submission.created_at.timestamp()
-
-
-def _row(submission: Submission, metrics: SubmissionMetrics, rank: int | None) -> LeaderboardRow:
-    return LeaderboardRow(
-        **metrics.model_dump(),
+def _row(brief: SubmissionBrief, shown: Shown | None, metrics: SubmissionMetrics) -> LeaderboardRow:
+    """Built without validation, which what we stored ourselves does not need: a thousand rows are a tenth of the time."""
+    rank, score, low, high = shown[:4] if shown else (None, None, None, None)
+    return LeaderboardRow.model_construct(
+        **metrics.__dict__,
         rank=rank,
-        developer=submission.developer,
-        name=submission.name,
-        repo=submission.repo,
-        status=submission.status,
-        created_at=submission.created_at,
+        score=score,
+        score_low=low,
+        score_high=high,
+        developer=brief.developer,
+        name=brief.name,
+        repo=brief.repo,
+        status=brief.status,
+        created_at=brief.created_at,
     )
+
+
+def _by_rank(row: LeaderboardRow) -> Position:
+    if row.rank is None or row.score_low is None:
+        return (float("inf"),)
+    return (row.rank, -row.score_low)
+
+
+def _highest(
+    read: Callable[[LeaderboardRow], Estimate | None],
+) -> Callable[[LeaderboardRow], Position]:
+    """By the interval's lower end; rows without one last."""
+
+    def position(row: LeaderboardRow) -> Position:
+        found = read(row)
+        if found is None:
+            return (2.0,)
+        return (1.0, -found.value) if found.low is None else (0.0, -found.low)
+
+    return position
+
+
+def _lowest(
+    read: Callable[[LeaderboardRow], Estimate | None],
+) -> Callable[[LeaderboardRow], Position]:
+    """By the interval's upper end; rows without one last."""
+
+    def position(row: LeaderboardRow) -> Position:
+        found = read(row)
+        if found is None:
+            return (2.0,)
+        return (1.0, found.value) if found.high is None else (0.0, found.high)
+
+    return position
+
+
+def _by_thumbs_up(row: LeaderboardRow) -> Position:
+    return (float("inf"),) if row.interval_low is None else (-row.interval_low,)
+
+
+POSITIONS: dict[LeaderboardSort, Callable[[LeaderboardRow], Position]] = {
+    LeaderboardSort.RANK: _by_rank,
+    LeaderboardSort.THUMBS_UP: _by_thumbs_up,
+    LeaderboardSort.CONVERSATION_LENGTH: _highest(lambda row: row.conversation_length),
+    LeaderboardSort.RETENTION: _highest(lambda row: row.retention),
+    LeaderboardSort.REPETITION: _lowest(lambda row: row.repetition),
+    LeaderboardSort.REGENERATE_RATE: _lowest(lambda row: row.regenerate_rate),
+    LeaderboardSort.TTFT: _lowest(lambda row: row.ttft_ms_median),
+    LeaderboardSort.REPLY_TIME: _lowest(lambda row: row.reply_ms_median),
+    LeaderboardSort.FEEDBACK: lambda row: (-row.feedback_count,),
+    LeaderboardSort.NEWEST: lambda row: (-row.created_at.timestamp(),),
+}

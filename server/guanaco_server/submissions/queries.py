@@ -110,6 +110,22 @@ async def by_ids(session: AsyncSession, ids: Sequence[str]) -> Sequence[Submissi
     return (await session.scalars(select(SubmissionRow).where(SubmissionRow.id.in_(ids)))).all()
 
 
+async def briefs(session: AsyncSession) -> Sequence[Row[str, str, str, str, str, Status, datetime]]:
+    """Of every submission what names it, without the rest of the row."""
+    rows = await session.execute(
+        select(
+            SubmissionRow.id,
+            SubmissionRow.account_id,
+            SubmissionRow.developer,
+            SubmissionRow.name,
+            SubmissionRow.repo,
+            SubmissionRow.status,
+            SubmissionRow.created_at,
+        )
+    )
+    return rows.all()
+
+
 async def count_by_status(session: AsyncSession) -> dict[Status, int]:
     statement = select(SubmissionRow.status, func.count()).group_by(SubmissionRow.status)
     return {status: count for status, count in await session.execute(statement)}

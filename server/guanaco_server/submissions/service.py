@@ -59,6 +59,19 @@ class ServingSubmission:
     parameter_count: int | None = None
 
 
+@dataclass(frozen=True)
+class SubmissionBrief:
+    """What names a submission, and whose it is."""
+
+    id: str
+    account_id: str
+    developer: str
+    name: str
+    repo: str
+    status: Status
+    created_at: datetime
+
+
 class SubmissionService:
     def __init__(
         self,
@@ -98,6 +111,11 @@ class SubmissionService:
         async with self._database.read() as session:
             rows = await queries.newest_first(session, kind=SubmissionKind.CHAT)
             return [read_submission(row) for row in rows]
+
+    async def briefs(self) -> list[SubmissionBrief]:
+        """Of all submissions."""
+        async with self._database.read() as session:
+            return [SubmissionBrief(*row) for row in await queries.briefs(session)]
 
     async def list_serving(self) -> list[ServingSubmission]:
         """The chat models; ``rewards`` lists the others. Every second by every gateway, so what has not changed since the last time is not read again."""

@@ -1,0 +1,266 @@
+"""Ratings and the leaderboard with 1,000 submissions and 1,000,000 ratings in PostgreSQL: figures of docs/benchmarks.md.
+
+    make bench-feedback ARGS='--ratings=100000'
+
+A server of its own, filled by SQL; then everything through the platform's services. Prints a table, then one line of JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+
+from sqlalchemy import text
+
+from benchmarks.feedback_data import CONVERSATIONS, fill
+from guanaco.accounts import Role
+from guanaco.competitions import CompetitionRequest, RankingRule
+from guanaco.feedback import FeedbackRequest
+from guanaco_server.accounts.service import Account
+from guanaco_server.clock import SystemClock
+from guanaco_server.database.database import Database
+from guanaco_server.database.migrations import upgrade
+from guanaco_server.leaderboard.standings import StandingsKeeper
+from tests.fixtures.postgres import PostgresServer, running_server
+from tests.fixtures.world import World
+
+CALLERS = 64
+BACKEND = Account("bench-backend", "backend", Role.BACKEND)
+LOAD_S = 20.0
+LOAD_PER_S = 1_000
+PROBE_EVERY_S = 2.0
+TICK_S = 0.05
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--submissions", type=int, default=1_000)
+    parser.add_argument("--ratings", type=int, default=1_000_000)
+    parser.add_argument("--keep", metavar="URL", help="(the second process) run the scorekeeper")
+    options = parser.parse_args()
+    if options.keep:
+        asyncio.run(keep(options.keep))
+        return
+    with running_server() as server:
+        figures = asyncio.run(measure(server, options.submissions, options.ratings))
+    show(figures)
+    print(json.dumps(figures))
+
+
+async def measure(server: PostgresServer, submissions: int, ratings: int) -> dict[str, object]:
+    url = server.url(server.create())
+    world = RealTimeWorld(Database(url))
+    await upgrade(world.database)
+    fresh = CALLERS * 200 + int(LOAD_S * LOAD_PER_S * 1.2)
+    say(f"filling {ratings:,} ratings of {submissions:,} submissions")
+    await fill(world.database, submissions, ratings, fresh)
+    await world.competitions.put("open", rules(world))
+    caught_up_s = await timed(lambda: catch_up(world))
+    ranked_s = await timed(lambda: publish(world))
+    say(f"counted in {caught_up_s:.0f} s, ranked in {ranked_s:.1f} s")
+    unrated = await unrated_conversations(world.database)
+    figures: dict[str, object] = {
+        "submissions": submissions,
+        "ratings": ratings,
+        "counted_per_s": round(ratings / caught_up_s),
+        "first_ranking_s": round(ranked_s, 2),
+        **await leaderboard_ms(world),
+        **await recording(world, unrated[: CALLERS * 200]),
+        **await following(world, url, unrated[CALLERS * 200 :]),
+        "cores": os.cpu_count(),
+    }
+    await world.database.close()
+    return figures
+
+
+class RealTimeWorld(World):
+    """The services as they are in a World, by the real clock."""
+
+    def __init__(self, database: Database) -> None:
+        self.now = SystemClock()
+        super().__init__(database)
+        self.clock.now = self.now.now  # type: ignore[method-assign]
+
+
+def rules(world: World) -> CompetitionRequest:
+    return CompetitionRequest(
+        name="Open",
+        starts_at=world.clock.now() - timedelta(days=365),
+        ranking=RankingRule.COMBINED,
+    )
+
+
+async def catch_up(world: World) -> None:
+    while not (await world.scores.books.settle()).is_all:
+        pass
+
+
+async def publish(world: World) -> None:
+    await StandingsKeeper(world.database, world.clock, world.competitions).publish()
+
+
+async def unrated_conversations(database: Database) -> list[str]:
+    async with database.read() as session:
+        rows = await session.scalars(
+            text(f"SELECT id FROM conversations WHERE id LIKE '{CONVERSATIONS}-new-%' ORDER BY id")
+        )
+        return list(rows)
+
+
+async def leaderboard_ms(world: World) -> dict[str, object]:
+    """The query and its rows, and with them as the HTTP answer's JSON."""
+    queries, answers = [], []
+    for _ in range(100):
+        began = time.perf_counter()
+        board = await world.leaderboard.leaderboard()
+        queries.append((time.perf_counter() - began) * 1_000)
+        board.model_dump_json()
+        answers.append((time.perf_counter() - began) * 1_000)
+    return {
+        "leaderboard_rows": len(board.rows),
+        "leaderboard_ms": round(statistics.median(queries), 1),
+        "leaderboard_p99_ms": round(sorted(queries)[-2], 1),
+        "leaderboard_json_ms": round(statistics.median(answers), 1),
+    }
+
+
+async def recording(world: World, conversations: Sequence[str]) -> dict[str, object]:
+    """As fast as it goes, from callers that each wait for their answer."""
+    began, cpu = time.perf_counter(), time.process_time()
+    left = list(conversations)
+
+    async def caller() -> None:
+        while left:
+            await world.feedback.rate(BACKEND, left.pop(), FeedbackRequest(thumbs_up=True))
+
+    await asyncio.gather(*(caller() for _ in range(CALLERS)))
+    wall = time.perf_counter() - began
+    return {
+        "recorded_per_s": round(len(conversations) / wall),
+        "recording_cores": round((time.process_time() - cpu) / wall, 2),
+    }
+
+
+async def following(world: World, url: str, conversations: Sequence[str]) -> dict[str, object]:
+    """How long after a rating was recorded the leaderboard shows it, at LOAD_PER_S ratings a second."""
+    process = subprocess.Popen(  # noqa: ASYNC220 - it returns at once
+        [sys.executable, __file__, "--keep", url]
+    )
+    try:
+        await until_counted(world)
+        left = list(conversations)
+        load = asyncio.create_task(offer(world, left))
+        lags = []
+        for _ in range(int(LOAD_S / PROBE_EVERY_S)):
+            await asyncio.sleep(PROBE_EVERY_S)
+            lags.append(await lag_s(world, left.pop()))
+        sent = await load
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait()
+    return {
+        "offered_per_s": round(sent / LOAD_S),
+        "lag_median_s": round(statistics.median(lags), 2),
+        "lag_max_s": round(max(lags), 2),
+    }
+
+
+async def offer(world: World, left: list[str]) -> int:
+    """A steady stream for LOAD_S; how many were recorded in that time."""
+    began, sent, running = time.perf_counter(), 0, set()
+    while (passed := time.perf_counter() - began) < LOAD_S:
+        while sent < passed * LOAD_PER_S and left:
+            request = FeedbackRequest(thumbs_up=sent % 2 == 0)
+            task = asyncio.create_task(world.feedback.rate(BACKEND, left.pop(), request))
+            running.add(task)
+            task.add_done_callback(running.discard)
+            sent += 1
+        await asyncio.sleep(TICK_S / 10)
+    sent -= len(running)
+    await asyncio.gather(*running)
+    return sent
+
+
+async def lag_s(world: World, conversation: str) -> float:
+    """Of one rating more, for a submission whose ratings and standing are watched."""
+    recorded = await world.feedback.rate(BACKEND, conversation, FeedbackRequest(thumbs_up=True))
+    began = time.perf_counter()
+    async with world.database.read() as session:
+        submission = await session.scalar(
+            text("SELECT submission_id FROM feedback WHERE id = :id"), {"id": recorded.feedback_id}
+        )
+    counted = text("SELECT is_counted FROM feedback WHERE id = :id")
+    standing = text("SELECT metrics FROM standings WHERE submission_id = :id")
+    tally = text("SELECT tally FROM scores WHERE submission_id = :id")
+
+    async def is_counted() -> bool:
+        async with world.database.read() as session:
+            return bool(await session.scalar(counted, {"id": recorded.feedback_id}))
+
+    await until(is_counted)
+    async with world.database.read() as session:
+        wanted = json.loads(str(await session.scalar(tally, {"id": submission})))["rated"]
+
+    async def is_shown() -> bool:
+        async with world.database.read() as session:
+            metrics = json.loads(str(await session.scalar(standing, {"id": submission})))
+        return bool(metrics["feedback_count"] >= wanted)
+
+    await until(is_shown)
+    return time.perf_counter() - began
+
+
+async def until_counted(world: World) -> None:
+    async def has_none() -> bool:
+        return not await world.scores.books.has_work()
+
+    await until(has_none)
+
+
+async def until(holds: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(300):
+        while not await holds():  # noqa: ASYNC110 - another process brings it about
+            await asyncio.sleep(TICK_S)
+
+
+async def keep(url: str) -> None:
+    """The second process: what a worker does."""
+    world = RealTimeWorld(Database(url))
+    stopped = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
+    await world.scores.keeper.start()
+    await stopped.wait()
+    with suppress(asyncio.CancelledError):
+        await world.scores.keeper.stop()
+    await world.database.close()
+
+
+async def timed(work: Callable[[], Awaitable[None]]) -> float:
+    began = time.perf_counter()
+    await work()
+    return time.perf_counter() - began
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def show(figures: dict[str, object]) -> None:
+    for name, figure in figures.items():
+        print(f"{name:24} {figure}")
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    main()

@@ -1,0 +1,78 @@
+"""The calls about competitions: the leaderboard, its history, seasons and votes. As calls.py, which has all others."""
+
+from __future__ import annotations
+
+from pydantic import TypeAdapter
+
+from guanaco.calls import _get, _id, _of, _post
+from guanaco.competitions import OPEN, Competition
+from guanaco.leaderboard import (
+    Leaderboard,
+    LeaderboardSort,
+    ScoreHistory,
+    Season,
+    SeasonCheck,
+    VoteFlag,
+)
+from guanaco.wire import Call
+
+_parse_competitions = TypeAdapter(list[Competition]).validate_json
+_parse_flags = TypeAdapter(list[VoteFlag]).validate_json
+
+
+def leaderboard(
+    *, competition: str = OPEN, sort: LeaderboardSort | str = LeaderboardSort.RANK
+) -> Call[Leaderboard]:
+    """How all submissions compare. Needs no key."""
+    params = {"competition": competition, "sort": str(sort)}
+    return _get("/leaderboard", parse=Leaderboard.model_validate_json, params=params)
+
+
+def score_history(submission_id: str, *, competition: str = OPEN) -> Call[ScoreHistory]:
+    """A submission's score over time. Needs no key."""
+    return _get(
+        _of(submission_id, "score-history"),
+        parse=ScoreHistory.model_validate_json,
+        params={"competition": competition},
+    )
+
+
+def competitions() -> Call[list[Competition]]:
+    """All of them. Needs no key."""
+    return _get("/competitions", parse=_parse_competitions)
+
+
+def competition(competition_id: str) -> Call[Competition]:
+    """One, with its rules. Needs no key."""
+    return _get(f"/competitions/{_id(competition_id)}", parse=Competition.model_validate_json)
+
+
+def season(competition_id: str) -> Call[Season]:
+    """The final ranking of a frozen competition. Needs no key."""
+    return _get(f"/competitions/{_id(competition_id)}/season", parse=Season.model_validate_json)
+
+
+def freeze(competition_id: str) -> Call[Season]:
+    """End a competition for good, and rank it. Admin."""
+    return _post(f"/competitions/{_id(competition_id)}/freeze", parse=Season.model_validate_json)
+
+
+def recompute(competition_id: str) -> Call[SeasonCheck]:
+    """Rank a frozen competition again from what is recorded, and compare the bytes. Admin."""
+    return _post(
+        f"/competitions/{_id(competition_id)}/recompute", parse=SeasonCheck.model_validate_json
+    )
+
+
+def vote_flags(
+    *, competition: str | None = None, submission_id: str | None = None, limit: int = 100
+) -> Call[list[VoteFlag]]:
+    """Ratings that rules have left out, newest first. Admin."""
+    wanted = {"competition": competition, "submission": submission_id, "limit": str(limit)}
+    params = {name: value for name, value in wanted.items() if value is not None}
+    return _get("/votes/flags", parse=_parse_flags, params=params)
+
+
+def allow_vote(feedback_id: str) -> Call[list[VoteFlag]]:
+    """Let a rating count, whatever rule has left it out. Admin."""
+    return _post(f"/votes/{_id(feedback_id)}/allow", parse=_parse_flags)

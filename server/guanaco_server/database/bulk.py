@@ -1,0 +1,56 @@
+"""Many rows in one statement: on PostgreSQL from one JSON parameter, several times as fast as a statement a row."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import cast, column, func, select
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.types import UserDefinedType
+
+from guanaco_server.database.tables import Table
+
+Rows = Sequence[Mapping[str, Any]]  # each with the same columns
+Insert = postgresql.Insert | sqlite.Insert
+
+
+class BulkInsert:
+    """``statement`` takes ON CONFLICT and RETURNING; ``parameters`` go with it when it is executed."""
+
+    def __init__(self, session: AsyncSession, table: type[Table], rows: Rows) -> None:
+        self.parameters: Rows | None = None
+        self.statement: Insert
+        if session.get_bind().dialect.name == "postgresql":
+            self.statement = _from_json(table, rows)
+        else:
+            self.statement, self.parameters = sqlite.insert(table), rows
+
+
+def _from_json(table: type[Table], rows: Rows) -> postgresql.Insert:
+    columns = table.__table__.columns
+    typed = [column(name, columns[name].type) for name in rows[0]]
+    text = json.dumps([dict(row) for row in rows], default=_iso)
+    source = func.json_to_recordset(cast(text, JSON_TEXT)).table_valued(*typed)
+    listed = select(*source.render_derived(with_types=True).c)
+    return postgresql.insert(table).from_select(list(rows[0]), listed, include_defaults=False)
+
+
+def _iso(value: object) -> str:
+    assert isinstance(value, datetime), "rows are of text, numbers, truths and times"
+    return value.isoformat()
+
+
+class _JsonText(UserDefinedType[str]):
+    """JSON that is sent as it is."""
+
+    cache_ok = True
+
+    def get_col_spec(self, **_options: object) -> str:
+        return "JSON"
+
+
+JSON_TEXT = _JsonText()

@@ -1,0 +1,105 @@
+"""Ratings as the leaderboard reads them: raw, in bulk, and each new one once.
+
+A rating is new until it ``is_counted``. The row is its own place in the queue: one that commits late is found as soon
+as it can be seen, whatever was counted before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Select, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from guanaco_server.database.database import among
+from guanaco_server.feedback.tables import FeedbackRow
+
+
+@dataclass(frozen=True)
+class RecordedRating:
+    """``account_id`` is the backend's that had the conversation."""
+
+    id: str
+    conversation_id: str
+    submission_id: str
+    competition: str
+    user_id: str
+    account_id: str
+    thumbs_up: bool
+    at: datetime
+    is_counted: bool = False
+
+
+async def uncounted(session: AsyncSession, limit: int) -> list[RecordedRating]:
+    statement = _ratings().where(FeedbackRow.is_counted.is_(False)).limit(limit)
+    return await _read(session, statement)
+
+
+async def of_submission(session: AsyncSession, submission_id: str) -> list[RecordedRating]:
+    return await _read(session, _ratings().where(FeedbackRow.submission_id == submission_id))
+
+
+async def of_users(session: AsyncSession, user_ids: Iterable[str]) -> list[RecordedRating]:
+    """All ratings that they ever gave."""
+    return await _read(session, _ratings().where(among(session, FeedbackRow.user_id, user_ids)))
+
+
+async def of_competition(session: AsyncSession, competition: str) -> list[RecordedRating]:
+    return await _read(session, _ratings().where(FeedbackRow.competition == competition))
+
+
+async def within(
+    session: AsyncSession, submission_id: str, since: datetime, until: datetime
+) -> list[RecordedRating]:
+    """A submission's from ``since`` until before ``until``."""
+    statement = _ratings().where(
+        FeedbackRow.submission_id == submission_id,
+        FeedbackRow.created_at >= since,
+        FeedbackRow.created_at < until,
+    )
+    return await _read(session, statement)
+
+
+async def by_id(session: AsyncSession, feedback_id: str) -> RecordedRating | None:
+    found = await _read(session, _ratings().where(FeedbackRow.id == feedback_id))
+    return found[0] if found else None
+
+
+async def rated(session: AsyncSession, conversation_ids: Iterable[str]) -> set[str]:
+    """Which of these conversations have a rating."""
+    statement = select(FeedbackRow.conversation_id).where(
+        among(session, FeedbackRow.conversation_id, conversation_ids)
+    )
+    return set(await session.scalars(statement))
+
+
+async def note_counted(session: AsyncSession, ids: Sequence[str]) -> None:
+    await session.execute(
+        update(FeedbackRow)
+        .where(among(session, FeedbackRow.id, ids))
+        .values(is_counted=True)
+        .execution_options(synchronize_session=False)
+    )
+
+
+def _ratings() -> Select[str, str, str, str, str, str, bool, datetime, bool]:
+    return select(
+        FeedbackRow.id,
+        FeedbackRow.conversation_id,
+        FeedbackRow.submission_id,
+        FeedbackRow.competition,
+        FeedbackRow.user_id,
+        FeedbackRow.account_id,
+        FeedbackRow.thumbs_up,
+        FeedbackRow.created_at,
+        FeedbackRow.is_counted,
+    )
+
+
+async def _read(
+    session: AsyncSession,
+    statement: Select[str, str, str, str, str, str, bool, datetime, bool],
+) -> list[RecordedRating]:
+    return [RecordedRating(*row) for row in await session.execute(statement)]

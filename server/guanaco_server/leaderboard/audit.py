@@ -1,0 +1,39 @@
+"""The audit trail of ratings that rules have left out, and an admin's word against a rule."""
+
+from __future__ import annotations
+
+from guanaco.errors import FlagNotFound
+from guanaco.leaderboard import VoteFlag
+from guanaco_server.accounts.service import Account
+from guanaco_server.clock import Clock
+from guanaco_server.database.database import Database
+from guanaco_server.leaderboard import flag_queries, queries
+from guanaco_server.leaderboard.tables import VoteFlagRow
+
+
+class AuditService:
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def flags(
+        self, competition: str | None, submission_id: str | None, limit: int
+    ) -> list[VoteFlag]:
+        """Newest first."""
+        async with self._database.read() as session:
+            rows = await flag_queries.newest(session, competition, submission_id, limit)
+            return [_read(row) for row in rows]
+
+    async def allow(self, account: Account, feedback_id: str) -> list[VoteFlag]:
+        """The rating counts again, whatever these rules say; all that it was flagged for. Allowing twice changes nothing."""
+        async with self._database.write() as session:
+            await flag_queries.allow(session, feedback_id, self._clock.now(), account.name)
+            rows = await flag_queries.of_ratings(session, [feedback_id])
+            if not rows:
+                raise FlagNotFound(feedback_id)
+            await queries.ask_recounts(session, {row.submission_id for row in rows})
+            return [_read(row) for row in rows]
+
+
+def _read(row: VoteFlagRow) -> VoteFlag:
+    return VoteFlag(**{name: getattr(row, name) for name in VoteFlag.model_fields})

@@ -1,0 +1,95 @@
+"""Which ratings are left out of the votes, by rules that depend on the recorded ratings alone.
+
+    own_account   the backend that talked is the submission's own account
+    devoted_user  a user who rated often, always thumbs up, and one developer's submissions only
+    burst         more ratings of a submission in a minute than its past hour makes likely
+
+Nothing but the ratings themselves goes into a rule, neither the clock nor the order of arrival, so that ratings
+counted anew are flagged alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from guanaco_server.feedback.records import RecordedRating
+
+DEVOTED_RATINGS = (
+    20  # with two developers who get half of the users each, chance does it in 1 of 2^19
+)
+SLOT_S = 60
+BASELINE_SLOTS = 60
+BASELINE_FLOOR = 60.0  # ratings a minute that no submission has to explain
+BURST_ODDS = 1e-9  # a million submission-minutes give one false alarm in a thousand
+
+
+class Rule(StrEnum):
+    OWN_ACCOUNT = "own_account"
+    DEVOTED_USER = "devoted_user"
+    BURST = "burst"
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Whose a submission is."""
+
+    account_id: str
+    developer: str
+
+
+@dataclass(frozen=True)
+class Flag:
+    feedback_id: str
+    rule: Rule
+    evidence: str
+
+
+def slot_of(rating: RecordedRating) -> int:
+    return int(rating.at.timestamp() // SLOT_S)
+
+
+def flags_of_user(
+    ratings: Sequence[RecordedRating],
+    owners: Mapping[str, Owner],
+    bursts: Mapping[tuple[str, int], int],
+) -> Iterator[Flag]:
+    """Of all ratings that one user gave in one competition; ``bursts`` are the ratings of each (submission, slot) that is one."""
+    for rating in ratings:
+        if rating.account_id == owners[rating.submission_id].account_id:
+            yield Flag(rating.id, Rule.OWN_ACCOUNT, "The submission's own account had this chat.")
+        if count := bursts.get((rating.submission_id, slot_of(rating))):
+            evidence = f"One of {count} ratings of the submission within a minute."
+            yield Flag(rating.id, Rule.BURST, evidence)
+    developers = {owners[rating.submission_id].developer for rating in ratings}
+    is_devoted = len(developers) == 1 and all(rating.thumbs_up for rating in ratings)
+    if is_devoted and len(ratings) >= DEVOTED_RATINGS:
+        evidence = f"All {len(ratings)} ratings of this user are thumbs up for {developers.pop()}."
+        yield from (Flag(rating.id, Rule.DEVOTED_USER, evidence) for rating in ratings)
+
+
+def burst_slots(counts: Mapping[int, int], slots: Collection[int]) -> set[int]:
+    """Which of the slots are bursts, given one submission's ratings by slot, of the hour before each too."""
+    return {slot for slot in slots if counts.get(slot, 0) > _bound(_baseline(counts, slot))}
+
+
+def least_burst() -> int:
+    """So many ratings, and no burst can be smaller: spares the look at the hour before."""
+    return _bound(BASELINE_FLOOR)
+
+
+def _baseline(counts: Mapping[int, int], slot: int) -> float:
+    before = sum(counts.get(slot - back, 0) for back in range(1, BASELINE_SLOTS + 1))
+    return max(BASELINE_FLOOR, before / BASELINE_SLOTS)
+
+
+def _bound(expected: float) -> int:
+    """The least number that a Poisson variable exceeds with at most BURST_ODDS: its Chernoff bound,
+    P(X ≥ k) ≤ exp(k - λ - k·ln(k/λ)) for k > λ (Mitzenmacher and Upfal, "Probability and Computing", theorem 5.4)."""
+    wanted = math.log(BURST_ODDS)
+    k = math.ceil(expected)
+    while k - expected - k * math.log(k / expected) > wanted:
+        k += 1
+    return k

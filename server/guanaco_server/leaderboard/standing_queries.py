@@ -1,0 +1,101 @@
+"""Every query on what everybody sees: standings, their history, and seasons."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from sqlalchemy import Row, delete, select
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import aliased
+
+from guanaco_server.leaderboard.tables import ScorePointRow, ScoreRow, SeasonRow, StandingRow
+
+DAY_HOURS = 24
+
+
+async def of_competition(
+    session: AsyncSession, competition: str
+) -> Sequence[Row[str, int | None, float | None, float | None, float | None, str]]:
+    rows = await session.execute(
+        select(
+            StandingRow.submission_id,
+            StandingRow.rank,
+            StandingRow.score,
+            StandingRow.low,
+            StandingRow.high,
+            StandingRow.metrics,
+        ).where(StandingRow.competition == competition)
+    )
+    return rows.all()
+
+
+async def of_submission(
+    session: AsyncSession, submission_id: str, competition: str
+) -> StandingRow | None:
+    return await session.get(StandingRow, (competition, submission_id))
+
+
+async def tallies(
+    session: AsyncSession, submission_id: str, competition: str | None
+) -> Sequence[str]:
+    """In one competition, or in each."""
+    statement = select(ScoreRow.tally).where(ScoreRow.submission_id == submission_id)
+    if competition is not None:
+        statement = statement.where(ScoreRow.competition == competition)
+    return (await session.scalars(statement)).all()
+
+
+async def points(
+    session: AsyncSession, submission_id: str, competition: str
+) -> Sequence[ScorePointRow]:
+    statement = (
+        select(ScorePointRow)
+        .where(
+            ScorePointRow.submission_id == submission_id, ScorePointRow.competition == competition
+        )
+        .order_by(ScorePointRow.hour)
+    )
+    return (await session.scalars(statement)).all()
+
+
+async def thin_points(session: AsyncSession, before_hour: int) -> None:
+    """Of each day before that hour only the first point stays."""
+    earlier = aliased(ScorePointRow)
+    row = ScorePointRow
+    has_earlier = (
+        select(earlier.hour)
+        .where(
+            earlier.submission_id == row.submission_id,
+            earlier.competition == row.competition,
+            earlier.hour < row.hour,
+            earlier.hour >= row.hour - row.hour % DAY_HOURS,
+        )
+        .exists()
+    )
+    await session.execute(
+        delete(row)
+        .where(row.hour < before_hour, has_earlier)
+        .execution_options(synchronize_session=False)
+    )
+
+
+async def season(session: AsyncSession, competition: str) -> SeasonRow | None:
+    return await session.get(SeasonRow, competition)
+
+
+async def keep_season(
+    session: AsyncSession, competition: str, frozen_at: datetime, content: bytes, sha256: str
+) -> SeasonRow:
+    """Of two who freeze at once the first one's stays."""
+    dialect = session.get_bind().dialect.name
+    insert = (postgresql.insert if dialect == "postgresql" else sqlite.insert)(SeasonRow)
+    await session.execute(
+        insert.values(
+            competition=competition, frozen_at=frozen_at, ranking=content, sha256=sha256
+        ).on_conflict_do_nothing()
+    )
+    kept = await season(session, competition)
+    assert kept is not None
+    return kept

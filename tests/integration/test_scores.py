@@ -1,0 +1,285 @@
+"""The scorekeeper: what it keeps step by step is what is counted anew, whoever writes meanwhile; on both databases."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import delete, select, text
+
+from guanaco.accounts import Role
+from guanaco.chat import Sender
+from guanaco.feedback import FeedbackRequest
+from guanaco_server.accounts.service import Account
+from guanaco_server.chat.tables import MessageRow
+from guanaco_server.database.database import Database
+from guanaco_server.feedback.tables import FeedbackRow
+from guanaco_server.leaderboard.tables import ScoreRow
+from tests.fixtures.rating import converse, rate, say
+from tests.fixtures.world import World
+
+SUBMISSIONS = ("one_v1", "two_v1", "three_v1")
+USERS = ("alice", "bob", "carol")
+TABLES_WITH_USERS = ("score_conversations", "score_votes", "score_visits")
+
+Action = tuple[str, int, int, bool]  # what, of which submission, by which user, thumbs up
+ACTIONS = st.lists(
+    st.tuples(
+        st.sampled_from(["open", "say", "regenerate", "rate", "tomorrow", "settle", "forget"]),
+        st.integers(0, 2),
+        st.integers(0, 2),
+        st.booleans(),
+    ),
+    min_size=5,
+    max_size=40,
+)
+
+
+class Rated(World):
+    """A world in which users chat and rate as they are told."""
+
+    backend: Account
+    open_conversations: list[str]
+
+    async def begin(self) -> Rated:
+        for number, submission_id in enumerate(SUBMISSIONS):
+            developer = await self.account(Role.DEVELOPER, f"developer-{number % 2}")
+            await self.publish(developer, submission_id)
+        self.backend = await self.account(Role.BACKEND)
+        self.open_conversations = []
+        return self
+
+    async def play(self, actions: Sequence[Action]) -> None:
+        for what, submission, user, thumbs_up in actions:
+            await self.act(what, SUBMISSIONS[submission], USERS[user], thumbs_up)
+
+    async def act(self, what: str, submission_id: str, user: str, thumbs_up: bool) -> None:
+        match what:
+            case "open":
+                says = [(Sender.USER, "hello there"), (Sender.BOT, f"hello {user}")]
+                found = await converse(self, self.backend, submission_id, user, says)
+                self.open_conversations.append(found)
+            case "say" if self.open_conversations:
+                says = [(Sender.USER, "go on"), (Sender.BOT, "the sea, the sea")]
+                await say(self, self.open_conversations[-1], says)
+            case "regenerate" if self.open_conversations:
+                await self.regenerate(self.open_conversations[-1])
+            case "rate" if self.open_conversations:
+                request = FeedbackRequest(thumbs_up=thumbs_up)
+                await self.feedback.rate(self.backend, self.open_conversations.pop(), request)
+            case "tomorrow":
+                self.clock.advance(86_400)
+            case "settle":
+                await self.scores.books.settle()
+            case "forget":
+                await self.forget(user)
+
+    async def regenerate(self, conversation_id: str) -> None:
+        await say(self, conversation_id, [(Sender.BOT, "another answer")])
+        async with self.database.write() as session:
+            rows = await session.scalars(
+                select(MessageRow)
+                .where(MessageRow.conversation_id == conversation_id)
+                .order_by(MessageRow.position.desc())
+                .limit(2)
+            )
+            list(rows)[-1].is_deleted = True
+
+    async def forget(self, user: str) -> None:
+        """As an erasure does: her ratings and conversations go, and every row that names her."""
+        async with self.database.write() as session:
+            await self.scores.books.forget_users(session, [user])
+            theirs = "SELECT id FROM conversations WHERE user_id = :user"
+            for statement in (
+                "DELETE FROM feedback WHERE user_id = :user",
+                f"DELETE FROM messages WHERE conversation_id IN ({theirs})",
+                "DELETE FROM conversations WHERE user_id = :user",
+            ):
+                await session.execute(text(statement), {"user": user})
+            left = await session.scalars(text("SELECT id FROM conversations"))
+            there = set(left)
+        self.open_conversations = [one for one in self.open_conversations if one in there]
+
+    async def settle_all(self) -> dict[tuple[str, str], str]:
+        while not (await self.scores.books.settle()).is_all:
+            pass
+        return await self.tallies()
+
+    async def tallies(self) -> dict[tuple[str, str], str]:
+        async with self.database.read() as session:
+            rows = await session.scalars(select(ScoreRow))
+            return {
+                (row.competition, row.submission_id): row.tally for row in rows if row.tally != "{}"
+            }
+
+    async def recounted(self) -> dict[tuple[str, str], str]:
+        async with self.database.write() as session:
+            await self.scores.books.recount(session, SUBMISSIONS)
+        return await self.settle_all()
+
+    async def counted_from_nothing(self) -> dict[tuple[str, str], str]:
+        async with self.database.write() as session:
+            for table in (*TABLES_WITH_USERS, "scores", "score_slots", "vote_flags"):
+                await session.execute(text(f"DELETE FROM {table}"))
+            await session.execute(text("UPDATE conversations SET measured_count = -1"))
+            await session.execute(text("UPDATE feedback SET is_counted = false"))
+        return await self.settle_all()
+
+
+@pytest.fixture
+async def world(database: Database) -> Rated:
+    return await Rated(database).begin()
+
+
+@settings(
+    max_examples=12,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(actions=ACTIONS)
+def test_what_is_kept_step_by_step_is_what_is_counted_from_nothing(
+    empty_database_file: str, actions: list[Action]
+) -> None:
+    async def play() -> None:
+        database = Database(empty_database_file)
+        async with database.write() as session:
+            for table in ("feedback", "messages", "conversations", "submissions", *ALL_SCORES):
+                await session.execute(text(f"DELETE FROM {table}"))
+        world = await Rated(database).begin()
+        await world.play(actions)
+        step_by_step = await world.settle_all()
+        assert await world.recounted() == step_by_step
+        assert await world.counted_from_nothing() == step_by_step
+        await database.close()
+
+    with asyncio.Runner() as runner:
+        runner.run(play())
+
+
+ALL_SCORES = (*TABLES_WITH_USERS, "scores", "score_slots", "vote_flags", "score_recounts")
+
+
+@pytest.fixture
+def empty_database_file(migrated_sqlite, tmp_path) -> str:  # type: ignore[no-untyped-def]
+    import shutil
+
+    shutil.copy(migrated_sqlite, tmp_path / "guanaco.db")
+    return f"sqlite+aiosqlite:///{tmp_path / 'guanaco.db'}"
+
+
+async def test_a_long_history_with_erasures_is_counted_alike_in_any_way(world: Rated) -> None:
+    rng = random.Random(11)
+    kinds = ["open", "open", "say", "regenerate", "rate", "rate", "tomorrow", "settle", "forget"]
+    weights = [6, 6, 4, 2, 5, 5, 1, 2, 0.3]
+    await world.play(
+        [
+            (kind, rng.randrange(3), rng.randrange(3), rng.random() < 0.7)
+            for kind in rng.choices(kinds, weights, k=120)
+        ]
+    )
+    step_by_step = await world.settle_all()
+    assert step_by_step
+    assert await world.recounted() == step_by_step
+    assert await world.counted_from_nothing() == step_by_step
+
+
+async def test_a_rating_that_commits_late_is_counted(world: Rated) -> None:
+    early = await converse(world, world.backend, "one_v1", "alice")
+    async with world.database.engine.connect() as connection:
+        if connection.dialect.name == "sqlite":
+            pytest.skip("SQLite has one writer at a time: nothing can commit late.")
+        await connection.execute(
+            text(
+                "INSERT INTO feedback (id, conversation_id, submission_id, user_id, bot_name, thumbs_up, text, created_at)"
+                " VALUES ('fb_0', :id, 'one_v1', 'alice', 'Luna', true, '', now())"
+            ),
+            {"id": early},
+        )
+        await rate(world, world.backend, "one_v1", "bob", True)
+        await world.settle_all()
+        assert await votes(world) == 1
+        await connection.commit()
+    await world.settle_all()
+    assert await votes(world) == 2
+
+
+async def test_many_who_rate_while_two_keepers_count_are_each_counted_once(world: Rated) -> None:
+    conversations = [
+        await converse(world, world.backend, SUBMISSIONS[number % 3], f"user-{number}")
+        for number in range(60)
+    ]
+    request = FeedbackRequest(thumbs_up=True)
+
+    async def counting() -> None:
+        for _ in range(6):
+            await world.scores.books.settle()
+
+    await asyncio.gather(
+        counting(),
+        counting(),
+        *(world.feedback.rate(world.backend, one, request) for one in conversations),
+    )
+    tallies = await world.settle_all()
+    assert await votes(world) == 60
+    assert await world.counted_from_nothing() == tallies
+
+
+async def test_a_batch_that_fails_leaves_everything_to_be_counted(world: Rated) -> None:
+    await rate(world, world.backend, "one_v1", "alice", True)
+    async with world.database.write() as session:
+        await session.execute(text("ALTER TABLE scores RENAME TO scores_away"))
+    with pytest.raises(Exception, match="scores"):
+        await world.scores.books.settle()
+    async with world.database.write() as session:
+        await session.execute(text("ALTER TABLE scores_away RENAME TO scores"))
+    await world.settle_all()
+    assert await votes(world) == 1
+
+
+async def test_an_erased_user_is_named_nowhere_and_counts_no_more(world: Rated) -> None:
+    for user in ("alice", "bob"):
+        await rate(world, world.backend, "one_v1", user, True)
+    await world.settle_all()
+    await world.forget("alice")
+    await world.settle_all()
+    assert await votes(world) == 1
+    async with world.database.read() as session:
+        for table in TABLES_WITH_USERS:
+            users = await session.scalars(text(f"SELECT DISTINCT user_id FROM {table}"))
+            assert "alice" not in set(users)
+
+
+async def test_a_new_leader_of_the_loop_ranks_what_another_has_counted(world: Rated) -> None:
+    other = World(world.database)
+    other.clock = world.clock
+    await rate(world, world.backend, "one_v1", "alice", True)
+    await world.scores.keeper.keep()
+    await rate(world, world.backend, "one_v1", "bob", True)
+    await other.scores.keeper.keep()
+    await rate(world, world.backend, "two_v1", "bob", False)
+    await world.scores.keeper.keep()
+    board = await world.leaderboard.leaderboard()
+    assert {row.submission_id: (row.thumbs_up, row.thumbs_down) for row in board.rows} == {
+        "one_v1": (2, 0),
+        "two_v1": (0, 1),
+        "three_v1": (0, 0),
+    }
+
+
+async def test_erasing_ratings_by_hand_is_noticed_when_a_recount_is_asked_for(world: Rated) -> None:
+    rating = await rate(world, world.backend, "one_v1", "alice", True)
+    await world.settle_all()
+    async with world.database.write() as session:
+        await session.execute(delete(FeedbackRow).where(FeedbackRow.id == rating))
+        await world.scores.books.recount(session, ["one_v1"])
+    await world.settle_all()
+    assert await votes(world) == 0
+
+
+async def votes(world: Rated) -> int:
+    found = await world.leaderboard.votes_by_competition()
+    return sum(votes.up + votes.down for votes in found.get("open", {}).values())

@@ -1,0 +1,251 @@
+"""The leaderboard's statistics against published figures, and their intervals against simulations."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from guanaco.chat import Sender
+from guanaco.competitions import RankingRule
+from guanaco_server.chat.records import RecordedMessage
+from guanaco_server.leaderboard import bradley_terry, estimates, flags
+from guanaco_server.leaderboard.measures import measure
+from guanaco_server.leaderboard.metrics import metrics_of
+from guanaco_server.leaderboard.ranking import Count, Score, ranked, standings
+from guanaco_server.leaderboard.tally import Tally, total
+from guanaco_server.leaderboard.visits import visit_of
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+# Wins (row over column) of the American League East in 1987: A. Agresti, "Categorical Data Analysis" (2nd ed., 2002),
+# table 10.10. The abilities against Baltimore are those that R's BradleyTerry2 prints for them.
+TEAMS = ("Milwaukee", "Detroit", "Toronto", "New York", "Boston", "Cleveland", "Baltimore")
+WINS = (
+    (0, 7, 9, 7, 7, 9, 11),
+    (6, 0, 7, 5, 11, 9, 9),
+    (4, 6, 0, 7, 7, 8, 12),
+    (6, 8, 6, 0, 6, 7, 10),
+    (6, 2, 6, 7, 0, 7, 12),
+    (4, 4, 5, 6, 6, 0, 6),
+    (2, 4, 1, 3, 1, 7, 0),
+)
+ABILITIES = (1.5814, 1.4364, 1.2945, 1.2476, 1.1077, 0.6839, 0.0)
+
+
+def test_strengths_are_those_that_were_published() -> None:
+    ballots = [
+        (2 * winner + 1, 2 * loser) if winner < loser else (2 * loser, 2 * winner + 1)
+        for winner, row in enumerate(WINS)
+        for loser, count in enumerate(row)
+        for _ in range(count)
+    ]
+    found = bradley_terry.fit(ballots, len(TEAMS), prior=1e-9)
+    against_last = [value - found.values[-1] for value in found.values]
+    assert against_last == pytest.approx(ABILITIES, abs=1e-4)
+
+
+def test_the_order_of_ballots_changes_no_bit_of_the_strengths() -> None:
+    rng = random.Random(1)
+    ballots = [_ballot(rng, [0.0] * 12, rng.randint(2, 6)) for _ in range(300)]
+    first = bradley_terry.fit(ballots, 12)
+    rng.shuffle(ballots)
+    assert bradley_terry.fit(ballots, 12) == first
+
+
+def test_submissions_that_no_user_connects_and_those_that_always_win_have_finite_strengths() -> (
+    None
+):
+    found = bradley_terry.fit([(1, 2)] * 50 + [(5, 6)] * 50, 5)
+    assert found.values[0] == pytest.approx(found.values[2])
+    assert found.values[0] == pytest.approx(-found.values[1])
+    assert 0 < found.values[0] < 10
+    assert found.compared == [50, 50, 50, 50, 0]
+    assert found.values[4] == pytest.approx(0)
+    assert found.errors[4] > 2  # a prior of one comparison says next to nothing
+
+
+def test_a_user_who_votes_a_lot_weighs_as_much_as_one_who_compares_two() -> None:
+    many = tuple(2 * index + (index == 0) for index in range(10))  # up for 0 alone
+    found = bradley_terry.fit([many], 10)
+    assert sum(found.compared) == pytest.approx(2)
+
+
+def test_the_sandwich_covers_the_truth_although_a_users_votes_depend_on_each_other() -> None:
+    rng = random.Random(7)
+    truth = [-0.8, -0.3, 0.0, 0.4, 0.7]
+    expected = _limit(truth)
+    covered = Counter[bool]()
+    for _ in range(150):
+        ballots = [_ballot(rng, truth, rng.randint(2, 5)) for _ in range(150)]
+        found = bradley_terry.fit(ballots, len(truth))
+        for value, error, true in zip(found.values, found.errors, expected, strict=True):
+            covered[abs(value - true) < 1.96 * error] += 1
+    assert 0.92 < covered[True] / covered.total() < 0.98
+
+
+def test_the_interval_of_a_mean_covers_it() -> None:
+    rng = random.Random(3)
+    covered = 0
+    for _ in range(400):
+        sample = [rng.randint(1, 20) for _ in range(60)]
+        found = estimates.mean(60, sum(sample), sum(one * one for one in sample))
+        assert found is not None
+        assert found.low is not None
+        assert found.high is not None
+        covered += found.low <= 10.5 <= found.high
+    assert 0.92 < covered / 400 < 0.98
+
+
+def test_the_interval_of_a_quantile_covers_it() -> None:
+    rng = random.Random(4)
+    covered = 0
+    for _ in range(400):
+        found = estimates.quantile(Counter(rng.randint(1, 1_000) for _ in range(200)), 0.95)
+        assert found is not None
+        covered += found[1] <= 950 <= found[2]
+    assert covered / 400 > 0.93
+
+
+def test_the_interval_of_a_ratio_covers_it_when_conversations_differ() -> None:
+    rng = random.Random(5)
+    covered = 0
+    for _ in range(400):
+        pairs = []
+        for _ in range(80):
+            x, share = rng.randint(1, 8), rng.choice((0.0, 0.5))
+            pairs.append((sum(rng.random() < share for _ in range(x)), x))
+        found = estimates.ratio(
+            len(pairs),
+            (sum(y for y, _ in pairs), sum(x for _, x in pairs)),
+            (
+                sum(y * y for y, _ in pairs),
+                sum(x * y for y, x in pairs),
+                sum(x * x for _, x in pairs),
+            ),
+        )
+        assert found is not None
+        assert found.low is not None
+        assert found.high is not None
+        covered += found.low <= 0.25 <= found.high
+    assert 0.91 < covered / 400 < 0.98
+
+
+def test_the_writing_speed_is_what_the_times_were_made_of() -> None:
+    rng = random.Random(6)
+    messages, at = [], START
+    for _ in range(400):
+        read, written = "r" * rng.randint(20, 400), "w" * rng.randint(5, 200)
+        messages.append(RecordedMessage(Sender.BOT, read, at, False))
+        seconds = 2 + len(written) / 5 + len(read) / 25 + rng.gauss(0, 1)
+        at += timedelta(seconds=max(0.1, seconds))
+        messages.append(RecordedMessage(Sender.USER, written, at, False))
+    found = metrics_of("s", measure(messages, is_rated=False).tally, 0).writing_speed
+    assert found is not None
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low < 5 < found.high
+    assert found.high - found.low < 0.2
+
+
+def test_a_conversation_is_measured_as_docs_scores_says() -> None:
+    def message(
+        sender: Sender, content: str, second: int, *, deleted: bool = False
+    ) -> RecordedMessage:
+        timings = (100.0, 1_000.0) if sender is Sender.BOT else (None, None)
+        return RecordedMessage(
+            sender, content, START + timedelta(seconds=second), deleted, *timings
+        )
+
+    user, bot = Sender.USER, Sender.BOT
+    messages = [
+        message(user, "hi", 0),
+        message(bot, "an old answer", 1, deleted=True),
+        message(bot, "the sea is calm", 2),
+        message(user, "tell me more", 12),
+        message(bot, "The sea is wild", 13),
+    ]
+    metrics = metrics_of("s", measure(messages, is_rated=True).tally, 0)
+    assert metrics.mean_conversation_length == 4
+    assert metrics.median_conversation_length is not None
+    assert metrics.median_conversation_length.value == 4
+    assert metrics.repetition is not None
+    assert metrics.repetition.value == pytest.approx(3 / 5)
+    assert metrics.regenerate_rate is not None
+    assert metrics.regenerate_rate.value == pytest.approx(1 / 3)
+    assert metrics.ttft_ms_p95 is not None
+    assert metrics.ttft_ms_p95.value == pytest.approx(100, rel=0.026)
+    assert metrics.reply_ms_median is not None
+    assert metrics.reply_ms_median.n == 3
+    unrated = metrics_of("s", measure(messages, is_rated=False).tally, 0)
+    assert (unrated.feedback_count, unrated.mean_conversation_length) == (0, None)
+
+
+def test_retention_asks_only_those_whose_next_day_is_over() -> None:
+    visits = [visit_of(days) for days in ([10, 11], [10, 12], [10], [11, 12], [12], [])]
+    tally = total(visit.tally() for visit in visits if visit is not None)
+    found = metrics_of("s", tally, today=12).retention
+    assert found is not None
+    assert (found.value, found.n) == (pytest.approx(1 / 3), 3)
+    later = metrics_of("s", tally, today=14).retention
+    assert later is not None
+    assert (later.value, later.n) == (pytest.approx(2 / 5), 5)
+
+
+def test_who_cannot_be_told_apart_shares_a_rank_though_that_is_not_transitive() -> None:
+    scores = {
+        "a": Score(9, 7, 11),
+        "b": Score(7, 5, 9),
+        "c": Score(5, 3, 6.5),
+        "d": Score(0, -1, 1),
+    }
+    assert [(one.submission_id, one.rank) for one in ranked(scores)] == [
+        ("a", 1),
+        ("b", 1),
+        ("c", 2),
+        ("d", 4),
+    ]
+
+
+def test_the_combined_score_needs_both_and_lies_between_them() -> None:
+    votes = {"a": Count(40, 10), "b": Count(20, 30), "alone": Count(9, 0)}
+    ballots = [(1, 2)] * 20 + [(1, 3)] * 20
+    found = {
+        one.submission_id: one.score
+        for one in standings(RankingRule.COMBINED, votes, ["a", "b"], ballots)
+    }
+    assert found.keys() == {"a", "b"}
+    assert 0.6 < found["a"].value < 0.8
+    assert found["a"].low < found["a"].value < found["a"].high
+
+
+def test_a_burst_is_more_than_the_hour_before_makes_likely() -> None:
+    quiet = {slot: 1 for slot in range(60)}
+    assert flags.burst_slots(quiet | {60: flags.least_burst()}, [60]) == set()
+    assert flags.burst_slots(quiet | {60: flags.least_burst() + 1}, [60]) == {60}
+    busy = {slot: 200 for slot in range(60)}
+    assert flags.burst_slots(busy | {60: 250}, [60]) == set()
+    assert flags.burst_slots(busy | {60: 400}, [60]) == {60}
+
+
+def test_tallies_add_up_in_any_order_and_keep_no_zero() -> None:
+    a, b = Tally({"x": 2, "y": 1}), Tally({"x": -2})
+    assert a + b == b + a == Tally({"y": 1})
+    assert not a + -a
+    assert Tally.from_json(a.to_json()) == a
+
+
+def _ballot(rng: random.Random, truth: list[float], votes: int) -> bradley_terry.Ballot:
+    """A user who likes some more than others does so for all submissions, so her votes depend on each other."""
+    mood = rng.gauss(0, 1)
+    ids = sorted(rng.sample(range(len(truth)), votes))
+    return tuple(2 * one + (truth[one] + mood + rng.gauss(0, 1) > 0) for one in ids)
+
+
+def _limit(truth: list[float]) -> list[float]:
+    """What the strengths come to with very many users: ties make it another scale than ``truth``'s."""
+    rng = random.Random(8)
+    ballots = [_ballot(rng, truth, rng.randint(2, 5)) for _ in range(200_000)]
+    return bradley_terry.fit(ballots, len(truth)).values
