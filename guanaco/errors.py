@@ -9,9 +9,10 @@ GuanacoError
 │   └── PayloadTooLarge          the request's body is over the limit
 ├── Unauthenticated              no key, or one that is wrong or revoked
 ├── Forbidden                    a valid key whose role does not allow this
+├── TooManyAttempts              the same was tried too often in a short time
 ├── NotFound                     SubmissionNotFound, ConversationNotFound, KeyNotFound,
 │                                ReportNotFound (no stress report yet),
-│                                ArtifactNotFound, CompetitionNotFound
+│                                ArtifactNotFound, CompetitionNotFound, FeedbackNotFound
 ├── Conflict
 │   ├── IllegalTransition        the submission's status does not allow this
 │   ├── IdempotencyConflict      the same Idempotency-Key with another body
@@ -53,6 +54,8 @@ The JSON form is ``{"error": code, "detail": sentence, "hint": next step or null
 """
 
 from __future__ import annotations
+
+import math
 
 from guanaco.error_base import Blame as Blame
 from guanaco.error_base import GuanacoError as GuanacoError
@@ -143,6 +146,18 @@ class Forbidden(GuanacoError):
     code = "forbidden"
 
 
+class TooManyAttempts(GuanacoError):
+    code = "too_many_attempts"
+    retry_after_s: float | None = None
+
+    def __init__(self, retry_after_s: float) -> None:
+        super().__init__(
+            "That was tried too often in a short time.",
+            hint=f"Try again in {math.ceil(retry_after_s)} s.",
+        )
+        self.retry_after_s = retry_after_s
+
+
 class NotFound(GuanacoError):
     code = "not_found"
 
@@ -170,6 +185,13 @@ class ConversationNotFound(NotFound):
 
     def __init__(self, conversation_id: str) -> None:
         super().__init__(f"No conversation {conversation_id}.")
+
+
+class FeedbackNotFound(NotFound):
+    code = "feedback_not_found"
+
+    def __init__(self, feedback_id: str) -> None:
+        super().__init__(f"No rating {feedback_id} of this submission.")
 
 
 class KeyNotFound(NotFound):

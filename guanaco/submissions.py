@@ -199,6 +199,13 @@ class Percentiles(BaseModel):
     max: float
 
 
+class HistogramBin(BaseModel):
+    """How many values lie under ``upper_ms`` and not under the bin before."""
+
+    upper_ms: float
+    count: int
+
+
 class StressReport(BaseModel):
     """What a short open-loop load of streaming requests measured."""
 
@@ -217,4 +224,8 @@ class StressReport(BaseModel):
     ttft_ms: Percentiles | None = Field(description="Time to first token.")
     tpot_ms: Percentiles | None = Field(description="Time per output token after the first.")
     e2e_ms: Percentiles | None
+    ttft_histogram: list[HistogramBin] = Field(
+        default=[], description="Bins of one width, the first empty; none in reports before 0.1."
+    )
+    tpot_histogram: list[HistogramBin] = []
     error_samples: list[str] = []

@@ -25,6 +25,7 @@ from guanaco_server.platform import Platform
 from guanaco_server.routing import api as routing_api
 from guanaco_server.submissions import api as submissions_api
 from guanaco_server.submissions import recipe_api
+from guanaco_server.web.mounting import include_web
 
 
 def create_app(platform: Platform) -> FastAPI:
@@ -66,6 +67,7 @@ def include_routes(app: FastAPI, platform: Platform) -> None:
     app.include_router(leaderboard_api.router(platform.leaderboard, auth))
 
     include_operations(app, platform)
+    include_web(app, platform.web)
 
 
 def include_operations(app: FastAPI, platform: Platform) -> None:

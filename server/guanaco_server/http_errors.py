@@ -23,6 +23,7 @@ STATUS_BY_CLASS: dict[type[errors.GuanacoError], int] = {
     errors.Forbidden: 403,
     errors.NotFound: 404,
     errors.Conflict: 409,
+    errors.TooManyAttempts: 429,
     errors.ModelTimedOut: 504,
     errors.Unavailable: 503,
     errors.ClusterUnreachable: 503,
@@ -33,7 +34,7 @@ STATUS_BY_CLASS: dict[type[errors.GuanacoError], int] = {
     errors.GuanacoError: 500,
 }
 
-RETRY_AFTER_S = {503: "5", 504: "5"}
+RETRY_AFTER_S = {429: "60", 503: "5", 504: "5"}
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +54,9 @@ def answer(error: errors.GuanacoError) -> JSONResponse:
 
 def _retry_after(error: errors.GuanacoError) -> str | None:
     """Where the error knows better; at least a second."""
-    seconds = error.retry_after_s if isinstance(error, errors.ModelWaking) else None
+    if not isinstance(error, errors.ModelWaking | errors.TooManyAttempts):
+        return None
+    seconds = error.retry_after_s
     return None if seconds is None else str(max(1, math.ceil(seconds)))
 
 

@@ -58,6 +58,7 @@ from guanaco_server.submissions.pipeline.runner import StageRunner
 from guanaco_server.submissions.pipeline.stages import StageParts
 from guanaco_server.submissions.pipeline.workflow import Pipeline
 from guanaco_server.submissions.service import SubmissionService
+from guanaco_server.web.web import Web, WebOptions
 from guanaco_server.workers.heartbeat import Heartbeat, Loop
 from guanaco_server.workers.service import WorkerService
 
@@ -135,6 +136,20 @@ class Platform:
         )
         self.leaderboard = LeaderboardService(
             self.database, clock, self.submissions, self.conversations, self.feedback
+        )
+        self.web = Web(
+            self.database,
+            clock,
+            accounts=self.accounts,
+            submissions=self.submissions,
+            events=self.events,
+            deployments=self._deployments,
+            competitions=self.competitions,
+            board=lambda _competition: self.leaderboard.leaderboard(),
+            conversations=self.conversations,
+            replies=self.replies,
+            feedback=self.feedback,
+            options=WebOptions.of(settings),
         )
 
         self._collector = ArtifactCollector(
@@ -280,7 +295,13 @@ class Platform:
     def _duties(self) -> tuple[Loop, ...]:
         """What one process does for all; the lease of a Kubernetes cluster comes first."""
         leadership = () if self._leadership is None else (self._leadership,)
-        return (*leadership, self._reconciler, self._autoscaler, self._collector)
+        return (
+            *leadership,
+            self._reconciler,
+            self._autoscaler,
+            self._collector,
+            self.web.history_keeper,
+        )
 
     def _counts(self) -> Counts:
         return Counts(

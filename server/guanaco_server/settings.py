@@ -20,11 +20,12 @@ from pydantic_settings import (
 )
 
 from guanaco_server.gpu_settings import GpuSettings
+from guanaco_server.web_settings import WebSettings
 
 GIB = 1024**3
 
 
-class Settings(GpuSettings):
+class Settings(GpuSettings, WebSettings):
     model_config = SettingsConfigDict(env_prefix="GUANACO_", frozen=True, extra="ignore")
 
     # The platform itself

@@ -18,6 +18,10 @@ async def is_rated(session: AsyncSession, conversation_id: str) -> bool:
     return found is not None
 
 
+async def by_id(session: AsyncSession, feedback_id: str) -> FeedbackRow | None:
+    return await session.get(FeedbackRow, feedback_id)
+
+
 async def after(
     session: AsyncSession,
     submission_id: str,

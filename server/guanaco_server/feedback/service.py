@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from guanaco.errors import AlreadyRated, InvalidInput
+from guanaco.errors import AlreadyRated, FeedbackNotFound, InvalidInput
 from guanaco.feedback import Feedback, FeedbackPage, FeedbackRecorded, FeedbackRequest
 from guanaco_server.accounts.service import Account
 from guanaco_server.chat.conversations import ConversationService, require_own
@@ -86,6 +86,16 @@ class FeedbackService:
         position = _decode_cursor(cursor) if cursor else None
         items, last = await self._load(submission_id, position, limit)
         return FeedbackPage(items=items, next_cursor=_encode_cursor(last) if last else None)
+
+    async def find(self, account: Account, submission_id: str, feedback_id: str) -> Feedback:
+        """FeedbackNotFound also for another submission's rating."""
+        await self._submissions.require_visible(account, submission_id)
+        async with self._database.read() as session:
+            row = await queries.by_id(session, feedback_id)
+            if row is None or row.submission_id != submission_id:
+                raise FeedbackNotFound(feedback_id)
+            [item] = await self._read(session, [row])
+        return item
 
     async def stream(self, account: Account, submission_id: str) -> AsyncIterator[Feedback]:
         """Everything there is, oldest first, page by page."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import Row, func, or_, select
+from sqlalchemy import ColumnElement, Row, func, or_, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -49,14 +49,37 @@ async def by_idempotency_key(
 
 
 async def newest_first(
-    session: AsyncSession, account_id: str | None = None
+    session: AsyncSession,
+    account_id: str | None = None,
+    statuses: Sequence[Status] = (),
+    text: str = "",
+    offset: int = 0,
+    limit: int | None = None,
 ) -> Sequence[SubmissionRow]:
-    statement = select(SubmissionRow).order_by(
-        SubmissionRow.created_at.desc(), SubmissionRow.id.desc()
-    )
+    statement = select(SubmissionRow).where(*_chosen(account_id, statuses, text))
+    statement = statement.order_by(SubmissionRow.created_at.desc(), SubmissionRow.id.desc())
+    return (await session.scalars(statement.offset(offset).limit(limit))).all()
+
+
+async def count(
+    session: AsyncSession, account_id: str | None, statuses: Sequence[Status], text: str
+) -> int:
+    statement = select(func.count()).where(*_chosen(account_id, statuses, text))
+    return await session.scalar(statement.select_from(SubmissionRow)) or 0
+
+
+def _chosen(
+    account_id: str | None, statuses: Sequence[Status], text: str
+) -> list[ColumnElement[bool]]:
+    chosen: list[ColumnElement[bool]] = []
     if account_id is not None:
-        statement = statement.where(SubmissionRow.account_id == account_id)
-    return (await session.scalars(statement)).all()
+        chosen.append(SubmissionRow.account_id == account_id)
+    if statuses:
+        chosen.append(SubmissionRow.status.in_(statuses))
+    if text:
+        columns = (SubmissionRow.id, SubmissionRow.name, SubmissionRow.developer)
+        chosen.append(or_(*(column.icontains(text, autoescape=True) for column in columns)))
+    return chosen
 
 
 async def with_status(session: AsyncSession, *statuses: Status) -> Sequence[SubmissionRow]:
