@@ -6,7 +6,7 @@ services under it say when they fail may name a submission: nothing of it passes
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -33,6 +33,7 @@ from guanaco_server.clock import Clock
 from guanaco_server.database.database import Database
 from guanaco_server.feedback.service import FeedbackService
 from guanaco_server.web import queries, tokens
+from guanaco_server.web.hooks import Eraser
 from guanaco_server.web.tables import VisitorChatRow, VisitorRow
 
 ACCOUNT = "web-chat"
@@ -40,9 +41,6 @@ USER_PREFIX = "web-"
 USER_CHARS = 32  # of the visitor's hash: 128 bits
 CHATS_SHOWN = 12
 CHATS_AN_HOUR = 20  # of one visitor; a person reads the first reply before she opens the next
-
-Eraser = Callable[[str], Awaitable[object]]
-"""Erases all that is stored of a user id."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +179,7 @@ class BetaChat:
     async def forget(self, visitor: Visitor) -> None:
         """Withdraw consent. May be repeated when it was cut short: the visitor goes last."""
         if self._eraser is not None:
-            await self._eraser(visitor.user_id)
+            await self._eraser(await self._account(), visitor.user_id, ACCOUNT)
         async with self._database.write() as session:
             await queries.forget_visitor(session, visitor.id)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from fastapi import Depends, Request
@@ -19,7 +18,7 @@ from guanaco.errors import Forbidden, Unauthenticated
 from guanaco_server.accounts.service import Account
 from guanaco_server.web import forms, tokens
 from guanaco_server.web.beta_chat import BetaChat, Visitor
-from guanaco_server.web.sessions import SessionService
+from guanaco_server.web.sessions import NewSession, SessionService
 from guanaco_server.web.viewer import NOBODY, Viewer
 
 SESSION_COOKIE = "guanaco_session"
@@ -107,13 +106,11 @@ class Guards:
 
         return Depends(_marked(guard, is_public=True))
 
-    def keep_session(
-        self, answer: Response, request: Request, cookie: str, until: datetime
-    ) -> None:
+    def keep_session(self, answer: Response, request: Request, new: NewSession) -> None:
         answer.set_cookie(
             SESSION_COOKIE,
-            cookie,
-            expires=until,
+            new.cookie,
+            max_age=int(new.lifetime.total_seconds()),
             httponly=True,
             samesite="lax",
             secure=self._is_secure(request),

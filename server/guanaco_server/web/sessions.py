@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from guanaco.errors import Unauthenticated
 from guanaco_server.accounts.secrets import split_key
@@ -19,7 +19,7 @@ class NewSession:
     """``cookie`` is known to the browser alone."""
 
     cookie: str
-    expires_at: datetime
+    lifetime: timedelta
     account: Account
 
 
@@ -47,7 +47,7 @@ class SessionService:
         async with self._database.write() as session:
             await queries.remove_expired(session, now)
             session.add(row)
-        return NewSession(cookie, row.expires_at, account)
+        return NewSession(cookie, self._lifetime, account)
 
     async def account(self, cookie: str) -> Account | None:
         """Who is signed in; None once the session has ended or its key was revoked."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from guanaco.bots import BOTS
 from guanaco.chat import Bot
-from guanaco_server.accounts.service import Account, AccountService
+from guanaco_server.accounts.service import AccountService
 from guanaco_server.chat.conversations import ConversationService
 from guanaco_server.chat.replies import ReplyService
 from guanaco_server.clock import Clock
@@ -19,26 +19,16 @@ from guanaco_server.feedback.service import FeedbackService
 from guanaco_server.submissions.events import EventFeed
 from guanaco_server.submissions.service import SubmissionService
 from guanaco_server.web.assets import Assets
-from guanaco_server.web.beta_chat import BetaChat, Eraser
+from guanaco_server.web.beta_chat import BetaChat
 from guanaco_server.web.boards import FRESH_S, BoardReader, Boards
 from guanaco_server.web.bots import read_bots
 from guanaco_server.web.guards import Guards
 from guanaco_server.web.history import HistoryKeeper, ScoreHistory
+from guanaco_server.web.hooks import WebHooks
 from guanaco_server.web.ratings import RatingReader
 from guanaco_server.web.rendering import Pages
 from guanaco_server.web.sessions import SessionService
 from guanaco_server.web_settings import WebSettings
-
-
-@dataclass(frozen=True)
-class AuditEntry:
-    """Who did what to whom."""
-
-    at: datetime
-    actor: str
-    action: str
-    subject: str
-    detail: str = ""
 
 
 @dataclass(frozen=True)
@@ -56,15 +46,6 @@ class WebOptions:
             session_lifetime=timedelta(hours=settings.web_session_hours),
             is_https=settings.web_https,
         )
-
-
-@dataclass(frozen=True)
-class WebHooks:
-    """What a page offers only where it is given: erasing a user, reading the audit log (newest first, by page from 1), freezing a competition."""
-
-    erase: Eraser | None = None
-    audit: Callable[[int], Awaitable[Sequence[AuditEntry]]] | None = None
-    freeze: Callable[[Account, str], Awaitable[object]] | None = None
 
 
 class Web:

@@ -13,7 +13,7 @@ from guanaco.errors import InvalidInput, NotFound
 from guanaco.submissions import Status
 from guanaco_server.submissions.service import SubmissionFilter
 from guanaco_server.web.guards import Member
-from guanaco_server.web.pages.leaderboard import PageNumber
+from guanaco_server.web.pages.leaderboard import PageNumber, SearchText
 from guanaco_server.web.web import Web
 
 H = TypeVar("H")
@@ -21,6 +21,7 @@ H = TypeVar("H")
 NEEDS_A_LOOK = ("restarting", "waiting")  # phases of a deployment
 RECENT = 8
 DEPLOYMENT_ROWS = 100
+AUDIT_ROWS = 100
 
 
 def add_routes(routes: APIRouter, web: Web) -> None:
@@ -73,16 +74,17 @@ def add_routes(routes: APIRouter, web: Web) -> None:
             raise InvalidInput(
                 "The two ids are not the same.", hint="Type the user's id twice: this is final."
             )
-        await eraser(user_id)
+        backend = member.fields.get("backend", "").strip() or None
+        await eraser(member.account, user_id, backend)
         return web.pages.show(request, "admin/users.html", hooks=web.hooks, erased=user_id)
 
     @routes.get("/admin/audit")
     async def read_audit(
-        request: Request, page: PageNumber = 1, member: Member = admin
+        request: Request, cursor: SearchText = "", member: Member = admin
     ) -> Response:
-        entries = await _require_hook(web.hooks.audit)(page)
+        found = await _require_hook(web.hooks.audit)(AUDIT_ROWS, cursor or None)
         return web.pages.show(
-            request, "admin/audit.html", hooks=web.hooks, entries=entries, page=page
+            request, "admin/audit.html", hooks=web.hooks, found=found, is_first=not cursor
         )
 
 

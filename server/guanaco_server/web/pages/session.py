@@ -46,7 +46,7 @@ def add_routes(routes: APIRouter, web: Web) -> None:
             problem = "That key is wrong, or was revoked."
             return web.pages.show(request, "signin.html", status=401, next=wanted, problem=problem)
         answer = see_other(_place(wanted, new.account))
-        web.guards.keep_session(answer, request, new.cookie, new.expires_at)
+        web.guards.keep_session(answer, request, new)
         return answer
 
     @routes.post("/signout")
