@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 from alembic import op
-from sqlalchemy.dialects import postgresql
 
 revision = "0014"
 down_revision = "0007"
-
-JSON = sa.JSON().with_variant(postgresql.JSONB(), "postgresql")
 
 
 def upgrade() -> None:
@@ -51,7 +48,11 @@ def upgrade() -> None:
         sa.Column("submission_id", sa.String(length=128), nullable=False),
         sa.Column("slot", sa.String(length=13), nullable=False),
         sa.Column("at", sa.DateTime(timezone=True), nullable=False),
-        sa.Column("figures", JSON, nullable=False),
+        sa.Column("score", sa.Float()),
+        sa.Column("low", sa.Float()),
+        sa.Column("high", sa.Float()),
+        sa.Column("conversations", sa.Integer(), nullable=False),
+        sa.Column("mean_length", sa.Float()),
         sa.PrimaryKeyConstraint("competition", "submission_id", "slot", name="pk_web_scores"),
     )
     op.create_index("ix_web_scores_at", "web_scores", ["at"])

@@ -9,6 +9,7 @@ from guanaco.errors import SubmissionNotFound
 from guanaco.submissions import IN_PROGRESS, Status, SubmissionEvent
 from guanaco_server.database.database import Database
 from guanaco_server.submissions import queries
+from guanaco_server.submissions.tables import SubmissionEventRow
 
 POLL_S = 0.25  # also notices what another process wrote; a quarter of a second feels live
 PAGE = 200
@@ -34,16 +35,20 @@ class EventFeed:
                 yield None
                 await asyncio.sleep(POLL_S)
 
+    async def recent(self, submission_id: str, limit: int) -> list[SubmissionEvent]:
+        """The last so many of those recorded, oldest first."""
+        async with self._database.read() as session:
+            rows = await queries.last_events(session, submission_id, limit)
+        return [_read(row) for row in reversed(rows)]
+
     async def _load(self, submission_id: str, after: int) -> tuple[list[SubmissionEvent], Status]:
         async with self._database.read() as session:
             status = await queries.status_of(session, submission_id)
             if status is None:
                 raise SubmissionNotFound(submission_id)
             rows = await queries.events_after(session, submission_id, after, PAGE)
-            events = [
-                SubmissionEvent(
-                    **{name: getattr(row, name) for name in SubmissionEvent.model_fields}
-                )
-                for row in rows
-            ]
-            return events, Status(status)
+            return [_read(row) for row in rows], Status(status)
+
+
+def _read(row: SubmissionEventRow) -> SubmissionEvent:
+    return SubmissionEvent(**{name: getattr(row, name) for name in SubmissionEvent.model_fields})

@@ -146,6 +146,15 @@ async def events_after(
     ).all()
 
 
+async def last_events(
+    session: AsyncSession, submission_id: str, limit: int
+) -> Sequence[SubmissionEventRow]:
+    """Newest first."""
+    statement = select(SubmissionEventRow).where(SubmissionEventRow.submission_id == submission_id)
+    ordered = statement.order_by(SubmissionEventRow.seq.desc()).limit(limit)
+    return (await session.scalars(ordered)).all()
+
+
 async def latest_report(session: AsyncSession, submission_id: str) -> StressReportRow | None:
     return await session.scalar(
         select(StressReportRow)

@@ -90,7 +90,7 @@ def interval(low: float | None, at: float | None, high: float | None) -> Interva
 
 def sparkline(points: Sequence[Point]) -> Spark | None:
     """The score; None with fewer than two points."""
-    values = [p.figures.score for p in points if p.figures.score is not None]
+    values = [p.score for p in points if p.score is not None]
     if len(values) < 2:
         return None
     low, high = min(values), max(values)

@@ -17,7 +17,6 @@ from guanaco_server.background import Background
 from guanaco_server.clock import Clock
 from guanaco_server.database.database import Database
 from guanaco_server.web import queries
-from guanaco_server.web.tables import Figures, ScoreRow
 
 HOUR, DAY = "%Y-%m-%dT%H", "%Y-%m-%d"
 HOUR_CHARS = len("2026-01-01T07")
@@ -29,10 +28,16 @@ INTERVAL_S = 300
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Point:
+    """A submission's figures at one time, as the leaderboard showed them."""
+
     at: datetime
-    figures: Figures
+    score: float | None
+    low: float | None
+    high: float | None
+    conversations: int
+    mean_length: float | None
 
 
 class ScoreHistory:
@@ -49,7 +54,7 @@ class ScoreHistory:
                 "submission_id": row.submission_id,
                 "slot": now.strftime(form),
                 "at": now,
-                "figures": _figures(row),
+                **_figures(row),
             }
             for row in board.rows
             for form in (HOUR, DAY)
@@ -66,9 +71,9 @@ class ScoreHistory:
         since = self._clock.now() - SHOWN
         async with self._database.read() as session:
             rows = await queries.scores_of(session, competition, submission_ids, since)
-        found: defaultdict[str, list[ScoreRow]] = defaultdict(list)
-        for row in rows:
-            found[row.submission_id].append(row)
+        found: defaultdict[str, list[tuple[str, Point]]] = defaultdict(list)
+        for submission_id, slot, *figures in rows:
+            found[submission_id].append((slot, Point(*figures)))
         return {submission_id: _thinned(points) for submission_id, points in found.items()}
 
 
@@ -108,23 +113,20 @@ class HistoryKeeper:
             await asyncio.sleep(self._interval_s)
 
 
-def _figures(row: LeaderboardRow) -> Figures:
-    return Figures(
-        rank=row.rank,
-        score=row.thumbs_up_ratio,
-        low=row.interval_low,
-        high=row.interval_high,
-        votes=row.thumbs_up + row.thumbs_down,
-        conversations=row.conversation_count,
-        mean_length=row.mean_conversation_length,
-    )
+def _figures(row: LeaderboardRow) -> dict[str, float | None]:
+    return {
+        "score": row.thumbs_up_ratio,
+        "low": row.interval_low,
+        "high": row.interval_high,
+        "conversations": row.conversation_count,
+        "mean_length": row.mean_conversation_length,
+    }
 
 
-def _thinned(rows: Sequence[ScoreRow]) -> list[Point]:
-    hours = [row for row in rows if len(row.slot) == HOUR_CHARS]
-    days = [row for row in rows if len(row.slot) != HOUR_CHARS]
-    is_young = not days or rows[-1].at - days[0].at < HOURS_KEPT
+def _thinned(slots: Sequence[tuple[str, Point]]) -> list[Point]:
+    hours = [point for slot, point in slots if len(slot) == HOUR_CHARS]
+    days = [point for slot, point in slots if len(slot) != HOUR_CHARS]
+    is_young = not days or slots[-1][1].at - days[0].at < HOURS_KEPT
     chosen = hours if is_young and hours else days
     step = -(-len(chosen) // POINTS) or 1
-    kept = chosen[::-step][::-1]  # the newest is always among them
-    return [Point(row.at, row.figures) for row in kept]
+    return chosen[::-step][::-1]  # the newest is always among them

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import Row, delete, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -66,7 +66,8 @@ async def put_scores(session: AsyncSession, rows: Sequence[dict[str, Any]]) -> N
     dialect = session.get_bind().dialect.name
     insert = postgresql.insert if dialect == "postgresql" else sqlite.insert
     statement = insert(ScoreRow)
-    replaced = {"at": statement.excluded.at, "figures": statement.excluded.figures}
+    columns = ("at", "score", "low", "high", "conversations", "mean_length")
+    replaced = {name: statement.excluded[name] for name in columns}
     keys = ["competition", "submission_id", "slot"]
     await session.execute(statement.on_conflict_do_update(index_elements=keys, set_=replaced), rows)
 
@@ -79,10 +80,20 @@ async def remove_hours_before(session: AsyncSession, at: datetime, hour_chars: i
 
 async def scores_of(
     session: AsyncSession, competition: str, submission_ids: Sequence[str], since: datetime
-) -> Sequence[ScoreRow]:
-    """Oldest first, days and hours mixed."""
+) -> Sequence[Row[*tuple[Any, ...]]]:
+    """Oldest first, days and hours mixed; plain rows, for they are thousands."""
+    columns = (
+        ScoreRow.submission_id,
+        ScoreRow.slot,
+        ScoreRow.at,
+        ScoreRow.score,
+        ScoreRow.low,
+        ScoreRow.high,
+        ScoreRow.conversations,
+        ScoreRow.mean_length,
+    )
     statement = (
-        select(ScoreRow)
+        select(*columns)
         .where(
             ScoreRow.competition == competition,
             ScoreRow.submission_id.in_(submission_ids),
@@ -90,4 +101,4 @@ async def scores_of(
         )
         .order_by(ScoreRow.submission_id, ScoreRow.at)
     )
-    return (await session.scalars(statement)).all()
+    return (await session.execute(statement)).all()

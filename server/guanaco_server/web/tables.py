@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from pydantic import BaseModel, ConfigDict
 from sqlalchemy import ForeignKey, Index, String
 from sqlalchemy.orm import Mapped, mapped_column
 
 from guanaco_server.database.tables import Table
-from guanaco_server.database.types import Pydantic, UtcDateTime
+from guanaco_server.database.types import UtcDateTime
 
 
 class SessionRow(Table):
@@ -45,22 +44,8 @@ class VisitorChatRow(Table):
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
-class Figures(BaseModel):
-    """A submission's figures at one time, as the leaderboard showed them."""
-
-    model_config = ConfigDict(frozen=True)
-
-    rank: int | None = None
-    score: float | None = None
-    low: float | None = None
-    high: float | None = None
-    votes: int = 0
-    conversations: int = 0
-    mean_length: float | None = None
-
-
 class ScoreRow(Table):
-    """``slot`` is an hour or a day (``2026-01-01T07`` or ``2026-01-01``): its last figures stay."""
+    """A submission's figures as the leaderboard showed them last in a ``slot``: an hour or a day (``2026-01-01T07``, ``2026-01-01``)."""
 
     __tablename__ = "web_scores"
 
@@ -68,4 +53,8 @@ class ScoreRow(Table):
     submission_id: Mapped[str] = mapped_column(String(128), primary_key=True)
     slot: Mapped[str] = mapped_column(String(13), primary_key=True)
     at: Mapped[datetime] = mapped_column(UtcDateTime, index=True)
-    figures: Mapped[Figures] = mapped_column(Pydantic(Figures))
+    score: Mapped[float | None]
+    low: Mapped[float | None]
+    high: Mapped[float | None]
+    conversations: Mapped[int]
+    mean_length: Mapped[float | None]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import AsyncIterator
 from typing import Annotated, Literal
 
@@ -12,7 +11,7 @@ from fastapi.responses import Response
 from guanaco.accounts import Role
 from guanaco.competitions import OPEN
 from guanaco.errors import ReportNotFound, SubmissionNotFound
-from guanaco.submissions import Status, StressReport, Submission, SubmissionEvent
+from guanaco.submissions import Status, StressReport, Submission
 from guanaco_server.sse import encode_event, event_stream
 from guanaco_server.submissions.event_stream import encoded
 from guanaco_server.submissions.service import SubmissionFilter
@@ -25,7 +24,7 @@ from guanaco_server.web.web import Web
 from guanaco_server.web.words import decimal, percent
 
 ROWS = 50
-EVENTS_SHOWN = 200
+EVENTS_SHOWN = 100
 MAX_SEQ = 2**31 - 1  # what the database's integer holds
 
 Statuses = Annotated[list[Status | Literal[""]], Query(max_length=len(Status))]
@@ -101,7 +100,6 @@ async def _full(web: Web, request: Request, viewer: Viewer, submission: Submissi
     board = await web.boards.board(OPEN)
     points = (await web.history.of([submission.id])).get(submission.id, [])
     report = await _report(web, viewer, submission.id)
-    events = await _recent_events(web, submission.id)
     return web.pages.show(
         request,
         "submission.html",
@@ -113,7 +111,7 @@ async def _full(web: Web, request: Request, viewer: Viewer, submission: Submissi
         report=report,
         ttft=charts.histogram(report.ttft_histogram, report.ttft_ms) if report else None,
         tpot=charts.histogram(report.tpot_histogram, report.tpot_ms) if report else None,
-        events=events,
+        events=await web.events.recent(submission.id, EVENTS_SHOWN),
         waits_for=await web.deployments.waits_for(submission.id),
         base_url=str(request.base_url).rstrip("/"),
         interval=charts.interval,
@@ -128,20 +126,11 @@ async def _report(web: Web, viewer: Viewer, submission_id: str) -> StressReport 
         return None
 
 
-async def _recent_events(web: Web, submission_id: str) -> list[SubmissionEvent]:
-    """The last of those recorded, oldest first."""
-    recent: deque[SubmissionEvent] = deque(maxlen=EVENTS_SHOWN)
-    async for event in web.events.follow(submission_id, 0, wait=False):
-        if event is not None:
-            recent.append(event)
-    return list(recent)
-
-
 def _score_trend(points: list[Point]) -> charts.Trend | None:
     return charts.trend(
         points,
-        lambda point: point.figures.score,
-        lambda point: (point.figures.low, point.figures.high),
+        lambda point: point.score,
+        lambda point: (point.low, point.high),
         percent,
         top=1.0,
     )
@@ -153,11 +142,11 @@ def _trends(points: list[Point]) -> list[tuple[str, charts.Trend]]:
         ("Thumbs-up ratio, with its 95 % interval", _score_trend(points)),
         (
             "Conversations",
-            charts.trend(points, lambda p: float(p.figures.conversations), None, "{:,.0f}".format),
+            charts.trend(points, lambda p: float(p.conversations), None, "{:,.0f}".format),
         ),
         (
             "Mean conversation length, messages",
-            charts.trend(points, lambda p: p.figures.mean_length, None, decimal),
+            charts.trend(points, lambda p: p.mean_length, None, decimal),
         ),
     ]
     return [(name, line) for name, line in drawn if line is not None]
