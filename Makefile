@@ -8,7 +8,7 @@ BIN := .venv/bin
 SOURCES := guanaco cli server migrations tests benchmarks scripts/document_settings.py scripts/document_metrics.py scripts/new-migration hatch_build.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engine both demo test check format bench-journey bench-artifacts migration docs lock clean
+.PHONY: help setup engine both demo test check format bench-journey bench-artifacts bench-web migration docs lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,6 +19,7 @@ demo: both  ## the whole journey on this machine: submit, chat, rate, read (ARGS
 test: both  ## every test, with real vLLM and on both databases (ARGS='-k chat' chooses)
 	@scripts/setup-debian postgresql
 	@scripts/setup-debian kubectl || true
+	@scripts/setup-debian chromium || true
 	@$(BIN)/python -m pytest -q $(ARGS)
 
 check: setup  ## format, lint, types, imports, unit tests; under 30 s
@@ -37,6 +38,10 @@ bench-journey: both  ## what the README's figures come from (ARGS=--runs=1)
 
 bench-artifacts: both  ## the serializer's pass and the loader beside their peers (ARGS='--rounds=1 --gib=1')
 	@$(BIN)/python benchmarks/artifacts.py $(ARGS)
+
+bench-web: setup  ## server time of every page over PostgreSQL (ARGS='--ratings=10000')
+	@scripts/setup-debian postgresql
+	@PYTHONPATH=. $(BIN)/python benchmarks/web.py $(ARGS)
 
 setup:  ## .venv: the platform, the CLI and the tools, as locked
 	@scripts/setup-platform

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import os
 import statistics
@@ -124,6 +125,8 @@ async def measure(url: str, submissions: int, ratings: int) -> dict[str, dict[st
         world.clock.at -= timedelta(days=day)
         await world.web.history.record("open", board)
         world.clock.at += timedelta(days=day)
+    gc.collect()
+    gc.freeze()  # as serve.py does once the platform runs
     figures = {}
     for who, key, paths in (
         ("public", None, PUBLIC),

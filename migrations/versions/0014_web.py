@@ -48,11 +48,11 @@ def upgrade() -> None:
         sa.Column("submission_id", sa.String(length=128), nullable=False),
         sa.Column("slot", sa.String(length=13), nullable=False),
         sa.Column("at", sa.DateTime(timezone=True), nullable=False),
-        sa.Column("score", sa.Float()),
-        sa.Column("low", sa.Float()),
-        sa.Column("high", sa.Float()),
+        sa.Column("score", sa.Double()),
+        sa.Column("low", sa.Double()),
+        sa.Column("high", sa.Double()),
         sa.Column("conversations", sa.Integer(), nullable=False),
-        sa.Column("mean_length", sa.Float()),
+        sa.Column("mean_length", sa.Double()),
         sa.PrimaryKeyConstraint("competition", "submission_id", "slot", name="pk_web_scores"),
     )
     op.create_index("ix_web_scores_at", "web_scores", ["at"])

@@ -39,6 +39,7 @@ def create_app(platform: Platform) -> FastAPI:
         version=__version__,
         summary="Submit chat models, read what people think of them.",
         lifespan=lifespan,
+        docs_url=None,  # web/pages/reference.py: FastAPI's own asks another host for its scripts
         redoc_url=None,
     )
     app.add_middleware(BodyLimit, limit_bytes=platform.settings.max_body_bytes)

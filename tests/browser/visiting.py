@@ -24,6 +24,7 @@ PUBLIC_PAGES = (
     "/signin",
     LLAMA_BARD,
     "/chat",
+    "/docs",
 )
 DEVELOPER_PAGES = (
     "/submissions",

@@ -289,6 +289,13 @@ async def test_people_get_pages_and_programs_get_json(world: WebWorld) -> None:
     assert (await browser(world).get("/?competition=none")).status_code == 404
 
 
+async def test_the_reference_lists_every_call_of_the_api_and_no_page(world: WebWorld) -> None:
+    page = (await browser(world).get("/docs")).text
+    for route in api_routes(world.app.routes):
+        is_listed = any(f"<code>{method} {route.path}</code>" in page for method in route.methods)
+        assert is_listed is route.include_in_schema, route.path
+
+
 async def test_the_leaderboard_is_sorted_and_searched_by_links(world: WebWorld) -> None:
     ada = await world.account(Role.DEVELOPER, "ada")
     for name in ("zebra_v1", "aardvark_v1"):

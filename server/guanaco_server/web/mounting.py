@@ -13,6 +13,7 @@ from guanaco_server.web.pages import (
     keys,
     leaderboard,
     lifecycle,
+    reference,
     session,
     static,
     submissions,
@@ -36,6 +37,7 @@ def include_web(app: FastAPI, web: Web) -> None:
         admin,
         keys,
         competitions,
+        reference,
         static,
     ):
         routes = APIRouter(route_class=route_class, include_in_schema=False)

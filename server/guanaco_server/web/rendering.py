@@ -64,6 +64,8 @@ class Pages:
         self._environment.filters.update({fn.__name__: fn for fn in FILTERS})
         self._environment.filters["ago"] = lambda at: words.ago(at, clock.now())
         self._environment.globals["asset"] = assets.url
+        for name in self._environment.list_templates():
+            self._environment.get_template(name)  # compiled now, not while the first visitor waits
 
     def show(
         self, request: Request, template: str, *, status: int = 200, **values: Any
