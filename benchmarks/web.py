@@ -14,6 +14,7 @@ import asyncio
 import gc
 import json
 import os
+import re
 import statistics
 import time
 from collections.abc import Iterable
@@ -35,6 +36,7 @@ AIM_MS = 100.0
 DEVELOPERS = 50
 VISITS = 20
 DAYS = 60
+TOKEN = re.compile(r'name="form_token" value="(\w+)"')
 CHOSEN = "dev1-model_v1"
 
 FILL = (
@@ -136,8 +138,26 @@ async def measure(url: str, submissions: int, ratings: int) -> dict[str, dict[st
         client = await signed_in(world, key)
         for path in paths:
             figures[f"{who} {path}"] = await visits(client, path)
+    guest = await chatting(world)
+    for name, path in (("/chat", "/chat"), ("/chat/ID", await first_chat(guest))):
+        figures[f"guest {name}"] = await visits(guest, path)
     await database.close()
     return figures
+
+
+async def chatting(world: WebWorld) -> httpx.AsyncClient:
+    client = await signed_in(world, None)
+    await client.post("/chat/consent", data={"consent": "yes"})
+    return client
+
+
+async def first_chat(client: httpx.AsyncClient) -> str:
+    """The path of a conversation with one reply."""
+    token = TOKEN.findall((await client.get("/chat")).text)[0]
+    opened = await client.post("/chat/open", data={"bot": "ada", "form_token": token})
+    path = opened.headers["location"]
+    await client.post(f"{path}/messages", data={"content": "Hello", "form_token": token})
+    return str(path)
 
 
 async def fill(world: WebWorld, submissions: int, ratings: int) -> None:
