@@ -31,6 +31,8 @@ async def test_the_screenshots_of_the_documents(site: Site, tmp_path: Path) -> N
     await shoot(public, "leaderboard", "/")
     ada = await site.visit(Role.DEVELOPER, "ada")
     await shoot(ada, "submission", LLAMA_BARD)
+    stress = ada.page.locator("section[aria-labelledby=stress-title]")
+    await stress.screenshot(path=folder / "stress.png")
     await shoot(ada, "feedback", f"{LLAMA_BARD}/feedback")
     dark = await site.visit(Role.DEVELOPER, "edsger", scheme="dark")
     await shoot(dark, "progress-dark", "/submissions/edsger-owl-13b_v1")

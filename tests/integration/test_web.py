@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-import httpx
 import pytest
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
@@ -14,58 +13,17 @@ from guanaco.accounts import Role
 from guanaco.chat import Bot
 from guanaco.submissions import Status
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.memory_server import Script
 from guanaco_server.submissions.tables import SubmissionRow
-from guanaco_server.web.guards import CHAT_COOKIE, SESSION_COOKIE
+from guanaco_server.web.guards import SESSION_COOKIE
 from tests.fixtures.web import WebWorld
+from tests.fixtures.web_client import browser, send, signed_in, token
 
-HERE = {"Sec-Fetch-Site": "same-origin"}
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(2)>{{7*7}}'
-TOKEN = re.compile(r'name="form_token" value="([0-9a-f]{64})"')
 
 
 @pytest.fixture
 def world(database: Database) -> WebWorld:
     return WebWorld(database)
-
-
-def browser(world: WebWorld, base_url: str = "http://guanaco") -> httpx.AsyncClient:
-    """Keeps cookies, follows no redirect, and sends what a browser sends."""
-    transport = httpx.ASGITransport(world.app, raise_app_exceptions=False)
-    headers = {"Accept": "text/html", **HERE}
-    return httpx.AsyncClient(transport=transport, base_url=base_url, headers=headers)
-
-
-async def signed_in(world: WebWorld, role: Role, name: str) -> httpx.AsyncClient:
-    client = browser(world)
-    answer = await client.post("/signin", data={"key": await world.key(role, name)})
-    assert answer.status_code == 303, answer.text
-    return client
-
-
-async def token(client: httpx.AsyncClient, path: str = "/") -> str:
-    found = TOKEN.search((await client.get(path)).text)
-    assert found, path
-    return found[1]
-
-
-async def send(
-    client: httpx.AsyncClient, path: str, fields: dict[str, str] | None = None, page: str = "/"
-) -> httpx.Response:
-    return await client.post(path, data={**(fields or {}), "form_token": await token(client, page)})
-
-
-async def agreed(world: WebWorld) -> httpx.AsyncClient:
-    client = browser(world)
-    assert (await client.post("/chat/consent", data={"consent": "yes"})).status_code == 303
-    return client
-
-
-async def chatting(world: WebWorld) -> tuple[httpx.AsyncClient, str]:
-    client = await agreed(world)
-    opened = await send(client, "/chat/open", {"bot": "marlowe"}, "/chat")
-    assert opened.status_code == 303, opened.text
-    return client, opened.headers["location"]
 
 
 async def test_every_page_says_on_purpose_who_may_see_it(world: WebWorld) -> None:
@@ -345,88 +303,6 @@ async def test_the_feedback_viewer_filters_and_exports(world: WebWorld) -> None:
     assert (await ada.get(f"{base}?since=2027-01-01")).text.count("data-id=") == 0
     for wrong in ("rating=maybe", "since=today", "length=many", "cursor=nonsense"):
         assert (await ada.get(f"{base}?{wrong}")).status_code == 422
-
-
-async def test_nothing_is_stored_of_a_beta_user_before_she_agrees(world: WebWorld) -> None:
-    await world.publish(await world.account(Role.DEVELOPER, "ada"))
-    client = browser(world)
-    page = await client.get("/chat")
-    assert "I agree" in page.text
-    assert not page.cookies
-    refused = await client.post("/chat/open", data={"bot": "marlowe"})
-    assert refused.status_code == 403
-    assert (await client.post("/chat/consent", data={"consent": "no"})).headers[
-        "location"
-    ] == "/chat"
-    assert not client.cookies
-    agreed = await client.post("/chat/consent", data={"consent": "yes"})
-    assert {"HttpOnly", "Path=/chat"} <= set(agreed.headers["set-cookie"].split("; "))
-
-
-async def test_a_chat_without_javascript_and_without_the_models_name(world: WebWorld) -> None:
-    await world.publish(await world.account(Role.DEVELOPER, "ada"), "secret-name_v1")
-    client, path = await chatting(world)
-    seen = []
-    for action, fields in (
-        ("messages", {"content": "Ahoy"}),
-        ("regenerate", {}),
-        ("rating", {"thumb": "up", "text": "Fun"}),
-    ):
-        answer = await send(client, f"{path}/{action}", fields, path)
-        assert answer.status_code == 303, answer.text
-        seen += [answer.text, str(answer.headers), (await client.get(path)).text]
-    assert "Hello from memory." in seen[-1]
-    assert "Thank you" in seen[-1]
-    seen += [(await client.get("/chat")).text]
-    again = await send(client, f"{path}/rating", {"thumb": "up"}, path)
-    assert again.status_code == 409
-    for word in ("secret-name", "acme", "tiny", ">ada<"):
-        assert word not in "".join([*seen, again.text])
-
-
-async def test_a_streamed_reply_tells_text_and_nothing_else(world: WebWorld) -> None:
-    await world.publish(await world.account(Role.DEVELOPER, "ada"), "secret-name_v1")
-    client, path = await chatting(world)
-    fields = {"content": "Ahoy", "form_token": await token(client, path)}
-    stream = {"Accept": "text/event-stream"}
-    answer = await client.post(f"{path}/messages", data=fields, headers=stream)
-    assert answer.headers["content-type"].startswith("text/event-stream")
-    assert answer.text.count("event: token") == 3
-    assert answer.text.endswith('event: done\ndata: {"text": "Hello from memory."}\n\n')
-    world.model_server.scripts = [Script(pieces=("Hel",), fault="secret-name_v1 fell over")]
-    broken = await client.post(f"{path}/messages", data=fields, headers=stream)
-    assert "event: error" in broken.text
-    assert "secret-name" not in broken.text
-    world.deployments.note_endpoint("secret-name_v1", None)
-    await world.routing.refresh()
-    for headers in (stream, {}):
-        gone = await client.post(f"{path}/messages", data=fields, headers=headers)
-        assert "secret-name" not in gone.text
-
-
-async def test_a_chat_is_its_visitors_alone(world: WebWorld) -> None:
-    await world.publish(await world.account(Role.DEVELOPER, "ada"))
-    _, path = await chatting(world)
-    other = await agreed(world)
-    assert (await other.get(path)).status_code == 404
-    fields = {"content": "Let me in", "form_token": await token(other, "/chat")}
-    for action in ("messages", "regenerate", "rating"):
-        answer = await other.post(f"{path}/{action}", data={**fields, "thumb": "up"})
-        assert answer.status_code == 404
-    assert (await browser(world).get(path)).headers["location"] == "/chat"
-
-
-async def test_withdrawing_erases_and_shuts_the_door(world: WebWorld) -> None:
-    await world.publish(await world.account(Role.DEVELOPER, "ada"))
-    client, path = await chatting(world)
-    cookie = client.cookies[CHAT_COOKIE]
-    answer = await send(client, "/chat/forget", page="/chat")
-    assert "are erased" in answer.text
-    [(account, user_id, backend)] = world.erased
-    assert (account, backend, user_id.startswith("web-")) == ("web-chat", "web-chat", True)
-    client.cookies.set(CHAT_COOKIE, cookie, path="/chat")
-    assert "I agree" in (await client.get("/chat")).text
-    assert (await client.get(path)).headers["location"] == "/chat"
 
 
 async def test_a_key_is_made_shown_once_and_revoked_by_pages(world: WebWorld) -> None:
