@@ -19,6 +19,7 @@ demo: both  ## the whole journey on this machine: submit, chat, rate, read (ARGS
 test: both  ## every test, with real vLLM and on both databases (ARGS='-k chat' chooses)
 	@scripts/setup-debian postgresql
 	@scripts/setup-debian kubectl || true
+	@scripts/setup-debian chromium || true
 	@$(BIN)/python -m pytest -q $(ARGS)
 
 check: setup  ## format, lint, types, imports, unit tests; under 30 s
@@ -56,6 +57,10 @@ bench-assignment: setup  ## the assignment policies over synthetic seasons, and 
 bench-feedback: setup  ## ratings and the leaderboard with a million ratings in PostgreSQL (ARGS='--ratings=100000')
 	@scripts/setup-debian postgresql
 	@$(BIN)/python -m benchmarks.feedback $(ARGS)
+
+bench-web: setup  ## server time of every page over PostgreSQL (ARGS='--ratings=10000')
+	@scripts/setup-debian postgresql
+	@$(BIN)/python -m benchmarks.web $(ARGS)
 
 setup:  ## .venv: the platform, the CLI and the tools, as locked
 	@scripts/setup-platform

@@ -10,6 +10,7 @@ GuanacoError
 │   └── PayloadTooLarge          the request's body is over the limit
 ├── Unauthenticated              no key, or one that is wrong or revoked
 ├── Forbidden                    a valid key whose role does not allow this
+├── TooManyAttempts              the same was tried too often in a short time
 ├── NotFound                     SubmissionNotFound, ConversationNotFound, KeyNotFound,
 │                                ReportNotFound (no stress report yet),
 │                                ArtifactNotFound, CompetitionNotFound, WebhookNotFound,
@@ -65,6 +66,8 @@ The JSON form is ``{"error": code, "detail": sentence, "hint": next step or null
 """
 
 from __future__ import annotations
+
+import math
 
 from guanaco.error_base import Blame as Blame
 from guanaco.error_base import GuanacoError as GuanacoError
@@ -166,6 +169,18 @@ class Forbidden(GuanacoError):
     code = "forbidden"
 
 
+class TooManyAttempts(GuanacoError):
+    code = "too_many_attempts"
+    retry_after_s: float | None = None
+
+    def __init__(self, retry_after_s: float) -> None:
+        super().__init__(
+            "That was tried too often in a short time.",
+            hint=f"Try again in {math.ceil(retry_after_s)} s.",
+        )
+        self.retry_after_s = retry_after_s
+
+
 class NotFound(GuanacoError):
     code = "not_found"
 
@@ -226,7 +241,7 @@ class FeedbackNotFound(NotFound):
     code = "feedback_not_found"
 
     def __init__(self, feedback_id: str) -> None:
-        super().__init__(f"No rating {feedback_id}.")
+        super().__init__(f"No rating {feedback_id} that you may read.")
 
 
 class AccountNotFound(NotFound):

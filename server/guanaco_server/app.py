@@ -33,6 +33,7 @@ from guanaco_server.platform import Platform
 from guanaco_server.routing import api as routing_api
 from guanaco_server.submissions import api as submissions_api
 from guanaco_server.submissions import recipe_api
+from guanaco_server.web.mounting import include_web
 
 
 def create_app(platform: Platform) -> FastAPI:
@@ -46,6 +47,7 @@ def create_app(platform: Platform) -> FastAPI:
         version=__version__,
         summary="Submit chat models, read what people think of them.",
         lifespan=lifespan,
+        docs_url=None,  # web/pages/reference.py: FastAPI's own asks another host for its scripts
         redoc_url=None,
     )
     install_gateway(app, platform)
@@ -109,6 +111,7 @@ def include_routes(app: FastAPI, platform: Platform) -> None:
     app.include_router(compat_api.router(_old_client(platform), platform.accounts))
 
     include_operations(app, platform)
+    include_web(app, platform.web)
 
 
 def _old_client(platform: Platform) -> OldClientService:

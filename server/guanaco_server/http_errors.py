@@ -24,6 +24,7 @@ STATUS_BY_CLASS: dict[type[errors.GuanacoError], int] = {
     errors.NotFound: 404,
     errors.Conflict: 409,
     errors.TooManyRatings: 429,
+    errors.TooManyAttempts: 429,
     errors.ModelTimedOut: 504,
     errors.Unavailable: 503,
     errors.ClusterUnreachable: 503,
@@ -55,7 +56,7 @@ def answer(error: errors.GuanacoError) -> JSONResponse:
 
 def _retry_after(error: errors.GuanacoError) -> str | None:
     """Where the error knows better; at least a second."""
-    if not isinstance(error, errors.Unavailable | errors.TooManyRatings):
+    if not isinstance(error, errors.Unavailable | errors.TooManyRatings | errors.TooManyAttempts):
         return None
     seconds = error.retry_after_s
     return None if seconds is None else str(max(1, math.ceil(seconds)))

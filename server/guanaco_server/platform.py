@@ -71,6 +71,7 @@ from guanaco_server.submissions.pipeline.runner import StageRunner
 from guanaco_server.submissions.pipeline.stages import StageParts
 from guanaco_server.submissions.pipeline.workflow import Pipeline
 from guanaco_server.submissions.service import SubmissionService
+from guanaco_server.web.web import Web, WebOptions
 from guanaco_server.workers.heartbeat import Heartbeat, Loop
 from guanaco_server.workers.service import WorkerService
 
@@ -220,6 +221,21 @@ class Platform:
         self.erasures.on_erase(self.scores.forget)
         self.notifications = Notifications(
             self.database, clock, self.events, self.feedback, self._changes, settings
+        )
+        self.web = Web(
+            self.database,
+            clock,
+            accounts=self.accounts,
+            submissions=self.submissions,
+            events=self.events,
+            deployments=self._deployments,
+            competitions=self.competitions,
+            board=self.leaderboard.leaderboard,
+            conversations=self.conversations,
+            replies=self.replies,
+            feedback=self.feedback,
+            options=WebOptions.of(settings),
+            hooks=wiring.web_hooks(self.audit, self.erasures, self.scores),
         )
 
         self._collector = ArtifactCollector(
@@ -377,6 +393,7 @@ class Platform:
             self.notifications.loop,
             self._copying,
             self.scores.keeper,
+            self.web.history_keeper,
         )
 
     def _counts(self) -> Counts:

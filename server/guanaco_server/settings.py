@@ -27,6 +27,7 @@ from guanaco_server.reward_settings import RewardSettings
 from guanaco_server.routing_settings import RoutingSettings
 from guanaco_server.scaling_settings import ScalingSettings
 from guanaco_server.score_settings import ScoreSettings
+from guanaco_server.web_settings import WebSettings
 
 GIB = 1024**3
 
@@ -40,6 +41,7 @@ class Settings(
     FeedbackSettings,
     ScoreSettings,
     NotificationSettings,
+    WebSettings,
 ):
     model_config = SettingsConfigDict(env_prefix="GUANACO_", frozen=True, extra="ignore")
 

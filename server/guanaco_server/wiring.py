@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Awaitable
 from pathlib import Path
 
+from guanaco.feedback import ErasureRequest
+from guanaco_server.accounts.audit import AuditLog
+from guanaco_server.accounts.service import Account
 from guanaco_server.artifacts.hub.hugging_face import HuggingFaceHub
 from guanaco_server.artifacts.service import SerializerOptions
 from guanaco_server.artifacts.stores.local import LocalStore
@@ -32,9 +36,12 @@ from guanaco_server.deployments.scaling.autoscaler import ScalingPolicy
 from guanaco_server.deployments.scaling.budget import Budget
 from guanaco_server.deployments.scaling.decision import Limits
 from guanaco_server.deployments.specs import EngineOptions
+from guanaco_server.feedback.erasure import ErasureService
+from guanaco_server.leaderboard.scores import Scores
 from guanaco_server.settings import Settings
 from guanaco_server.stress.load import LoadProfile
 from guanaco_server.stress.verdict import Thresholds
+from guanaco_server.web.hooks import WebHooks
 
 MIN_URL_LIFETIME_S = 3_600  # beyond the longest job: also what a model server may take to read
 
@@ -60,6 +67,18 @@ def turn_log(settings: Settings, database: Database, clock: Clock) -> TurnLog:
         statements = PostgresqlTurns(settings.sqlalchemy_url)
     longest_s = settings.wake_wait_s + settings.reply_timeout_s + settings.record_patience_s
     return TurnLog(statements, clock, settings.record_patience_s, longest_s)
+
+
+def web_hooks(audit: AuditLog, erasures: ErasureService, scores: Scores) -> WebHooks:
+    """What the pages may do beyond reading."""
+
+    def erase(acting: Account, user_id: str, backend: str | None) -> Awaitable[object]:
+        return erasures.erase(acting, ErasureRequest(user_id=user_id, account=backend))
+
+    def freeze(_acting: Account, competition_id: str) -> Awaitable[object]:
+        return scores.seasons.freeze(competition_id)
+
+    return WebHooks(erase=erase, audit=audit.list, freeze=freeze)
 
 
 def store(settings: Settings) -> ArtifactStore:

@@ -85,7 +85,21 @@ class AccountService:
         if row is None or not is_right or row.revoked_at is not None:
             raise Unauthenticated
         await self._note_use(row)
-        return Account(row.account.id, row.account.name, Role(row.account.role))
+        return _account(row.account)
+
+    async def account_of_key(self, key_id: str) -> Account:
+        """Of a key that was shown to be right before; Unauthenticated once it is revoked."""
+        async with self._database.read() as session:
+            row = await queries.key_by_id(session, key_id)
+        if row is None or row.revoked_at is not None:
+            raise Unauthenticated
+        await self._note_use(row)
+        return _account(row.account)
+
+    async def built_in(self, name: str, role: Role) -> Account:
+        """An account of the platform's own, which needs no key; made if new. AccountRoleConflict if it has another role."""
+        async with self._database.write() as session:
+            return _account(await self._find_or_add(session, name, role))
 
     async def require_named(self, session: AsyncSession, name: str | None) -> str | None:
         """Within the caller's transaction: the id of the account of that name; AccountNotFound. None for no name."""
@@ -107,18 +121,26 @@ class AccountService:
 
     async def _add_key(self, session: AsyncSession, request: KeyRequest) -> CreatedKey:
         now = self._clock.now()
-        account = await queries.account_by_name(session, request.name)
-        if account is None:
-            account = AccountRow(
-                id=uuid.uuid4().hex, name=request.name, role=request.role, created_at=now
-            )
-            session.add(account)
-        elif account.role != request.role:
-            raise AccountRoleConflict(request.name, account.role)
+        account = await self._find_or_add(session, request.name, request.role)
         new = secrets.new_key()
         row = ApiKeyRow(id=new.id, account=account, secret_hash=new.secret_hash, created_at=now)
         session.add(row)
         return CreatedKey(key=new.text, **_read(row).model_dump())
+
+    async def _find_or_add(self, session: AsyncSession, name: str, role: Role) -> AccountRow:
+        row = await queries.account_by_name(session, name)
+        if row is None:
+            row = AccountRow(
+                id=uuid.uuid4().hex, name=name, role=role, created_at=self._clock.now()
+            )
+            session.add(row)
+        elif row.role != role:
+            raise AccountRoleConflict(name, row.role)
+        return row
+
+
+def _account(row: AccountRow) -> Account:
+    return Account(row.id, row.name, Role(row.role))
 
 
 def _read(row: ApiKeyRow) -> ApiKey:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from guanaco.submissions import Percentiles, StressReport, StressThresholds
+from guanaco.submissions import HistogramBin, Percentiles, StressReport, StressThresholds
 from guanaco_server.stress.load import LoadProfile, Sample
 
 ERROR_SAMPLES = 3
+MOST_BINS = 24
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,8 @@ def judge(
         ttft_ms=ttft,
         tpot_ms=tpot,
         e2e_ms=e2e,
+        ttft_histogram=histogram(sample.ttft_ms for sample in samples),
+        tpot_histogram=histogram(sample.tpot_ms for sample in samples),
         error_samples=list(dict.fromkeys(errors))[:ERROR_SAMPLES],
     )
 
@@ -79,6 +83,26 @@ def percentiles(values: Iterable[float | None]) -> Percentiles | None:
         return ranked[max(0, math.ceil(percent / 100 * len(ranked)) - 1)]
 
     return Percentiles(p50=rank(50), p95=rank(95), p99=rank(99), max=ranked[-1])
+
+
+def histogram(values: Iterable[float | None]) -> list[HistogramBin]:
+    """At most 24 bins of one round width (1, 2 or 5 times a power of ten), the first of them empty; none without values."""
+    found = [value for value in values if value is not None]
+    if not found:
+        return []
+    low, high = max(0.0, min(found)), max(found)
+    width = _round_width(max(high - low, high / MOST_BINS, 1e-3) / (MOST_BINS - 3))
+    first, last = math.floor(low / width), math.floor(high / width)
+    counts = Counter(math.floor(value / width) for value in found)
+    return [
+        HistogramBin(upper_ms=round((place + 1) * width, 6), count=counts[place])
+        for place in range(first - 1, last + 1)
+    ]
+
+
+def _round_width(least: float) -> float:
+    power: float = 10.0 ** math.floor(math.log10(least))
+    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least)
 
 
 def _too_many_errors(

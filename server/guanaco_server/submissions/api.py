@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import AsyncIterator
 from typing import Annotated
 
 from fastapi import APIRouter, Header
 from fastapi.responses import StreamingResponse
 
 from guanaco.accounts import Role
-from guanaco.submissions import StressReport, Submission, SubmissionEvent, SubmissionRequest
+from guanaco.submissions import StressReport, Submission, SubmissionRequest
 from guanaco_server.accounts.auth import Auth
 from guanaco_server.accounts.service import Account
-from guanaco_server.sse import HEARTBEAT, encode_event, event_stream
+from guanaco_server.sse import event_stream
+from guanaco_server.submissions.event_stream import encoded
 from guanaco_server.submissions.events import EventFeed
 from guanaco_server.submissions.service import SubmissionService
 
-HEARTBEAT_S = 10
 MAX_SEQ = 2**31 - 1  # what the database's integer holds
 
 IdempotencyKey = Annotated[str | None, Header(min_length=1, max_length=128)]
@@ -52,7 +50,7 @@ def router(submissions: SubmissionService, feed: EventFeed, auth: Auth) -> APIRo
         account: Account = developer,
     ) -> StreamingResponse:
         await submissions.require_visible(account, submission_id)
-        return event_stream(_encoded(feed.follow(submission_id, last_event_id, wait=follow)))
+        return event_stream(encoded(feed.follow(submission_id, last_event_id, wait=follow)))
 
     @routes.get("/{submission_id}/stress")
     async def read_stress_report(submission_id: str, account: Account = developer) -> StressReport:
@@ -79,14 +77,3 @@ def router(submissions: SubmissionService, feed: EventFeed, auth: Auth) -> APIRo
         return await submissions.teardown(account, submission_id)
 
     return routes
-
-
-async def _encoded(events: AsyncIterator[SubmissionEvent | None]) -> AsyncIterator[bytes]:
-    quiet_since = time.monotonic()
-    async for event in events:
-        if event is not None:
-            quiet_since = time.monotonic()
-            yield encode_event(event.kind, event, event.seq)
-        elif time.monotonic() - quiet_since > HEARTBEAT_S:
-            quiet_since = time.monotonic()
-            yield HEARTBEAT

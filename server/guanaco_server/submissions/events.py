@@ -57,6 +57,12 @@ class EventFeed:
         async with self._database.read() as session:
             return [_event(row) for row in await queries.status_events(session, submission_id)]
 
+    async def recent(self, submission_id: str, limit: int) -> list[SubmissionEvent]:
+        """The last so many of those recorded, oldest first."""
+        async with self._database.read() as session:
+            rows = await queries.last_events(session, submission_id, limit)
+        return [_event(row) for row in reversed(rows)]
+
     async def _load(self, submission_id: str, after: int) -> tuple[list[SubmissionEvent], Status]:
         async with self._database.read() as session:
             status = await queries.status_of(session, submission_id)

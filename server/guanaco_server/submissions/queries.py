@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from datetime import datetime
 
-from sqlalchemy import Row, func, or_, select
+from sqlalchemy import ColumnElement, Row, func, or_, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -56,16 +56,40 @@ async def by_idempotency_key(
 
 
 async def newest_first(
-    session: AsyncSession, account_id: str | None = None, kind: SubmissionKind | None = None
+    session: AsyncSession,
+    account_id: str | None = None,
+    statuses: Sequence[Status] = (),
+    text: str = "",
+    offset: int = 0,
+    limit: int | None = None,
+    kind: SubmissionKind | None = None,
 ) -> Sequence[SubmissionRow]:
-    statement = select(SubmissionRow).order_by(
-        SubmissionRow.created_at.desc(), SubmissionRow.id.desc()
-    )
-    if account_id is not None:
-        statement = statement.where(SubmissionRow.account_id == account_id)
+    statement = select(SubmissionRow).where(*_chosen(account_id, statuses, text))
     if kind is not None:
         statement = statement.where(SubmissionRow.kind == kind)
-    return (await session.scalars(statement)).all()
+    statement = statement.order_by(SubmissionRow.created_at.desc(), SubmissionRow.id.desc())
+    return (await session.scalars(statement.offset(offset).limit(limit))).all()
+
+
+async def count(
+    session: AsyncSession, account_id: str | None, statuses: Sequence[Status], text: str
+) -> int:
+    statement = select(func.count()).where(*_chosen(account_id, statuses, text))
+    return await session.scalar(statement.select_from(SubmissionRow)) or 0
+
+
+def _chosen(
+    account_id: str | None, statuses: Sequence[Status], text: str
+) -> list[ColumnElement[bool]]:
+    chosen: list[ColumnElement[bool]] = []
+    if account_id is not None:
+        chosen.append(SubmissionRow.account_id == account_id)
+    if statuses:
+        chosen.append(SubmissionRow.status.in_(statuses))
+    if text:
+        columns = (SubmissionRow.id, SubmissionRow.name, SubmissionRow.developer)
+        chosen.append(or_(*(column.icontains(text, autoescape=True) for column in columns)))
+    return chosen
 
 
 async def with_status(
@@ -111,7 +135,7 @@ async def by_ids(session: AsyncSession, ids: Sequence[str]) -> Sequence[Submissi
 
 
 async def briefs(session: AsyncSession) -> Sequence[Row[str, str, str, str, str, Status, datetime]]:
-    """Of every submission what names it, without the rest of the row."""
+    """Of every chat submission what names it, without the rest of the row."""
     rows = await session.execute(
         select(
             SubmissionRow.id,
@@ -121,7 +145,7 @@ async def briefs(session: AsyncSession) -> Sequence[Row[str, str, str, str, str,
             SubmissionRow.repo,
             SubmissionRow.status,
             SubmissionRow.created_at,
-        )
+        ).where(SubmissionRow.kind == SubmissionKind.CHAT)
     )
     return rows.all()
 
@@ -206,6 +230,15 @@ async def status_events(session: AsyncSession, submission_id: str) -> Sequence[S
     statement = select(row).where(row.submission_id == submission_id)
     statement = statement.where(row.kind == EventKind.STATUS).order_by(row.seq)
     return (await session.scalars(statement)).all()
+
+
+async def last_events(
+    session: AsyncSession, submission_id: str, limit: int
+) -> Sequence[SubmissionEventRow]:
+    """Newest first."""
+    statement = select(SubmissionEventRow).where(SubmissionEventRow.submission_id == submission_id)
+    ordered = statement.order_by(SubmissionEventRow.seq.desc()).limit(limit)
+    return (await session.scalars(ordered)).all()
 
 
 async def latest_report(session: AsyncSession, submission_id: str) -> StressReportRow | None:

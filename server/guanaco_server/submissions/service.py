@@ -72,6 +72,14 @@ class SubmissionBrief:
     created_at: datetime
 
 
+@dataclass(frozen=True)
+class SubmissionFilter:
+    """Nothing filters nothing; ``text`` is looked for in id, name and developer."""
+
+    statuses: tuple[Status, ...] = ()
+    text: str = ""
+
+
 class SubmissionService:
     def __init__(
         self,
@@ -105,6 +113,18 @@ class SubmissionService:
         async with self._database.read() as session:
             own = None if account.role is Role.ADMIN else account.id
             return [read_submission(row) for row in await queries.newest_first(session, own)]
+
+    async def page(
+        self, account: Account, page: int, limit: int, only: SubmissionFilter
+    ) -> tuple[list[Submission], int]:
+        """One page of the same, from 1, and how many there are in all."""
+        own = None if account.role is Role.ADMIN else account.id
+        async with self._database.read() as session:
+            total = await queries.count(session, own, only.statuses, only.text)
+            rows = await queries.newest_first(
+                session, own, only.statuses, only.text, (page - 1) * limit, limit
+            )
+            return [read_submission(row) for row in rows], total
 
     async def list_all(self) -> list[Submission]:
         """Every chat model: what can be assigned and rated."""

@@ -1,0 +1,233 @@
+"""The chat page's beta users: anonymous, consenting, and never told which model speaks.
+
+A visitor is a random number in a cookie, and conversations are the built-in account ``web-chat``'s. What the
+services under it say when they fail may name a submission: nothing of it passes ``_blind``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from guanaco.accounts import Role
+from guanaco.chat import Bot, ConversationRequest, Message, MessageRequest, Reply
+from guanaco.errors import (
+    AlreadyRated,
+    ConversationBusy,
+    ConversationNotFound,
+    GuanacoError,
+    InvalidInput,
+    MessageTooLong,
+    NotFound,
+    NothingToRegenerate,
+    TooManyAttempts,
+    Unavailable,
+)
+from guanaco.feedback import FeedbackRequest
+from guanaco_server.accounts.service import Account, AccountService
+from guanaco_server.chat.conversations import ConversationService
+from guanaco_server.chat.replies import ReplyEvents, ReplyService
+from guanaco_server.clock import Clock
+from guanaco_server.database.database import Database
+from guanaco_server.feedback.service import FeedbackService
+from guanaco_server.web import queries, tokens
+from guanaco_server.web.hooks import Eraser
+from guanaco_server.web.tables import VisitorChatRow, VisitorRow
+
+ACCOUNT = "web-chat"
+USER_PREFIX = "web-"
+USER_CHARS = 32  # of the visitor's hash: 128 bits
+CHATS_SHOWN = 12
+CHATS_AN_HOUR = 20  # of one visitor; a person reads the first reply before she opens the next
+
+
+@dataclass(frozen=True)
+class Visitor:
+    id: str
+
+    @property
+    def user_id(self) -> str:
+        """What the platform knows her as."""
+        return USER_PREFIX + self.id[:USER_CHARS]
+
+
+@dataclass(frozen=True)
+class ChatSummary:
+    conversation_id: str
+    bot_name: str
+    thumbs_up: bool | None
+    at: datetime
+
+
+@dataclass(frozen=True)
+class Chat:
+    """What a beta user may see of her conversation."""
+
+    conversation_id: str
+    bot: Bot
+    messages: Sequence[Message]
+    thumbs_up: bool | None
+
+    @property
+    def has_reply(self) -> bool:
+        return bool(self.messages) and self.messages[-1].sender == "bot"
+
+
+class BetaChat:
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        accounts: AccountService,
+        conversations: ConversationService,
+        replies: ReplyService,
+        feedback: FeedbackService,
+        bots: Mapping[str, Bot],
+        eraser: Eraser | None,
+    ) -> None:
+        """Without an ``eraser`` a visitor who leaves is forgotten, and her conversations stay, nobody's."""
+        self._database = database
+        self._clock = clock
+        self._accounts = accounts
+        self._conversations = conversations
+        self._replies = replies
+        self._feedback = feedback
+        self._eraser = eraser
+        self.bots = bots
+
+    @property
+    def can_erase(self) -> bool:
+        return self._eraser is not None
+
+    async def consent(self) -> str:
+        """A new visitor's cookie. Before this nothing is stored."""
+        cookie = tokens.new_cookie()
+        row = VisitorRow(id=tokens.hash_of(cookie), consented_at=self._clock.now())
+        async with self._database.write() as session:
+            session.add(row)
+        return cookie
+
+    async def visitor(self, cookie: str) -> Visitor | None:
+        async with self._database.read() as session:
+            row = await session.get(VisitorRow, tokens.hash_of(cookie))
+        return Visitor(row.id) if row else None
+
+    async def chats(self, visitor: Visitor) -> list[ChatSummary]:
+        """The newest."""
+        async with self._database.read() as session:
+            rows = await queries.chats_of(session, visitor.id, CHATS_SHOWN)
+        return [
+            ChatSummary(row.conversation_id, row.bot_name, row.thumbs_up, row.created_at)
+            for row in rows
+        ]
+
+    async def open(self, visitor: Visitor, bot_name: str) -> str:
+        """The new conversation's id."""
+        bot = self.bots.get(bot_name)
+        if bot is None:
+            raise NotFound("There is no such character.", hint="Choose one of those shown.")
+        hour_ago = self._clock.now() - timedelta(hours=1)
+        async with self._database.read() as session:
+            if await queries.chat_count(session, visitor.id, hour_ago) >= CHATS_AN_HOUR:
+                raise TooManyAttempts(600)
+        request = ConversationRequest(user_id=visitor.user_id, bot=bot, consent=True)
+        with _blind():
+            opened = await self._conversations.open(await self._account(), request)
+        row = VisitorChatRow(
+            conversation_id=opened.conversation_id,
+            visitor_id=visitor.id,
+            bot_name=bot.name,
+            thumbs_up=None,
+            created_at=self._clock.now(),
+        )
+        async with self._database.write() as session:
+            session.add(row)
+        return opened.conversation_id
+
+    async def read(self, visitor: Visitor, conversation_id: str) -> Chat:
+        row = await self._require_own(visitor, conversation_id)
+        with _blind():
+            found = await self._conversations.read(await self._account(), conversation_id)
+        shown = [message for message in found.messages if not message.is_deleted]
+        return Chat(conversation_id, found.bot, shown, row.thumbs_up)
+
+    async def send(
+        self, visitor: Visitor, conversation_id: str, request: MessageRequest
+    ) -> ReplyEvents:
+        await self._require_own(visitor, conversation_id)
+        with _blind():
+            events = await self._replies.send(await self._account(), conversation_id, request)
+        return _blinded(events)
+
+    async def regenerate(self, visitor: Visitor, conversation_id: str) -> ReplyEvents:
+        await self._require_own(visitor, conversation_id)
+        with _blind():
+            events = await self._replies.regenerate(await self._account(), conversation_id)
+        return _blinded(events)
+
+    async def rate(self, visitor: Visitor, conversation_id: str, request: FeedbackRequest) -> None:
+        await self._require_own(visitor, conversation_id)
+        with _blind():
+            await self._feedback.rate(await self._account(), conversation_id, request)
+        async with self._database.write() as session:
+            row = await queries.chat_of(session, visitor.id, conversation_id)
+            if row is not None:
+                row.thumbs_up = request.thumbs_up
+
+    async def forget(self, visitor: Visitor) -> None:
+        """Withdraw consent. May be repeated when it was cut short: the visitor goes last."""
+        if self._eraser is not None:
+            await self._eraser(await self._account(), visitor.user_id, ACCOUNT)
+        async with self._database.write() as session:
+            await queries.forget_visitor(session, visitor.id)
+
+    async def _account(self) -> Account:
+        return await self._accounts.built_in(ACCOUNT, Role.BACKEND)
+
+    async def _require_own(self, visitor: Visitor, conversation_id: str) -> VisitorChatRow:
+        async with self._database.read() as session:
+            row = await queries.chat_of(session, visitor.id, conversation_id)
+        if row is None:
+            raise ConversationNotFound(conversation_id)
+        return row
+
+
+async def whole_reply(events: ReplyEvents) -> Reply:
+    """For pages without JavaScript."""
+    async with aclosing(events):
+        async for event in events:
+            if isinstance(event, Reply):
+                return event
+    raise AssertionError("a reply ends with a Reply or an error")
+
+
+async def _blinded(events: ReplyEvents) -> ReplyEvents:
+    with _blind():
+        async with aclosing(events):
+            async for event in events:
+                yield event
+
+
+@contextmanager
+def _blind() -> Iterator[None]:
+    try:
+        yield
+    except GuanacoError as error:
+        raise _nameless(error) from None
+
+
+def _nameless(error: GuanacoError) -> GuanacoError:
+    """The same kind of error, in words that name no model."""
+    match error:
+        case MessageTooLong():
+            return InvalidInput("That message is too long.", hint="Say it in fewer words.")
+        case ConversationBusy() | AlreadyRated() | NothingToRegenerate() | TooManyAttempts():
+            return error
+        case NotFound():
+            return NotFound("There is no such conversation.", hint="Start a new one.")
+        case Unavailable():
+            return Unavailable("Nobody can answer right now.", hint="Try again in a minute.")
+        case _:
+            return GuanacoError("That did not work.", hint="Try again in a minute.")

@@ -1,0 +1,98 @@
+"""The leaderboard as a page shows it: read once for everybody who looks within two seconds, sorted, in pages."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from guanaco.errors import SubmissionNotFound
+from guanaco.leaderboard import Leaderboard, LeaderboardRow
+
+FRESH_S = 2.0
+PAGE_ROWS = 50
+
+BoardReader = Callable[[str], Awaitable[Leaderboard]]
+"""A competition's leaderboard, by its id."""
+
+
+class Sort(StrEnum):
+    RANK = "rank"
+    NEWEST = "newest"
+    VOTES = "votes"
+    RATIO = "ratio"
+    LENGTH = "length"
+    NAME = "name"
+    DEVELOPER = "developer"
+
+
+@dataclass(frozen=True)
+class BoardPage:
+    rows: list[LeaderboardRow]
+    page: int
+    pages: int
+    total: int
+
+
+class Boards:
+    def __init__(self, read: BoardReader, fresh_s: float = FRESH_S) -> None:
+        self._read = read
+        self._fresh_s = fresh_s
+        self._kept: dict[str, tuple[float, Leaderboard]] = {}
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def board(self, competition: str) -> Leaderboard:
+        """At most ``fresh_s`` old; those who ask at once share one reading."""
+        if (kept := self._fresh(competition)) is not None:
+            return kept
+        async with self._locks[competition]:
+            if (kept := self._fresh(competition)) is not None:
+                return kept
+            board = await self._read(competition)
+            self._kept[competition] = (time.monotonic(), board)
+            return board
+
+    async def row(self, competition: str, submission_id: str) -> LeaderboardRow:
+        """SubmissionNotFound for one that is not shown to the public."""
+        board = await self.board(competition)
+        for row in board.rows:
+            if row.submission_id == submission_id:
+                return row
+        raise SubmissionNotFound(submission_id)
+
+    def _fresh(self, competition: str) -> Leaderboard | None:
+        at, board = self._kept.get(competition, (0.0, None))
+        return board if board is not None and time.monotonic() - at < self._fresh_s else None
+
+
+def page_of(board: Leaderboard, sort: Sort, page: int, query: str = "") -> BoardPage:
+    """A page that is not there is the nearest that is."""
+    wanted = query.casefold()
+    rows = [row for row in board.rows if wanted in _text(row)] if wanted else list(board.rows)
+    rows.sort(key=_KEYS[sort])
+    pages = max(1, -(-len(rows) // PAGE_ROWS))
+    page = min(max(page, 1), pages)
+    return BoardPage(rows[(page - 1) * PAGE_ROWS : page * PAGE_ROWS], page, pages, len(rows))
+
+
+def _text(row: LeaderboardRow) -> str:
+    return f"{row.name}\n{row.developer}\n{row.repo}\n{row.submission_id}".casefold()
+
+
+def _last_if_none(value: float | None) -> tuple[bool, float]:
+    return value is None, -(value or 0.0)
+
+
+_KEYS: dict[Sort, Callable[[LeaderboardRow], Any]] = {
+    Sort.RANK: lambda row: (row.rank is None, row.rank or 0, -row.created_at.timestamp()),
+    Sort.NEWEST: lambda row: -row.created_at.timestamp(),
+    Sort.VOTES: lambda row: -(row.thumbs_up + row.thumbs_down),
+    Sort.RATIO: lambda row: _last_if_none(row.thumbs_up_ratio),
+    Sort.LENGTH: lambda row: _last_if_none(row.mean_conversation_length),
+    Sort.NAME: lambda row: row.name.casefold(),
+    Sort.DEVELOPER: lambda row: (row.developer.casefold(), row.rank is None, row.rank or 0),
+}

@@ -1,0 +1,225 @@
+"""Where the lines of the drawings go: numbers here, SVG in templates/charts.html.
+
+No style attribute is in any of it (the Content-Security-Policy forbids them): positions are SVG's own
+attributes, and colours are classes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from guanaco.submissions import HistogramBin, Percentiles
+from guanaco_server.web.history import Point
+
+SPARK_W, SPARK_H = 120, 28
+TREND_W, TREND_H = 560, 180
+BARS_W, BARS_H = 560, 170
+MARGIN = 4
+LEFT, BOTTOM, TOP = 44, 22, 10
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A share with its interval, in percent of the width."""
+
+    low: float
+    high: float
+    at: float
+
+
+@dataclass(frozen=True)
+class Spark:
+    width: int
+    height: int
+    line: str
+    end_x: float
+    end_y: float
+
+
+@dataclass(frozen=True)
+class Tick:
+    at: float
+    label: str
+
+
+@dataclass(frozen=True)
+class Trend:
+    """A line over time, with a band around it where there is one."""
+
+    width: int
+    height: int
+    left: float
+    bottom: float
+    line: str
+    band: str
+    y_ticks: Sequence[Tick]
+    x_ticks: Sequence[Tick]
+    end_x: float
+    end_y: float
+
+
+@dataclass(frozen=True)
+class Bar:
+    x: float
+    y: float
+    width: float
+    height: float
+    label: str
+
+
+@dataclass(frozen=True)
+class Bars:
+    width: int
+    height: int
+    left: float
+    bottom: float
+    bars: Sequence[Bar]
+    marks: Sequence[Tick]
+    x_ticks: Sequence[Tick]
+    y_ticks: Sequence[Tick]
+
+
+def interval(low: float | None, at: float | None, high: float | None) -> Interval | None:
+    if low is None or at is None or high is None:
+        return None
+    return Interval(round(low * 100, 1), round(high * 100, 1), round(at * 100, 1))
+
+
+def sparkline(points: Sequence[Point]) -> Spark | None:
+    """The score; None with fewer than two points."""
+    values = [p.score for p in points if p.score is not None]
+    if len(values) < 2:
+        return None
+    low, high = min(values), max(values)
+    spread = max(high - low, 0.05)  # a change under five points is drawn as small as it is
+    step = (SPARK_W - 2 * MARGIN) / (len(values) - 1)
+    middle = (low + high) / 2
+    places = [
+        (
+            round(MARGIN + place * step, 1),
+            round(SPARK_H / 2 - (value - middle) / spread * (SPARK_H - 2 * MARGIN), 1),
+        )
+        for place, value in enumerate(values)
+    ]
+    return Spark(SPARK_W, SPARK_H, _path(places), *places[-1])
+
+
+def trend(
+    points: Sequence[Point],
+    value: Callable[[Point], float | None],
+    band: Callable[[Point], tuple[float | None, float | None]] | None,
+    label: Callable[[float], str],
+    top: float | None = None,
+) -> Trend | None:
+    """One figure over time; ``top`` fixes the upper end of the axis. None with fewer than two points."""
+    found = [(point, at) for point in points if (at := value(point)) is not None]
+    if len(found) < 2:
+        return None
+    edges = [band(point) if band else (None, None) for point, _ in found]
+    highest = top or max([at for _, at in found] + [high for _, high in edges if high is not None])
+    ticks = _ticks(highest or 1.0)
+    scale_top = top or ticks[-1]
+    begin, end = found[0][0].at.timestamp(), found[-1][0].at.timestamp()
+
+    def x(moment: datetime) -> float:
+        share = (moment.timestamp() - begin) / (end - begin or 1)
+        return round(LEFT + share * (TREND_W - LEFT - MARGIN * 2), 1)
+
+    def y(at: float) -> float:
+        return round(TREND_H - BOTTOM - at / scale_top * (TREND_H - BOTTOM - TOP), 1)
+
+    places = [(x(point.at), y(at)) for point, at in found]
+    upper = [(x(p.at), y(high)) for (p, _), (_, high) in zip(found, edges, strict=True) if high is not None]  # fmt: skip
+    lower = [(x(p.at), y(low)) for (p, _), (low, _) in zip(found, edges, strict=True) if low is not None]  # fmt: skip
+    return Trend(
+        width=TREND_W,
+        height=TREND_H,
+        left=LEFT,
+        bottom=TREND_H - BOTTOM,
+        line=_path(places),
+        band=_path(upper + lower[::-1]) + "Z" if upper and lower else "",
+        y_ticks=[Tick(y(at), label(at)) for at in ticks if at <= scale_top],
+        x_ticks=_time_ticks(found[0][0].at, found[-1][0].at, x),
+        end_x=places[-1][0],
+        end_y=places[-1][1],
+    )
+
+
+def histogram(bins: Sequence[HistogramBin], percentiles: Percentiles | None) -> Bars | None:
+    """The distribution, with p50, p95 and p99 marked; None without bins."""
+    if len(bins) < 2:
+        return None
+    edges = [item.upper_ms for item in bins]
+    width_ms = edges[1] - edges[0]
+    begin, end = edges[0], edges[-1]
+    tallest = max(item.count for item in bins)
+    ticks = _ticks(tallest, whole=True)
+
+    def x(at: float) -> float:
+        share = (min(max(at, begin), end) - begin) / (end - begin)
+        return round(LEFT + share * (BARS_W - LEFT - MARGIN * 2), 1)
+
+    def y(count: float) -> float:
+        return round(BARS_H - BOTTOM - count / ticks[-1] * (BARS_H - BOTTOM - 2 * TOP), 1)
+
+    bars = [
+        Bar(
+            x(item.upper_ms - width_ms) + 1,
+            y(item.count),
+            round(max(1.0, x(item.upper_ms) - x(item.upper_ms - width_ms) - 2), 1),
+            round(BARS_H - BOTTOM - y(item.count), 1),
+            f"{item.upper_ms - width_ms:g} to {item.upper_ms:g} ms: {item.count}",
+        )
+        for item in bins[1:]
+        if item.count
+    ]
+    marks = []
+    if percentiles is not None:
+        found = (("p50", percentiles.p50), ("p95", percentiles.p95), ("p99", percentiles.p99))
+        marks = _apart([Tick(x(at), name) for name, at in found])
+    every = max(1, len(edges) // 6)
+    return Bars(
+        width=BARS_W,
+        height=BARS_H,
+        left=LEFT,
+        bottom=BARS_H - BOTTOM,
+        bars=bars,
+        marks=marks,
+        x_ticks=[Tick(x(at), f"{at:,g}") for at in edges[::every]],
+        y_ticks=[Tick(y(at), f"{at:g}") for at in ticks],
+    )
+
+
+def _apart(marks: Sequence[Tick], least: float = 30) -> list[Tick]:
+    """Marks that would lie on each other become one, with both names."""
+    kept: list[Tick] = []
+    for mark in marks:
+        if kept and mark.at - kept[-1].at < least:
+            kept[-1] = Tick(mark.at, f"{kept[-1].label}, {mark.label}")
+        else:
+            kept.append(mark)
+    return kept
+
+
+def _path(places: Sequence[tuple[float, float]]) -> str:
+    return "M" + "L".join(f"{x:g} {y:g}" for x, y in places) if places else ""
+
+
+def _ticks(top: float, whole: bool = False, count: int = 4) -> list[float]:
+    """From 0 to at least ``top``, at round steps."""
+    rough = top / count
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(f * power for f in (1, 2, 2.5, 5, 10) if f * power >= rough)
+    if whole:
+        step = max(1.0, math.ceil(step))
+    return [round(step * place, 10) for place in range(math.ceil(round(top / step, 9)) + 1)]
+
+
+def _time_ticks(begin: datetime, end: datetime, x: Callable[[datetime], float]) -> list[Tick]:
+    is_short = (end - begin).days < 2
+    form = "%H:%M" if is_short else "%d %b"
+    moments = [begin + (end - begin) * share / 3 for share in range(4)]
+    return [Tick(x(moment), moment.strftime(form).lstrip("0")) for moment in moments]

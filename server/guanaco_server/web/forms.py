@@ -1,0 +1,49 @@
+"""Forms as browsers post them, and the proof that a page of ours sent them."""
+
+from __future__ import annotations
+
+from urllib.parse import parse_qsl, urlsplit
+
+from fastapi import Request
+
+from guanaco.errors import Forbidden, InvalidInput
+from guanaco_server.web import tokens
+
+MEDIA_TYPE = "application/x-www-form-urlencoded"
+MOST_FIELDS = 100
+TOKEN_FIELD = "form_token"  # noqa: S105 - a field's name
+
+
+async def read_form(request: Request) -> dict[str, str]:
+    """The fields; of several of one name the last. Line ends are made \\n."""
+    if request.headers.get("content-type", "").partition(";")[0].strip() != MEDIA_TYPE:
+        raise InvalidInput(f"A form is sent as {MEDIA_TYPE}.")
+    try:
+        body = (await request.body()).decode()
+        pairs = parse_qsl(body, keep_blank_values=True, max_num_fields=MOST_FIELDS)
+    except ValueError:
+        raise InvalidInput("The form cannot be read.") from None
+    return {name: value.replace("\r\n", "\n") for name, value in pairs}
+
+
+def require_same_origin(request: Request) -> None:
+    """By Fetch Metadata, which browsers send over https and to localhost, else by Origin."""
+    if (site := request.headers.get("sec-fetch-site")) is not None:
+        is_ours = site == "same-origin"
+    else:
+        origin = request.headers.get("origin", "")
+        is_ours = urlsplit(origin).netloc == request.headers.get("host", "").lower() != ""
+    if not is_ours:
+        raise _not_from_here()
+
+
+def require_token(fields: dict[str, str], cookie: str) -> None:
+    if not cookie or not tokens.is_form_token(fields.get(TOKEN_FIELD, ""), cookie):
+        raise _not_from_here()
+
+
+def _not_from_here() -> Forbidden:
+    return Forbidden(
+        "This form did not come from a page of yours here.",
+        hint="Open the page again and send the form from there.",
+    )

@@ -1,0 +1,107 @@
+"""A submission's life as its page shows it: the stages of its latest run, and what can be done with it now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from guanaco.submissions import Outcome, Stage, Status, Submission
+from guanaco_server.submissions.lifecycle import SOURCES
+
+STAGE_SENTENCES = {
+    Stage.RESOLVE: "Pin the exact commit",
+    Stage.CHECK: "Check config, tokenizer and weights",
+    Stage.SERIALIZE: "Stream the weights into the store",
+    Stage.DEPLOY: "Start the model server",
+    Stage.STRESS: "Measure it under load",
+    Stage.PUBLISH: "Open it to users",
+}
+
+
+@dataclass(frozen=True)
+class StageView:
+    """``state`` is done, failed, cancelled, running or waiting."""
+
+    name: str
+    sentence: str
+    state: str
+    attempts: int
+    took_s: float | None
+
+
+@dataclass(frozen=True)
+class Action:
+    """``question`` is None where nothing is lost and nobody needs to be asked."""
+
+    name: str
+    label: str
+    to: Status
+    source: Status | None
+    question: str | None
+    is_grave: bool = False
+
+    def is_possible(self, status: Status) -> bool:
+        return status in SOURCES[self.to] and self.source in (None, status)
+
+
+ACTIONS = (
+    Action(
+        "cancel",
+        "Cancel",
+        Status.CANCELLED,
+        None,
+        "The running stage stops and cleans up. Redeploy starts again later.",
+        is_grave=True,
+    ),
+    Action("reactivate", "Reactivate", Status.DEPLOYED, Status.INACTIVE, None),
+    Action(
+        "deactivate",
+        "Deactivate",
+        Status.INACTIVE,
+        None,
+        "It takes no new conversations; those that are open go on.",
+    ),
+    Action(
+        "redeploy",
+        "Redeploy",
+        Status.QUEUED,
+        None,
+        "All stages run again, at the same commit. Until they are through it takes no conversations.",
+    ),
+    Action(
+        "teardown",
+        "Tear down",
+        Status.TORN_DOWN,
+        None,
+        "Its model server is stopped and open conversations end. Its feedback stays readable.",
+        is_grave=True,
+    ),
+)
+
+
+def actions_of(status: Status) -> list[Action]:
+    """What the lifecycle allows from here."""
+    return [action for action in ACTIONS if action.is_possible(status)]
+
+
+def find_action(name: str) -> Action | None:
+    return next((action for action in ACTIONS if action.name == name), None)
+
+
+def timeline(submission: Submission, now: datetime) -> Sequence[StageView]:
+    """All stages in their order, those of the latest run with their times."""
+    runs = {stage.stage: stage for stage in submission.stages if stage.run == submission.run}
+    views = []
+    for stage, sentence in STAGE_SENTENCES.items():
+        run = runs.get(stage)
+        if run is None:
+            views.append(StageView(stage.value, sentence, "waiting", 0, None))
+            continue
+        is_running = run.outcome is None and submission.status.is_in_progress
+        state = "running" if is_running else (run.outcome or Outcome.CANCELLED).value
+        took_s = run.duration_s
+        if is_running:
+            took_s = max(0.0, (now - run.started_at).total_seconds())
+        views.append(StageView(stage.value, sentence, state, run.attempts, took_s))
+    return views

@@ -1,0 +1,45 @@
+"""Puts the pages beside the API: ``include_web(app, web)``."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, FastAPI
+
+from guanaco_server.web.page_route import install_error_pages, page_route
+from guanaco_server.web.pages import (
+    admin,
+    chat,
+    competitions,
+    feedback,
+    keys,
+    leaderboard,
+    lifecycle,
+    reference,
+    session,
+    static,
+    submissions,
+    submitting,
+)
+from guanaco_server.web.web import Web
+
+
+def include_web(app: FastAPI, web: Web) -> None:
+    """Pages are no part of the published API, and their errors are pages."""
+    install_error_pages(app, web.pages)
+    route_class = page_route(web.pages)
+    for room in (
+        leaderboard,
+        session,
+        submitting,  # before submissions: /submissions/new is no submission
+        submissions,
+        feedback,
+        lifecycle,
+        chat,
+        admin,
+        keys,
+        competitions,
+        reference,
+        static,
+    ):
+        routes = APIRouter(route_class=route_class, include_in_schema=False)
+        room.add_routes(routes, web)
+        app.include_router(routes)

@@ -1,0 +1,92 @@
+"""On a page errors are pages: one sentence and a way on, in the place of JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+from urllib.parse import quote
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from sqlalchemy.exc import DataError
+from starlette.exceptions import HTTPException
+
+from guanaco.errors import GuanacoError, InvalidInput, NotFound, Unauthenticated
+from guanaco_server import http_errors
+from guanaco_server.web.rendering import Pages, see_other
+
+API_PATHS = ("/api/", "/v1/")
+EVENT_STREAM = "text/event-stream"
+
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+
+
+def page_route(pages: Pages) -> type[APIRoute]:
+    """The class of the pages' routes."""
+
+    class PageRoute(APIRoute):
+        def get_route_handler(self) -> Handler:
+            answer = super().get_route_handler()
+
+            async def handle(request: Request) -> Response:
+                try:
+                    return await answer(request)
+                except GuanacoError as error:
+                    return _answer(pages, request, error)
+                except RequestValidationError as error:
+                    sentence = http_errors.describe_problems(error.errors())
+                    return _answer(pages, request, InvalidInput(sentence))
+                except DataError:
+                    unstorable = "What you sent holds a character that cannot be stored."
+                    return _answer(pages, request, InvalidInput(unstorable))
+
+            return handle
+
+    return PageRoute
+
+
+def install_error_pages(app: FastAPI, pages: Pages) -> None:
+    """For paths that are no page, and for what nobody foresaw; programs go on getting JSON."""
+    tell_http = app.exception_handlers[HTTPException]
+    tell_unforeseen = app.exception_handlers[Exception]
+
+    @app.exception_handler(HTTPException)
+    async def http_error(request: Request, error: HTTPException) -> Response:
+        if not _is_for_people(request):
+            answer: Response = await tell_http(request, error)  # type: ignore[misc]
+            return answer
+        if error.status_code == 404:
+            return pages.error(request, NotFound("There is no such page."))
+        page = pages.error(request, GuanacoError(f"{error.detail}."))
+        page.status_code = error.status_code
+        return page
+
+    @app.exception_handler(Exception)
+    async def unforeseen(request: Request, error: Exception) -> Response:
+        if not _is_for_people(request):
+            answer: Response = await tell_unforeseen(request, error)  # type: ignore[misc]
+            return answer
+        what = f"{request.method} {request.url.path}"
+        return pages.error(request, http_errors.internal_fault(what, error))
+
+
+def _answer(pages: Pages, request: Request, error: GuanacoError) -> Response:
+    if EVENT_STREAM in request.headers.get("accept", ""):
+        return http_errors.answer(error)
+    if isinstance(error, Unauthenticated):
+        return see_other(f"/signin?next={quote(_back(request))}")
+    return pages.error(request, error)
+
+
+def _back(request: Request) -> str:
+    """Where to go after signing in: the page that was wanted, for a form its own page."""
+    if request.method != "GET":
+        return "/"
+    query = f"?{request.url.query}" if request.url.query else ""
+    return request.url.path + query
+
+
+def _is_for_people(request: Request) -> bool:
+    is_api = request.url.path.startswith(API_PATHS)
+    return not is_api and "text/html" in request.headers.get("accept", "")

@@ -1,0 +1,94 @@
+"""For the operator: what needs a look first, then deployments, users' erasure and the audit log."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TypeVar
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from guanaco.accounts import Role
+from guanaco.errors import InvalidInput, NotFound
+from guanaco.submissions import Status
+from guanaco_server.submissions.service import SubmissionFilter
+from guanaco_server.web.guards import Member
+from guanaco_server.web.pages.leaderboard import PageNumber, SearchText
+from guanaco_server.web.web import Web
+
+H = TypeVar("H")
+
+NEEDS_A_LOOK = ("restarting", "waiting")  # phases of a deployment
+RECENT = 8
+DEPLOYMENT_ROWS = 100
+AUDIT_ROWS = 100
+
+
+def add_routes(routes: APIRouter, web: Web) -> None:
+    admin = web.guards.member(Role.ADMIN)
+
+    @routes.get("/admin")
+    async def overview(request: Request, member: Member = admin) -> Response:
+        deployments = await web.deployments.list_wishes()
+        failed, failures = await web.submissions.page(
+            member.account, 1, RECENT, SubmissionFilter((Status.FAILED,))
+        )
+        return web.pages.show(
+            request,
+            "admin/overview.html",
+            hooks=web.hooks,
+            statuses=await web.submissions.count_by_status(),
+            phases=Counter(row.phase.value for row in deployments),
+            troubled=[row for row in deployments if row.phase.value in NEEDS_A_LOOK][:RECENT],
+            failed=failed,
+            failures=failures,
+            oldest_queued=await web.submissions.oldest_queued(),
+        )
+
+    @routes.get("/admin/deployments")
+    async def list_deployments(
+        request: Request, page: PageNumber = 1, member: Member = admin
+    ) -> Response:
+        rows = sorted(await web.deployments.list_wishes(), key=lambda row: row.submission_id)
+        begin = (page - 1) * DEPLOYMENT_ROWS
+        return web.pages.show(
+            request,
+            "admin/deployments.html",
+            hooks=web.hooks,
+            rows=rows[begin : begin + DEPLOYMENT_ROWS],
+            total=len(rows),
+            page=page,
+            pages=max(1, -(-len(rows) // DEPLOYMENT_ROWS)),
+        )
+
+    @routes.get("/admin/users")
+    async def show_erasure(request: Request, member: Member = admin) -> Response:
+        _require_hook(web.hooks.erase)
+        return web.pages.show(request, "admin/users.html", hooks=web.hooks, erased=None)
+
+    @routes.post("/admin/users/erase")
+    async def erase(request: Request, member: Member = admin) -> Response:
+        eraser = _require_hook(web.hooks.erase)
+        user_id = member.fields.get("user_id", "").strip()
+        if not user_id or user_id != member.fields.get("again", "").strip():
+            raise InvalidInput(
+                "The two ids are not the same.", hint="Type the user's id twice: this is final."
+            )
+        backend = member.fields.get("backend", "").strip() or None
+        await eraser(member.account, user_id, backend)
+        return web.pages.show(request, "admin/users.html", hooks=web.hooks, erased=user_id)
+
+    @routes.get("/admin/audit")
+    async def read_audit(
+        request: Request, cursor: SearchText = "", member: Member = admin
+    ) -> Response:
+        found = await _require_hook(web.hooks.audit)(AUDIT_ROWS, cursor or None)
+        return web.pages.show(
+            request, "admin/audit.html", hooks=web.hooks, found=found, is_first=not cursor
+        )
+
+
+def _require_hook(hook: H | None) -> H:
+    if hook is None:
+        raise NotFound("There is no such page.")
+    return hook

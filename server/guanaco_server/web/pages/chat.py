@@ -1,0 +1,137 @@
+"""The chat page: consent, a character, a conversation, a rating. Works with plain forms; streams where scripts run."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from pydantic import ValidationError
+
+from guanaco.chat import MessageRequest, Reply
+from guanaco.errors import GuanacoError, InvalidInput
+from guanaco.feedback import FeedbackRequest
+from guanaco.problems import one_sentence
+from guanaco_server.chat.replies import ReplyEvents
+from guanaco_server.http_errors import internal_fault
+from guanaco_server.sse import encode_event, event_stream
+from guanaco_server.web.beta_chat import whole_reply
+from guanaco_server.web.guards import Guest
+from guanaco_server.web.page_route import EVENT_STREAM
+from guanaco_server.web.rendering import see_other
+from guanaco_server.web.throttle import Throttle
+from guanaco_server.web.web import Web
+
+CONSENTS, WITHIN_S = 60, 600.0  # of one address, which a whole office may share
+
+
+def add_routes(routes: APIRouter, web: Web) -> None:
+    guest_of = web.guards.guest()
+    consents = Throttle(CONSENTS, WITHIN_S)
+
+    @routes.get("/chat")
+    async def show_start(request: Request, guest: Guest = guest_of) -> Response:
+        if guest.visitor is None:
+            return web.pages.show(request, "chat_consent.html", can_erase=web.chat.can_erase)
+        chats = await web.chat.chats(guest.visitor)
+        return web.pages.show(
+            request,
+            "chat_home.html",
+            bots=web.chat.bots,
+            chats=chats,
+            token=guest.form_token,
+            can_erase=web.chat.can_erase,
+        )
+
+    @routes.post("/chat/consent")
+    async def consent(
+        request: Request, fields: dict[str, str] = web.guards.stranger_form()
+    ) -> Response:
+        if fields.get("consent") != "yes":
+            return see_other("/chat")
+        address = request.client.host if request.client else ""
+        consents.require_room(address)
+        consents.note(address)
+        answer = see_other("/chat")
+        web.guards.keep_visitor(answer, request, await web.chat.consent())
+        return answer
+
+    @routes.post("/chat/forget")
+    async def forget(request: Request, guest: Guest = guest_of) -> Response:
+        await web.chat.forget(guest.require_visitor())
+        answer = web.pages.show(request, "chat_forgotten.html", can_erase=web.chat.can_erase)
+        web.guards.drop_visitor(answer)
+        return answer
+
+    @routes.post("/chat/open")
+    async def open_conversation(guest: Guest = guest_of) -> Response:
+        visitor = guest.require_visitor()
+        conversation_id = await web.chat.open(visitor, guest.fields.get("bot", ""))
+        return see_other(f"/chat/{conversation_id}")
+
+    @routes.get("/chat/{conversation_id}")
+    async def read_conversation(
+        request: Request, conversation_id: str, guest: Guest = guest_of
+    ) -> Response:
+        if guest.visitor is None:
+            return see_other("/chat")
+        chat = await web.chat.read(guest.visitor, conversation_id)
+        return web.pages.show(request, "chat.html", chat=chat, token=guest.form_token)
+
+    @routes.post("/chat/{conversation_id}/messages")
+    async def send(request: Request, conversation_id: str, guest: Guest = guest_of) -> Response:
+        message = _message(guest.fields.get("content", ""))
+        events = await web.chat.send(guest.require_visitor(), conversation_id, message)
+        return await _answer(request, conversation_id, events)
+
+    @routes.post("/chat/{conversation_id}/regenerate")
+    async def regenerate(
+        request: Request, conversation_id: str, guest: Guest = guest_of
+    ) -> Response:
+        events = await web.chat.regenerate(guest.require_visitor(), conversation_id)
+        return await _answer(request, conversation_id, events)
+
+    @routes.post("/chat/{conversation_id}/rating")
+    async def rate(conversation_id: str, guest: Guest = guest_of) -> Response:
+        thumb = guest.fields.get("thumb", "")
+        if thumb not in ("up", "down"):
+            raise InvalidInput("Choose thumbs up or thumbs down.")
+        text = guest.fields.get("text", "").strip()
+        try:
+            rating = FeedbackRequest(thumbs_up=thumb == "up", text=text)
+        except ValidationError as error:
+            raise InvalidInput(one_sentence(error)) from None
+        await web.chat.rate(guest.require_visitor(), conversation_id, rating)
+        return see_other(f"/chat/{conversation_id}#rating")
+
+
+async def _answer(request: Request, conversation_id: str, events: ReplyEvents) -> Response:
+    if EVENT_STREAM in request.headers.get("accept", ""):
+        return event_stream(_encoded(events))
+    await whole_reply(events)
+    return see_other(f"/chat/{conversation_id}#last")
+
+
+async def _encoded(events: ReplyEvents) -> AsyncIterator[bytes]:
+    """Text and nothing else: neither usage nor timings, which could tell models apart."""
+    try:
+        async for event in events:
+            if isinstance(event, Reply):
+                yield encode_event("done", {"text": event.content})
+            else:
+                yield encode_event("token", {"text": "".join(event)})
+    except GuanacoError as error:
+        yield encode_event("error", {"detail": error.detail, "hint": error.hint})
+    except Exception as error:  # noqa: BLE001 - the status is sent already: the stream itself has to say it
+        fault = internal_fault("a reply on the chat page", error)
+        yield encode_event("error", {"detail": fault.detail, "hint": None})
+    finally:
+        await events.aclose()
+
+
+def _message(content: str) -> MessageRequest:
+    try:
+        return MessageRequest(content=content.strip())
+    except ValidationError:
+        sentence = "Write something first." if not content.strip() else "That message is too long."
+        raise InvalidInput(sentence) from None

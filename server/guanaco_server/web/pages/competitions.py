@@ -1,0 +1,139 @@
+"""Competitions, for the operator."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from pydantic import TypeAdapter, ValidationError
+
+from guanaco.accounts import Role
+from guanaco.competitions import AssignmentKind, Competition, CompetitionRequest, RankingRule
+from guanaco.errors import NotFound
+from guanaco.forms import Slug
+from guanaco.problems import problems_of
+from guanaco_server.web.guards import Member
+from guanaco_server.web.rendering import see_other
+from guanaco_server.web.web import Web
+
+_SLUG = TypeAdapter(Slug)
+EMPTY = {
+    "id": "",
+    "name": "",
+    "starts_at": "",
+    "ends_at": "",
+    "ranking": RankingRule.THUMBS_UP.value,
+    "assignment": AssignmentKind.NEWEST.value,
+    "max_parameters": "",
+    "per_developer": "",
+    "submitted_within": "",
+}
+
+
+def add_routes(routes: APIRouter, web: Web) -> None:
+    admin = web.guards.member(Role.ADMIN)
+
+    @routes.get("/admin/competitions")
+    async def list_competitions(request: Request, member: Member = admin) -> Response:
+        found = await web.competitions.list_all()
+        return web.pages.show(
+            request, "admin/competitions.html", hooks=web.hooks, competitions=found
+        )
+
+    @routes.get("/admin/competitions/new")
+    async def show_new(request: Request, member: Member = admin) -> Response:
+        return _form(web, request, EMPTY, None, {})
+
+    @routes.get("/admin/competitions/{competition_id}")
+    async def show_one(request: Request, competition_id: str, member: Member = admin) -> Response:
+        found = await web.competitions.find(competition_id)
+        return _form(web, request, _fields(found), found, {})
+
+    @routes.post("/admin/competitions")
+    async def put(request: Request, member: Member = admin) -> Response:
+        fields = EMPTY | member.fields
+        known = {found.id: found for found in await web.competitions.list_all()}
+        existing = known.get(fields["id"])
+        try:
+            competition_id = _SLUG.validate_python(fields["id"].strip())
+        except ValidationError as error:
+            problems = {"id": " ".join(text for _, text in problems_of(error))}
+            return _form(web, request, fields, existing, problems)
+        try:
+            wanted = CompetitionRequest.model_validate(_request(fields, existing))
+        except ValidationError as error:
+            problems = {place.rpartition(".")[2]: text for place, text in problems_of(error)}
+            return _form(web, request, fields, existing, problems)
+        await web.competitions.put(competition_id, wanted)
+        return see_other("/admin/competitions")
+
+    @routes.post("/admin/competitions/{competition_id}/freeze")
+    async def freeze(competition_id: str, member: Member = admin) -> Response:
+        if web.hooks.freeze is None:
+            raise NotFound("There is no such page.")
+        await web.hooks.freeze(member.account, competition_id)
+        return see_other("/admin/competitions")
+
+
+def _form(
+    web: Web,
+    request: Request,
+    fields: dict[str, str],
+    competition: Competition | None,
+    problems: dict[str, str],
+) -> Response:
+    return web.pages.show(
+        request,
+        "admin/competition.html",
+        status=422 if problems else 200,
+        hooks=web.hooks,
+        fields=fields,
+        competition=competition,
+        problems=problems,
+        rankings=list(RankingRule),
+        assignments=list(AssignmentKind),
+    )
+
+
+def _fields(competition: Competition) -> dict[str, str]:
+    entry = competition.entry
+    return {
+        "id": competition.id,
+        "name": competition.name,
+        "starts_at": _local(competition.starts_at),
+        "ends_at": _local(competition.ends_at),
+        "ranking": competition.ranking.value,
+        "assignment": competition.assignment.kind.value,
+        "max_parameters": str(entry.max_parameters or ""),
+        "per_developer": str(entry.per_developer or ""),
+        "submitted_within": "yes" if entry.submitted_within else "",
+    }
+
+
+def _request(fields: dict[str, str], existing: Competition | None) -> dict[str, Any]:
+    """What the form does not show of an existing competition's rules stays as it is."""
+    before = existing.model_dump(exclude={"id", "frozen_at"}) if existing else {}
+    return before | {
+        "name": fields["name"].strip(),
+        "starts_at": _utc(fields["starts_at"]),
+        "ends_at": _utc(fields["ends_at"]) or None,
+        "ranking": fields["ranking"],
+        "assignment": before.get("assignment", {}) | {"kind": fields["assignment"]},
+        "entry": {
+            "max_parameters": fields["max_parameters"].strip() or None,
+            "per_developer": fields["per_developer"].strip() or None,
+            "submitted_within": fields["submitted_within"] == "yes",
+        },
+    }
+
+
+def _local(at: datetime | None) -> str:
+    """As a browser's date and time field has it, in UTC."""
+    return f"{at.astimezone(UTC):%Y-%m-%dT%H:%M}" if at else ""
+
+
+def _utc(text: str) -> str:
+    text = text.strip()
+    return f"{text}Z" if text and not text.endswith("Z") else text

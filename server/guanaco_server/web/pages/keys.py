@@ -1,0 +1,74 @@
+"""API keys, for the operator: a new one is shown once, in the answer to its form and nowhere else."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from pydantic import ValidationError
+
+from guanaco.accounts import CreatedKey, KeyRequest, Role
+from guanaco.errors import GuanacoError
+from guanaco.problems import one_sentence
+from guanaco_server.http_errors import status_of
+from guanaco_server.web.guards import Member
+from guanaco_server.web.pages.leaderboard import PageNumber
+from guanaco_server.web.rendering import see_other
+from guanaco_server.web.web import Web
+
+ROWS = 100
+
+
+def add_routes(routes: APIRouter, web: Web) -> None:
+    admin = web.guards.member(Role.ADMIN)
+
+    @routes.get("/admin/keys")
+    async def list_keys(request: Request, page: PageNumber = 1, member: Member = admin) -> Response:
+        return await _show(web, request, page=page)
+
+    @routes.post("/admin/keys")
+    async def create_key(request: Request, member: Member = admin) -> Response:
+        try:
+            wanted = KeyRequest.model_validate(
+                {name: member.fields.get(name, "").strip() for name in ("role", "name")}
+            )
+            created = await web.accounts.create_key(wanted)
+        except ValidationError as error:
+            return await _show(web, request, status=422, problem=one_sentence(error))
+        except GuanacoError as error:
+            return await _show(web, request, status=status_of(error), problem=error.detail)
+        answer = await _show(web, request, created=created)
+        answer.headers["Cache-Control"] = "no-store"
+        return answer
+
+    @routes.get("/admin/keys/{key_id}/revoke")
+    async def ask(request: Request, key_id: str, member: Member = admin) -> Response:
+        return web.pages.show(request, "admin/revoke.html", hooks=web.hooks, key_id=key_id)
+
+    @routes.post("/admin/keys/{key_id}/revoke")
+    async def revoke_key(key_id: str, member: Member = admin) -> Response:
+        await web.accounts.revoke_key(key_id)
+        return see_other("/admin/keys")
+
+
+async def _show(
+    web: Web,
+    request: Request,
+    page: int = 1,
+    status: int = 200,
+    created: CreatedKey | None = None,
+    problem: str | None = None,
+) -> Response:
+    keys = (await web.accounts.list_keys())[::-1]
+    return web.pages.show(
+        request,
+        "admin/keys.html",
+        status=status,
+        hooks=web.hooks,
+        keys=keys[(page - 1) * ROWS : page * ROWS],
+        page=page,
+        pages=max(1, -(-len(keys) // ROWS)),
+        total=len(keys),
+        roles=list(Role),
+        created=created,
+        problem=problem,
+    )

@@ -1,0 +1,47 @@
+"""The leaderboard, for everybody."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response
+
+from guanaco.competitions import OPEN
+from guanaco_server.web import charts
+from guanaco_server.web.boards import Sort, page_of
+from guanaco_server.web.viewer import Viewer
+from guanaco_server.web.web import Web
+
+PageNumber = Annotated[int, Query(ge=1, le=100_000)]
+SearchText = Annotated[str, Query(max_length=200)]
+
+
+def add_routes(routes: APIRouter, web: Web) -> None:
+    @routes.get("/")
+    async def read_leaderboard(
+        request: Request,
+        competition: Annotated[str, Query(max_length=64)] = OPEN,
+        sort: Sort = Sort.RANK,
+        page: PageNumber = 1,
+        q: SearchText = "",
+        viewer: Viewer = web.guards.public(),
+    ) -> Response:
+        chosen = await web.competitions.find(competition)
+        board = await web.boards.board(chosen.id)
+        shown = page_of(board, sort, page, q)
+        history = await web.history.of([row.submission_id for row in shown.rows], chosen.id)
+        sparks = {name: charts.sparkline(points) for name, points in history.items()}
+        return web.pages.show(
+            request,
+            "leaderboard.html",
+            board=board,
+            shown=shown,
+            sort=sort,
+            sorts=list(Sort),
+            query=q,
+            competition=chosen,
+            competitions=await web.competitions.list_all(),
+            sparks=sparks,
+            interval=charts.interval,
+        )

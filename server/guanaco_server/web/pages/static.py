@@ -1,0 +1,24 @@
+"""Style, scripts and pictures."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from fastapi.responses import Response
+
+from guanaco.errors import NotFound
+from guanaco_server.web.viewer import Viewer
+from guanaco_server.web.web import Web
+
+FOR_EVER = "public, max-age=31536000, immutable"
+A_WHILE = "public, max-age=60"
+
+
+def add_routes(routes: APIRouter, web: Web) -> None:
+    @routes.get("/static/{name}")
+    async def read_asset(name: str, v: str = "", viewer: Viewer = web.guards.public()) -> Response:
+        asset = web.assets.find(name)
+        if asset is None:
+            raise NotFound("There is no such file.")
+        keep = FOR_EVER if v == asset.version else A_WHILE
+        headers = {"Cache-Control": keep, "X-Content-Type-Options": "nosniff"}
+        return Response(asset.content, media_type=asset.media_type, headers=headers)

@@ -1,0 +1,159 @@
+"""Submissions: one's own as a list, and each one's page: everything for its developer, the public facts for the public."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Header, Query, Request
+from fastapi.responses import Response
+
+from guanaco.accounts import Role
+from guanaco.competitions import OPEN
+from guanaco.errors import ReportNotFound, SubmissionNotFound
+from guanaco.submissions import Status, StressReport, Submission
+from guanaco_server.sse import encode_event, event_stream
+from guanaco_server.submissions.event_stream import encoded
+from guanaco_server.submissions.service import SubmissionFilter
+from guanaco_server.web import charts, lifecycle_view
+from guanaco_server.web.guards import Member
+from guanaco_server.web.history import Point
+from guanaco_server.web.pages.leaderboard import PageNumber, SearchText
+from guanaco_server.web.viewer import Viewer
+from guanaco_server.web.web import Web
+from guanaco_server.web.words import decimal, percent
+
+ROWS = 50
+EVENTS_SHOWN = 100
+MAX_SEQ = 2**31 - 1  # what the database's integer holds
+
+Statuses = Annotated[list[Status | Literal[""]], Query(max_length=len(Status))]
+
+
+def add_routes(routes: APIRouter, web: Web) -> None:
+    developer = web.guards.member(Role.DEVELOPER)
+
+    @routes.get("/submissions")
+    async def list_submissions(
+        request: Request,
+        status: Statuses = [],  # noqa: B006 - never changed
+        q: SearchText = "",
+        page: PageNumber = 1,
+        member: Member = developer,
+    ) -> Response:
+        chosen = tuple(Status(name) for name in status if name)
+        only = SubmissionFilter(chosen, q)
+        rows, total = await web.submissions.page(member.account, page, ROWS, only)
+        board = await web.boards.board(OPEN)
+        return web.pages.show(
+            request,
+            "submissions.html",
+            rows=rows,
+            ranked={row.submission_id: row for row in board.rows},
+            total=total,
+            page=page,
+            pages=max(1, -(-total // ROWS)),
+            chosen=chosen,
+            statuses=list(Status),
+            query=q,
+            interval=charts.interval,
+        )
+
+    @routes.get("/submissions/{submission_id}")
+    async def read_submission(
+        request: Request, submission_id: str, viewer: Viewer = web.guards.public()
+    ) -> Response:
+        if viewer.account is not None and viewer.is_developer:
+            try:
+                found = await web.submissions.require_visible(viewer.account, submission_id)
+            except SubmissionNotFound:
+                return await _public(web, request, submission_id)
+            return await _full(web, request, viewer, found)
+        return await _public(web, request, submission_id)
+
+    @routes.get("/submissions/{submission_id}/events")
+    async def follow_events(
+        submission_id: str,
+        after: Annotated[int, Query(ge=0, le=MAX_SEQ)] = 0,
+        last_event_id: Annotated[int, Header(ge=0, le=MAX_SEQ)] = 0,
+        member: Member = developer,
+    ) -> Response:
+        await web.submissions.require_visible(member.account, submission_id)
+        events = web.events.follow(submission_id, max(after, last_event_id))
+        return event_stream(_with_end(encoded(events)))
+
+
+async def _public(web: Web, request: Request, submission_id: str) -> Response:
+    row = await web.boards.row(OPEN, submission_id)
+    points = (await web.history.of([submission_id])).get(submission_id, [])
+    return web.pages.show(
+        request,
+        "submission_public.html",
+        row=row,
+        trend=_score_trend(points),
+        interval=charts.interval,
+    )
+
+
+async def _full(web: Web, request: Request, viewer: Viewer, submission: Submission) -> Response:
+    assert viewer.account is not None
+    board = await web.boards.board(OPEN)
+    points = (await web.history.of([submission.id])).get(submission.id, [])
+    report = await _report(web, viewer, submission.id)
+    return web.pages.show(
+        request,
+        "submission.html",
+        submission=submission,
+        timeline=lifecycle_view.timeline(submission, web.clock.now()),
+        actions=lifecycle_view.actions_of(submission.status),
+        row=next((row for row in board.rows if row.submission_id == submission.id), None),
+        trends=_trends(points),
+        report=report,
+        ttft=charts.histogram(report.ttft_histogram, report.ttft_ms) if report else None,
+        tpot=charts.histogram(report.tpot_histogram, report.tpot_ms) if report else None,
+        events=await web.events.recent(submission.id, EVENTS_SHOWN),
+        waits_for=await web.deployments.waits_for(submission.id),
+        base_url=str(request.base_url).rstrip("/"),
+        interval=charts.interval,
+    )
+
+
+async def _report(web: Web, viewer: Viewer, submission_id: str) -> StressReport | None:
+    assert viewer.account is not None
+    try:
+        return await web.submissions.stress_report(viewer.account, submission_id)
+    except ReportNotFound:
+        return None
+
+
+def _score_trend(points: list[Point]) -> charts.Trend | None:
+    return charts.trend(
+        points,
+        lambda point: point.score,
+        lambda point: (point.low, point.high),
+        percent,
+        top=1.0,
+    )
+
+
+def _trends(points: list[Point]) -> list[tuple[str, charts.Trend]]:
+    """Each figure's line, of those that have one yet."""
+    drawn = [
+        ("Thumbs-up ratio, with its 95 % interval", _score_trend(points)),
+        (
+            "Conversations",
+            charts.trend(points, lambda p: float(p.conversations), None, "{:,.0f}".format),
+        ),
+        (
+            "Mean conversation length, messages",
+            charts.trend(points, lambda p: p.mean_length, None, decimal),
+        ),
+    ]
+    return [(name, line) for name, line in drawn if line is not None]
+
+
+async def _with_end(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """So that a browser does not take the end for a broken connection and ask again."""
+    async for event in events:
+        yield event
+    yield encode_event("end", {})

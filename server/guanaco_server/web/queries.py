@@ -1,0 +1,104 @@
+"""Every query on the pages' own tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row, delete, func, select
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from guanaco_server.web.tables import ScoreRow, SessionRow, VisitorChatRow, VisitorRow
+
+
+async def live_session(session: AsyncSession, session_id: str, now: datetime) -> SessionRow | None:
+    return await session.scalar(
+        select(SessionRow).where(SessionRow.id == session_id, SessionRow.expires_at > now)
+    )
+
+
+async def remove_session(session: AsyncSession, session_id: str) -> None:
+    await session.execute(delete(SessionRow).where(SessionRow.id == session_id))
+
+
+async def remove_expired(session: AsyncSession, now: datetime) -> None:
+    await session.execute(delete(SessionRow).where(SessionRow.expires_at <= now))
+
+
+async def chat_of(
+    session: AsyncSession, visitor_id: str, conversation_id: str
+) -> VisitorChatRow | None:
+    return await session.scalar(
+        select(VisitorChatRow).where(
+            VisitorChatRow.conversation_id == conversation_id,
+            VisitorChatRow.visitor_id == visitor_id,
+        )
+    )
+
+
+async def chats_of(session: AsyncSession, visitor_id: str, limit: int) -> Sequence[VisitorChatRow]:
+    """The newest first."""
+    statement = (
+        select(VisitorChatRow)
+        .where(VisitorChatRow.visitor_id == visitor_id)
+        .order_by(VisitorChatRow.created_at.desc(), VisitorChatRow.conversation_id)
+        .limit(limit)
+    )
+    return (await session.scalars(statement)).all()
+
+
+async def chat_count(session: AsyncSession, visitor_id: str, since: datetime) -> int:
+    statement = select(func.count()).where(
+        VisitorChatRow.visitor_id == visitor_id, VisitorChatRow.created_at >= since
+    )
+    return await session.scalar(statement) or 0
+
+
+async def forget_visitor(session: AsyncSession, visitor_id: str) -> None:
+    await session.execute(delete(VisitorChatRow).where(VisitorChatRow.visitor_id == visitor_id))
+    await session.execute(delete(VisitorRow).where(VisitorRow.id == visitor_id))
+
+
+async def put_scores(session: AsyncSession, rows: Sequence[dict[str, Any]]) -> None:
+    """The last figures of a slot stay."""
+    dialect = session.get_bind().dialect.name
+    insert = postgresql.insert if dialect == "postgresql" else sqlite.insert
+    statement = insert(ScoreRow)
+    columns = ("at", "score", "low", "high", "conversations", "mean_length")
+    replaced = {name: statement.excluded[name] for name in columns}
+    keys = ["competition", "submission_id", "slot"]
+    await session.execute(statement.on_conflict_do_update(index_elements=keys, set_=replaced), rows)
+
+
+async def remove_hours_before(session: AsyncSession, at: datetime, hour_chars: int) -> None:
+    await session.execute(
+        delete(ScoreRow).where(ScoreRow.at < at, func.length(ScoreRow.slot) == hour_chars)
+    )
+
+
+async def scores_of(
+    session: AsyncSession, competition: str, submission_ids: Sequence[str], since: datetime
+) -> Sequence[Row[*tuple[Any, ...]]]:
+    """Oldest first, days and hours mixed; plain rows, for they are thousands."""
+    columns = (
+        ScoreRow.submission_id,
+        ScoreRow.slot,
+        ScoreRow.at,
+        ScoreRow.score,
+        ScoreRow.low,
+        ScoreRow.high,
+        ScoreRow.conversations,
+        ScoreRow.mean_length,
+    )
+    statement = (
+        select(*columns)
+        .where(
+            ScoreRow.competition == competition,
+            ScoreRow.submission_id.in_(submission_ids),
+            ScoreRow.at >= since,
+        )
+        .order_by(ScoreRow.submission_id, ScoreRow.at)
+    )
+    return (await session.execute(statement)).all()

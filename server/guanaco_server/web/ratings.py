@@ -1,0 +1,100 @@
+"""A submission's ratings as the viewer reads them: filtered, a page at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from urllib.parse import urlencode
+
+from pydantic import ValidationError
+
+from guanaco.errors import FeedbackNotFound, InvalidInput
+from guanaco.feedback import ExportFormat, Feedback, FeedbackFilter, FeedbackPage
+from guanaco_server.accounts.service import Account
+from guanaco_server.feedback.export import Export
+from guanaco_server.feedback.service import FeedbackService
+from guanaco_server.http_errors import describe_problems
+
+PAGE_RATINGS = 25
+
+
+@dataclass(frozen=True)
+class RatingFilter:
+    """``min_length`` counts the messages that were not deleted; ``until`` is a day that still counts."""
+
+    thumbs_up: bool | None = None
+    text: str = ""
+    bot: str = ""
+    since: date | None = None
+    until: date | None = None
+    min_length: int | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return self == RatingFilter()
+
+    def wanted(self) -> FeedbackFilter:
+        """The same, as the feedback service takes it; InvalidInput where nothing could hold."""
+        try:
+            return FeedbackFilter(
+                rating=None if self.thumbs_up is None else "up" if self.thumbs_up else "down",
+                search=self.text or None,
+                bot=self.bot or None,
+                since=_begin(self.since) if self.since else None,
+                until=_begin(self.until) + timedelta(days=1) if self.until else None,
+                min_length=self.min_length,
+            )
+        except ValidationError as error:
+            raise InvalidInput(describe_problems(error.errors())) from None
+
+    def query(self) -> str:
+        """As a link carries it; empty without a filter."""
+        values = {
+            "rating": {True: "up", False: "down", None: ""}[self.thumbs_up],
+            "text": self.text,
+            "bot": self.bot,
+            "since": self.since.isoformat() if self.since else "",
+            "until": self.until.isoformat() if self.until else "",
+            "length": str(self.min_length) if self.min_length is not None else "",
+        }
+        return urlencode({name: value for name, value in values.items() if value})
+
+
+class RatingReader:
+    def __init__(self, feedback: FeedbackService) -> None:
+        self._feedback = feedback
+
+    async def page(
+        self, account: Account, submission_id: str, wanted: RatingFilter, cursor: str | None
+    ) -> FeedbackPage:
+        """``next_cursor`` is None when there is nothing after the page."""
+        page = await self._feedback.page(
+            account, submission_id, cursor, PAGE_RATINGS + 1, wanted.wanted()
+        )
+        if len(page.items) <= PAGE_RATINGS:
+            return page.model_copy(update={"next_cursor": None})
+        return await self._feedback.page(
+            account, submission_id, cursor, PAGE_RATINGS, wanted.wanted()
+        )
+
+    async def find(self, account: Account, submission_id: str, feedback_id: str) -> Feedback:
+        """FeedbackNotFound also for another submission's rating."""
+        found = await self._feedback.find(account, feedback_id)
+        if found.submission_id != submission_id:
+            raise FeedbackNotFound(feedback_id)
+        return found
+
+    async def export(
+        self, account: Account, submission_id: str, wanted: RatingFilter, form: ExportFormat
+    ) -> Export:
+        """All that the filter lets through, as a file."""
+        return await self._feedback.export(account, submission_id, wanted.wanted(), form)
+
+
+def length(rating: Feedback) -> int:
+    """Messages that were not deleted, both sides."""
+    return sum(not message.is_deleted for message in rating.messages)
+
+
+def _begin(day: date) -> datetime:
+    return datetime.combine(day, time.min, UTC)

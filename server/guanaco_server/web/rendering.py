@@ -1,0 +1,88 @@
+"""Templates to answers: every page goes through here, and leaves with the headers that keep it a page of ours.
+
+Templates escape everything, know no undefined name, and hold no script or style of their own: the
+Content-Security-Policy would not run it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fastapi import Request
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from guanaco.errors import GuanacoError
+from guanaco_server.clock import Clock
+from guanaco_server.http_errors import status_of
+from guanaco_server.web import words
+from guanaco_server.web.assets import Assets
+from guanaco_server.web.viewer import NOBODY, Viewer
+
+TEMPLATES = Path(__file__).parent / "templates"
+SECURITY_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+        "connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",  # a form's Origin header would be empty under no-referrer
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), microphone=(), geolocation=()",
+    "Cache-Control": "private, no-cache",
+    "Vary": "Cookie",
+}
+FILTERS = (
+    words.tone,
+    words.spoken,
+    words.percent,
+    words.count,
+    words.size,
+    words.milliseconds,
+    words.seconds,
+    words.decimal,
+    words.moment,
+    words.day,
+    words.clock,
+)
+
+
+class Pages:
+    def __init__(self, assets: Assets, clock: Clock) -> None:
+        self._clock = clock
+        self._environment = Environment(
+            loader=FileSystemLoader(TEMPLATES),
+            autoescape=True,
+            undefined=StrictUndefined,
+            auto_reload=False,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._environment.filters.update({fn.__name__: fn for fn in FILTERS})
+        self._environment.filters["ago"] = lambda at: words.ago(at, clock.now())
+        self._environment.globals["asset"] = assets.url
+        for name in self._environment.list_templates():
+            self._environment.get_template(name)  # compiled now, not while the first visitor waits
+
+    def show(
+        self, request: Request, template: str, *, status: int = 200, **values: Any
+    ) -> HTMLResponse:
+        """The page; who looks at it is known from the request."""
+        viewer: Viewer = getattr(request.state, "viewer", NOBODY)
+        text = self._environment.get_template(template).render(
+            viewer=viewer, path=request.url.path, now=self._clock.now(), **values
+        )
+        return HTMLResponse(text, status_code=status, headers=SECURITY_HEADERS)
+
+    def error(self, request: Request, error: GuanacoError) -> HTMLResponse:
+        """What went wrong as a page: its sentence, and what to do next."""
+        status = status_of(error)
+        return self.show(request, "error.html", status=status, error=error, code=status)
+
+
+def see_other(path: str) -> Response:
+    """After a form: reloading what comes next repeats nothing."""
+    return RedirectResponse(path, status_code=303, headers=SECURITY_HEADERS)

@@ -1,0 +1,60 @@
+"""What the pages keep of their own: who is signed in, who chats, and how scores went."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import ForeignKey, Index, String
+from sqlalchemy.orm import Mapped, mapped_column
+
+from guanaco_server.database.tables import Table
+from guanaco_server.database.types import UtcDateTime
+
+
+class SessionRow(Table):
+    """A browser that showed an API key. ``id`` is the SHA-256 of its cookie: 256 random bits, so no salt is needed."""
+
+    __tablename__ = "web_sessions"
+
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    key_id: Mapped[str] = mapped_column(ForeignKey("api_keys.id"), index=True)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    expires_at: Mapped[datetime] = mapped_column(UtcDateTime, index=True)
+
+
+class VisitorRow(Table):
+    """A beta user who agreed to chat. ``id`` is the SHA-256 of her cookie; nothing else is known of her."""
+
+    __tablename__ = "web_visitors"
+
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    consented_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class VisitorChatRow(Table):
+    """Which conversation is whose, and how it was rated on the chat page."""
+
+    __tablename__ = "web_chats"
+    __table_args__ = (Index("ix_web_chats_visitor_id_created_at", "visitor_id", "created_at"),)
+
+    conversation_id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    visitor_id: Mapped[str] = mapped_column(ForeignKey("web_visitors.id"))
+    bot_name: Mapped[str] = mapped_column(String(64))
+    thumbs_up: Mapped[bool | None]
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class ScoreRow(Table):
+    """A submission's figures as the leaderboard showed them last in a ``slot``: an hour or a day (``2026-01-01T07``, ``2026-01-01``)."""
+
+    __tablename__ = "web_scores"
+
+    competition: Mapped[str] = mapped_column(String(64), primary_key=True)
+    submission_id: Mapped[str] = mapped_column(String(128), primary_key=True)
+    slot: Mapped[str] = mapped_column(String(13), primary_key=True)
+    at: Mapped[datetime] = mapped_column(UtcDateTime, index=True)
+    score: Mapped[float | None]
+    low: Mapped[float | None]
+    high: Mapped[float | None]
+    conversations: Mapped[int]
+    mean_length: Mapped[float | None]

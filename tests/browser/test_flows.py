@@ -1,0 +1,223 @@
+"""What people do on the pages, with mouse and keyboard."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.async_api import Page, expect
+
+from guanaco.accounts import Role
+from guanaco_server.deployments.memory_server import Script
+from tests.browser.visiting import LLAMA_BARD, Site
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+OWL = "/submissions/edsger-owl-13b_v1"
+
+
+async def test_signing_in_and_out(site: Site) -> None:
+    visit = await site.visit()
+    page = await visit.open("/submissions")
+    assert "/signin?next=/submissions" in page.url
+    await page.get_by_label("API key").fill("gk_wrong_key")
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("alert")).to_have_text("That key is wrong, or was revoked.")
+    await page.get_by_label("API key").fill(await site.world.key(Role.DEVELOPER, "ada"))
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("heading", name="My submissions")).to_be_visible()
+    assert page.url.endswith("/submissions")
+    assert await page.evaluate("document.cookie") == ""
+    await page.get_by_role("button", name="Sign out").click()
+    await expect(page.get_by_role("link", name="Sign in")).to_be_visible()
+    await page.goto(f"{site.url}/submissions")
+    assert "/signin" in page.url
+
+
+async def test_a_stranger_submits_from_the_form(site: Site) -> None:
+    visit = await site.visit(Role.DEVELOPER, "ada")
+    page = await visit.open("/submissions/new")
+    await page.get_by_label("Repo").fill("acme/new-model")
+    await page.get_by_text("Prompt, sampling and precision").click()
+    await page.get_by_label("temperature").fill("0.7")
+    await page.get_by_role("button", name="Submit").click()
+    await expect(page.get_by_role("heading", name="new-model")).to_be_visible()
+    await expect(page.locator("#summary")).to_contain_text("queued")
+    await expect(page.locator("#log")).to_contain_text("Submitted acme/new-model.")
+
+
+async def test_the_log_and_the_stages_follow_live(site: Site) -> None:
+    visit = await site.visit(Role.DEVELOPER, "edsger")
+    page = await visit.open(OWL)
+    await expect(page.locator("#live")).to_have_text("live")
+    await site.world.log("edsger-owl-13b_v1", "Streamed 12 of 26 GB <b>so far</b>.")
+    await expect(page.locator("#log")).to_contain_text("Streamed 12 of 26 GB <b>so far</b>.")
+    edsger = await site.world.developer("edsger")
+    await site.world.submissions.cancel(edsger, "edsger-owl-13b_v1")
+    await expect(page.locator("#summary")).to_contain_text("cancelled")
+    await expect(page.locator("#live")).to_have_text("ended")
+    await expect(page.get_by_role("link", name="Redeploy")).to_be_visible()
+    assert visit.complaints == []
+
+
+async def test_a_submission_is_torn_down_only_after_a_question(site: Site) -> None:
+    visit = await site.visit(Role.DEVELOPER, "ada")
+    page = await visit.open(LLAMA_BARD)
+    await page.get_by_role("link", name="Tear down").click()
+    await page.get_by_role("link", name="Leave it as it is").click()
+    await expect(page.locator("#summary")).to_contain_text("deployed")
+    await page.get_by_role("link", name="Tear down").click()
+    await page.get_by_role("button", name="Tear down").click()
+    await expect(page.locator("#summary")).to_contain_text("torn down")
+
+
+async def test_a_beta_user_chats_and_rates_and_learns_no_models_name(site: Site) -> None:
+    script = Script(pieces=("North,", " sailor."))
+    site.world.model_server.scripts = [script, Script(pieces=("South,", " then."))]
+    visit = await site.visit()
+    page = await visit.agree_and_talk()
+    await expect(page.get_by_role("heading", name="How was it?")).to_be_hidden()
+    await visit.say("Where are we flying?")
+    await expect(page.locator(".said").last).to_have_text("North, sailor.")
+    seen = [await page.content()]
+    await page.get_by_role("button", name="Another reply").click()
+    await expect(page.locator(".said").last).to_have_text("South, then.")
+    await page.get_by_label("A few words, if you like").fill("She knows the way.")
+    await page.get_by_role("button", name="I liked it").click()
+    await expect(page.get_by_text("Thank you.")).to_be_visible()
+    assert await page.locator(".said").all_inner_texts() == [
+        "Welcome aboard the Thistle, sailor! Quick: did you see any geese on the dock?",
+        "Where are we flying?",
+        "South, then.",
+    ]
+    seen.append(await page.content())
+    await visit.open("/chat")
+    seen.append(await page.content())
+    told = "".join([*seen, *(str(answer.headers) for answer in visit.answers)])
+    names = [row.name for row in (await site.world.leaderboard.leaderboard()).rows]
+    ids = [row.submission_id for row in (await site.world.leaderboard.leaderboard()).rows]
+    assert [name for name in names + ids if name in told] == []
+    assert visit.complaints == []
+
+
+async def test_a_reply_that_breaks_says_so_and_gives_the_message_back(site: Site) -> None:
+    site.world.model_server.scripts = [Script(pieces=("Nor",), fault="It died."), Script()]
+    visit = await site.visit()
+    page = await visit.agree_and_talk()
+    await page.get_by_label("Your message").fill("Ahoy")
+    await page.keyboard.press("Enter")
+    await expect(page.locator("#problem")).to_contain_text("Nobody can answer right now.")
+    await expect(page.get_by_label("Your message")).to_have_value("Ahoy")
+    await page.get_by_role("button", name="Answer me again").click()
+    await expect(page.locator(".said").last).to_have_text("Hello from memory.")
+
+
+async def test_the_chat_works_without_scripts(site: Site) -> None:
+    visit = await site.visit(scripts=False)
+    page = await visit.agree_and_talk()
+    await page.get_by_label("Your message").fill("Ahoy")
+    await page.get_by_role("button", name="Send").click()
+    await expect(page.get_by_text("Hello from memory.")).to_be_visible()
+    await page.get_by_role("button", name="Another reply").click()
+    await expect(page.get_by_text("Hello from memory.")).to_be_visible()
+    await page.get_by_role("button", name="I did not").click()
+    await expect(page.get_by_text("Thank you.")).to_be_visible()
+
+
+async def test_withdrawing_leads_back_to_the_question(site: Site) -> None:
+    visit = await site.visit()
+    await visit.agree_and_talk()
+    page = await visit.open("/chat")
+    await page.get_by_text("Withdraw my agreement").click()
+    await page.get_by_role("button", name="Erase everything").click()
+    await expect(page.get_by_text("are erased")).to_be_visible()
+    await page.get_by_role("link", name="To the beginning").click()
+    await expect(page.get_by_role("button", name="I agree")).to_be_visible()
+    assert len(site.world.erased) == 1
+
+
+async def test_the_first_tab_skips_to_the_content_and_focus_is_seen(site: Site) -> None:
+    visit = await site.visit()
+    page = await visit.open("/")
+    await page.keyboard.press("Tab")
+    skip = page.get_by_role("link", name="Skip to the content")
+    await expect(skip).to_be_focused()
+    await expect(skip).to_be_in_viewport()
+    await page.keyboard.press("Enter")
+    await expect(page.locator("main")).to_be_focused()
+    await page.keyboard.press("Tab")
+    await expect(page.get_by_label("Find a model or developer")).to_be_focused()
+    outline = await page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    assert outline == "solid"
+
+
+async def test_tab_goes_through_the_header_in_its_order(site: Site) -> None:
+    visit = await site.visit(Role.DEVELOPER, "ada")
+    page = await visit.open("/submissions")
+    names = []
+    for _ in range(7):
+        await page.keyboard.press("Tab")
+        names.append(await page.evaluate("document.activeElement.textContent.trim()"))
+    assert names == [
+        "Skip to the content",
+        "Guanaco",
+        "Leaderboard",
+        "Chat",
+        "My submissions",
+        "Submit",
+        "Sign out",
+    ]
+
+
+async def test_j_and_k_and_arrows_read_ratings_one_by_one(site: Site) -> None:
+    visit = await site.visit(Role.DEVELOPER, "ada")
+    page = await visit.open(f"{LLAMA_BARD}/feedback")
+    ids = await page.locator("#ratings a").evaluate_all("links => links.map(l => l.dataset.id)")
+    for key, place in (("j", 1), ("ArrowRight", 2), ("k", 1), ("ArrowLeft", 0), ("k", 0)):
+        await page.keyboard.press(key)
+        await expect(page.locator("#ratings [aria-current]")).to_have_attribute("data-id", ids[place])  # fmt: skip
+    await page.keyboard.press("j")
+    await expect(page.locator("#ratings [aria-current]")).to_have_attribute("data-id", ids[1])
+    assert f"show={ids[1]}" in page.url
+    await page.get_by_label("Words").press("j")
+    await expect(page.get_by_label("Words")).to_have_value("j")
+    await page.get_by_role("link", name="Link to this one").click()
+    await expect(page).to_have_url(re.compile(f"/feedback/{ids[1]}$"))
+    assert visit.complaints == []
+
+
+async def test_reading_on_goes_over_the_end_of_a_page(site: Site) -> None:
+    visit = await site.visit(Role.DEVELOPER, "ada")
+    page = await visit.open(f"{LLAMA_BARD}/feedback")
+    seen = [await chosen(page)]
+    for _ in range(26):
+        await page.keyboard.press("j")
+        await page.wait_for_function(
+            "before => document.querySelector('#ratings [aria-current]').dataset.id !== before",
+            arg=seen[-1],
+        )
+        seen.append(await chosen(page))
+    assert len(set(seen)) == 27
+    assert "cursor=" in page.url
+
+
+async def test_an_operator_makes_a_key_that_opens_the_door(site: Site) -> None:
+    visit = await site.visit(Role.ADMIN, "root")
+    page = await visit.open("/admin/keys")
+    await page.get_by_label("Account").fill("margaret")
+    await page.get_by_label("Role").select_option("developer")
+    await page.get_by_role("button", name="Make key").click()
+    key = await page.locator(".secret").inner_text()
+    other = await site.visit()
+    await site.sign_in(other, key)
+    await page.get_by_role("link", name=re.compile("Revoke .* of margaret")).click()
+    await page.get_by_role("button", name="Revoke").click()
+    await expect(page.get_by_role("heading", name="Keys")).to_be_visible()
+    await other.page.goto(f"{site.url}/submissions")
+    assert "/signin" in other.page.url
+
+
+async def chosen(page: Page) -> str:
+    found = await page.locator("#ratings [aria-current]").get_attribute("data-id")
+    assert found is not None
+    return found

@@ -1,0 +1,113 @@
+"""Every page in a real browser: clean, accessible, nothing from other hosts, no sideways scrolling."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pytest
+
+from guanaco.accounts import Role
+from tests.browser.visiting import (
+    ADMIN_PAGES,
+    DEVELOPER_PAGES,
+    LLAMA_BARD,
+    PHONE,
+    PUBLIC_PAGES,
+    Site,
+    Visit,
+)
+
+Scheme = Literal["light", "dark"]
+
+pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="session")]
+
+IN_BOTH_LIGHTS = pytest.mark.parametrize("scheme", ["light", "dark"])
+ALL_PAGES = (
+    (None, "", PUBLIC_PAGES),
+    (Role.DEVELOPER, "ada", DEVELOPER_PAGES),
+    (Role.ADMIN, "root", ADMIN_PAGES),
+)
+
+
+async def problems(visit: Visit, path: str) -> list[str]:
+    found = [*await visit.violations(), *visit.complaints]
+    if await visit.is_too_wide():
+        found.append("scrolls sideways")
+    visit.complaints.clear()
+    return [f"{path}: {problem}" for problem in found]
+
+
+@IN_BOTH_LIGHTS
+async def test_every_page_is_clean_and_accessible(site: Site, scheme: Scheme) -> None:
+    found = []
+    for role, name, paths in ALL_PAGES:
+        visit = await site.visit(role, name, scheme=scheme)
+        for path in paths:
+            await visit.open(path)
+            found += await problems(visit, path)
+    assert found == []
+
+
+async def test_every_page_fits_a_phone(site: Site) -> None:
+    too_wide = []
+    for role, name, paths in ALL_PAGES:
+        visit = await site.visit(role, name, size=PHONE)
+        for path in paths:
+            await visit.open(path)
+            if await visit.is_too_wide():
+                too_wide.append(path)
+        assert visit.complaints == []
+    assert too_wide == []
+
+
+@IN_BOTH_LIGHTS
+async def test_the_chat_is_clean_and_accessible_at_every_step(site: Site, scheme: Scheme) -> None:
+    visit = await site.visit(scheme=scheme, size=PHONE)
+    page = await visit.agree_and_talk()
+    found = await problems(visit, "empty")
+    await visit.say("Where are we flying tonight?")
+    found += await problems(visit, "talking")
+    await page.get_by_role("button", name="I liked it").click()
+    await page.get_by_text("Thank you.").wait_for()
+    found += await problems(visit, "rated")
+    await visit.open("/chat")
+    found += await problems(visit, "home")
+    assert found == []
+
+
+async def test_every_page_is_there_without_scripts(site: Site) -> None:
+    for role, name, paths in ALL_PAGES[:1]:
+        visit = await site.visit(role, name, scripts=False)
+        for path in paths:
+            page = await visit.open(path)
+            assert await page.locator("h1").count() == 1, path
+        assert visit.complaints == []
+    visit = await site.visit(Role.DEVELOPER, "ada", scripts=False)
+    page = await visit.open(f"{LLAMA_BARD}/feedback")
+    first = await page.locator("blockquote, .rated .quiet").first.inner_text()
+    await page.get_by_role("link", name="Next").click()
+    await page.get_by_role("link", name="Previous").click()
+    assert await page.locator("blockquote, .rated .quiet").first.inner_text() == first
+    await page.goto(f"{site.url}{LLAMA_BARD}")
+    await page.get_by_role("link", name="Deactivate").click()
+    await page.get_by_role("button", name="Deactivate").click()
+    await page.get_by_role("button", name="Reactivate").wait_for()
+
+
+async def test_what_strangers_wrote_runs_nowhere_and_breaks_nothing(site: Site) -> None:
+    hostile = "</p></main><style>*{display:none}</style><script>alert(1)</script><img src=x onerror=alert(2)>"
+    await site.world.rename("ada-llama-bard_v1", hostile)
+    await site.world.log("ada-llama-bard_v1", hostile)
+    await site.world.overwrite_messages(hostile)
+    for role, paths in (
+        (None, ("/", LLAMA_BARD)),
+        (Role.DEVELOPER, ("/submissions", LLAMA_BARD, f"{LLAMA_BARD}/feedback")),
+    ):
+        visit = await site.visit(role, "ada")
+        for path in paths:
+            page = await visit.open(path)
+            shown = page.get_by_text("alert(1)").first
+            await shown.wait_for(state="attached")
+            assert await page.locator("main").is_visible()
+            assert await page.locator("main script, main style, main img").count() == 0
+            assert visit.complaints == []

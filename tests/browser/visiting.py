@@ -1,0 +1,157 @@
+"""Visitors of the pages: signed in or not, in light or dark, on a desk or a phone; and what their browser noticed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from playwright.async_api import Browser, BrowserContext, Page, Response
+
+from guanaco.accounts import Role
+from tests.fixtures.web import WebWorld
+
+AXE = (files("axe_playwright_python") / "axe.min.js").read_text()
+DESK = (1280, 860)
+PHONE = (390, 844)
+LLAMA_BARD = "/submissions/ada-llama-bard_v1"
+
+PUBLIC_PAGES = (
+    "/",
+    "/?sort=votes&q=llama",
+    "/?competition=spring",
+    "/signin",
+    LLAMA_BARD,
+    "/chat",
+    "/docs",
+)
+DEVELOPER_PAGES = (
+    "/submissions",
+    "/submissions?status=failed",
+    "/submissions/new",
+    LLAMA_BARD,
+    "/submissions/ada-broken_v1",
+    f"{LLAMA_BARD}/teardown",
+    f"{LLAMA_BARD}/feedback",
+    f"{LLAMA_BARD}/feedback?rating=down&text=nothing-like-it",
+)
+ADMIN_PAGES = (
+    "/admin",
+    "/submissions",
+    "/submissions/edsger-owl-13b_v1/cancel",
+    "/admin/deployments",
+    "/admin/keys",
+    "/admin/keys/0123456789/revoke",
+    "/admin/competitions",
+    "/admin/competitions/new",
+    "/admin/competitions/spring",
+    "/admin/users",
+    "/admin/audit",
+)
+
+
+@dataclass
+class Visit:
+    """``complaints`` are console errors, scripts' errors and requests to other hosts; ``answers`` every answer's URL and text."""
+
+    url: str
+    page: Page
+    complaints: list[str] = field(default_factory=list)
+    answers: list[Response] = field(default_factory=list)
+
+    def watch(self) -> None:
+        host = urlsplit(self.url).netloc
+        self.page.on("console", lambda message: self._note(message.type, message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("dialog", lambda dialog: self.complaints.append(f"dialog: {dialog.message}"))
+        self.page.on("response", lambda answer: self.answers.append(answer))
+        self.page.on(
+            "request",
+            lambda request: (
+                None
+                if urlsplit(request.url).netloc == host or request.url.startswith("data:")
+                else self.complaints.append(f"asked {request.url}")
+            ),
+        )
+
+    async def open(self, path: str) -> Page:
+        answer = await self.page.goto(self.url + path)
+        assert answer is not None
+        assert answer.status == 200, f"{path}: {answer.status}"
+        return self.page
+
+    async def violations(self) -> list[str]:
+        """What axe finds: rule, and the first element."""
+        await self.page.evaluate(AXE)
+        found: dict[str, Any] = await self.page.evaluate(
+            "axe.run({resultTypes: ['violations']}).then(({violations}) => ({violations}))"
+        )
+        return [
+            f"{item['id']}: {item['nodes'][0]['html'][:160]} {item['nodes'][0]['failureSummary']}"
+            for item in found["violations"]
+        ]
+
+    async def is_too_wide(self) -> bool:
+        """Whether the page would scroll sideways."""
+        root = "document.documentElement"
+        return bool(await self.page.evaluate(f"{root}.scrollWidth > {root}.clientWidth"))
+
+    async def agree_and_talk(self) -> Page:
+        """Consent, and a conversation with the first character."""
+        page = await self.open("/chat")
+        await page.get_by_role("button", name="I agree").click()
+        await page.get_by_role("button", name="Talk to Captain Marlowe").click()
+        await page.get_by_label("Your message").wait_for()
+        return page
+
+    async def say(self, text: str) -> None:
+        """Send a message by keyboard and wait for the end of the reply."""
+        replies = await self.page.locator(".bot[data-reply]:not(.writing)").count()
+        await self.page.get_by_label("Your message").fill(text)
+        await self.page.keyboard.press("Enter")
+        await self.page.locator(".bot[data-reply]:not(.writing)").nth(replies).wait_for()
+
+    def _note(self, kind: str, text: str) -> None:
+        if kind in ("error", "warning"):
+            self.complaints.append(text)
+
+
+class Site:
+    def __init__(self, world: WebWorld, browser: Browser, url: str) -> None:
+        self.world = world
+        self.url = url
+        self._browser = browser
+        self._contexts: list[BrowserContext] = []
+
+    async def close(self) -> None:
+        for context in self._contexts:
+            await context.close()
+
+    async def visit(
+        self,
+        role: Role | None = None,
+        name: str = "",
+        *,
+        scheme: Literal["light", "dark"] = "light",
+        size: tuple[int, int] = DESK,
+        scripts: bool = True,
+    ) -> Visit:
+        context = await self._browser.new_context(
+            viewport={"width": size[0], "height": size[1]},
+            color_scheme=scheme,
+            reduced_motion="reduce",
+            java_script_enabled=scripts,
+        )
+        self._contexts.append(context)
+        visit = Visit(self.url, await context.new_page())
+        visit.watch()
+        if role is not None:
+            await self.sign_in(visit, await self.world.key(role, name))
+        return visit
+
+    async def sign_in(self, visit: Visit, key: str) -> None:
+        page = await visit.open("/signin")
+        await page.get_by_label("API key").fill(key)
+        await page.get_by_role("main").get_by_role("button", name="Sign in").click()
+        await page.get_by_role("button", name="Sign out").wait_for()

@@ -1,0 +1,99 @@
+"""The chat page over HTTP: consent first, blind, and each visitor's own; on both databases."""
+
+from __future__ import annotations
+
+import pytest
+
+from guanaco.accounts import Role
+from guanaco_server.database.database import Database
+from guanaco_server.deployments.memory_server import Script
+from guanaco_server.web.guards import CHAT_COOKIE
+from tests.fixtures.web import WebWorld
+from tests.fixtures.web_client import agreed, browser, chatting, send, token
+
+
+@pytest.fixture
+def world(database: Database) -> WebWorld:
+    return WebWorld(database)
+
+
+async def test_nothing_is_stored_of_a_beta_user_before_she_agrees(world: WebWorld) -> None:
+    await world.publish(await world.account(Role.DEVELOPER, "ada"))
+    client = browser(world)
+    page = await client.get("/chat")
+    assert "I agree" in page.text
+    assert not page.cookies
+    refused = await client.post("/chat/open", data={"bot": "marlowe"})
+    assert refused.status_code == 403
+    assert (await client.post("/chat/consent", data={"consent": "no"})).headers[
+        "location"
+    ] == "/chat"
+    assert not client.cookies
+    agreed = await client.post("/chat/consent", data={"consent": "yes"})
+    assert {"HttpOnly", "Path=/chat"} <= set(agreed.headers["set-cookie"].split("; "))
+
+
+async def test_a_chat_without_javascript_and_without_the_models_name(world: WebWorld) -> None:
+    await world.publish(await world.account(Role.DEVELOPER, "ada"), "secret-name_v1")
+    client, path = await chatting(world)
+    seen = []
+    for action, fields in (
+        ("messages", {"content": "Ahoy"}),
+        ("regenerate", {}),
+        ("rating", {"thumb": "up", "text": "Fun"}),
+    ):
+        answer = await send(client, f"{path}/{action}", fields, path)
+        assert answer.status_code == 303, answer.text
+        seen += [answer.text, str(answer.headers), (await client.get(path)).text]
+    assert "Hello from memory." in seen[-1]
+    assert "Thank you" in seen[-1]
+    seen += [(await client.get("/chat")).text]
+    again = await send(client, f"{path}/rating", {"thumb": "up"}, path)
+    assert again.status_code == 409
+    for word in ("secret-name", "acme", "tiny", ">ada<"):
+        assert word not in "".join([*seen, again.text])
+
+
+async def test_a_streamed_reply_tells_text_and_nothing_else(world: WebWorld) -> None:
+    await world.publish(await world.account(Role.DEVELOPER, "ada"), "secret-name_v1")
+    client, path = await chatting(world)
+    fields = {"content": "Ahoy", "form_token": await token(client, path)}
+    stream = {"Accept": "text/event-stream"}
+    answer = await client.post(f"{path}/messages", data=fields, headers=stream)
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert answer.text.count("event: token") == 3
+    assert answer.text.endswith('event: done\ndata: {"text": "Hello from memory."}\n\n')
+    world.model_server.scripts = [Script(pieces=("Hel",), fault="secret-name_v1 fell over")]
+    broken = await client.post(f"{path}/messages", data=fields, headers=stream)
+    assert "event: error" in broken.text
+    assert "secret-name" not in broken.text
+    world.deployments.note_endpoint("secret-name_v1", None)
+    await world.routing.refresh()
+    for headers in (stream, {}):
+        gone = await client.post(f"{path}/messages", data=fields, headers=headers)
+        assert "secret-name" not in gone.text
+
+
+async def test_a_chat_is_its_visitors_alone(world: WebWorld) -> None:
+    await world.publish(await world.account(Role.DEVELOPER, "ada"))
+    _, path = await chatting(world)
+    other = await agreed(world)
+    assert (await other.get(path)).status_code == 404
+    fields = {"content": "Let me in", "form_token": await token(other, "/chat")}
+    for action in ("messages", "regenerate", "rating"):
+        answer = await other.post(f"{path}/{action}", data={**fields, "thumb": "up"})
+        assert answer.status_code == 404
+    assert (await browser(world).get(path)).headers["location"] == "/chat"
+
+
+async def test_withdrawing_erases_and_shuts_the_door(world: WebWorld) -> None:
+    await world.publish(await world.account(Role.DEVELOPER, "ada"))
+    client, path = await chatting(world)
+    cookie = client.cookies[CHAT_COOKIE]
+    answer = await send(client, "/chat/forget", page="/chat")
+    assert "are erased" in answer.text
+    [(account, user_id, backend)] = world.erased
+    assert (account, backend, user_id.startswith("web-")) == ("web-chat", "web-chat", True)
+    client.cookies.set(CHAT_COOKIE, cookie, path="/chat")
+    assert "I agree" in (await client.get("/chat")).text
+    assert (await client.get(path)).headers["location"] == "/chat"
