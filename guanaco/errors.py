@@ -69,6 +69,17 @@ from __future__ import annotations
 
 import math
 
+from guanaco.conflicts import AccountRoleConflict as AccountRoleConflict
+from guanaco.conflicts import AlreadyRated as AlreadyRated
+from guanaco.conflicts import AmbiguousUser as AmbiguousUser
+from guanaco.conflicts import CompetitionClosed as CompetitionClosed
+from guanaco.conflicts import Conflict as Conflict
+from guanaco.conflicts import ConversationBusy as ConversationBusy
+from guanaco.conflicts import ExperimentConflict as ExperimentConflict
+from guanaco.conflicts import IdempotencyConflict as IdempotencyConflict
+from guanaco.conflicts import IllegalTransition as IllegalTransition
+from guanaco.conflicts import NothingToRegenerate as NothingToRegenerate
+from guanaco.conflicts import RewardInUse as RewardInUse
 from guanaco.error_base import Blame as Blame
 from guanaco.error_base import GuanacoError as GuanacoError
 from guanaco.error_base import error_classes as error_classes
@@ -104,6 +115,31 @@ from guanaco.failures import SubmissionFailure as SubmissionFailure
 from guanaco.failures import UnsupportedAdapter as UnsupportedAdapter
 from guanaco.failures import UnsupportedArchitecture as UnsupportedArchitecture
 from guanaco.failures import UnsupportedTokenizer as UnsupportedTokenizer
+from guanaco.not_found import AccountNotFound as AccountNotFound
+from guanaco.not_found import ArtifactNotFound as ArtifactNotFound
+from guanaco.not_found import CompetitionNotFound as CompetitionNotFound
+from guanaco.not_found import ConversationNotFound as ConversationNotFound
+from guanaco.not_found import ExperimentNotFound as ExperimentNotFound
+from guanaco.not_found import FeedbackNotFound as FeedbackNotFound
+from guanaco.not_found import FlagNotFound as FlagNotFound
+from guanaco.not_found import KeyNotFound as KeyNotFound
+from guanaco.not_found import NotFound as NotFound
+from guanaco.not_found import ReportNotFound as ReportNotFound
+from guanaco.not_found import SeasonNotFound as SeasonNotFound
+from guanaco.not_found import SubmissionNotFound as SubmissionNotFound
+from guanaco.not_found import WebhookNotFound as WebhookNotFound
+from guanaco.unavailable import DatabaseUnavailable as DatabaseUnavailable
+from guanaco.unavailable import DataDirInUse as DataDirInUse
+from guanaco.unavailable import ModelTimedOut as ModelTimedOut
+from guanaco.unavailable import ModelUnavailable as ModelUnavailable
+from guanaco.unavailable import ModelWaking as ModelWaking
+from guanaco.unavailable import NoModelAvailable as NoModelAvailable
+from guanaco.unavailable import Overloaded as Overloaded
+from guanaco.unavailable import PromptFailed as PromptFailed
+from guanaco.unavailable import SchemaNotReady as SchemaNotReady
+from guanaco.unavailable import ServerUnreachable as ServerUnreachable
+from guanaco.unavailable import Unavailable as Unavailable
+from guanaco.unavailable import WorkerGivenUp as WorkerGivenUp
 
 
 class InvalidInput(GuanacoError):
@@ -181,200 +217,6 @@ class TooManyAttempts(GuanacoError):
         self.retry_after_s = retry_after_s
 
 
-class NotFound(GuanacoError):
-    code = "not_found"
-
-
-class CompetitionNotFound(NotFound):
-    code = "competition_not_found"
-
-    def __init__(self, competition_id: str) -> None:
-        super().__init__(
-            f"No competition {competition_id}.", hint="GET /api/v1/competitions lists them."
-        )
-
-
-class ExperimentNotFound(NotFound):
-    code = "experiment_not_found"
-
-    def __init__(self, name: str) -> None:
-        super().__init__(f"No experiment {name}.", hint="`guanaco experiments list` shows them.")
-
-
-class SeasonNotFound(NotFound):
-    code = "season_not_found"
-
-    def __init__(self, competition_id: str) -> None:
-        super().__init__(
-            f"The competition {competition_id} has no final ranking yet.",
-            hint=f"`guanaco competitions freeze {competition_id}` makes it.",
-        )
-
-
-class FlagNotFound(NotFound):
-    code = "flag_not_found"
-
-    def __init__(self, feedback_id: str) -> None:
-        super().__init__(
-            f"No rule has left out the rating {feedback_id}.",
-            hint="GET /api/v1/votes/flags lists what was.",
-        )
-
-
-class SubmissionNotFound(NotFound):
-    code = "submission_not_found"
-
-    def __init__(self, submission_id: str) -> None:
-        super().__init__(
-            f"No submission {submission_id}.", hint="`guanaco submissions` lists yours."
-        )
-
-
-class ConversationNotFound(NotFound):
-    code = "conversation_not_found"
-
-    def __init__(self, conversation_id: str) -> None:
-        super().__init__(f"No conversation {conversation_id}.")
-
-
-class FeedbackNotFound(NotFound):
-    code = "feedback_not_found"
-
-    def __init__(self, feedback_id: str) -> None:
-        super().__init__(f"No rating {feedback_id} that you may read.")
-
-
-class AccountNotFound(NotFound):
-    code = "account_not_found"
-
-    def __init__(self, name: str) -> None:
-        super().__init__(f"No account {name}.", hint="`guanaco keys list` shows them.")
-
-
-class KeyNotFound(NotFound):
-    code = "key_not_found"
-
-    def __init__(self, key_id: str) -> None:
-        super().__init__(f"No API key {key_id}.", hint="`guanaco keys list` shows them.")
-
-
-class ReportNotFound(NotFound):
-    code = "report_not_found"
-
-    def __init__(self, submission_id: str) -> None:
-        super().__init__(
-            f"{submission_id} has no stress report yet.",
-            hint=f"`guanaco status {submission_id}` shows its stage.",
-        )
-
-
-class ArtifactNotFound(NotFound):
-    code = "artifact_not_found"
-
-    def __init__(self, key: str) -> None:
-        super().__init__(
-            f"There is no artifact {key}.", hint="`guanaco-artifacts list` shows what there is."
-        )
-        self.key = key
-
-
-class WebhookNotFound(NotFound):
-    code = "webhook_not_found"
-
-    def __init__(self) -> None:
-        super().__init__("You have set no webhook.", hint="`guanaco webhook set URL` sets one.")
-
-
-class Conflict(GuanacoError):
-    code = "conflict"
-
-
-class IllegalTransition(Conflict):
-    code = "illegal_transition"
-
-    def __init__(self, submission_id: str, status: str, wanted: str) -> None:
-        super().__init__(
-            f"{submission_id} is {status}, so it cannot become {wanted}.",
-            hint=f"`guanaco status {submission_id}` shows where it stands.",
-        )
-
-
-class IdempotencyConflict(Conflict):
-    code = "idempotency_conflict"
-
-    def __init__(self) -> None:
-        super().__init__(
-            "This Idempotency-Key was used before with another request.",
-            hint="Use a new key for a new request.",
-        )
-
-
-class RewardInUse(Conflict):
-    code = "reward_in_use"
-
-    def __init__(self, reward: str, users: int) -> None:
-        super().__init__(
-            f"{reward} picks the replies of {users} live submission{'s' if users > 1 else ''}, so it cannot be torn down.",
-            hint="Tear those down first.",
-        )
-
-
-class ConversationBusy(Conflict):
-    code = "conversation_busy"
-
-    def __init__(self) -> None:
-        super().__init__(
-            "A reply is still being written in this conversation.",
-            hint="Send the next message when it has ended.",
-        )
-
-
-class CompetitionClosed(Conflict):
-    code = "competition_closed"
-
-    def __init__(self, competition_id: str) -> None:
-        super().__init__(
-            f"The competition {competition_id} does not run now.",
-            hint="GET /api/v1/competitions shows their windows.",
-        )
-
-
-class ExperimentConflict(Conflict):
-    code = "experiment_conflict"
-
-
-class AlreadyRated(Conflict):
-    code = "already_rated"
-
-    def __init__(self) -> None:
-        super().__init__("This conversation is already rated.")
-
-
-class NothingToRegenerate(Conflict):
-    code = "nothing_to_regenerate"
-
-    def __init__(self) -> None:
-        super().__init__("There is no user message to answer yet.", hint="Send a message first.")
-
-
-class AmbiguousUser(Conflict):
-    code = "ambiguous_user"
-
-    def __init__(self) -> None:
-        super().__init__(
-            "Users of several backends have that id.", hint="Name the backend's account."
-        )
-
-
-class AccountRoleConflict(Conflict):
-    code = "account_role_conflict"
-
-    def __init__(self, name: str, role: str) -> None:
-        super().__init__(
-            f"The account {name} exists already, as {role}.", hint="Choose another --name."
-        )
-
-
 class TooManyRatings(GuanacoError):
     code = "too_many_ratings"
     retry_after_s: float | None = None
@@ -385,137 +227,6 @@ class TooManyRatings(GuanacoError):
             hint="Send it again in a minute.",
         )
         self.retry_after_s = retry_after_s
-
-
-class Unavailable(GuanacoError):
-    """``retry_after_s`` is where the error knows how long it may last."""
-
-    code = "unavailable"
-    retry_after_s: float | None = None
-
-
-class NoModelAvailable(Unavailable):
-    code = "no_model_available"
-
-    def __init__(self, are_full: bool = False) -> None:
-        """``are_full``: some could, and have as many as their stress check showed them to hold."""
-        if are_full:
-            super().__init__(
-                "Every submission has as many conversations as it can hold.",
-                hint="Try again in a few seconds.",
-            )
-            return
-        super().__init__(
-            "No submission can take a conversation now.", hint="Try again when one is deployed."
-        )
-
-
-class ModelUnavailable(Unavailable):
-    code = "model_unavailable"
-
-    def __init__(self, submission_id: str) -> None:
-        super().__init__(
-            f"The model server of {submission_id} does not answer now.",
-            hint="It is restarted by itself: try again in a minute.",
-        )
-
-
-class ModelWaking(Unavailable):
-    code = "model_waking"
-
-    def __init__(self, submission_id: str, waits_for: str | None, start_s: float | None) -> None:
-        """``waits_for`` says why it does not start at once; ``start_s`` is how long its last start took."""
-        why = f": {waits_for}" if waits_for else "."
-        super().__init__(
-            f"The model server of {submission_id} sleeps and is being started{why}",
-            hint="Send the message again in a minute.",
-        )
-        self.retry_after_s = start_s
-
-
-class Overloaded(Unavailable):
-    code = "overloaded"
-    retry_after_s = 2.0
-
-    def __init__(self) -> None:
-        super().__init__(
-            "There are as many replies on their way as the model servers can hold.",
-            hint="Try again in a few seconds.",
-        )
-
-
-class DatabaseUnavailable(Unavailable):
-    code = "database_unavailable"
-    retry_after_s = 2.0
-
-    def __init__(self) -> None:
-        super().__init__(
-            "The platform's database does not answer.", hint="Try again in a few seconds."
-        )
-
-
-class PromptFailed(Unavailable):
-    """``why`` is the end of a sentence."""
-
-    code = "prompt_failed"
-
-    def __init__(self, what: str, why: str) -> None:
-        super().__init__(
-            f"{what} cannot be rendered: {why}.",
-            hint="The submission's developer can submit it with another prompt.",
-        )
-        self.what = what
-        self.why = why
-
-
-class ModelTimedOut(Unavailable):
-    code = "model_timed_out"
-
-    def __init__(self, submission_id: str, after_s: float) -> None:
-        super().__init__(
-            f"{submission_id} did not answer within {after_s:g} s.",
-            hint="Try again, or regenerate the reply.",
-        )
-
-
-class ServerUnreachable(Unavailable):
-    code = "server_unreachable"
-
-    def __init__(self, url: str) -> None:
-        super().__init__(
-            f"No Guanaco server answers at {url}.",
-            hint="`guanaco up` starts one; `guanaco login --url` names another.",
-        )
-
-
-class DataDirInUse(Unavailable):
-    code = "data_dir_in_use"
-
-    def __init__(self, data_dir: str) -> None:
-        super().__init__(
-            f"Another Guanaco runs on {data_dir}.",
-            hint="Stop it first, or choose another --data-dir.",
-        )
-
-
-class SchemaNotReady(Unavailable):
-    code = "schema_not_ready"
-
-    def __init__(self, state: str, wanted: str) -> None:
-        super().__init__(
-            f"The database {state}, and this Guanaco needs revision {wanted}.",
-            hint="`guanaco migrate` brings it there.",
-        )
-
-
-class WorkerGivenUp(Unavailable):
-    code = "worker_given_up"
-
-    def __init__(self, executor_id: str) -> None:
-        super().__init__(
-            f"Worker {executor_id} was silent for too long, and others have taken over its work.",
-            hint="It may start again.",
-        )
 
 
 class InvalidSettings(GuanacoError):

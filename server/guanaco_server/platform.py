@@ -19,10 +19,8 @@ from guanaco_server.anonymization.anonymizer import Anonymizer
 from guanaco_server.artifacts.checks import CheckLimits
 from guanaco_server.artifacts.collector import ArtifactCollector, Graces
 from guanaco_server.artifacts.service import ArtifactService
-from guanaco_server.chat.best_of import BestOf
 from guanaco_server.chat.conversations import ConversationService
 from guanaco_server.chat.history import HistoryCache
-from guanaco_server.chat.measured import MeasuredReplyGenerator
 from guanaco_server.chat.previews import PreviewService
 from guanaco_server.chat.replies import ReplyService
 from guanaco_server.chat.reward_models import RewardModels
@@ -57,7 +55,6 @@ from guanaco_server.observability.metrics import Metrics
 from guanaco_server.openai.service import OpenAiService
 from guanaco_server.prompts.service import PromptService
 from guanaco_server.routing.occupancy import Occupancy
-from guanaco_server.routing.replicas import ReplicaChooser
 from guanaco_server.routing.service import RoutingService
 from guanaco_server.settings import Settings
 from guanaco_server.stress.service import StressService
@@ -120,23 +117,9 @@ class Platform:
 
         self._prompts = PromptService(self._store)
         traffic = Traffic(self.database, clock)
-        best_of = BestOf(
-            self._model_server,
-            self._prompts,
-            RewardModels(self.submissions.rewards, self._deployments, traffic),
-            self._deployments.report_fault,
-            self.metrics,
-            settings.reward_timeout_s,
-        )
-        generator = MeasuredReplyGenerator(
-            self._model_server,
-            self._prompts,
-            ReplicaChooser(settings.replica_max_streams),
-            wiring.deadlines(settings),
-            self._deployments.replicas,
-            self._deployments.report_fault,
-            self.metrics,
-            best_of,
+        rewards = RewardModels(self.submissions.rewards, self._deployments, traffic)
+        generator = wiring.reply_generator(
+            settings, self._model_server, self._prompts, self._deployments, rewards, self.metrics
         )
         self.competitions = CompetitionService(self.database, clock)
         self.routing = RoutingService(

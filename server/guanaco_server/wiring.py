@@ -16,7 +16,10 @@ from guanaco_server.artifacts.stores.s3 import S3Store
 from guanaco_server.artifacts.stores.s3_client import S3Config, split_url
 from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.artifacts.verification import ArtifactVerifier
-from guanaco_server.chat.generation import Deadlines
+from guanaco_server.chat.best_of import BestOf
+from guanaco_server.chat.generation import Deadlines, ReplyGenerator
+from guanaco_server.chat.measured import MeasuredReplyGenerator
+from guanaco_server.chat.reward_models import RewardModels
 from guanaco_server.chat.turn_log import TurnLog, TurnStatements
 from guanaco_server.chat.turns_postgresql import PostgresqlTurns
 from guanaco_server.chat.turns_sqlite import SqliteTurns
@@ -35,9 +38,13 @@ from guanaco_server.deployments.model_server import ModelServer
 from guanaco_server.deployments.scaling.autoscaler import ScalingPolicy
 from guanaco_server.deployments.scaling.budget import Budget
 from guanaco_server.deployments.scaling.decision import Limits
+from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.deployments.specs import EngineOptions
 from guanaco_server.feedback.erasure import ErasureService
 from guanaco_server.leaderboard.scores import Scores
+from guanaco_server.observability.metrics import Metrics
+from guanaco_server.prompts.service import PromptService
+from guanaco_server.routing.replicas import ReplicaChooser
 from guanaco_server.settings import Settings
 from guanaco_server.stress.load import LoadProfile
 from guanaco_server.stress.verdict import Thresholds
@@ -56,8 +63,25 @@ def hub(settings: Settings) -> HuggingFaceHub:
     return HuggingFaceHub(settings.hub_endpoint, token, settings.hub_timeout_s)
 
 
-def deadlines(settings: Settings) -> Deadlines:
-    return Deadlines(settings.first_token_timeout_s, settings.reply_timeout_s, settings.failover_s)
+def reply_generator(
+    settings: Settings,
+    model_server: ModelServer,
+    prompts: PromptService,
+    deployments: DeploymentService,
+    rewards: RewardModels,
+    metrics: Metrics,
+) -> ReplyGenerator:
+    report_fault = deployments.report_fault
+    return MeasuredReplyGenerator(
+        model_server,
+        prompts,
+        ReplicaChooser(settings.replica_max_streams),
+        Deadlines(settings.first_token_timeout_s, settings.reply_timeout_s, settings.failover_s),
+        deployments.replicas,
+        report_fault,
+        metrics,
+        BestOf(model_server, prompts, rewards, report_fault, metrics, settings.reward_timeout_s),
+    )
 
 
 def turn_log(settings: Settings, database: Database, clock: Clock) -> TurnLog:
