@@ -38,7 +38,7 @@ NATIVE = Path(__file__).with_name("native")
 SUBMISSION = "bench-model_v1"
 ARTIFACT = "be" * 32  # any key of the right form
 TURNS = 20
-LINE = "The lamp is lit and the sea is calm tonight, but a storm may come before the morning does. "
+LINE = "The lamp is lit and the sea is calm tonight, but a storm may come before the morning does."
 GATEWAY_CORE, OTHER_CORE = "0", "1"
 
 

@@ -4,7 +4,7 @@
  *   fixed rate  : ./load -p PORT -r 100 -d 5           open loop; latency counts from the scheduled time
  *   hold        : ./load -p PORT -H 1000 -d 6 -s       opens 1000 streams, prints STEADY when all have a first token,
  *                                                      then holds d seconds; per-token gaps are taken in that window
- * -u with a %d in it is another path for each connection; a path with /conversations/ gets Guanaco's own body
+ * -u with a %d in it is another path for each request, of -n in turn; a path with /conversations/ gets Guanaco's own body
  * -P prompt bytes (2048)  -t tokens  -y token delay us  -u path  -m model  -R ramp per second for hold (500)
  * -L: latency is also split into TTFT (first SSE "data:" byte).  One JSON line on stdout.
  */
@@ -30,7 +30,7 @@ typedef struct conn {
 } conn;
 static int ep, port = 8080, C = 32, rate, hold, stream, ptok = 50, ramp = 500, pbytes = 2048; static int64_t delay; static double dur = 4;
 static const char *path = "/v1/chat/completions", *model = "mock", *key = "sk-test";
-static char **reqs; static int *reqlens; static conn *cs; static int ncs;
+static char **reqs; static int *reqlens, nreqs, nextreq; static conn *cs; static int ncs;
 typedef struct { int64_t *v; long n, cap; } vec; static vec lat, ttft, gap;
 static long ok, err, toks, bytes_in; static char errs[256]; static int measuring = 1;
 static int *idle, nidle; static int64_t *q; static long qh, qt, qcap;
@@ -52,7 +52,7 @@ static int dial(conn *c) {
 static void start(conn *c, int64_t t0) {
   if (c->st == 0 && dial(c)) { c->st = 2; c->status = 0; fail(c, "connect"); return; }
   c->st = 2; c->hdr = 0; c->hl = 0; c->status = 0; c->clen = -1; c->chunked = 0; c->cst = 0; c->csz = 0; c->ll = 0; c->got = 0; c->nl = 0; c->toks = 0; c->tfirst = c->tlast = 0; c->close_after = 0; c->t0 = t0;
-  char *req = reqs[c - cs]; int reqlen = reqlens[c - cs];
+  int which = nextreq++ % nreqs; char *req = reqs[which]; int reqlen = reqlens[which];
   ssize_t n = send(c->fd, req, reqlen, MSG_NOSIGNAL);
   if (n != reqlen && c->used) { close(c->fd); c->fd = -1; if (dial(c)) { fail(c, "connect"); return; } n = send(c->fd, req, reqlen, MSG_NOSIGNAL); }
   if (n != reqlen) fail(c, "send");
@@ -95,16 +95,16 @@ static void done(conn *c, int64_t t) {
   c->used = 1; c->st = 1; if (c->close_after) { close(c->fd); c->fd = -1; c->st = 0; }
 }
 int main(int ac, char **av) {
-  int o; while ((o = getopt(ac, av, "p:c:r:H:d:sP:t:y:u:m:R:k:L")) > 0) switch (o) {
+  int o; while ((o = getopt(ac, av, "p:c:r:H:d:sP:t:y:u:m:R:k:Ln:")) > 0) switch (o) {
     case 'p': port = atoi(optarg); break; case 'c': C = atoi(optarg); break; case 'r': rate = atoi(optarg); break; case 'H': hold = atoi(optarg); break;
     case 'd': dur = atof(optarg); break; case 's': stream = 1; break; case 'P': pbytes = atoi(optarg); break; case 't': ptok = atoi(optarg); break;
-    case 'y': delay = atoll(optarg); break; case 'u': path = optarg; break; case 'm': model = optarg; break; case 'R': ramp = atoi(optarg); break; case 'k': key = optarg; break; }
+    case 'y': delay = atoll(optarg); break; case 'u': path = optarg; break; case 'm': model = optarg; break; case 'R': ramp = atoi(optarg); break; case 'k': key = optarg; break; case 'n': nreqs = atoi(optarg); break; }
   char *pr = malloc(pbytes + 64); int k = sprintf(pr, "[mock tokens=%d delay_us=%ld ] ", ptok, (long)delay); for (; k < pbytes; k++) pr[k] = "the quick brown fox "[k % 20]; pr[k] = 0;
   char *bd; int bl = strstr(path, "/conversations/") ? asprintf(&bd, "{\"content\":\"%s\",\"stream\":%s}", pr, stream ? "true" : "false")
          : strstr(path, "chat") ? asprintf(&bd, "{\"model\":\"%s\",\"messages\":[{\"role\":\"user\",\"content\":\"%s\"}],\"max_tokens\":%d,\"stream\":%s}", model, pr, ptok, stream ? "true" : "false")
                                 : asprintf(&bd, "{\"model\":\"%s\",\"prompt\":\"%s\",\"max_tokens\":%d,\"stream\":%s}", model, pr, ptok, stream ? "true" : "false");
-  ep = epoll_create1(0); ncs = hold ? hold : rate ? 4096 : C; cs = calloc(ncs, sizeof *cs); idle = calloc(ncs, sizeof *idle); reqs = calloc(ncs, sizeof *reqs); reqlens = calloc(ncs, sizeof *reqlens);
-  for (int i = 0; i < ncs; i++) { char pt[512]; snprintf(pt, sizeof pt, path, i);
+  ep = epoll_create1(0); ncs = hold ? hold : rate ? 4096 : C; cs = calloc(ncs, sizeof *cs); idle = calloc(ncs, sizeof *idle); if (!nreqs) nreqs = ncs; reqs = calloc(nreqs, sizeof *reqs); reqlens = calloc(nreqs, sizeof *reqlens);
+  for (int i = 0; i < nreqs; i++) { char pt[512]; snprintf(pt, sizeof pt, path, i);
     reqlens[i] = asprintf(&reqs[i], "POST %s HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nUser-Agent: load\r\nAccept: */*\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", pt, port, key, bl, bd); }
   for (int i = 0; i < ncs; i++) cs[i].fd = -1;
   qcap = rate ? (long)(rate * dur) + 16 : 1; q = calloc(qcap, 8);

@@ -74,6 +74,10 @@ class TokenCounter:
         """What sums may come to so that the whole keeps to the budget, as good as always."""
         return budget if self._breaks.is_sure else budget - budget // UNSURE
 
+    def is_far_from(self, budget: int, tokens: int) -> bool:
+        """Whether so many, by a sum that is unsure at a junction or two, are within the budget for certain."""
+        return self._breaks.is_sure and tokens <= budget - budget // UNSURE
+
     def count_inside(self, text: str) -> int:
         """Of a text within a prompt, as near as it can be told alone."""
         piece = self.piece(text)

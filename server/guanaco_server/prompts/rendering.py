@@ -90,20 +90,22 @@ class _Fitting:
         sizes = []
         for dropped in range(len(layout.droppable) + 1):
             before, after = layout.kept(dropped)
-            pieces = [counter.piece(part.text) for part in before + after]
+            pieces = [_joined(counter, before), _joined(counter, after)]
             sizes.append(counter.sequence(pieces).tokens)
         return Frame(sizes, layout.eager, are_turns_kept=layout.turn_priority == 0)
 
     def _measured(self, cut: Cut) -> tuple[int, str]:
-        """The prompt with its exact length."""
+        """The prompt with its length: exact wherever that could matter."""
         before, after = self._layout.kept(cut.dropped)
         first = cut.first - self._origin
-        head = [self._counter.piece(part.text) for part in before]
+        head = [_joined(self._counter, before)]
         turns = self._pieces[first:]
-        tail = [self._counter.piece(part.text) for part in after]
+        tail = [_joined(self._counter, after)]
         prompt = "".join([piece.text for piece in (*head, *turns, *tail)])
         total = self._sum(head, turns, tail, self._steps[first + 1 :])
-        return total.tokens if total.is_exact else self._counter.whole(prompt), prompt
+        if total.is_exact or self._counter.is_far_from(self._budget, total.tokens):
+            return total.tokens, prompt
+        return self._counter.whole(prompt), prompt
 
     def _sum(
         self, head: list[Piece], turns: list[Piece], tail: list[Piece], steps: list[Step]
@@ -137,6 +139,11 @@ class _Fitting:
             self._pieces[:0], self._steps[:0] = pieces, steps
             self._origin = begin
         return [step[0] for step in self._steps[begin - self._origin :]]
+
+
+def _joined(counter: TokenCounter, parts: Sequence[Part]) -> Piece:
+    """Parts that always stand together are counted together, so that no junction between them is in doubt."""
+    return counter.piece("".join([part.text for part in parts]))
 
 
 def shorter_cuts(cut: Cut, frame: Frame, history: History) -> list[Cut]:
