@@ -88,7 +88,7 @@ def turn_log(settings: Settings, database: Database, clock: Clock) -> TurnLog:
     if settings.database_url is None:
         statements: TurnStatements = SqliteTurns(database)
     else:
-        statements = PostgresqlTurns(settings.sqlalchemy_url)
+        statements = PostgresqlTurns(database)
     longest_s = settings.wake_wait_s + settings.reply_timeout_s + settings.record_patience_s
     return TurnLog(statements, clock, settings.record_patience_s, longest_s)
 

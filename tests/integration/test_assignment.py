@@ -80,7 +80,7 @@ async def test_the_newest_has_its_ratings_first_then_the_next(world: Assigning) 
     for number in range(7):
         conversation, submission = await world.begin(http, f"user-{number}")
         await http.post(f"/conversations/{conversation}/feedback", json={"thumbs_up": True})
-        await world.routing.refresh()
+        await world.count()
         given.append(submission)
     newest_first = ["new_v1", "new_v1", "mid_v1", "mid_v1", "old_v1", "old_v1", "new_v1"]
     assert given == newest_first
@@ -159,7 +159,7 @@ async def test_the_adaptive_rule_gives_new_ones_their_share(world: Assigning) ->
         while (begun := await world.begin(http, user))[1] != submission:
             pass
         await http.post(f"/conversations/{begun[0]}/feedback", json={"thumbs_up": True})
-    await world.routing.refresh()
+    await world.count()
     given = Counter([(await world.begin(http, f"user-{n}"))[1] for n in range(8)])
     assert given == {"old_v1": 8}, "the only one without a rating"
 
@@ -194,7 +194,7 @@ async def test_what_another_process_assigned_counts_with_the_next_look(world: As
     other = Assigning(world.database)
     other.clock.at = world.clock.at
     for name in NAMES:
-        other.deployments.note_endpoint(name, f"memory://{name}")
+        other.deployments.note_replicas(name, (f"memory://{name}",))
     await other.routing.refresh()
     assert (await other.begin(await other.http(Role.BACKEND), "b"))[1] == "mid_v1"
 
@@ -224,7 +224,7 @@ async def test_a_reply_being_written_takes_room_however_old_its_conversation(
 
 
 async def test_what_loses_its_server_is_passed_over_before_the_next_look(world: Assigning) -> None:
-    world.deployments.note_endpoint("new_v1", None)
+    world.deployments.note_replicas("new_v1", ())
     http = await world.http(Role.BACKEND)
     assert (await http.get("/assignment")).json() == {"submission_id": "mid_v1"}
 
@@ -240,7 +240,7 @@ async def test_with_a_seed_every_assignment_can_be_made_again(world: Assigning, 
         given[conversation] = submission
         await http.post(f"/conversations/{conversation}/feedback", json={"thumbs_up": True})
         if number % 3 == 0:
-            await world.routing.refresh()
+            await world.count()
     later = Assigning(world.database)  # another process, which knows nothing but the database
     async with world.database.read() as session:
         for conversation, submission in given.items():

@@ -120,7 +120,7 @@ async def test_a_variant_may_be_another_model(database: Database) -> None:
         conversation = await world.open(backend, user)
         found = (await backend.get(f"/conversations/{conversation}")).json()
         assert found["submission_id"] == submission
-    world.deployments.note_endpoint("old_v1", None)
+    world.deployments.note_replicas("old_v1", ())
     for variant in ("rule", "old"):
         conversation = await world.open(backend, await user_of(world, experiment, variant))
         assert await world.variant(conversation) is None, "nobody takes part, in no variant"
@@ -165,7 +165,7 @@ async def test_another_process_serves_the_conversation_in_its_variant(database: 
     world = Trying(database)
     admin, backend = await world.begin()
     other = Trying(database)
-    other.deployments.note_endpoint("new_v1", "memory://new_v1")
+    other.deployments.note_replicas("new_v1", ("memory://new_v1",))
     await other.store_artifact("a" * 64, {"tokenizer.json": WORD_TOKENIZER})
     await other.running.refresh()
     await make(admin, TWO_PROMPTS)

@@ -67,7 +67,7 @@ async def test_a_streamed_reply_tells_text_and_nothing_else(world: WebWorld) -> 
     broken = await client.post(f"{path}/messages", data=fields, headers=stream)
     assert "event: error" in broken.text
     assert "secret-name" not in broken.text
-    world.deployments.note_endpoint("secret-name_v1", None)
+    world.deployments.note_replicas("secret-name_v1", ())
     await world.routing.refresh()
     for headers in (stream, {}):
         gone = await client.post(f"{path}/messages", data=fields, headers=headers)

@@ -96,8 +96,6 @@ class TurnStatements(Protocol):
         """Which of these messages are stored."""
         ...
 
-    async def close(self) -> None: ...
-
 
 class TurnLog:
     """``longest_s`` is how long a turn may take at most: what is held longer is not renewed."""
@@ -146,7 +144,6 @@ class TurnLog:
         while self._orphans:
             await asyncio.wait(self._orphans)
         await self._ends.drain()
-        await self._statements.close()
 
     def _give_back(self, lease: Lease | None) -> None:
         """Whoever asked for it has left."""

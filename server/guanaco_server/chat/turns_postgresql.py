@@ -10,7 +10,7 @@ import msgspec
 
 from guanaco.chat import Sender
 from guanaco_server.chat.turn_log import EndedTurn, Lease, NewReply
-from guanaco_server.database.direct import DirectConnection
+from guanaco_server.database.database import Database
 
 CLAIM = """
 UPDATE conversations SET turn_token = %(token)s, turn_until = %(until)s
@@ -60,9 +60,9 @@ KNOWN = "SELECT id FROM messages WHERE id = ANY(%(ids)s)"
 
 
 class PostgresqlTurns:
-    def __init__(self, url: str) -> None:
-        self._claims = DirectConnection(url, is_durable=False)
-        self._ends = DirectConnection(url)
+    def __init__(self, database: Database) -> None:
+        self._claims = database.direct(is_durable=False)
+        self._ends = database.direct()
 
     async def claim(
         self, conversation_ids: Sequence[str], token: str, now: datetime, until: datetime
@@ -91,10 +91,6 @@ class PostgresqlTurns:
     async def known(self, message_ids: Sequence[str]) -> set[str]:
         rows = await self._ends.fetch(KNOWN, {"ids": list(message_ids)})
         return {message_id for (message_id,) in rows}
-
-    async def close(self) -> None:
-        await self._claims.close()
-        await self._ends.close()
 
 
 def _json(value: Any) -> str:

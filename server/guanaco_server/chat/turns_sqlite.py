@@ -39,9 +39,6 @@ class SqliteTurns:
         async with self._database.read() as session:
             return await queries.known_messages(session, message_ids)
 
-    async def close(self) -> None:
-        """The database is another's to close."""
-
     @staticmethod
     async def _end_one(session: AsyncSession, turn: EndedTurn) -> bool:
         added = turn.message_count - turn.lease.message_count

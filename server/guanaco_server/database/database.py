@@ -36,6 +36,8 @@ from sqlalchemy.ext.asyncio import (
 )
 from sqlalchemy.orm import InstrumentedAttribute
 
+from guanaco_server.database.direct import DirectConnection
+
 BUSY_TIMEOUT_S = 30  # a writer waits this long for another; the longest unit takes milliseconds
 
 
@@ -50,6 +52,7 @@ class Database:
                 url, pool_size=10, max_overflow=10, pool_pre_ping=True, hide_parameters=True
             )
         )
+        self._direct: list[DirectConnection] = []
         self._sessions = async_sessionmaker(self.engine, expire_on_commit=False)
 
     @asynccontextmanager
@@ -82,7 +85,15 @@ class Database:
                 assert raw.driver_connection is not None
                 await raw.driver_connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
+    def direct(self, is_durable: bool = True) -> DirectConnection:
+        """Another connection to a PostgreSQL, for the hot path; closed with the others."""
+        url = self.engine.url.render_as_string(hide_password=False)
+        self._direct.append(DirectConnection(url, is_durable))
+        return self._direct[-1]
+
     async def close(self) -> None:
+        for connection in self._direct:
+            await connection.close()
         await self.engine.dispose()
 
 
