@@ -13,7 +13,7 @@ from guanaco.accounts import Role
 from guanaco.submissions import GenerationParams
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.memory_server import Script
-from tests.fixtures.http import served
+from tests.fixtures.served_app import served
 from tests.fixtures.world import World
 
 HELLO = [

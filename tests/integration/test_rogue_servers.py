@@ -14,8 +14,8 @@ from guanaco.accounts import Role
 from guanaco.submissions import GenerationParams
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.vllm_server import VllmServer
-from tests.fixtures.http import served
 from tests.fixtures.rogue_server import END, HEAD, Behave, chunk, event, rogue, well
+from tests.fixtures.served_app import served
 from tests.fixtures.world import World
 
 
