@@ -72,12 +72,18 @@ async def renew_turn(
 
 
 async def give_turn_back(
-    session: AsyncSession, conversation_id: str, token: str, added: int
+    session: AsyncSession, conversation_id: str, token: str, known: int, added: int
 ) -> int | None:
     """Give the lease back and count the messages added; the new count, or None if the lease was no longer ours."""
     count: int | None = await session.scalar(
         update(ConversationRow)
-        .where(ConversationRow.id == conversation_id, ConversationRow.turn_token == token)
+        .where(
+            ConversationRow.id == conversation_id,
+            or_(
+                ConversationRow.turn_token == token,
+                and_(ConversationRow.turn_token.is_(None), ConversationRow.message_count == known),
+            ),
+        )
         .values(
             turn_token=None, turn_until=None, message_count=ConversationRow.message_count + added
         )

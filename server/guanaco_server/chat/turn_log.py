@@ -5,6 +5,8 @@
     finish    the user's message and the reply, the lease given back          durable before anybody hears of it
     abandon   the user's message, unanswered, the lease given back
 
+A lease that a crash of the database has forgotten still is ours if nobody has taken or changed the conversation since.
+
 Each is written in groups (database/group_commit.py). A finish whose commit was not heard of is tried again for
 ``patience_s``, and counts once: its message's id says whether it is there.
 """

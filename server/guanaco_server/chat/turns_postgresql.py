@@ -27,12 +27,15 @@ RETURNING conversations.id
 
 END = """
 WITH turns AS (
-    SELECT * FROM jsonb_to_recordset(%(turns)s::jsonb) AS t(id text, token text, added int)
+    SELECT * FROM jsonb_to_recordset(%(turns)s::jsonb) AS t(id text, token text, known int, added int)
 ), given_back AS (
     UPDATE conversations SET
         turn_token = NULL, turn_until = NULL,
         message_count = conversations.message_count + turns.added
-    FROM turns WHERE conversations.id = turns.id AND conversations.turn_token = turns.token
+    FROM turns WHERE conversations.id = turns.id AND (
+        conversations.turn_token = turns.token
+        OR conversations.turn_token IS NULL AND conversations.message_count = turns.known
+    )
     RETURNING conversations.id, conversations.message_count
 ), stored AS (
     INSERT INTO messages (
@@ -100,7 +103,12 @@ def _json(value: Any) -> str:
 def _turn(turn: EndedTurn) -> dict[str, Any]:
     lease = turn.lease
     added = turn.message_count - lease.message_count
-    return {"id": lease.conversation_id, "token": lease.token, "added": added}
+    return {
+        "id": lease.conversation_id,
+        "token": lease.token,
+        "known": lease.message_count,
+        "added": added,
+    }
 
 
 def _messages(turn: EndedTurn) -> list[dict[str, Any]]:

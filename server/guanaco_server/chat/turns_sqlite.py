@@ -42,8 +42,9 @@ class SqliteTurns:
     @staticmethod
     async def _end_one(session: AsyncSession, turn: EndedTurn) -> bool:
         added = turn.message_count - turn.lease.message_count
+        lease = turn.lease
         count = await queries.give_turn_back(
-            session, turn.lease.conversation_id, turn.lease.token, added
+            session, lease.conversation_id, lease.token, lease.message_count, added
         )
         if count is None:
             return False

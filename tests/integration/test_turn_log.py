@@ -1,0 +1,125 @@
+"""The turn log when its database dies: what was acknowledged is there, once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pytest
+from sqlalchemy import func, select
+
+from guanaco.accounts import Role
+from guanaco.chat import Sender
+from guanaco.prompts import PromptFormatter
+from guanaco.submissions import GenerationParams, Status
+from guanaco_server.accounts.tables import AccountRow
+from guanaco_server.chat.tables import ConversationRow, MessageRow
+from guanaco_server.chat.turn_log import EndedTurn, NewMessage, NewReply, TurnLog
+from guanaco_server.chat.turns_postgresql import PostgresqlTurns
+from guanaco_server.clock import SystemClock
+from guanaco_server.database.database import Database
+from guanaco_server.database.migrations import upgrade
+from guanaco_server.submissions.tables import SubmissionRow
+from tests.fixtures.postgres import MissingPostgresError, PostgresServer, running_server
+from tests.fixtures.world import BOT
+
+pytestmark = pytest.mark.postgres
+CONVERSATIONS = 12
+
+
+@pytest.fixture
+def own_postgres() -> Iterator[PostgresServer]:
+    """One that may be killed, and that writes to the disk what it says it wrote."""
+    try:
+        with running_server(fsync="on", synchronous_commit="on", full_page_writes="on") as server:
+            yield server
+    except MissingPostgresError as error:
+        pytest.fail(str(error), pytrace=False)
+
+
+async def prepared(database: Database) -> None:
+    await upgrade(database)
+    now = datetime.now(UTC)
+    async with database.write() as session:
+        session.add(AccountRow(id="a", name="app", role=Role.BACKEND, created_at=now))
+        await session.flush()
+        session.add(
+            SubmissionRow(
+                id="s",
+                account_id="a",
+                developer="ada",
+                repo="acme/tiny",
+                name="tiny",
+                status=Status.DEPLOYED,
+                params=GenerationParams(),
+                formatter=PromptFormatter(),
+                request_hash="",
+                created_at=now,
+                updated_at=now,
+            )
+        )
+        await session.flush()
+        for number in range(CONVERSATIONS):
+            session.add(
+                ConversationRow(
+                    id=f"conv_{number}",
+                    account_id="a",
+                    submission_id="s",
+                    user_id="u",
+                    user_name="Sam",
+                    bot=BOT,
+                    created_at=now,
+                    message_count=0,
+                )
+            )
+
+
+async def test_no_acknowledged_turn_is_lost_when_the_database_is_killed(
+    own_postgres: PostgresServer,
+) -> None:
+    database = Database(own_postgres.url(own_postgres.create()))
+    await prepared(database)
+    log = TurnLog(PostgresqlTurns(database), SystemClock(), patience_s=60, longest_s=120)
+    acknowledged: list[str] = []
+    stop = asyncio.Event()
+
+    async def talk(conversation_id: str) -> None:
+        number = 0
+        while not stop.is_set():
+            try:
+                lease = await log.claim(conversation_id)
+            except Exception:  # noqa: BLE001 - the database is down: said again
+                await asyncio.sleep(0.05)
+                continue
+            assert lease is not None
+            number += 1
+            name, now = f"{conversation_id}-{number}", datetime.now(UTC)
+            reply = NewReply(f"{name}-bot", "Hi", now, "stop", 1, 1, 1.0, 2.0)
+            await log.end(EndedTurn(lease, NewMessage(f"{name}-user", "Hello", now), reply))
+            acknowledged.append(name)
+
+    talks = [asyncio.create_task(talk(f"conv_{number}")) for number in range(CONVERSATIONS)]
+    for _ in range(2):
+        seen = len(acknowledged)
+        while len(acknowledged) < seen + 100:
+            await asyncio.sleep(0.01)
+        await asyncio.to_thread(own_postgres.kill_and_restart)
+    seen = len(acknowledged)
+    while len(acknowledged) < seen + 100:
+        await asyncio.sleep(0.01)
+    stop.set()
+    await asyncio.gather(*talks)
+
+    async with database.read() as session:
+        stored = set(await session.scalars(select(MessageRow.id)))
+        counts = dict((await session.execute(select(ConversationRow.id, ConversationRow.message_count))).all())  # fmt: skip
+        held = await session.scalar(
+            select(func.count()).where(ConversationRow.turn_token.is_not(None))
+        )
+        bots = await session.scalar(select(func.count()).where(MessageRow.sender == Sender.BOT))
+    assert {f"{name}-{side}" for name in acknowledged for side in ("user", "bot")} <= stored
+    assert sum(counts.values()) == len(stored) == 2 * (bots or 0)
+    assert held == 0
+    await log.close()
+    await database.close()
