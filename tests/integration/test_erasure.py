@@ -97,6 +97,7 @@ async def test_no_table_and_no_export_holds_anything_of_an_erased_user(world: Wo
     assert (await backend.get(f"/conversations/{erased[0]}")).status_code == 404
     await elsewhere.look()
     assert sorted(heard) == sorted(erased)
+    await world.count()
     metrics = (await developer.get("/submissions/acme-tiny_v1/metrics")).json()
     assert (metrics["thumbs_up"], metrics["feedback_count"]) == (1, 1)
     (noted,) = (await world.audit.list(10)).items

@@ -203,6 +203,7 @@ async def test_the_leaderboards_window_counts_the_thumbs_given_in_it(world: OldW
     await world.rate("u1", True, "Hello")
     world.clock.advance(86_400)
     await world.rate("u2", False, "Hello")
+    await world.count()
     thumbs = {}
     async with world.old() as http:
         for window in ("", "?end_date=2026-01-01", "?start_date=2026-01-02T00:00:00"):

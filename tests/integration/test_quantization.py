@@ -97,7 +97,7 @@ async def test_only_as_much_of_the_text_is_scored_as_the_context_holds(
     params = GenerationParams(max_input_tokens=30, max_output_tokens=10, stopping_words=[])
     world = await quantized(database, tiny_files(tmp_path), UNQUANTIZED, params=params)
     submission = await world.journal.load(TICKET)
-    tokenizer = await world.tokenizers.tokenizer(submission.artifact_key or "")
+    tokenizer = await world.prompts.tokenizers.tokenizer(submission.artifact_key or "")
     wish = deployment_of(TICKET, submission)
     await world.quantization.measure_unquantized(TICKET, wish, "memory://1")
     ((_, text),) = world.model_server.scored
