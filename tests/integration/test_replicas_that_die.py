@@ -251,6 +251,7 @@ async def test_when_the_last_one_dies_while_another_starts_that_one_is_waited_fo
     await world.reconciled(2)
     await world.kill(1)
     await world.reconciler.reconcile()
+    await world.has(1)
     starting = world.pid(1)
     world.server.unheard.add(world.endpoint(1))
     await world.kill(0)
