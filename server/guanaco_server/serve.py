@@ -22,6 +22,7 @@ from guanaco_server.observability.exposition import serving
 from guanaco_server.platform import Platform
 from guanaco_server.settings import Settings
 
+GC_THRESHOLD = (50_000, 20, 100)  # a reply makes some 700 objects, nearly none of them in cycles
 BACKLOG = 4_096  # connects at once that the kernel holds for us
 STOP_PATIENCE_S = 5  # open streams get this long when the platform stops; an API that others replace waits for its own
 
@@ -117,6 +118,7 @@ class _Server(uvicorn.Server):
             if self._platform.settings.role != "worker":
                 await self._gateways.start()
             gc.freeze()  # what is there for good is never looked through again: that took 200 ms every so often
+            gc.set_threshold(*GC_THRESHOLD)
             self.is_ready_told = True
             await asyncio.to_thread(self._on_ready, Started(self._url, key.key if key else None))
 
