@@ -25,6 +25,7 @@ PUBLIC_PAGES = (
     LLAMA_BARD,
     "/chat",
     "/docs",
+    "/docs/scores",
 )
 DEVELOPER_PAGES = (
     "/submissions",

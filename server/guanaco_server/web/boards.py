@@ -88,7 +88,12 @@ def _last_if_none(value: float | None) -> tuple[bool, float]:
 
 
 _KEYS: dict[Sort, Callable[[LeaderboardRow], Any]] = {
-    Sort.RANK: lambda row: (row.rank is None, row.rank or 0, -row.created_at.timestamp()),
+    Sort.RANK: lambda row: (
+        row.rank is None,
+        row.rank or 0,
+        -(row.score_low or 0.0),
+        -row.created_at.timestamp(),
+    ),
     Sort.NEWEST: lambda row: -row.created_at.timestamp(),
     Sort.VOTES: lambda row: -(row.thumbs_up + row.thumbs_down),
     Sort.RATIO: lambda row: _last_if_none(row.thumbs_up_ratio),

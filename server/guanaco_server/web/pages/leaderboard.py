@@ -10,18 +10,20 @@ from fastapi.responses import Response
 from guanaco.competitions import OPEN
 from guanaco_server.web import charts
 from guanaco_server.web.boards import Sort, page_of
+from guanaco_server.web.scales import scale_of
 from guanaco_server.web.viewer import Viewer
 from guanaco_server.web.web import Web
 
 PageNumber = Annotated[int, Query(ge=1, le=100_000)]
 SearchText = Annotated[str, Query(max_length=200)]
+CompetitionId = Annotated[str, Query(max_length=64)]
 
 
 def add_routes(routes: APIRouter, web: Web) -> None:
     @routes.get("/")
     async def read_leaderboard(
         request: Request,
-        competition: Annotated[str, Query(max_length=64)] = OPEN,
+        competition: CompetitionId = OPEN,
         sort: Sort = Sort.RANK,
         page: PageNumber = 1,
         q: SearchText = "",
@@ -43,5 +45,5 @@ def add_routes(routes: APIRouter, web: Web) -> None:
             competition=chosen,
             competitions=await web.competitions.list_all(),
             sparks=sparks,
-            interval=charts.interval,
+            scale=scale_of(board),
         )

@@ -9,6 +9,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from guanaco_server.web.metric_tiles import MEANING_PATH, METRICS
 from guanaco_server.web.viewer import Viewer
 from guanaco_server.web.web import Web
 
@@ -28,6 +29,10 @@ def add_routes(routes: APIRouter, web: Web) -> None:
     async def read_reference(request: Request, viewer: Viewer = web.guards.public()) -> Response:
         rooms = calls_by_room(request.app.openapi())
         return web.pages.show(request, "reference.html", rooms=rooms)
+
+    @routes.get(MEANING_PATH)
+    async def read_meanings(request: Request, viewer: Viewer = web.guards.public()) -> Response:
+        return web.pages.show(request, "scores.html", metrics=METRICS)
 
 
 def calls_by_room(description: dict[str, Any]) -> dict[str, list[ApiCall]]:

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import Response
 
 from guanaco.accounts import Role
-from guanaco.competitions import OPEN
+from guanaco.competitions import OPEN, Competition
 from guanaco.errors import ReportNotFound, SubmissionNotFound
 from guanaco.submissions import Status, StressReport, Submission
 from guanaco_server.sse import encode_event, event_stream
@@ -18,7 +18,9 @@ from guanaco_server.submissions.service import SubmissionFilter
 from guanaco_server.web import charts, lifecycle_view
 from guanaco_server.web.guards import Member
 from guanaco_server.web.history import Point
-from guanaco_server.web.pages.leaderboard import PageNumber, SearchText
+from guanaco_server.web.metric_tiles import tiles_of
+from guanaco_server.web.pages.leaderboard import CompetitionId, PageNumber, SearchText
+from guanaco_server.web.scales import scale_of
 from guanaco_server.web.viewer import Viewer
 from guanaco_server.web.web import Web
 from guanaco_server.web.words import decimal, percent
@@ -61,15 +63,19 @@ def add_routes(routes: APIRouter, web: Web) -> None:
 
     @routes.get("/submissions/{submission_id}")
     async def read_submission(
-        request: Request, submission_id: str, viewer: Viewer = web.guards.public()
+        request: Request,
+        submission_id: str,
+        competition: CompetitionId = OPEN,
+        viewer: Viewer = web.guards.public(),
     ) -> Response:
+        chosen = await web.competitions.find(competition)
         if viewer.account is not None and viewer.is_developer:
             try:
                 found = await web.submissions.require_visible(viewer.account, submission_id)
             except SubmissionNotFound:
-                return await _public(web, request, submission_id)
-            return await _full(web, request, viewer, found)
-        return await _public(web, request, submission_id)
+                return await _public(web, request, submission_id, chosen)
+            return await _full(web, request, viewer, found, chosen)
+        return await _public(web, request, submission_id, chosen)
 
     @routes.get("/submissions/{submission_id}/events")
     async def follow_events(
@@ -83,22 +89,28 @@ def add_routes(routes: APIRouter, web: Web) -> None:
         return event_stream(_with_end(encoded(events)))
 
 
-async def _public(web: Web, request: Request, submission_id: str) -> Response:
-    row = await web.boards.row(OPEN, submission_id)
-    points = (await web.history.of([submission_id])).get(submission_id, [])
+async def _public(
+    web: Web, request: Request, submission_id: str, competition: Competition
+) -> Response:
+    row = await web.boards.row(competition.id, submission_id)
+    points = (await web.history.of([submission_id], competition.id)).get(submission_id, [])
     return web.pages.show(
         request,
         "submission_public.html",
         row=row,
+        competition=competition,
         trend=_score_trend(points),
         interval=charts.interval,
     )
 
 
-async def _full(web: Web, request: Request, viewer: Viewer, submission: Submission) -> Response:
+async def _full(
+    web: Web, request: Request, viewer: Viewer, submission: Submission, competition: Competition
+) -> Response:
     assert viewer.account is not None
-    board = await web.boards.board(OPEN)
-    points = (await web.history.of([submission.id])).get(submission.id, [])
+    board = await web.boards.board(competition.id)
+    row = next((row for row in board.rows if row.submission_id == submission.id), None)
+    points = (await web.history.of([submission.id], competition.id)).get(submission.id, [])
     report = await _report(web, viewer, submission.id)
     return web.pages.show(
         request,
@@ -106,7 +118,11 @@ async def _full(web: Web, request: Request, viewer: Viewer, submission: Submissi
         submission=submission,
         timeline=lifecycle_view.timeline(submission, web.clock.now()),
         actions=lifecycle_view.actions_of(submission.status),
-        row=next((row for row in board.rows if row.submission_id == submission.id), None),
+        row=row,
+        competition=competition,
+        competitions=await web.competitions.list_all(),
+        scale=scale_of(board),
+        tiles=tiles_of(row) if row else [],
         trends=_trends(points),
         report=report,
         ttft=charts.histogram(report.ttft_histogram, report.ttft_ms) if report else None,
@@ -114,7 +130,6 @@ async def _full(web: Web, request: Request, viewer: Viewer, submission: Submissi
         events=await web.events.recent(submission.id, EVENTS_SHOWN),
         waits_for=await web.deployments.waits_for(submission.id),
         base_url=str(request.base_url).rstrip("/"),
-        interval=charts.interval,
     )
 
 
