@@ -28,7 +28,7 @@ class Gateways:
     def __init__(self, settings: Settings, data_dir: DataDir, port: int) -> None:
         self._settings = settings
         self._data_dir = data_dir
-        self._environment = _environment(settings, port)
+        self._port = port
         self._keepers: list[Background] = []
         self._processes: dict[int, asyncio.subprocess.Process] = {}
 
@@ -54,12 +54,13 @@ class Gateways:
 
     async def _keep(self, number: int) -> None:
         while True:
+            environment = _environment(self._settings, self._port)
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
                 "guanaco_server.gateway_process",
                 stdin=asyncio.subprocess.PIPE,
-                env=self._environment | _own(self._settings, number),
+                env=environment | _own(self._settings, number),
             )
             self._processes[number] = process
             status = await process.wait()
