@@ -118,7 +118,7 @@ async def test_defaults_are_the_old_servers(world: OldWorld) -> None:
         ({"formatter": FORMATTER | {"prompt_template": "x"}}, "must contain {prompt}"),
         ({"formatter": FORMATTER | {"bot_template": "x"}}, "must contain {message}"),
         ({"formatter": FORMATTER | {"user_template": "{message.__class__}"}}, "user_template"),
-        ({"reward_repo": "acme/reward"}, "leave out reward_repo"),
+        ({"reward_repo": "acme/reward"}, "no live reward model of acme/reward"),
     ],
 )
 async def test_what_cannot_be_submitted_is_refused_in_a_sentence(

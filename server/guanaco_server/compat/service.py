@@ -42,17 +42,15 @@ class OldClientService:
     competitions: CompetitionService
 
     async def submit(self, account: Account, request: SubmitRequest) -> Submitted:
-        if request.reward_repo is not None or request.reward_formatter is not None:
-            raise InvalidInput(
-                "This server takes no reward model through the old client: leave out reward_repo and reward_formatter.",
-                hint="`guanaco submit` of the new client does.",
-            )
-        made = await self.submissions.submit(account, translation.submission_request(request), None)
+        reward = await self._reward_of(account, request.reward_repo)
+        asked = translation.submission_request(request, reward)
+        made = await self.submissions.submit(account, asked, None)
         return Submitted(submission_id=made.id)
 
     async def list_own(self, account: Account) -> dict[str, OldSubmission]:
         own = await self.submissions.list_own(account)
-        return {one.id: translation.submission(one) for one in own}
+        repos = await self._reward_repos()
+        return {one.id: translation.submission(one, repos) for one in own}
 
     async def read(self, account: Account, submission_id: str) -> OldSubmissionInfo:
         found = await self.submissions.require_visible(account, submission_id)
@@ -61,10 +59,13 @@ class OldClientService:
             async for event in self.events.follow(submission_id, 0, wait=False)
             if event is not None
         ]
-        return OldSubmissionInfo(**dict(translation.submission(found)), logs=logs)
+        old = translation.submission(found, await self._reward_repos())
+        return OldSubmissionInfo(**dict(old), logs=logs)
 
     async def deactivate(self, account: Account, submission_id: str) -> OldSubmission:
-        return translation.submission(await self.submissions.deactivate(account, submission_id))
+        return translation.submission(
+            await self.submissions.deactivate(account, submission_id), await self._reward_repos()
+        )
 
     async def redeploy(self, account: Account, submission_id: str) -> OldSubmission:
         """An inactive one is still served, and only has to take conversations again."""
@@ -74,19 +75,20 @@ class OldClientService:
             if found.status is Status.INACTIVE
             else self.submissions.redeploy
         )
-        return translation.submission(await again(account, submission_id))
+        return translation.submission(
+            await again(account, submission_id), await self._reward_repos()
+        )
 
     async def teardown(self, account: Account, submission_id: str) -> OldSubmission:
         """One that is still on its way is cancelled, for which the old client has no call."""
         found = await self.submissions.require_visible(account, submission_id)
         end = self.submissions.cancel if found.status.is_in_progress else self.submissions.teardown
-        return translation.submission(await end(account, submission_id))
+        return translation.submission(await end(account, submission_id), await self._reward_repos())
 
     async def evaluate(self, account: Account, submission_id: str) -> OldSubmission:
         """Nothing to start: users rate whatever is deployed, and its metrics are always current."""
-        return translation.submission(
-            await self.submissions.require_visible(account, submission_id)
-        )
+        found = await self.submissions.require_visible(account, submission_id)
+        return translation.submission(found, await self._reward_repos())
 
     async def chat(self, account: Account, submission_id: str, request: ChatRequest) -> ChatReply:
         preview = translation.preview_request(request)
@@ -101,7 +103,8 @@ class OldClientService:
     ) -> dict[str, OldLeaderboardRow]:
         """Best first. With a window, the thumbs are those given in it."""
         board = await self.leaderboard.leaderboard()
-        sizes = {one.id: one.parameter_count for one in await self.submissions.list_all()}
+        all_of_them = {one.id: one for one in await self.submissions.list_all()}
+        repos = await self._reward_repos()
         votes = {row.submission_id: Votes(row.thumbs_up, row.thumbs_down) for row in board.rows}
         if since is not None or until is not None:
             votes = await self.feedback.votes_between(since, until)
@@ -109,7 +112,7 @@ class OldClientService:
         for row in board.rows:
             cast = votes.get(row.submission_id, Votes(0, 0))
             rows[row.submission_id] = translation.leaderboard_row(
-                row, cast.up, cast.down, sizes.get(row.submission_id)
+                row, cast.up, cast.down, all_of_them.get(row.submission_id), repos
             )
         return rows
 
@@ -121,6 +124,23 @@ class OldClientService:
         except SubmissionNotFound:
             return _feedback_object(_nothing(), "")
         return _feedback_object(items, found.name)
+
+    async def _reward_of(self, account: Account, repo: str | None) -> str | None:
+        """The caller's newest live reward model of that repo; InvalidInput where there is none."""
+        if repo is None:
+            return None
+        for one in await self.submissions.list_rewards():
+            is_own = one.developer == account.name
+            if is_own and one.repo == repo and one.status in (Status.DEPLOYED, Status.INACTIVE):
+                return one.id
+        raise InvalidInput(
+            f"You have no live reward model of {repo}.",
+            hint=f"`guanaco submit {repo} --kind reward` makes one; then submit this again.",
+        )
+
+    async def _reward_repos(self) -> dict[str, str]:
+        """By the reward model's id."""
+        return {one.id: one.repo for one in await self.submissions.list_rewards()}
 
     async def list_competitions(self) -> list[Competition]:
         return await self.competitions.list_all()

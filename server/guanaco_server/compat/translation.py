@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from guanaco.chat import Bot, Message, PreviewRequest, Sender
@@ -43,23 +44,26 @@ def status(ours: Status) -> str:
     return STATUSES.get(ours, PENDING)
 
 
-def submission_request(old: SubmitRequest) -> SubmissionRequest:
+def submission_request(old: SubmitRequest, reward: str | None) -> SubmissionRequest:
+    """``reward`` is the id of the reward model that the old request names by its repo."""
     return SubmissionRequest(
         repo=old.model_repo,
         name=old.model_name,
         params=GenerationParams(**old.generation_params.model_dump()),
         formatter=old.formatter or PromptFormatter(),
+        reward=reward,
+        reward_formatter=old.reward_formatter if reward else None,
     )
 
 
-def submission(ours: Submission) -> OldSubmission:
+def submission(ours: Submission, reward_repos: Mapping[str, str]) -> OldSubmission:
     return OldSubmission(
         submission_id=ours.id,
         developer_uid=ours.developer,
         status=status(ours.status),
         model_name=ours.name,
         model_repo=ours.repo,
-        reward_repo=None,
+        reward_repo=reward_repos.get(ours.reward or ""),
         generation_params=ours.params,
         formatter=ours.formatter,
         timestamp=ours.created_at,
@@ -89,19 +93,24 @@ def preview_request(old: ChatRequest) -> PreviewRequest:
 
 
 def leaderboard_row(
-    row: LeaderboardRow, up: int, down: int, parameter_count: int | None
+    row: LeaderboardRow,
+    up: int,
+    down: int,
+    ours: Submission | None,
+    reward_repos: Mapping[str, str],
 ) -> OldLeaderboardRow:
+    reward = ours.reward if ours else None
     return OldLeaderboardRow(
         developer_uid=row.developer,
         model_name=row.name,
         model_repo=row.repo,
-        reward_repo=None,
-        is_custom_reward=False,
+        reward_repo=reward_repos.get(reward or ""),
+        is_custom_reward=reward is not None,
         status=status(row.status),
         timestamp=row.created_at,
         thumbs_up=up,
         thumbs_down=down,
-        model_num_parameters=parameter_count,
+        model_num_parameters=ours.parameter_count if ours else None,
     )
 
 

@@ -132,6 +132,12 @@ class SubmissionService:
             rows = await queries.newest_first(session, kind=SubmissionKind.CHAT)
             return [read_submission(row) for row in rows]
 
+    async def list_rewards(self) -> list[Submission]:
+        """Every reward model, newest first."""
+        async with self._database.read() as session:
+            rows = await queries.newest_first(session, kind=SubmissionKind.REWARD)
+            return [read_submission(row) for row in rows]
+
     async def briefs(self) -> list[SubmissionBrief]:
         """Of all submissions."""
         async with self._database.read() as session:
