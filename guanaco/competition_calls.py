@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pydantic import TypeAdapter
 
-from guanaco.calls import _get, _id, _of, _post
-from guanaco.competitions import OPEN, Competition
+from guanaco.calls import API, _get, _id, _of, _post
+from guanaco.competitions import OPEN, Competition, CompetitionRequest
 from guanaco.leaderboard import (
     Leaderboard,
     LeaderboardSort,
@@ -45,6 +45,17 @@ def competitions() -> Call[list[Competition]]:
 def competition(competition_id: str) -> Call[Competition]:
     """One, with its rules. Needs no key."""
     return _get(f"/competitions/{_id(competition_id)}", parse=Competition.model_validate_json)
+
+
+def put_competition(competition_id: str, request: CompetitionRequest) -> Call[Competition]:
+    """Make one, or change its rules until it is frozen. Admin."""
+    return Call(
+        method="PUT",
+        path=f"{API}/competitions/{_id(competition_id)}",
+        json=request.model_dump(mode="json"),
+        parse=Competition.model_validate_json,
+        is_repeatable=True,
+    )
 
 
 def season(competition_id: str) -> Call[Season]:

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from guanaco.errors import InvalidInput
 from guanaco_cli import words
 from guanaco_cli.connection import connect
 from guanaco_cli.console import console
 from guanaco_cli.options import AsJson
+from guanaco_cli.request_files import RequestFile, read_request
 
 if TYPE_CHECKING:
-    from guanaco.experiments import Estimate, Experiment, ExperimentRequest, Variant
+    from guanaco.experiments import Estimate, Experiment, Variant
 
 app = typer.Typer(no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The experiment's name.")]
-File = Annotated[
-    Path, typer.Argument(metavar="FILE", help="YAML or JSON.", exists=True, dir_okay=False)
-]
 
 
 @app.command("list", epilog="Example: guanaco experiments list --json")
@@ -69,9 +65,11 @@ def show(name: Name, as_json: AsJson = False) -> None:
 
 
 @app.command(epilog="Example: guanaco experiments create prompts.yaml")
-def create(file: File, as_json: AsJson = False) -> None:
+def create(file: RequestFile, as_json: AsJson = False) -> None:
     """Make a draft of a file (docs/experiments.md); it takes nobody until it is started."""
-    request = _read(file)
+    from guanaco.experiments import ExperimentRequest
+
+    request = read_request(file, ExperimentRequest)
     with connect() as client:
         experiment = client.create_experiment(request)
     _print_state(experiment, f"`guanaco experiments start {experiment.name}` begins it.", as_json)
@@ -124,23 +122,6 @@ def results(name: Name, as_json: AsJson = False) -> None:
             for one in found.variants
         ],
     )
-
-
-def _read(file: Path) -> ExperimentRequest:
-    import yaml
-    from pydantic import ValidationError
-
-    from guanaco.experiments import ExperimentRequest
-    from guanaco.problems import one_sentence
-
-    try:
-        return ExperimentRequest.model_validate(yaml.safe_load(file.read_text()))
-    except ValidationError as error:
-        raise InvalidInput(f"{file}: {one_sentence(error)}") from None
-    except OSError as error:
-        raise InvalidInput(f"{file} cannot be read: {error.strerror}.") from None
-    except (ValueError, RecursionError, yaml.YAMLError):
-        raise InvalidInput(f"{file} is neither YAML nor JSON.") from None
 
 
 def _users(experiment: Experiment) -> str:

@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING
 
 from guanaco_cli import words
 from guanaco_cli.console import console
-from guanaco_cli.leaderboard_rows import COLUMNS, row_of
+from guanaco_cli.leaderboard_rows import columns_of, rows_of
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from guanaco.leaderboard import Leaderboard
 
-WATCHED = ("moved", *COLUMNS)
 
-
-def watch_leaderboard(fetch: Callable[[], Leaderboard], every_s: float) -> None:
+def watch_leaderboard(fetch: Callable[[], Leaderboard], every_s: float, sort: str) -> None:
     """Until Ctrl-C. A server that does not answer for a while leaves the last table, and says so."""
     from rich.live import Live
 
@@ -27,7 +25,7 @@ def watch_leaderboard(fetch: Callable[[], Leaderboard], every_s: float) -> None:
     board = fetch()
     first = ranks_of(board)
     with Live(
-        live_table(board, first), console=console.rich(is_talk=False), auto_refresh=False
+        live_table(board, first, sort), console=console.rich(is_talk=False), auto_refresh=False
     ) as live:
         try:
             while True:
@@ -36,7 +34,7 @@ def watch_leaderboard(fetch: Callable[[], Leaderboard], every_s: float) -> None:
                     board, trouble = fetch(), None
                 except Unavailable as error:
                     trouble = error.detail
-                live.update(live_table(board, first, trouble), refresh=True)
+                live.update(live_table(board, first, sort, trouble), refresh=True)
         except KeyboardInterrupt:
             return
 
@@ -46,12 +44,15 @@ def ranks_of(board: Leaderboard) -> dict[str, int | None]:
 
 
 def live_table(
-    board: Leaderboard, first: dict[str, int | None], trouble: str | None = None
+    board: Leaderboard, first: dict[str, int | None], sort: str, trouble: str | None = None
 ) -> Table:
-    rows = [(mark(first.get(row.submission_id, 0), row.rank), *row_of(row)) for row in board.rows]
+    marks = [mark(first.get(row.submission_id, 0), row.rank) for row in board.rows]
+    rows = [(moved, *cells) for moved, cells in zip(marks, rows_of(board, sort), strict=True)]
     caption = f"as of {words.clock(board.at)}; Ctrl-C ends"
     return console.make_table(
-        WATCHED, rows, caption=f"{caption}. {trouble} Trying again." if trouble else caption
+        ("moved", *columns_of(board, sort)),
+        rows,
+        caption=f"{caption}. {trouble} Trying again." if trouble else caption,
     )
 
 

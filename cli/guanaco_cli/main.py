@@ -13,6 +13,7 @@ import typer
 
 from guanaco_cli import (
     chat,
+    competitions,
     costs,
     doctor,
     experiments,
@@ -63,6 +64,12 @@ app = typer.Typer(
 )
 for module in COMMANDS:
     app.add_typer(module.app)
+app.add_typer(
+    competitions.app, name="competitions", help="List, show; put, freeze, recompute (admin)."
+)
+app.add_typer(
+    competitions.votes_app, name="votes", help="Left out of scores: flags, allow (admin)."
+)
 app.add_typer(
     experiments.app, name="experiments", help="A/B experiments: start, stop, results (admin)."
 )

@@ -64,7 +64,21 @@ RESULTS = {
     "thumbs_up_ratio": {"value": 0.5, "low": 0.1, "high": 0.9}, "thumbs_up_difference": None,
     "conversation_length": {"value": 4.0}, "reply_ms": None,
 }  # fmt: skip
+COMPETITION = {
+    "id": "autumn", "name": "Autumn", "starts_at": AT, "ends_at": None, "frozen_at": AT, "ranking": "combined",
+    "entry": {"max_parameters": 13_000_000_000, "per_developer": 3, "submitted_within": True},
+    "assignment": {"kind": "adaptive", "newest_until": 20, "weights": {"org-model_v1": 2}},
+}  # fmt: skip
+FLAG = {
+    "feedback_id": "fb_1", "submission_id": "x", "competition": "autumn", "rule": "burst", "evidence": "200 in a minute",
+    "at": AT, "lifted_at": None, "allowed_at": None, "allowed_by": None,
+}  # fmt: skip
+CHECK = {"competition": "autumn", "sha256": "beef", "recomputed_sha256": "beef", "is_same": True}
 READING = [
+    (["competitions", "list"], [COMPETITION]),
+    (["competitions", "show", "autumn"], COMPETITION),
+    (["competitions", "recompute", "autumn"], CHECK),
+    (["votes", "flags"], [FLAG]),
     (["experiments", "list"], [EXPERIMENT]),
     (["experiments", "show", "prompts"], EXPERIMENT),
     (["experiments", "results", "prompts"], {

@@ -66,8 +66,13 @@ def test_ranks_that_moved_are_marked_and_ctrl_c_ends_well(
     server: Any, capsys: Any, looks: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_a_terminal(monkeypatch)
-    server(board("a_v1", "b_v1"), board("b_v1", "c_v1", "a_v1"), board("b_v1", "c_v1", "a_v1"))
-    assert run(["leaderboard", "--watch", "--every", "2"]) == 0
+    script = server(
+        board("a_v1", "b_v1"), board("b_v1", "c_v1", "a_v1"), board("b_v1", "c_v1", "a_v1")
+    )
+    chosen = ["--competition", "autumn", "--sort", "ttft"]
+    assert run(["leaderboard", "--watch", "--every", "2", *chosen]) == 0
+    asked = [dict(request.url.params) for request in script.requests]
+    assert asked == [{"competition": "autumn", "sort": "ttft"}] * 3
     assert looks == [2, 2, 2]
     last = capsys.readouterr().out.rpartition("moved")[2].splitlines()
     shown = {name: line for line in last for name in ("a_v1", "b_v1", "c_v1") if name in line}

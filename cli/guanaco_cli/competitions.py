@@ -1,0 +1,191 @@
+"""`guanaco competitions` and `guanaco votes`"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from guanaco_cli import words
+from guanaco_cli.connection import connect
+from guanaco_cli.console import console
+from guanaco_cli.options import AsJson
+from guanaco_cli.request_files import RequestFile, read_request
+
+if TYPE_CHECKING:
+    from guanaco.competitions import AssignmentRule, Competition, EntryRule
+    from guanaco.leaderboard import VoteFlag
+
+app = typer.Typer(no_args_is_help=True)
+votes_app = typer.Typer(no_args_is_help=True)
+
+Id = Annotated[str, typer.Argument(metavar="ID", help="The competition's id.")]
+
+
+@app.command("list", epilog="Example: guanaco competitions list --json")
+def list_competitions(as_json: AsJson = False) -> None:
+    """Every competition and its window. Needs no key."""
+    with connect() as client:
+        competitions = client.competitions()
+    if as_json:
+        console.json(competitions)
+        return
+    console.table(
+        ("id", "name", "starts", "ends", "assignment", "ranking", "frozen"),
+        [
+            (
+                one.id,
+                one.name,
+                words.moment(one.starts_at),
+                words.moment(one.ends_at),
+                one.assignment.kind,
+                one.ranking,
+                words.moment(one.frozen_at),
+            )
+            for one in competitions
+        ],
+    )
+
+
+@app.command(epilog="Example: guanaco competitions show autumn")
+def show(competition_id: Id, as_json: AsJson = False) -> None:
+    """One competition with its rules. Needs no key."""
+    with connect() as client:
+        competition = client.competition(competition_id)
+    if as_json:
+        console.json(competition)
+        return
+    console.line(f"id          {competition.id}")
+    console.line(f"name        {competition.name}")
+    console.line(f"window      {_window(competition)}")
+    console.line(f"entry       {_entry(competition.entry)}")
+    console.line(f"assignment  {_assignment(competition.assignment)}")
+    console.line(f"ranking     {competition.ranking}")
+    if competition.frozen_at is not None:
+        console.line(f"frozen      {words.moment(competition.frozen_at)}")
+
+
+@app.command(epilog="Example: guanaco competitions put autumn autumn.yaml")
+def put(competition_id: Id, file: RequestFile, as_json: AsJson = False) -> None:
+    """Make a competition of a file (docs/routing.md), or change all its rules to the file's (admin)."""
+    from guanaco.competitions import CompetitionRequest
+
+    request = read_request(file, CompetitionRequest)
+    with connect() as client:
+        competition = client.put_competition(competition_id, request)
+    if as_json:
+        console.json(competition)
+    else:
+        console.say(f"{competition.id} runs {_window(competition)}, ranked by {request.ranking}.")
+
+
+@app.command(epilog="Example: guanaco competitions freeze autumn --yes")
+def freeze(
+    competition_id: Id,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """End a competition for good, and rank it (admin)."""
+    if not yes:
+        question = f"End {competition_id} and rank it for good? It cannot be undone."
+        typer.confirm(question, abort=True, err=True)
+    with connect() as client:
+        season = client.freeze(competition_id)
+    if as_json:
+        console.json(season)
+        return
+    console.line(season.sha256)
+    console.say(
+        f"{season.competition} was frozen at {words.moment(season.frozen_at)}; this is its ranking's SHA-256."
+    )
+
+
+@app.command(epilog="Example: guanaco competitions recompute autumn")
+def recompute(competition_id: Id, as_json: AsJson = False) -> None:
+    """Rank a frozen competition again; the exit status is 1 if another ranking comes out (admin)."""
+    with connect() as client:
+        check = client.recompute(competition_id)
+    if as_json:
+        console.json(check)
+    else:
+        console.line(f"recorded    {check.sha256}")
+        console.line(f"recomputed  {check.recomputed_sha256}")
+        console.line("the same" if check.is_same else "not the same")
+    if not check.is_same:
+        raise typer.Exit(1)
+
+
+@votes_app.command(epilog="Example: guanaco votes flags --competition autumn")
+def flags(
+    competition: Annotated[
+        str | None, typer.Option(metavar="ID", help="Of this competition only. [default: all]")
+    ] = None,
+    submission: Annotated[
+        str | None, typer.Option(metavar="ID", help="Of this submission only. [default: all]")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1_000, help="Flags at most.")] = 100,
+    as_json: AsJson = False,
+) -> None:
+    """Ratings that rules have left out of the scores, newest first (admin)."""
+    with connect() as client:
+        found = client.vote_flags(competition=competition, submission_id=submission, limit=limit)
+    if as_json:
+        console.json(found)
+        return
+    console.table(
+        ("when", "rating", "submission", "competition", "rule", "evidence", "state"),
+        [
+            (
+                words.moment(flag.at),
+                flag.feedback_id,
+                flag.submission_id,
+                flag.competition,
+                flag.rule,
+                flag.evidence,
+                _state(flag),
+            )
+            for flag in found
+        ],
+    )
+
+
+@votes_app.command(epilog="Example: guanaco votes allow fb_2a71c0de")
+def allow(
+    feedback_id: Annotated[str, typer.Argument(metavar="FEEDBACK_ID", help="The rating's id.")],
+    as_json: AsJson = False,
+) -> None:
+    """Let a rating count, whatever rule has left it out (admin)."""
+    with connect() as client:
+        allowed = client.allow_vote(feedback_id)
+    if as_json:
+        console.json(allowed)
+    else:
+        rules = ", ".join(flag.rule for flag in allowed)
+        console.say(f"{feedback_id} counts from now on; it was left out by: {rules}.")
+
+
+def _window(competition: Competition) -> str:
+    start = f"from {words.moment(competition.starts_at)}"
+    if competition.ends_at is None:
+        return f"{start} on"
+    return f"{start} until {words.moment(competition.ends_at)}"
+
+
+def _entry(rule: EntryRule) -> str:
+    limits = [f"at most {words.count(rule.max_parameters)} weights"] if rule.max_parameters else []
+    limits += [f"a developer's newest {rule.per_developer}"] if rule.per_developer else []
+    limits += ["submitted within the window"] if rule.submitted_within else []
+    return ", ".join(limits) or "every submission"
+
+
+def _assignment(rule: AssignmentRule) -> str:
+    changed = rule.model_dump(exclude_defaults=True, exclude={"kind", "weights"})
+    parts = [f"{name} {value}" for name, value in changed.items()]
+    parts += [f"{name} weighs {weight:g}" for name, weight in rule.weights.items()]
+    return ", ".join([rule.kind, *parts])
+
+
+def _state(flag: VoteFlag) -> str:
+    if flag.allowed_at is not None:
+        return f"allowed by {flag.allowed_by}"
+    return "left out" if flag.lifted_at is None else "lifted"
