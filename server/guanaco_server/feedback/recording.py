@@ -10,7 +10,6 @@ answered when its transaction has committed.
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -27,19 +26,18 @@ from guanaco_server.chat.conversations import ConversationService
 from guanaco_server.chat.records import RateableConversation
 from guanaco_server.clock import Clock
 from guanaco_server.database.database import Database
+from guanaco_server.database.group_commit import GroupCommit
 from guanaco_server.feedback import queries
 
 RATINGS_PER_MINUTE = 30  # of one user: nobody reads faster
-GROUP = 200  # ratings in one transaction: some 20 ms
 MINUTE = timedelta(minutes=1)
 
 
-@dataclass
-class Waiting:
+@dataclass(frozen=True)
+class Rating:
     account: Account
     conversation_id: str
     request: FeedbackRequest
-    done: asyncio.Future[str]
     id: str = field(default_factory=lambda: f"fb_{uuid.uuid4().hex}")
 
 
@@ -55,46 +53,25 @@ class RatingRecorder:
         self._clock = clock
         self._conversations = conversations
         self._limit = ratings_per_minute
-        self._waiting: list[Waiting] = []
-        self._writing: asyncio.Task[None] | None = None
+        self._ratings: GroupCommit[Rating, str] = GroupCommit(self._write)
 
     async def record(self, account: Account, conversation_id: str, request: FeedbackRequest) -> str:
-        """The rating's id, once it is committed. A caller that goes away does not take it back."""
-        done: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._waiting.append(Waiting(account, conversation_id, request, done))
-        if self._writing is None:
-            self._writing = asyncio.create_task(self._write_all(), name="ratings")
-        return await done
+        """The rating's id, once it is committed."""
+        return await self._ratings.submit(Rating(account, conversation_id, request))
 
-    async def _write_all(self) -> None:
-        try:
-            while self._waiting:
-                group, self._waiting = self._waiting[:GROUP], self._waiting[GROUP:]
-                await self._write(group)
-        finally:
-            self._writing = None
-
-    async def _write(self, group: Sequence[Waiting]) -> None:
+    async def _write(self, group: Sequence[Rating]) -> list[str | Exception]:
         """What one rating does to the transaction it alone hears of: the others are written without it."""
         try:
             async with self._database.write() as session:
-                outcomes = await self._insert(session, group)
+                refused = await self._insert(session, group)
         except Exception as error:  # noqa: BLE001 - it is the caller's to handle
-            if len(group) > 1:
-                for one in group:
-                    await self._write([one])
-                return
-            outcomes = [error]
-        for one, outcome in zip(group, outcomes, strict=True):
-            if one.done.done():
-                continue
-            if outcome is None:
-                one.done.set_result(one.id)
-            else:
-                one.done.set_exception(outcome)
+            if len(group) == 1:
+                return [error]
+            return [(await self._write([one]))[0] for one in group]
+        return [refusal or one.id for one, refusal in zip(group, refused, strict=True)]
 
     async def _insert(
-        self, session: AsyncSession, group: Sequence[Waiting]
+        self, session: AsyncSession, group: Sequence[Rating]
     ) -> list[Exception | None]:
         """What is to be raised for each of them, if anything."""
         there = await self._conversations.rateable(session, {one.conversation_id for one in group})
@@ -115,7 +92,7 @@ class RatingRecorder:
 
     def _refusal(
         self,
-        one: Waiting,
+        one: Rating,
         conversation: RateableConversation | None,
         times: dict[str, list[datetime]],
         now: datetime,
@@ -134,7 +111,7 @@ def _is_own(account: Account, conversation: RateableConversation) -> bool:
     return account.role is Role.ADMIN or account.id == conversation.account_id
 
 
-def _row(one: Waiting, conversation: RateableConversation, now: datetime) -> dict[str, Any]:
+def _row(one: Rating, conversation: RateableConversation, now: datetime) -> dict[str, Any]:
     return {
         "id": one.id,
         "conversation_id": conversation.id,
