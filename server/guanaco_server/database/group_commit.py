@@ -36,7 +36,12 @@ class GroupCommit(Generic[Item, Result]):
         self._waiting.append((item, done))
         if self._writer is None:
             self._writer = asyncio.create_task(self._run())
-        return await done
+        try:
+            return await done
+        except asyncio.CancelledError:
+            if done.done() and not done.cancelled() and done.exception() is None:
+                self._orphaned(done.result())  # it came in the very moment of leaving
+            raise
 
     async def drain(self) -> None:
         """Until nothing waits any more."""
@@ -64,5 +69,9 @@ class GroupCommit(Generic[Item, Result]):
                     done.set_exception(result)
             elif not done.done():
                 done.set_result(result)
-            elif self._on_orphan is not None:
-                self._on_orphan(result)
+            else:
+                self._orphaned(result)
+
+    def _orphaned(self, result: Result) -> None:
+        if self._on_orphan is not None:
+            self._on_orphan(result)
