@@ -37,7 +37,7 @@ HARMLESS = (
     re.compile(r"\d{4}-\d{4}"),  # a range
 )
 SINGLE_DIGITS = re.compile(r"\d(?:[ ./*()_-]{1,3}\d)+")
-MONEY_BEFORE = re.compile(r"[$€£¥₹]\s?$")
+MONEY_BEFORE = re.compile(r"[$€£¥₹][ \u00a0]?\Z")
 CALL_BEFORE = re.compile(
     r"\b(?:call|phone|tel|telephone|mobile|cell|text|number|whats ?app|ring|sms|fax)\b[^\d\n]{0,16}$",
     re.IGNORECASE,
