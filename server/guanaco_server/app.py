@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from guanaco import __version__
 from guanaco.accounts import Role
@@ -35,6 +38,8 @@ from guanaco_server.submissions import api as submissions_api
 from guanaco_server.submissions import recipe_api
 from guanaco_server.web.mounting import include_web
 
+LOOPBACK = "127.0.0.1,::1"  # whose word for a client's address is taken, as uvicorn has it
+
 
 def create_app(platform: Platform) -> FastAPI:
     @asynccontextmanager
@@ -42,7 +47,7 @@ def create_app(platform: Platform) -> FastAPI:
         async with platform.running():
             yield
 
-    app = FastAPI(
+    app = GatewayedApp(
         title="Guanaco",
         version=__version__,
         summary="Submit chat models, read what people think of them.",
@@ -50,10 +55,13 @@ def create_app(platform: Platform) -> FastAPI:
         docs_url=None,  # web/pages/reference.py: FastAPI's own asks another host for its scripts
         redoc_url=None,
     )
-    install_gateway(app, platform)
+    install_gateway(app, platform, platform.settings.max_body_bytes)
     app.add_middleware(BodyLimit, limit_bytes=platform.settings.max_body_bytes)
     http_errors.install(app)
     app.add_middleware(Observed, metrics=platform.metrics)
+    app.add_middleware(
+        ProxyHeadersMiddleware, trusted_hosts=os.environ.get("FORWARDED_ALLOW_IPS", LOOPBACK)
+    )
     if platform.settings.role == "worker":
         include_operations(app, platform)
     else:
@@ -61,17 +69,31 @@ def create_app(platform: Platform) -> FastAPI:
     return app
 
 
-def install_gateway(app: FastAPI, platform: Platform) -> None:
+class GatewayedApp(FastAPI):
+    """The framework, and a gateway in front of it and of its middlewares."""
+
+    gateway: ASGIApp | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await (self.gateway or super().__call__)(scope, receive, send)
+
+    async def framework(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await super().__call__(scope, receive, send)
+
+
+def install_gateway(app: GatewayedApp, platform: Platform, limit_bytes: int) -> None:
     """What answers with a reply, in front of the framework, and in its OpenAPI document all the same."""
     routes = (
         *reply_routes(platform.replies, platform.previews),
         *openai_api.completion_routes(platform.openai),
     )
-    app.add_middleware(
-        ChatGateway,
-        routes=routes,
-        auth=Auth(platform.accounts),
-        heartbeat_s=platform.settings.heartbeat_s,
+    app.gateway = ChatGateway(
+        app.framework,
+        routes,
+        Auth(platform.accounts),
+        platform.metrics,
+        limit_bytes,
+        platform.settings.heartbeat_s,
     )
     write = app.openapi
 

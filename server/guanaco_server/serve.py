@@ -91,6 +91,7 @@ class _Server(uvicorn.Server):
                 http="httptools",
                 timeout_graceful_shutdown=_patience_s(settings),
                 server_header=False,
+                proxy_headers=False,  # app.py does that, behind the gateway
                 backlog=BACKLOG,
             )
         )

@@ -18,7 +18,6 @@ from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.artifacts.verification import ArtifactVerifier
 from guanaco_server.chat.best_of import BestOf
 from guanaco_server.chat.generation import Deadlines, ReplyGenerator
-from guanaco_server.chat.measured import MeasuredReplyGenerator
 from guanaco_server.chat.reward_models import RewardModels
 from guanaco_server.chat.turn_log import TurnLog, TurnStatements
 from guanaco_server.chat.turns_postgresql import PostgresqlTurns
@@ -72,7 +71,7 @@ def reply_generator(
     metrics: Metrics,
 ) -> ReplyGenerator:
     report_fault = deployments.report_fault
-    return MeasuredReplyGenerator(
+    return ReplyGenerator(
         model_server,
         prompts,
         ReplicaChooser(settings.replica_max_streams),

@@ -6,7 +6,7 @@ import msgspec
 
 from guanaco.chat import Reply
 from guanaco.errors import GuanacoError
-from guanaco_server.chat.generation import Pieces
+from guanaco_server.chat.sample import Pieces
 from guanaco_server.chat.streaming import Encoder
 from guanaco_server.http_errors import answer
 from guanaco_server.sse import encode_event

@@ -1,11 +1,14 @@
-"""The chat gateway: every route that answers with a reply, in front of the framework. Everything else is passed on."""
+"""The chat gateway: every route that answers with a reply, in front of the framework. Everything else is passed on.
+
+What the framework's middlewares do for other requests, it does itself: a layer around each token costs more than the token.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -13,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from guanaco.accounts import Role
 from guanaco.chat import MessageRequest, PreviewRequest, RegenerateRequest
-from guanaco.errors import GuanacoError, InvalidInput
+from guanaco.errors import GuanacoError, InvalidInput, PayloadTooLarge
 from guanaco_server.accounts.auth import Auth, key_in
 from guanaco_server.accounts.service import Account
 from guanaco_server.chat.events import ENCODER
@@ -21,9 +24,12 @@ from guanaco_server.chat.previews import PreviewService
 from guanaco_server.chat.replies import ReplyEvents, ReplyService
 from guanaco_server.chat.streaming import Encoder, ReplyResponse
 from guanaco_server.http_errors import answer, as_guanaco_error, describe_problems
+from guanaco_server.observability.metrics import Metrics
+from guanaco_server.observability.scope import request_id, scope
 
 BODY_TIMEOUT_S = 30.0  # for a client that sends its request a byte at a time
 
+Enter = Callable[[str], Awaitable[Account]]
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -62,66 +68,104 @@ def reply_routes(replies: ReplyService, previews: PreviewService) -> tuple[Reply
 
 
 class ChatGateway:
-    """``heartbeat_s`` is the longest silence of a stream."""
+    """In front of ``app`` and of all that wraps it: measures, limits and authenticates by itself. ``heartbeat_s`` is the longest silence of a stream."""
 
     def __init__(
-        self, app: ASGIApp, routes: Sequence[ReplyRoute], auth: Auth, heartbeat_s: float
+        self,
+        app: ASGIApp,
+        routes: Sequence[ReplyRoute],
+        auth: Auth,
+        metrics: Metrics,
+        limit_bytes: int,
+        heartbeat_s: float,
     ) -> None:
         self._app = app
-        self._routes = {
-            route.pattern: (route, auth.entrance(*route.roles), SimpleNamespace(path=route.path))
-            for route in routes
+        self._routes: dict[tuple[str, str], tuple[ReplyRoute, Enter]] = {
+            route.pattern: (route, auth.entrance(*route.roles)) for route in routes
         }
+        self._metrics = metrics
+        self._limit_bytes = limit_bytes
         self._heartbeat_s = heartbeat_s
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        found, name = self._find(scope["path"]) if scope["type"] == "http" else (None, "")
-        if found is None or scope["method"] != "POST":
-            await self._app(scope, receive, send)
+    async def __call__(self, asgi: Scope, receive: Receive, send: Send) -> None:
+        found, name = self._find(asgi["path"]) if asgi["type"] == "http" else (None, "")
+        if found is None or asgi["method"] != "POST":
+            await self._app(asgi, receive, send)
             return
-        route, enter, scope["route"] = found
-        encoder = route.encoder
-        try:
-            account = await enter(key_in(header(scope, b"authorization")))
-            request = parse_body(route.model, await read_body(receive))
-        except Exception as fault:  # noqa: BLE001 - every fault has an answer
-            error = as_guanaco_error(route.path, fault)
-            await route.problem(error)(scope, receive, send)
-            return
-        response = ReplyResponse(scope, receive, send, encoder(request), self._heartbeat_s)
-        respond = response.stream if getattr(request, "stream", False) else response.whole
-        await respond(route.events(account, name, request))
+        started = time.perf_counter()
+        headers = Headers(asgi["headers"])
+        given = request_id(headers.find(b"x-request-id"))
+        response = ReplyResponse(asgi, receive, send, given, self._heartbeat_s)
+        with scope(request_id=given):
+            try:
+                await self._answer(*found, name, headers, receive, response)
+            finally:
+                seconds = time.perf_counter() - started
+                self._metrics.note_http("POST", found[0].path, response.status, seconds)
 
-    def _find(self, path: str) -> tuple[Any, str]:
-        """The route of a path, and the id in it."""
-        if found := self._routes.get((path, "")):
-            return found, ""
+    async def _answer(
+        self,
+        route: ReplyRoute,
+        enter: Enter,
+        name: str,
+        headers: Headers,
+        receive: Receive,
+        response: ReplyResponse,
+    ) -> None:
+        try:
+            length = headers.find(b"content-length") or "0"
+            if not length.isdigit() or int(length) > self._limit_bytes:
+                raise PayloadTooLarge(self._limit_bytes)
+            account = await enter(key_in(headers.find(b"authorization")))
+            body = await read_body(receive, self._limit_bytes)
+            request = parse_body(route.model, body)
+        except Exception as fault:  # noqa: BLE001 - every fault has an answer
+            await response.refuse(route.problem(as_guanaco_error(route.path, fault)))
+            return
+        respond = response.stream if getattr(request, "stream", False) else response.whole
+        await respond(route.events(account, name, request), route.encoder(request))
+
+    def _find(self, path: str) -> tuple[tuple[ReplyRoute, Enter] | None, str]:
+        """The route of a path with its entrance, and the id in it."""
         head, _, action = path.rpartition("/")
         noun, slash, name = head.rpartition("/")
-        return (self._routes.get((noun + slash, action)) if name else None), name
+        if name and (found := self._routes.get((noun + slash, action))):
+            return found, name
+        return self._routes.get((path, "")), ""
 
 
-def header(scope: Scope, name: bytes) -> str:
-    for key, value in scope["headers"]:
-        if key == name:
-            return str(value.decode("latin-1"))
-    return ""
+class Headers:
+    """A request's, of which few are asked for."""
+
+    __slots__ = ("_headers",)
+
+    def __init__(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        self._headers = headers
+
+    def find(self, name: bytes) -> str:
+        for key, value in self._headers:
+            if key == name:
+                return str(value.decode("latin-1"))
+        return ""
 
 
-async def read_body(receive: Receive) -> bytes:
-    """The whole request body; InvalidInput when it does not come. Its size is limited further out."""
+async def read_body(receive: Receive, limit_bytes: int) -> bytes:
+    """The whole request body; InvalidInput when it does not come, PayloadTooLarge when it does not end."""
     message = await receive()
     body: bytes = message.get("body", b"")
     if message.get("more_body"):
-        pieces = [body]
+        pieces, size = [body], len(body)
         try:
             async with asyncio.timeout(BODY_TIMEOUT_S):
-                while message.get("more_body"):
+                while message.get("more_body") and size <= limit_bytes:
                     message = await receive()
                     pieces.append(message.get("body", b""))
+                    size += len(pieces[-1])
         except TimeoutError:
             raise InvalidInput("The request's body did not come.") from None
         body = b"".join(pieces)
+    if len(body) > limit_bytes:
+        raise PayloadTooLarge(limit_bytes)
     return body
 
 

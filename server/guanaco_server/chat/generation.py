@@ -20,7 +20,9 @@ from dataclasses import dataclass
 from guanaco.chat import Bot, Timings, Turn, Usage
 from guanaco.errors import ModelTimedOut, ModelUnavailable
 from guanaco_server.chat.best_of import BestOf, Scene
+from guanaco_server.chat.sample import Pieces, Sample
 from guanaco_server.deployments.model_server import Chunk, Generation, ModelServer, ModelServerFault
+from guanaco_server.observability.metrics import Metrics
 from guanaco_server.prompts.service import PromptService
 from guanaco_server.routing.policy import LiveSubmission
 from guanaco_server.routing.replicas import Replica, ReplicaChooser
@@ -30,8 +32,6 @@ SAMPLES = 2
 POLL_S = 0.05  # between two looks for a replica, when none is left
 
 logger = logging.getLogger(__name__)
-
-Pieces = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,9 @@ class Generated:
     reward_score: float | None = None
 
 
+GeneratedPieces = AsyncGenerator[Pieces | Generated, None]
+
+
 class ReplyGenerator:
     def __init__(
         self,
@@ -64,6 +67,7 @@ class ReplyGenerator:
         deadlines: Deadlines,
         endpoints: Callable[[str], Sequence[str]],
         report_fault: Callable[[str], None],
+        metrics: Metrics,
         best_of: BestOf | None = None,
     ) -> None:
         """``endpoints`` are those of a submission's replicas that are ready now."""
@@ -73,18 +77,16 @@ class ReplyGenerator:
         self._deadlines = deadlines
         self._endpoints = endpoints
         self._report_fault = report_fault
+        self._metrics = metrics
         self._best_of = best_of
 
     async def generate(
         self, live: LiveSubmission, bot: Bot, user_name: str, turns: Sequence[Turn], key: str
-    ) -> AsyncGenerator[Pieces | Generated, None]:
+    ) -> GeneratedPieces:
         """The reply's text, what comes together together, then the whole. Closing it cancels the generation upstream. Replies of one ``key`` prefer one replica."""
         prompt = await self.prompt(live, bot, user_name, turns)
         generation = Generation(live.serving.id, prompt, live.serving.params)
-        scene = Scene(bot, user_name, turns, prompt)
-        async with aclosing(self.complete(live, generation, key, scene)) as pieces:
-            async for piece in pieces:
-                yield piece
+        return self.complete(live, generation, key, Scene(bot, user_name, turns, prompt))
 
     async def prompt(
         self, live: LiveSubmission, bot: Bot, user_name: str, turns: Sequence[Turn]
@@ -100,35 +102,34 @@ class ReplyGenerator:
 
     async def complete(
         self, live: LiveSubmission, generation: Generation, key: str, scene: Scene | None = None
-    ) -> AsyncGenerator[Pieces | Generated, None]:
-        """The same for a prompt that is ready; with a ``scene``, the best of several candidates."""
-        started = time.perf_counter()
-        first: float | None = None
-        for is_last in (False,) * (SAMPLES - 1) + (True,):
-            sample = _Sample()
-            async with aclosing(self._chunks(live, generation, key, scene, started)) as chunks:
-                async for chunk in chunks:
-                    texts = sample.take(chunk)
-                    if texts:
-                        first = first or time.perf_counter()
-                        yield texts
-            content = sample.content
-            if not content and is_last:
-                content = SILENCE
-                yield (SILENCE,)
-            if content:
-                break
-        now = time.perf_counter()
-        yield Generated(
-            prompt=generation.prompt,
-            content=content,
-            finish_reason=sample.finish_reason,
-            usage=sample.usage,
-            reward_score=sample.reward_score,
-            timings=Timings(
-                ttft_ms=((first or now) - started) * 1000, total_ms=(now - started) * 1000
-            ),
-        )
+    ) -> GeneratedPieces:
+        """The same for a prompt that is ready; with a ``scene``, the best of several candidates. It is counted however it ends."""
+        with self._metrics.reply() as measured:
+            for is_last in (False,) * (SAMPLES - 1) + (True,):
+                sample = Sample()
+                chunks = self._chunks(live, generation, key, scene, measured.started)
+                async with aclosing(chunks):
+                    async for chunk in chunks:
+                        if texts := sample.take(chunk):
+                            measured.note_text()
+                            yield texts
+                content = sample.content
+                if not content and is_last:
+                    content = SILENCE
+                    yield (SILENCE,)
+                if content:
+                    break
+            ttft_s, total_s = measured.note_end(sample.prompt_tokens, sample.completion_tokens)
+            yield Generated(
+                prompt=generation.prompt,
+                content=content,
+                finish_reason=sample.finish_reason,
+                usage=Usage(
+                    prompt_tokens=sample.prompt_tokens, completion_tokens=sample.completion_tokens
+                ),
+                reward_score=sample.reward_score,
+                timings=Timings(ttft_ms=ttft_s * 1000, total_ms=total_s * 1000),
+            )
 
     async def _chunks(
         self,
@@ -138,8 +139,9 @@ class ReplyGenerator:
         scene: Scene | None,
         started: float,
     ) -> AsyncGenerator[Chunk, None]:
-        """From the conversation's replica; a reply that has not begun is asked of the next one."""
+        """From the conversation's replica, within the deadlines; a reply that has not begun is asked of the next one."""
         endpoints: Sequence[str] = live.endpoints
+        began = asyncio.get_running_loop().time() - (time.perf_counter() - started)
         tried: set[str] = set()
         while True:
             endpoint = self._replicas.choose(key, endpoints, tried)
@@ -148,14 +150,17 @@ class ReplyGenerator:
                 tried.clear()
                 continue
             tried.add(endpoint)
-            has_begun = False
+            limit_s, has_begun = self._deadlines.first_token_s, False
             with self._replicas.use(endpoint) as replica:
                 try:
-                    asked = self._ask(endpoint, generation, live, scene, started)
-                    async with aclosing(self._stream(asked, generation, started)) as chunks:
+                    async with (
+                        asyncio.timeout_at(began + limit_s) as deadline,
+                        aclosing(self._ask(endpoint, generation, live, scene, started)) as chunks,
+                    ):
                         async for chunk in chunks:
                             if not has_begun:
-                                has_begun = True
+                                limit_s, has_begun = self._deadlines.reply_s, True
+                                deadline.reschedule(began + limit_s)
                                 waited_s = time.perf_counter() - started
                                 self._replicas.note_first_token(replica, waited_s, endpoints)
                             yield chunk
@@ -164,9 +169,9 @@ class ReplyGenerator:
                     self._note_fault(generation.model, replica, str(fault))
                     if has_begun:
                         raise ModelUnavailable(generation.model) from None
-                except ModelTimedOut:
+                except TimeoutError:
                     self._note_fault(generation.model, replica, "it was too slow")
-                    raise
+                    raise ModelTimedOut(generation.model, limit_s) from None
 
     async def _another(
         self, submission_id: str, failed: Sequence[str], started: float
@@ -192,25 +197,6 @@ class ReplyGenerator:
         until = started + self._deadlines.first_token_s
         return self._best_of.generate(endpoint, generation, live.serving, scene, until)
 
-    async def _stream(
-        self, asked: AsyncGenerator[Chunk, None], generation: Generation, started: float
-    ) -> AsyncGenerator[Chunk, None]:
-        loop = asyncio.get_running_loop()
-        began = loop.time() - (time.perf_counter() - started)
-        limit_s = self._deadlines.first_token_s
-        try:
-            async with (
-                asyncio.timeout_at(began + limit_s) as deadline,
-                aclosing(asked) as chunks,
-            ):
-                async for chunk in chunks:
-                    if limit_s != self._deadlines.reply_s:
-                        limit_s = self._deadlines.reply_s
-                        deadline.reschedule(began + limit_s)
-                    yield chunk
-        except TimeoutError:
-            raise ModelTimedOut(generation.model, limit_s) from None
-
     def _note_fault(self, submission_id: str, replica: Replica, what: str) -> None:
         self._replicas.note_fault(replica)
         logger.warning(
@@ -220,40 +206,3 @@ class ReplyGenerator:
             extra={"submission_id": submission_id},
         )
         self._report_fault(submission_id)
-
-
-class _Sample:
-    """Collects one sample's chunks."""
-
-    def __init__(self) -> None:
-        self.finish_reason = "stop"
-        self.usage = Usage(prompt_tokens=0, completion_tokens=0)
-        self._texts: list[str] = []
-        self.reward_score: float | None = None
-        self._held = ""
-
-    @property
-    def content(self) -> str:
-        return "".join(self._texts)
-
-    def take(self, chunk: Chunk) -> Pieces:
-        """The texts that may be sent now."""
-        if chunk.finish_reason is not None:
-            self.finish_reason = chunk.finish_reason
-            self.reward_score = chunk.reward_score
-            self.usage = Usage(
-                prompt_tokens=chunk.prompt_tokens, completion_tokens=chunk.completion_tokens
-            )
-        sendable: list[str] = []
-        for text in chunk.texts:
-            if "\x00" in text:
-                text = text.replace("\x00", "")  # which PostgreSQL does not store
-            text = self._held + text
-            if not self._texts and not sendable:
-                text = text.lstrip()
-            kept = text.rstrip()
-            self._held = text[len(kept) :]
-            if kept:
-                sendable.append(kept)
-        self._texts += sendable
-        return tuple(sendable)

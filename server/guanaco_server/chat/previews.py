@@ -36,7 +36,9 @@ class PreviewService:
     async def _reply(self, submission_id: str, request: PreviewRequest) -> ReplyEvents:
         live = await self._routing.target(submission_id)
         key = f"{request.bot.name} {request.turns[:1]}"  # the same talk, turn by turn
-        pieces = self._generator.generate(live, request.bot, request.user_name, request.turns, key)
+        pieces = await self._generator.generate(
+            live, request.bot, request.user_name, request.turns, key
+        )
         async with aclosing(pieces):
             async for piece in pieces:
                 if isinstance(piece, Generated):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import uuid
+import secrets
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -28,8 +28,9 @@ from guanaco.errors import (
 )
 from guanaco_server.accounts.service import Account
 from guanaco_server.chat import queries
-from guanaco_server.chat.generation import Generated, Pieces, ReplyGenerator
+from guanaco_server.chat.generation import Generated, ReplyGenerator
 from guanaco_server.chat.history import History, HistoryCache
+from guanaco_server.chat.sample import Pieces
 from guanaco_server.chat.turn_log import EndedTurn, Lease, NewMessage, NewReply, TurnLog
 from guanaco_server.clock import Clock
 from guanaco_server.database.database import Database
@@ -119,7 +120,7 @@ class ReplyService:
         if last is not None and last.sender is Sender.USER and last.content == content:
             return None
         history.asked(content)
-        return NewMessage(f"msg_{uuid.uuid4().hex}", content, self._clock.now())
+        return NewMessage(f"msg_{secrets.token_hex(16)}", content, self._clock.now())
 
     async def _own_history(self, account: Account, conversation_id: str) -> History:
         """From memory the first time it is asked for, from the database the second."""
@@ -155,7 +156,7 @@ class ReplyService:
         try:
             live = await self._target(history)
             turns = history.turns[: len(history.turns) - len(history.tail)]
-            pieces = self._generator.generate(
+            pieces = await self._generator.generate(
                 live, history.bot, history.user_name, turns, history.conversation_id
             )
             async with aclosing(pieces):
@@ -180,7 +181,7 @@ class ReplyService:
     async def _record(self, turn: ClaimedTurn, generated: Generated) -> Reply:
         history = turn.history
         reply = NewReply(
-            f"msg_{uuid.uuid4().hex}",
+            f"msg_{secrets.token_hex(16)}",
             generated.content,
             self._clock.now(),
             generated.finish_reason,

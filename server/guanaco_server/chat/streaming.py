@@ -15,19 +15,21 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from guanaco.chat import Reply
 from guanaco.errors import GuanacoError
-from guanaco_server.chat.generation import Pieces
+from guanaco_server.chat.sample import Pieces
 from guanaco_server.http_errors import as_guanaco_error
+from guanaco_server.observability.http import ABANDONED, HEADER, labelled
 from guanaco_server.sse import HEARTBEAT
 
-SSE_HEADERS = [
+SSE_HEADERS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
-]
+)
+WATCH_AFTER_S = 0.05  # whether the client has left: a reply that is over sooner need not know
 
 Events = AsyncGenerator[Pieces | Reply, None]
 
@@ -44,28 +46,37 @@ class Encoder:
 
 
 class ReplyResponse:
-    """One response. ``heartbeat_s`` is the longest silence of a stream."""
+    """One response, whose header carries ``request_id``. ``heartbeat_s`` is the longest silence of a stream. ``status`` is what was sent."""
 
     def __init__(
-        self, scope: Scope, receive: Receive, send: Send, encoder: Encoder, heartbeat_s: float
+        self, scope: Scope, receive: Receive, send: Send, request_id: str, heartbeat_s: float
     ) -> None:
+        self.status = ABANDONED
         self._scope = scope
         self._receive = receive
         self._send = send
-        self._encoder = encoder
+        self._id_header = (HEADER.encode(), request_id.encode())
+        self._request_id = request_id
         self._heartbeat_s = heartbeat_s
-        self._is_stream = self._has_begun = self._is_sending = False
+        self._is_stream = self._is_sending = False
         self._sent_at = time.monotonic()
 
-    async def stream(self, events: Coroutine[Any, Any, Events]) -> None:
+    async def stream(self, events: Coroutine[Any, Any, Events], encoder: Encoder) -> None:
         self._is_stream = True
-        await self._while_connected(self._stream(events))
+        await self._while_connected(self._stream(events, encoder))
 
-    async def whole(self, events: Coroutine[Any, Any, Events]) -> None:
-        await self._while_connected(self._whole(events))
+    async def whole(self, events: Coroutine[Any, Any, Events], encoder: Encoder) -> None:
+        await self._while_connected(self._whole(events, encoder))
 
-    async def _stream(self, events: Coroutine[Any, Any, Events]) -> None:
-        encoder = self._encoder
+    async def refuse(self, problem: ASGIApp) -> None:
+        """With an answer that a framework has made."""
+
+        def note(status: int) -> None:
+            self.status = status
+
+        await problem(self._scope, self._receive, labelled(self._send, self._request_id, note))
+
+    async def _stream(self, events: Coroutine[Any, Any, Events], encoder: Encoder) -> None:
         try:
             async with aclosing(await events) as pieces:
                 async for piece in pieces:
@@ -75,44 +86,45 @@ class ReplyResponse:
                     await self._write(encoder.pieces(piece))
         except Exception as fault:  # noqa: BLE001 - every fault has an answer
             error = as_guanaco_error("a streamed reply", fault)
-            if self._has_begun:
-                await self._write(encoder.error(error), is_last=True)
+            if self.status == ABANDONED:
+                await self.refuse(encoder.problem(error))
             else:
-                await self._encoder.problem(error)(self._scope, self._receive, self._send)
+                await self._write(encoder.error(error), is_last=True)
 
-    async def _whole(self, events: Coroutine[Any, Any, Events]) -> None:
+    async def _whole(self, events: Coroutine[Any, Any, Events], encoder: Encoder) -> None:
         try:
             async with aclosing(await events) as pieces:
                 async for piece in pieces:
                     if isinstance(piece, Reply):
-                        await self._json(self._encoder.whole(piece))
+                        await self._json(encoder.whole(piece))
         except Exception as fault:  # noqa: BLE001 - every fault has an answer
-            error = as_guanaco_error("a reply", fault)
-            await self._encoder.problem(error)(self._scope, self._receive, self._send)
+            await self.refuse(encoder.problem(as_guanaco_error("a reply", fault)))
 
     async def _write(self, data: bytes, is_last: bool = False) -> None:
         self._is_sending = True
-        if not self._has_begun:
-            self._has_begun = True
-            await self._send({"type": "http.response.start", "status": 200, "headers": SSE_HEADERS})
+        if self.status == ABANDONED:
+            await self._begin(*SSE_HEADERS)
         await self._send({"type": "http.response.body", "body": data, "more_body": not is_last})
         self._is_sending = False
         self._sent_at = time.monotonic()
 
     async def _json(self, body: bytes) -> None:
-        headers = [
+        await self._begin(
             (b"content-type", b"application/json"),
             (b"content-length", str(len(body)).encode()),
-        ]
-        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+        )
         await self._send({"type": "http.response.body", "body": body})
+
+    async def _begin(self, *headers: tuple[bytes, bytes]) -> None:
+        self.status = 200
+        start = {"type": "http.response.start", "status": 200}
+        await self._send({**start, "headers": [*headers, self._id_header]})
 
     async def _while_connected(self, work: Coroutine[Any, Any, None]) -> None:
         """Until it is done, or the client has left: then the work is cancelled."""
         task = asyncio.current_task()
         assert task is not None
         watch = _Watch(self._receive, task, self._beat, self._heartbeat_s)
-        watcher = asyncio.create_task(watch.run())
         try:
             await work
         except asyncio.CancelledError:
@@ -120,7 +132,7 @@ class ReplyResponse:
                 raise
             task.uncancel()
         finally:
-            watcher.cancel()
+            watch.end()
 
     async def _beat(self) -> None:
         is_quiet = time.monotonic() - self._sent_at >= self._heartbeat_s * 0.9
@@ -130,7 +142,7 @@ class ReplyResponse:
 
 
 class _Watch:
-    """Listens for the client's leaving, and beats while it does not."""
+    """Cancels a task once its client has left, and beats for it meanwhile. Begins by itself, ``end`` ends it."""
 
     def __init__(
         self,
@@ -139,21 +151,35 @@ class _Watch:
         beat: Callable[[], Coroutine[Any, Any, None]],
         heartbeat_s: float,
     ) -> None:
+        self.has_left = False
         self._receive = receive
         self._task = task
         self._beat = beat
         self._heartbeat_s = heartbeat_s
-        self.has_left = False
+        self._loop = asyncio.get_running_loop()
+        self._running: set[asyncio.Task[None]] = set()
+        self._timer = self._loop.call_later(WATCH_AFTER_S, self._begin)
 
-    async def run(self) -> None:
-        while True:
-            message: Message | None = None
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._heartbeat_s):
-                    message = await self._receive()
-            if message is None:
-                await self._beat()
-            elif message["type"] == "http.disconnect":
-                self.has_left = True
-                self._task.cancel()
-                return
+    def end(self) -> None:
+        self._timer.cancel()
+        for task in self._running:
+            task.cancel()
+
+    def _begin(self) -> None:
+        self._start(self._wait_for_leaving())
+        self._timer = self._loop.call_later(self._heartbeat_s, self._begin_beat)
+
+    def _begin_beat(self) -> None:
+        self._start(self._beat())
+        self._timer = self._loop.call_later(self._heartbeat_s, self._begin_beat)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    async def _wait_for_leaving(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self.has_left = True
+        self._task.cancel()

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import time
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -156,7 +156,7 @@ class TurnLog:
 
     async def _claim(self, conversation_ids: Sequence[str]) -> list[Lease | Exception | None]:
         """A conversation may be asked for twice in one batch: the first has it."""
-        token = uuid.uuid4().hex
+        token = secrets.token_hex(16)
         now = self._clock.now()
         counts = await self._statements.claim(
             sorted(set(conversation_ids)), token, now, now + timedelta(seconds=LEASE_S)

@@ -214,15 +214,17 @@ class _StaleConnectionError(UpstreamError):
 
 
 class _Connection(asyncio.Protocol):
-    __slots__ = ("_answer", "_has_answered", "_is_paused", "_is_used", "_parser", "_transport", "_upstream", "origin")  # fmt: skip
+    __slots__ = ("_answer", "_body", "_has_answered", "_is_complete", "_is_paused", "_is_used", "_parser", "_transport", "_upstream", "on_body", "origin")  # fmt: skip
 
     def __init__(self, upstream: Upstream, origin: Origin) -> None:
         self.origin = origin
         self._upstream = upstream
         self._transport: Any = None
+        self._body: list[bytes] = []
+        self.on_body = self._body.append  # called for every token: no line of Python
         self._parser = httptools.HttpResponseParser(self)
         self._answer: Answer | None = None
-        self._is_used = self._has_answered = self._is_paused = False
+        self._is_used = self._has_answered = self._is_paused = self._is_complete = False
 
     @property
     def is_open(self) -> bool:
@@ -260,6 +262,11 @@ class _Connection(asyncio.Protocol):
         except httptools.HttpParserError:
             self._fail(UpstreamError("it does not speak HTTP"))
             self._transport.abort()
+            return
+        if self._body:
+            self._pass_on()
+        if self._is_complete:
+            self._complete()
 
     def connection_lost(self, error: Exception | None) -> None:
         if self._is_used and not self._has_answered:
@@ -270,16 +277,25 @@ class _Connection(asyncio.Protocol):
     # What the parser calls
 
     def on_headers_complete(self) -> None:
+        if self._is_complete:
+            raise UpstreamError("it answers twice")
         if self._answer is not None:
             self._answer.begin(self._parser.get_status_code())
 
-    def on_body(self, body: bytes) -> None:
+    def on_message_complete(self) -> None:
+        self._is_complete = True
+
+    def _pass_on(self) -> None:
+        """What came of the body in one read."""
+        body = b"".join(self._body)
+        self._body.clear()
         if self._answer is not None and self._answer.feed(body) > READ_AHEAD_BYTES:
             self._is_paused = True  # one that was left stays paused until its time is over
             self._transport.pause_reading()
 
-    def on_message_complete(self) -> None:
+    def _complete(self) -> None:
         answer, self._answer = self._answer, None
+        self._is_complete = False
         self._is_used = True
         if answer is not None:
             answer.end()

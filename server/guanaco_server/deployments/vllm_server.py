@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
@@ -18,7 +18,7 @@ from guanaco_server.deployments.model_server import (
 )
 from guanaco_server.deployments.upstream import Upstream, UpstreamError
 from guanaco_server.deployments.vllm_metrics import read_load
-from guanaco_server.deployments.vllm_stream import read_stream
+from guanaco_server.deployments.vllm_stream import StreamReader
 from guanaco_server.deployments.vllm_wire import (
     candidates_body,
     classify_body,
@@ -66,11 +66,17 @@ class VllmServer:
                     found = read_candidates(await answer.read_all(MAX_ANSWER_BYTES))
                     yield found.chunk(found.best())
                     return
-                async with aclosing(read_stream(answer, generation)) as chunks:
-                    async for chunk in chunks:
-                        if chunk.finish_reason is not None:
-                            answer.leave()
+                reader = StreamReader(generation.params.max_output_tokens)
+                while data := await answer.read():
+                    chunk = reader.feed(data)
+                    if chunk is None:
+                        continue
+                    if chunk.finish_reason is not None:
+                        answer.leave()
                         yield chunk
+                        return
+                    yield chunk
+                raise reader.broken_off()
             finally:
                 answer.close()
         except UpstreamError as error:

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
-from guanaco_server.deployments.model_server import Chunk, Generation, ModelServerFault, Token
+from guanaco_server.deployments.model_server import Chunk, ModelServerFault, Token
 from guanaco_server.deployments.vllm_wire import error_text, nonsense
 
 MAX_EVENT_BYTES = 1_048_576
 SPARE_PIECES = 64  # over max_output_tokens: the ends, and what a tokenizer holds back
-
-
-class Body(Protocol):
-    async def read(self) -> bytes: ...
 
 
 class _Choice(msgspec.Struct, gc=False):
@@ -39,23 +34,11 @@ class _Event(msgspec.Struct, gc=False):
 _decode = msgspec.json.Decoder(_Event).decode
 
 
-async def read_stream(body: Body, generation: Generation) -> AsyncGenerator[Chunk, None]:
-    """The reply as it comes; ModelServerFault if it breaks off, or goes on beyond what was asked for."""
-    reader = StreamReader(generation.params.max_output_tokens + SPARE_PIECES)
-    while data := await body.read():
-        chunk = reader.feed(data)
-        if chunk is not None:
-            yield chunk
-            if chunk.finish_reason is not None:
-                return
-    raise ModelServerFault("The model server broke off before the reply was complete.")
-
-
 class StreamReader:
     """The last chunk waits for the token counts, which vLLM sends after the text; a server that sends none has its pieces counted."""
 
-    def __init__(self, max_pieces: int) -> None:
-        self._max_pieces = max_pieces
+    def __init__(self, max_output_tokens: int) -> None:
+        self._max_pieces = max_output_tokens + SPARE_PIECES
         self._rest = b""
         self._pieces = 0
         self._finish_reason: str | None = None
@@ -69,38 +52,43 @@ class StreamReader:
         texts: list[str] = []
         tokens: list[Token] = []
         for line in lines:
-            if not line.startswith(b"data:"):
+            if line[:5] != b"data:":
                 continue
-            if line[5:].strip() == b"[DONE]":
+            if len(line) < 16 and line[5:].strip() == b"[DONE]":
                 return self._end(texts, tokens)
             self._take(line[5:], texts, tokens)
-            if self._finish_reason is not None and self._usage is not None:
+            if self._usage is not None and self._finish_reason is not None:
                 return self._end(texts, tokens)
         self._pieces += len(texts)
         if self._pieces > self._max_pieces:
             raise ModelServerFault("The model server goes on beyond the tokens it was asked for.")
         return Chunk(tuple(texts), tokens=tuple(tokens)) if texts else None
 
+    def broken_off(self) -> ModelServerFault:
+        """For a server that has nothing more to send."""
+        return ModelServerFault("The model server broke off before the reply was complete.")
+
     def _take(self, data: bytes, texts: list[str], tokens: list[Token]) -> None:
         try:
             event = _decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError):
             raise self._problem(data) from None
-        if event.error:
-            raise self._problem(data)
         if event.choices:
             choice = event.choices[0]
-            self._finish_reason = choice.finish_reason or self._finish_reason
             if choice.text:
                 texts.append(choice.text)
+            if choice.finish_reason:
+                self._finish_reason = choice.finish_reason
             if choice.logprobs:
                 tokens.extend(_tokens(choice.logprobs))
         if event.usage is not None:
             self._usage = event.usage
+        if event.error:
+            raise self._problem(data)
 
     def _end(self, texts: list[str], tokens: list[Token]) -> Chunk:
         if self._finish_reason is None:
-            raise ModelServerFault("The model server broke off before the reply was complete.")
+            raise self.broken_off()
         usage = self._usage or _Usage(0, self._pieces + len(texts))
         return Chunk(
             tuple(texts),

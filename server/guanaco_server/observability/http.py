@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -26,25 +27,32 @@ class Observed:
             await self._app(asgi, receive, send)
             return
         started = time.perf_counter()
-        status = [ABANDONED]
+        status = ABANDONED
+
+        def note(sent: int) -> None:
+            nonlocal status
+            status = sent
+
         given = request_id(Headers(scope=asgi).get(HEADER, ""))
         with scope(request_id=given):
             try:
-                await self._app(asgi, receive, _labelled(send, given, status))
+                await self._app(asgi, receive, labelled(send, given, note))
             finally:
                 method = asgi["method"] if asgi["method"] in METHODS else "other"
                 seconds = time.perf_counter() - started
-                self._metrics.note_http(method, _template(asgi), status[0], seconds)
+                self._metrics.note_http(method, _template(asgi), status, seconds)
 
 
-def _labelled(send: Send, given: str, status: list[int]) -> Send:
-    async def labelled(message: Message) -> None:
+def labelled(send: Send, given: str, note: Callable[[int], None]) -> Send:
+    """The same, with the request's id in the answer's header; ``note`` hears its status."""
+
+    async def send_labelled(message: Message) -> None:
         if message["type"] == "http.response.start":
-            status[0] = message["status"]
+            note(message["status"])
             MutableHeaders(scope=message)[HEADER] = given
         await send(message)
 
-    return labelled
+    return send_labelled
 
 
 def _template(asgi: Scope) -> str:

@@ -7,9 +7,9 @@ the two together.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Self
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -33,6 +33,7 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.described: list[Described] = []
+        self._children: dict[tuple[Any, ...], Any] = {}
         self._stage = self._histogram(
             "guanaco_stage_duration_seconds",
             "How long a stage of the pipeline took, retries included.",
@@ -123,7 +124,7 @@ class Metrics:
         self._feedback_lag.set(seconds)
 
     def note_http(self, method: str, route: str, status: int, seconds: float) -> None:
-        self._http.labels(method, route, str(status)).observe(seconds)
+        self._child(self._http, method, route, str(status)).observe(seconds)
 
     def note_census(
         self,
@@ -141,25 +142,32 @@ class Metrics:
         self._workers.set(workers)
         self._census_at.set(at)
 
-    @contextmanager
-    def reply(self) -> Iterator[ReplyTimer]:
+    def reply(self) -> ReplyTimer:
         """Around one reply: counts it, however it ends."""
-        timer = ReplyTimer(self._first_token)
+        return ReplyTimer(self)
+
+    def note_first_token(self, seconds: float) -> None:
+        self._first_token.observe(seconds)
+
+    def note_reply_begun(self) -> None:
         self._in_flight.inc()
-        outcome = ""
-        try:
-            yield timer
-        except Exception as error:
-            outcome = str(getattr(error, "code", "internal"))
-            raise
-        finally:
-            outcome = outcome or ("ok" if timer.is_whole else "abandoned")
-            self._in_flight.dec()
-            self._requests.labels(outcome).inc()
-            if outcome == "ok":
-                self._reply.observe(timer.elapsed_s())
-                for direction, count in timer.tokens.items():
-                    self._tokens.labels(direction).inc(count)
+
+    def note_reply_ended(self, outcome: str) -> None:
+        self._in_flight.dec()
+        self._child(self._requests, outcome).inc()
+
+    def note_whole_reply(self, seconds: float, prompt_tokens: int, completion_tokens: int) -> None:
+        self._reply.observe(seconds)
+        self._child(self._tokens, "prompt").inc(prompt_tokens)
+        self._child(self._tokens, "completion").inc(completion_tokens)
+
+    def _child(self, metric: Any, *values: str) -> Any:
+        """Of a metric with labels; found in a dictionary, for ``labels`` costs more than counting."""
+        key = (metric, *values)
+        child = self._children.get(key)
+        if child is None:
+            child = self._children[key] = metric.labels(*values)
+        return child
 
     def _counter(self, name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
         self.described.append(Described(name, "counter", labels, text))
@@ -177,24 +185,34 @@ class Metrics:
 
 
 class ReplyTimer:
-    """What is seen of one reply."""
+    """What is seen of one reply. ``started`` is on the performance counter."""
 
-    def __init__(self, first_token: Histogram) -> None:
-        self._started = time.perf_counter()
-        self._first_token = first_token
-        self._has_begun = False
-        self.is_whole = False
-        self.tokens: dict[str, int] = {}
+    __slots__ = ("_first_token_s", "_is_whole", "_metrics", "started")
+
+    def __init__(self, metrics: Metrics) -> None:
+        self.started = time.perf_counter()
+        self._metrics = metrics
+        self._first_token_s: float | None = None
+        self._is_whole = False
+
+    def __enter__(self) -> Self:
+        self._metrics.note_reply_begun()
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        outcome = "ok" if self._is_whole else "abandoned"
+        if isinstance(error, Exception):
+            outcome = str(getattr(error, "code", "internal"))
+        self._metrics.note_reply_ended(outcome)
 
     def note_text(self) -> None:
-        if not self._has_begun:
-            self._has_begun = True
-            self._first_token.observe(self.elapsed_s())
+        if self._first_token_s is None:
+            self._first_token_s = time.perf_counter() - self.started
+            self._metrics.note_first_token(self._first_token_s)
 
-    def note_end(self, prompt_tokens: int, completion_tokens: int) -> None:
-        """The reply is whole; what its reader does from now on changes nothing."""
-        self.is_whole = True
-        self.tokens = {"prompt": prompt_tokens, "completion": completion_tokens}
-
-    def elapsed_s(self) -> float:
-        return time.perf_counter() - self._started
+    def note_end(self, prompt_tokens: int, completion_tokens: int) -> tuple[float, float]:
+        """The reply is whole; what its reader does from now on changes nothing. Seconds to the first token, and to now."""
+        self._is_whole = True
+        total_s = time.perf_counter() - self.started
+        self._metrics.note_whole_reply(total_s, prompt_tokens, completion_tokens)
+        return self._first_token_s or total_s, total_s

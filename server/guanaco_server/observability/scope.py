@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-import uuid
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -28,4 +28,4 @@ def current_ids() -> dict[str, str]:
 
 def request_id(given: str) -> str:
     """The client's own id of a request, if it can be one, else a new one."""
-    return given if GIVEN_ID.fullmatch(given) else uuid.uuid4().hex
+    return given if GIVEN_ID.fullmatch(given) else secrets.token_hex(16)

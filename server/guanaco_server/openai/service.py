@@ -8,7 +8,6 @@ competition's policy, recorded, and open to a rating; its id comes back, and ``m
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
 
@@ -25,7 +24,7 @@ from guanaco.errors import InvalidInput, MessageTooLong, NoModelAvailable, Submi
 from guanaco.submissions import GenerationParams
 from guanaco_server.accounts.service import Account
 from guanaco_server.chat.conversations import ConversationService
-from guanaco_server.chat.generation import Generated, Pieces, ReplyGenerator
+from guanaco_server.chat.generation import Generated, GeneratedPieces, ReplyGenerator
 from guanaco_server.chat.replies import ReplyEvents, ReplyService
 from guanaco_server.deployments.model_server import Generation
 from guanaco_server.openai.schemas import ChatCompletionRequest, CompletionRequest
@@ -68,8 +67,8 @@ class OpenAiService:
         bot, turns = _conversation(request)
         key = f"{account.id} {request.user} {bot.memory[:KEY_CHARS]} {turns[0].content[:KEY_CHARS]}"
         live = _with_params(await self._live(account, request.model, key), request)
-        pieces = self._generator.generate(live, bot, request.metadata.user_name, turns, key)
-        return _unrecorded(pieces)
+        name = request.metadata.user_name
+        return _unrecorded(await self._generator.generate(live, bot, name, turns, key))
 
     async def complete(self, account: Account, request: CompletionRequest) -> ReplyEvents:
         key = f"{account.id} {request.user} {request.prompt[:KEY_CHARS]}"
@@ -157,7 +156,7 @@ def _with_params(live: LiveSubmission, request: Request) -> LiveSubmission:
     return replace(live, serving=replace(live.serving, params=params))
 
 
-async def _unrecorded(pieces: AsyncGenerator[Pieces | Generated, None]) -> ReplyEvents:
+async def _unrecorded(pieces: GeneratedPieces) -> ReplyEvents:
     async with aclosing(pieces):
         async for piece in pieces:
             if isinstance(piece, Generated):
