@@ -312,6 +312,40 @@ async def test_closing_the_iterator_closes_the_connection() -> None:
         await vllm.close()
 
 
+@pytest.mark.parametrize("is_apart", [False, True])
+async def test_a_connection_is_kept_for_the_next_reply(is_apart: bool) -> None:
+    """Whether the reply's end comes with its last text or after it."""
+    connections, closed = 0, asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0])
+                await reader.readexactly(length)
+                said = events(piece("Hello", "stop"), USAGE)
+                writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+                writer.write(b"%x\r\n%b\r\n" % (len(said), said))
+                await asyncio.sleep(0.02 * is_apart)
+                end = events("[DONE]")
+                writer.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(end), end))
+        writer.close()
+        await writer.wait_closed()
+        closed.set()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
+        host, port = listening.sockets[0].getsockname()
+        vllm = VllmServer()
+        for _ in range(3):
+            replies = vllm.generate(f"http://{host}:{port}", generation())
+            assert [chunk.text async for chunk in replies] == ["Hello"]
+            await asyncio.sleep(0.05 * is_apart)
+        await vllm.close()
+        await closed.wait()
+    assert connections == 1
+
+
 @pytest.mark.parametrize(("status", "is_healthy"), [(200, True), (503, False)])
 async def test_health_is_the_status_of_the_health_page(status: int, is_healthy: bool) -> None:
     async with server(lambda _: httpx.Response(status)) as vllm:

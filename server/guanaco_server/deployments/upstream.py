@@ -214,7 +214,7 @@ class _StaleConnectionError(UpstreamError):
 
 
 class _Connection(asyncio.Protocol):
-    __slots__ = ("_answer", "_body", "_has_answered", "_is_complete", "_is_paused", "_is_used", "_parser", "_transport", "_upstream", "on_body", "origin")  # fmt: skip
+    __slots__ = ("_answer", "_body", "_has_answered", "_is_complete", "_is_kept", "_is_paused", "_is_used", "_parser", "_transport", "_upstream", "on_body", "origin")  # fmt: skip
 
     def __init__(self, upstream: Upstream, origin: Origin) -> None:
         self.origin = origin
@@ -224,7 +224,8 @@ class _Connection(asyncio.Protocol):
         self.on_body = self._body.append  # called for every token: no line of Python
         self._parser = httptools.HttpResponseParser(self)
         self._answer: Answer | None = None
-        self._is_used = self._has_answered = self._is_paused = self._is_complete = False
+        self._is_used = self._has_answered = self._is_paused = False
+        self._is_complete = self._is_kept = False
 
     @property
     def is_open(self) -> bool:
@@ -284,6 +285,7 @@ class _Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         self._is_complete = True
+        self._is_kept = self._parser.should_keep_alive()  # which the parser forgets afterwards
 
     def _pass_on(self) -> None:
         """What came of the body in one read."""
@@ -300,7 +302,7 @@ class _Connection(asyncio.Protocol):
         if answer is not None:
             answer.end()
         self.resume()
-        if self._parser.should_keep_alive() and answer is not None:
+        if self._is_kept and answer is not None:
             self._upstream.keep(self)
         else:
             self._transport.close()
