@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from guanaco.chat import Bot, Timings, Turn, Usage
 from guanaco.errors import ModelTimedOut, ModelUnavailable
 from guanaco_server.chat.best_of import BestOf, Scene
+from guanaco_server.chat.deadline import Deadline
 from guanaco_server.chat.sample import Pieces, Sample
 from guanaco_server.deployments.model_server import Chunk, Generation, ModelServer, ModelServerFault
 from guanaco_server.observability.metrics import Metrics
@@ -153,17 +154,16 @@ class ReplyGenerator:
             limit_s, has_begun = self._deadlines.first_token_s, False
             with self._replicas.use(endpoint) as replica:
                 try:
-                    async with (
-                        asyncio.timeout_at(began + limit_s) as deadline,
-                        aclosing(self._ask(endpoint, generation, live, scene, started)) as chunks,
-                    ):
-                        async for chunk in chunks:
-                            if not has_begun:
-                                limit_s, has_begun = self._deadlines.reply_s, True
-                                deadline.reschedule(began + limit_s)
-                                waited_s = time.perf_counter() - started
-                                self._replicas.note_first_token(replica, waited_s, endpoints)
-                            yield chunk
+                    asked = self._ask(endpoint, generation, live, scene, started)
+                    with Deadline(began + limit_s) as deadline:
+                        async with aclosing(asked) as chunks:
+                            async for chunk in chunks:
+                                if not has_begun:
+                                    limit_s, has_begun = self._deadlines.reply_s, True
+                                    deadline.move(began + limit_s)
+                                    waited_s = time.perf_counter() - started
+                                    self._replicas.note_first_token(replica, waited_s, endpoints)
+                                yield chunk
                     return
                 except ModelServerFault as fault:
                     self._note_fault(generation.model, replica, str(fault))

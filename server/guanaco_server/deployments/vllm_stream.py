@@ -32,6 +32,7 @@ class _Event(msgspec.Struct, gc=False):
 
 
 _decode = msgspec.json.Decoder(_Event).decode
+_decode_lines = msgspec.json.Decoder(_Event).decode_lines
 
 
 class StreamReader:
@@ -46,19 +47,28 @@ class StreamReader:
 
     def feed(self, data: bytes) -> Chunk | None:
         """What is complete now; None when nothing is."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
+        whole, newline, self._rest = (self._rest + data).rpartition(b"\n")
         if len(self._rest) > MAX_EVENT_BYTES:
             raise nonsense(self._rest)
+        if not newline:
+            return None
+        lines = (b"\n" + whole).replace(b"\ndata: ", b"\ndata:")
+        said, done, _ = lines.partition(b"\ndata:[DONE]")
         texts: list[str] = []
         tokens: list[Token] = []
-        for line in lines:
-            if line[:5] != b"data:":
-                continue
-            if len(line) < 16 and line[5:].strip() == b"[DONE]":
-                return self._end(texts, tokens)
-            self._take(line[5:], texts, tokens)
-            if self._usage is not None and self._finish_reason is not None:
-                return self._end(texts, tokens)
+        for event in _decode_events(said):
+            if event.choices:
+                choice = event.choices[0]
+                if choice.text:
+                    texts.append(choice.text)
+                if choice.finish_reason:
+                    self._finish_reason = choice.finish_reason
+                if choice.logprobs:
+                    tokens.extend(_tokens(choice.logprobs))
+            if event.usage is not None:
+                self._usage = event.usage
+        if done or (self._usage is not None and self._finish_reason is not None):
+            return self._end(texts, tokens)
         self._pieces += len(texts)
         if self._pieces > self._max_pieces:
             raise ModelServerFault("The model server goes on beyond the tokens it was asked for.")
@@ -67,24 +77,6 @@ class StreamReader:
     def broken_off(self) -> ModelServerFault:
         """For a server that has nothing more to send."""
         return ModelServerFault("The model server broke off before the reply was complete.")
-
-    def _take(self, data: bytes, texts: list[str], tokens: list[Token]) -> None:
-        try:
-            event = _decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            raise self._problem(data) from None
-        if event.choices:
-            choice = event.choices[0]
-            if choice.text:
-                texts.append(choice.text)
-            if choice.finish_reason:
-                self._finish_reason = choice.finish_reason
-            if choice.logprobs:
-                tokens.extend(_tokens(choice.logprobs))
-        if event.usage is not None:
-            self._usage = event.usage
-        if event.error:
-            raise self._problem(data)
 
     def _end(self, texts: list[str], tokens: list[Token]) -> Chunk:
         if self._finish_reason is None:
@@ -98,14 +90,31 @@ class StreamReader:
             tuple(tokens),
         )
 
-    @staticmethod
-    def _problem(data: bytes) -> ModelServerFault:
-        try:
-            said = msgspec.json.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return nonsense(data)
-        why = error_text(said)
-        return ModelServerFault(f"The model server failed: {why}") if why else nonsense(said)
+
+def _decode_events(said: bytes) -> list[_Event]:
+    """Of whole lines, after a line's end. What vLLM sends is decoded at once, anything else line by line."""
+    try:
+        events = _decode_lines(said.replace(b"\ndata:", b"\n"))
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        events = [_decode_event(line[5:]) for line in said.split(b"\n") if line[:5] == b"data:"]
+    for event in events:
+        if event.error:
+            why = error_text({"error": event.error})
+            raise ModelServerFault(f"The model server failed: {why}")
+    return events
+
+
+def _decode_event(data: bytes) -> _Event:
+    try:
+        return _decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        pass
+    try:
+        said = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise nonsense(data) from None
+    why = error_text(said)
+    raise ModelServerFault(f"The model server failed: {why}") if why else nonsense(said)
 
 
 def _tokens(logprobs: dict[str, Any]) -> list[Token]:

@@ -57,9 +57,8 @@ class ReplicaChooser:
 
     def choose(self, key: str, endpoints: Sequence[str], tried: Collection[str] = ()) -> str | None:
         """The replica for this conversation that was not tried yet; None when all were. Overloaded when none has room."""
-        left = [
-            self._of(endpoint) for endpoint in rendezvous(key, endpoints) if endpoint not in tried
-        ]
+        order = endpoints if len(endpoints) == 1 else rendezvous(key, endpoints)
+        left = [self._of(endpoint) for endpoint in order if endpoint not in tried]
         if not left:
             return None
         roomy = [replica for replica in left if replica.in_flight < self._max_streams]

@@ -1,0 +1,42 @@
+"""A limit to how long the task that is running now may wait; asyncio.timeout at a third of its price, which each reply pays."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Self
+
+
+class Deadline:
+    """Within, the task is ended with TimeoutError at ``at`` on the loop's clock, or as late as ``move`` has put it."""
+
+    __slots__ = ("_at", "_cancelling", "_is_over", "_loop", "_task", "_timer")
+
+    def __init__(self, at: float) -> None:
+        self._at = at
+        self._is_over = False
+
+    def move(self, at: float) -> None:
+        """To a later time; the timer finds out when it goes off."""
+        self._at = at
+
+    def __enter__(self) -> Self:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task, self._cancelling = task, task.cancelling()
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_at(self._at, self._go_off)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._timer.cancel()
+        if not self._is_over or self._task.uncancel() > self._cancelling:
+            return
+        if kind is asyncio.CancelledError:
+            raise TimeoutError
+
+    def _go_off(self) -> None:
+        if self._loop.time() < self._at:
+            self._timer = self._loop.call_at(self._at, self._go_off)
+        else:
+            self._is_over = True
+            self._task.cancel()
