@@ -19,12 +19,17 @@ from tests.fixtures.s3 import S3Server
 ROOT = Path(__file__).parents[1]
 BOTH_DATABASES = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
 TEMPLATE = "migrated"
+WHOLE_STORIES = (ROOT / "tests" / "browser", ROOT / "tests" / "e2e")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of two workers, one does what starts platforms, browsers and engines: never two of them at a time."""
     for item in items:
         if "engine_python" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.engine)
+        if item.get_closest_marker("engine") or item.path.parent in WHOLE_STORIES:
+            item.add_marker(pytest.mark.xdist_group("stories"))
 
 
 @pytest.fixture(scope="session")

@@ -351,7 +351,7 @@ async def leave_after_the_first_token(world: World, http: httpx.AsyncClient, pat
         if b"event: token" in message.get("body", b""):
             heard.set()
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await world.app(scope, receive, send)
 
 
