@@ -22,6 +22,10 @@ TEMPLATE = "migrated"
 WHOLE_STORIES = (ROOT / "tests" / "browser", ROOT / "tests" / "e2e")
 
 
+def pytest_configure() -> None:
+    os.environ.pop("COLUMNS", None)  # pytest-xdist sets it; tables are to be as wide as in a pipe
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Of two workers, one does what starts platforms, browsers and engines: never two of them at a time."""
