@@ -5,7 +5,7 @@ ARGS ?=
 export PYTHON
 
 BIN := .venv/bin
-TEST := $(BIN)/python -m pytest -q -n 2 --dist loadgroup
+TEST := $(BIN)/python -m pytest -q -n 2
 SOURCES := guanaco cli server migrations tests benchmarks scripts/document_settings.py scripts/document_metrics.py scripts/new-migration hatch_build.py
 
 .DEFAULT_GOAL := help

@@ -9,31 +9,33 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from xdist.remote import Producer
 
 from guanaco_server.database.database import Database
 from guanaco_server.database.migrations import upgrade
 from tests.fixtures import s3
 from tests.fixtures.postgres import MissingPostgresError, PostgresServer, running_server
 from tests.fixtures.s3 import S3Server
+from tests.fixtures.workers import StoriesApart
 
 ROOT = Path(__file__).parents[1]
 BOTH_DATABASES = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
 TEMPLATE = "migrated"
-WHOLE_STORIES = (ROOT / "tests" / "browser", ROOT / "tests" / "e2e")
 
 
 def pytest_configure() -> None:
     os.environ.pop("COLUMNS", None)  # pytest-xdist sets it; tables are to be as wide as in a pipe
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of two workers, one does what starts platforms, browsers and engines: never two of them at a time."""
     for item in items:
         if "engine_python" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.engine)
-        if item.get_closest_marker("engine") or item.path.parent in WHOLE_STORIES:
-            item.add_marker(pytest.mark.xdist_group("stories"))
+
+
+@pytest.hookimpl(optionalhook=True)  # pytest-xdist's
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> StoriesApart:
+    return StoriesApart(config, log)
 
 
 @pytest.fixture(scope="session")
