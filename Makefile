@@ -5,10 +5,11 @@ ARGS ?=
 export PYTHON
 
 BIN := .venv/bin
+TEST := $(BIN)/python -m pytest -q -n 2
 SOURCES := guanaco cli server migrations tests benchmarks scripts/document_settings.py scripts/document_metrics.py scripts/new-migration hatch_build.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engine both demo test check format bench-artifacts bench-assignment bench-export bench-feedback bench-gateway bench-journey bench-prefix bench-prompts bench-web migration docs lock clean
+.PHONY: help setup engine both demo test check lint format bench-artifacts bench-assignment bench-export bench-feedback bench-gateway bench-journey bench-prefix bench-prompts bench-web migration docs lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,14 +21,16 @@ test: both  ## every test, with real vLLM and on both databases (ARGS='-k chat' 
 	@scripts/setup-debian postgresql
 	@scripts/setup-debian kubectl || true
 	@scripts/setup-debian chromium || true
-	@$(BIN)/python -m pytest -q $(ARGS)
+	@$(TEST) $(ARGS)
 
-check: setup  ## format, lint, types, imports, unit tests; under 30 s
+check: lint  ## lint, and the unit tests; under a minute
+	@$(TEST) tests/unit -m "not engine and not postgres"
+
+lint: setup  ## format, lint, types, imports
 	@$(BIN)/ruff format --quiet --check $(SOURCES) || { echo "\`make format\` puts this right."; exit 1; }
 	@$(BIN)/ruff check --quiet $(SOURCES)
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/lint-imports --no-logo
-	@$(BIN)/python -m pytest -q tests/unit -m "not engine and not postgres"
 
 format:  ## put the code into its format
 	@$(BIN)/ruff check --quiet --fix $(SOURCES) || true

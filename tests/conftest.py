@@ -9,22 +9,33 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from xdist.remote import Producer
 
 from guanaco_server.database.database import Database
 from guanaco_server.database.migrations import upgrade
 from tests.fixtures import s3
 from tests.fixtures.postgres import MissingPostgresError, PostgresServer, running_server
 from tests.fixtures.s3 import S3Server
+from tests.fixtures.workers import StoriesApart
 
 ROOT = Path(__file__).parents[1]
 BOTH_DATABASES = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
 TEMPLATE = "migrated"
 
 
+def pytest_configure() -> None:
+    os.environ.pop("COLUMNS", None)  # pytest-xdist sets it; tables are to be as wide as in a pipe
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "engine_python" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.engine)
+
+
+@pytest.hookimpl(optionalhook=True)  # pytest-xdist's
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> StoriesApart:
+    return StoriesApart(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, async_playwright
+from playwright.async_api import Browser, async_playwright, expect
 
 from guanaco_server.database.database import Database
 from tests.browser.visiting import Site
 from tests.conftest import migrate, sqlite_url
 from tests.fixtures.web import WebWorld, served
+
+expect.set_options(timeout=15_000)  # a page on a busy machine takes longer than the usual 5 s
 
 CHROMIUM_ARGS = (
     "--no-sandbox",  # the tests may run as root

@@ -14,6 +14,15 @@ from tests.browser.visiting import LLAMA_BARD, Site
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 OWL = "/submissions/edsger-owl-13b_v1"
+ENTER_AT_ONCE = """
+new MutationObserver((_, observer) => {
+  const content = document.getElementById("content");
+  if (!content) return;
+  observer.disconnect();
+  content.value = "Ahoy";
+  content.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter", bubbles: true, cancelable: true }));
+}).observe(document, { childList: true, subtree: true });
+"""
 
 
 async def test_signing_in_and_out(site: Site) -> None:
@@ -110,6 +119,14 @@ async def test_a_reply_that_breaks_says_so_and_gives_the_message_back(site: Site
     await expect(page.get_by_label("Your message")).to_have_value("Ahoy")
     await page.get_by_role("button", name="Answer me again").click()
     await expect(page.locator(".said").last).to_have_text("Hello from memory.")
+
+
+async def test_an_enter_is_heard_from_the_first_moment_on(site: Site) -> None:
+    visit = await site.visit()
+    await visit.page.add_init_script(ENTER_AT_ONCE)
+    page = await visit.agree_and_talk()
+    await expect(page.locator(".said").last).to_have_text("Hello from memory.")
+    assert visit.complaints == []
 
 
 async def test_the_chat_works_without_scripts(site: Site) -> None:

@@ -29,7 +29,7 @@ def no_server(up: Up) -> bool:
 def test_a_rated_submission_sleeps_and_its_next_message_wakes_it(
     start_platform: StartPlatform,
 ) -> None:
-    up = start_platform(feedback_target=1, sleep_idle_s=1, scale_interval_s=0.2)
+    up = start_platform(feedback_target=1, sleep_idle_s=3, scale_interval_s=0.2)
     developer, app = up.client(Role.DEVELOPER, "ada"), up.client(Role.BACKEND, "app")
     deploy(developer, "Tiny")
     opened = app.open_conversation("user-1", BOT, consent=True)

@@ -23,11 +23,15 @@ from tests.fixtures.world import BODY_LIMIT, BOT, REPLY_TIMEOUT_S, World, eventu
 SLOW = Script(pieces=("One", " two", " three"), delay_s=0.05)
 
 
+class Patient(World):
+    failover_s = 30
+
+
 async def talking(
-    database: Database, *scripts: Script, **params: Any
+    database: Database, *scripts: Script, make: type[World] = World, **params: Any
 ) -> tuple[World, httpx.AsyncClient, str]:
     """A world with a published model, a backend, and its conversation."""
-    world = World(database, *scripts)
+    world = make(database, *scripts)
     developer = await world.account(Role.DEVELOPER, "ada")
     await world.publish(developer, params=GenerationParams(**params))
     http = await world.http(Role.BACKEND, "app")
@@ -351,8 +355,22 @@ async def leave_after_the_first_token(world: World, http: httpx.AsyncClient, pat
         if b"event: token" in message.get("body", b""):
             heard.set()
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await world.app(scope, receive, send)
+
+
+async def test_a_message_waits_for_a_server_that_is_started_again(database: Database) -> None:
+    world, http, conversation = await talking(database, make=Patient)
+    world.deployments.note_replicas("acme-tiny_v1", ())
+    url = f"/conversations/{conversation}/messages"
+    asked = asyncio.create_task(http.post(url, json={"content": "Are you there?"}))
+
+    async def is_waiting() -> bool:
+        return bool(await world.conversations.open_streams())
+
+    await eventually(is_waiting)
+    world.deployments.note_replicas("acme-tiny_v1", ("memory://again",))
+    assert (await asked).status_code == 200
 
 
 async def test_a_reply_that_has_not_begun_is_asked_of_the_next_server(database: Database) -> None:

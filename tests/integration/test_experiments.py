@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import islice
 from typing import Any
 
 import httpx
@@ -54,20 +55,33 @@ async def make(admin: httpx.AsyncClient, experiment: dict[str, Any], start: bool
         assert (started.status_code, started.json()["state"]) == (200, "running"), started.text
 
 
-async def user_of(world: Trying, experiment: dict[str, Any], variant: str) -> str:
-    """A user of the app who is in that variant."""
+async def users_of(
+    world: Trying, experiment: dict[str, Any], variant: str, count: int
+) -> list[str]:
+    """Users of the app who are in that variant; which ones depends on the account, whose id is random."""
     account = await world.account(Role.BACKEND, "app")
     request = ExperimentRequest.model_validate(experiment)
-    return next(
+    found = (
         user
         for user in map(str, range(1_000))
         if variant_of(request, unit_of(account.id, user)).name == variant
     )
+    return list(islice(found, count))
+
+
+async def user_of(world: Trying, experiment: dict[str, Any], variant: str) -> str:
+    return (await users_of(world, experiment, variant, 1))[0]
 
 
 async def say(http: httpx.AsyncClient, conversation: str, content: str = "Hi") -> None:
     answer = await http.post(f"/conversations/{conversation}/messages", json={"content": content})
     assert answer.status_code == 200, answer.text
+
+
+async def rate(http: httpx.AsyncClient, conversation: str, thumbs_up: bool) -> None:
+    path = f"/conversations/{conversation}/feedback"
+    answer = await http.post(path, json={"thumbs_up": thumbs_up})
+    assert answer.is_success, answer.text
 
 
 async def test_only_an_admin_sees_and_makes_experiments(database: Database) -> None:
@@ -257,22 +271,18 @@ async def test_results_count_each_user_once_with_intervals(database: Database) -
     assert [one["users"] for one in empty["variants"]] == [0, 0]
     assert empty["variants"][0]["thumbs_up_ratio"] is None
     votes: dict[str, list[bool]] = {"as-it-is": [], "terse": []}
-    for number in range(16):
-        conversation = await world.open(backend, f"user-{number}")
-        variant = await world.variant(conversation)
-        assert variant is not None
-        for _ in range(1 if variant == "terse" else 2):
-            await say(backend, conversation)
-        likes = variant == "terse" or number % 3 == 0
-        votes[variant].append(likes)
-        await backend.post(f"/conversations/{conversation}/feedback", json={"thumbs_up": likes})
-        world.clock.advance(1)
-    again = await world.open(backend, "user-0")
-    variant = await world.variant(again)
-    assert variant is not None
-    await backend.post(f"/conversations/{again}/feedback", json={"thumbs_up": False})
-    votes[variant].remove(True)  # user-0 liked it in either
-    votes[variant].append(False)
+    for variant, turns in (("as-it-is", 2), ("terse", 1)):
+        for number, user in enumerate(await users_of(world, TWO_PROMPTS, variant, 8)):
+            conversation = await world.open(backend, user)
+            for _ in range(turns):
+                await say(backend, conversation)
+            likes = variant == "terse" or number % 3 == 0
+            votes[variant].append(likes)
+            await rate(backend, conversation, likes)
+            world.clock.advance(1)
+    again = await world.open(backend, await user_of(world, TWO_PROMPTS, "terse"))
+    await rate(backend, again, False)
+    votes["terse"][0] = False
 
     found = (await admin.get("/experiments/prompts/results")).json()["variants"]
     assert [one["variant"] for one in found] == ["as-it-is", "terse"]
@@ -289,8 +299,8 @@ async def test_results_count_each_user_once_with_intervals(database: Database) -
         assert length["low"] <= length["value"] <= length["high"]
         assert one["reply_ms"]["value"] > 0
     control, terse = found
-    assert 3.5 < control["conversation_length"]["value"] <= 4
-    assert 1.8 < terse["conversation_length"]["value"] <= 2
+    assert control["conversation_length"]["value"] == 4
+    assert terse["conversation_length"]["value"] == (7 * 2 + 1) / 8, "the second one is empty"
     assert control["thumbs_up_difference"] is None
     difference = terse["thumbs_up_difference"]
     assert difference["value"] == pytest.approx(

@@ -38,7 +38,7 @@ async def test_of_many_one_leads_and_another_follows_when_it_stops(world: FakeWo
     async def another_leads() -> bool:
         return sum(worker.is_leading() for worker in others) == 1
 
-    await until(another_leads, within_s=2)
+    await until(another_leads)
     for worker in others:
         await worker.stop()
 

@@ -46,7 +46,7 @@ async def test_a_job_by_tls_through_cuts_and_no_thread_outlives_the_cluster(
     async def none_is_left() -> bool:
         return streams() == []
 
-    await until(none_is_left, within_s=5)
+    await until(none_is_left)
 
 
 async def are_watching() -> bool:

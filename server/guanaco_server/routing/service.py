@@ -178,7 +178,7 @@ class RoutingService:
         return None if snapshot is None else await replay(decision, snapshot)
 
     async def target(self, submission_id: str) -> LiveSubmission:
-        """A conversation's own submission, while it is served: also an inactive one, and one that sleeps is woken. ModelUnavailable otherwise, ModelWaking when it takes long."""
+        """A conversation's own submission, while it is served: also an inactive one, and one that sleeps is woken. Without endpoints while its server is started again; ModelUnavailable otherwise, ModelWaking when waking takes long."""
         if submission_id not in self._serving:
             await self.refresh()
         elif not self._deployments.replicas(submission_id):

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from jinja2 import BytecodeCache
+
 from guanaco.bots import BOTS
 from guanaco.chat import Bot
 from guanaco_server.accounts.service import AccountService
@@ -37,6 +39,7 @@ class WebOptions:
     session_lifetime: timedelta = timedelta(days=7)
     is_https: bool = False
     board_fresh_s: float = FRESH_S
+    compiled_pages: BytecodeCache | None = None
 
     @staticmethod
     def of(settings: WebSettings) -> WebOptions:
@@ -75,7 +78,7 @@ class Web:
         self.deployments = deployments
         self.competitions = competitions
         self.assets = Assets()
-        self.pages = Pages(self.assets, clock)
+        self.pages = Pages(self.assets, clock, options.compiled_pages)
         self.sessions = SessionService(database, clock, accounts, options.session_lifetime)
         self.boards = Boards(board, options.board_fresh_s)
         self.ratings = RatingReader(feedback)

@@ -11,7 +11,7 @@ import asyncio
 import time
 from datetime import datetime
 
-from guanaco.errors import ModelUnavailable, ModelWaking
+from guanaco.errors import ModelWaking
 from guanaco_server.clock import Clock
 from guanaco_server.database.database import Database
 from guanaco_server.deployments import queries
@@ -46,12 +46,12 @@ class Sleeper:
         return slept
 
     async def wake(self, submission_id: str) -> tuple[str, ...]:
-        """The endpoints of a deployment that sleeps, once a server is ready. ModelWaking when that takes too long, ModelUnavailable for one that does not sleep."""
+        """The endpoints of a deployment that sleeps, once a server is ready; none of one that does not sleep. ModelWaking when that takes too long."""
         row = await self._deployments.find(submission_id)
         if row is not None and row.phase is Phase.SLEEPING:
             row = await self._ask(submission_id)
         if row is None or not _is_waking(row):
-            raise ModelUnavailable(submission_id)
+            return ()
         self._deployments.woken.set()
         patience_s = min((row.start_s or 0) * SLACK + SLACK_S, self._max_wait_s)
         deadline = time.monotonic() + patience_s

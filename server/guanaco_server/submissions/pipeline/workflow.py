@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from concurrent.futures import ThreadPoolExecutor
 
 from dbos import DBOS, DBOSConfig, DBOSPortableJSONSerializer, SetWorkflowID
 from sqlalchemy.exc import DBAPIError
@@ -83,6 +84,8 @@ class Pipeline:
         """Stages under way are left as they are; the next start resumes them."""
         await self._sweeper.stop()
         await asyncio.to_thread(DBOS.destroy, destroy_registry=True)
+        # DBOS has made its own executor the loop's, and shut it down: whoever closes after us needs one.
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor())
 
     async def _run(self, ticket: Ticket) -> str:
         for stage in Stage:

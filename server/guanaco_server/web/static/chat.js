@@ -1,41 +1,49 @@
 // Streams replies into the conversation. Without this script the same forms wait for the whole reply.
+// It runs before the page's body is read: an Enter is heard from the moment that there is something to type into.
 
-const messages = document.getElementById("messages");
-const compose = document.getElementById("compose");
-const content = document.getElementById("content");
-const problem = document.getElementById("problem");
-const spoken = document.getElementById("spoken");
-const token = compose.elements.form_token.value;
+"use strict";
+
+const byId = (id) => document.getElementById(id);
+const ACTIONS = { compose: say, regenerate: sayAgain };
 let isBusy = false;
 
-compose.addEventListener("submit", (event) => {
+document.addEventListener("submit", (event) => {
+  const action = ACTIONS[event.target.id];
+  if (!action) return;
   event.preventDefault();
+  if (!isBusy) action(event.target);
+});
+
+document.addEventListener("keydown", (event) => {
+  if (event.target.id !== "content") return;
+  if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+  event.preventDefault();
+  event.target.form.requestSubmit();
+});
+
+document.addEventListener("DOMContentLoaded", () => {
+  for (const item of byId("messages").querySelectorAll(".user ~ .bot")) item.dataset.reply = "";
+  byId("messages").lastElementChild?.scrollIntoView({ block: "nearest" });
+});
+
+function say(compose) {
+  const content = byId("content");
   const text = content.value.trim();
-  if (!text || isBusy) return;
+  if (!text) return;
   add("user", "You", text);
   content.value = "";
   reply(compose.action, { content: text }, () => (content.value ||= text));
-});
+}
 
-content.addEventListener("keydown", (event) => {
-  if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
-  event.preventDefault();
-  compose.requestSubmit();
-});
-
-document.addEventListener("submit", (event) => {
-  if (event.target.id !== "regenerate") return;
-  event.preventDefault();
-  if (isBusy) return;
-  const old = messages.lastElementChild?.matches(".bot[data-reply]") ? messages.lastElementChild : null;
+function sayAgain(form) {
+  const last = byId("messages").lastElementChild;
+  const old = last?.matches(".bot[data-reply]") ? last : null;
   old?.remove();
-  reply(event.target.action, {}, () => old && messages.append(old));
-});
-
-for (const item of messages.querySelectorAll(".user ~ .bot")) item.dataset.reply = "";
-messages.lastElementChild?.scrollIntoView({ block: "nearest" });
+  reply(form.action, {}, () => old && byId("messages").append(old));
+}
 
 async function reply(action, fields, giveBack) {
+  const [messages, problem] = [byId("messages"), byId("problem")];
   setBusy(true);
   problem.hidden = true;
   const bubble = add("bot", messages.dataset.bot, "");
@@ -49,8 +57,8 @@ async function reply(action, fields, giveBack) {
       if (name === "error") throw new Error([data.detail, data.hint].filter(Boolean).join(" "));
       bubble.scrollIntoView({ block: "nearest" });
     });
-    spoken.textContent = `${messages.dataset.bot}: ${said.textContent}`;
-    document.getElementById("rating").hidden = false;
+    byId("spoken").textContent = `${messages.dataset.bot}: ${said.textContent}`;
+    byId("rating").hidden = false;
   } catch (error) {
     bubble.remove();
     giveBack();
@@ -60,14 +68,14 @@ async function reply(action, fields, giveBack) {
   bubble.classList.remove("writing");
   offerAnother(Boolean(messages.lastElementChild?.matches(".bot")));
   setBusy(false);
-  content.focus();
+  byId("content").focus();
 }
 
 async function stream(action, fields, take) {
   const answer = await fetch(action, {
     method: "POST",
     headers: { Accept: "text/event-stream" },
-    body: new URLSearchParams({ ...fields, form_token: token }),
+    body: new URLSearchParams({ ...fields, form_token: byId("compose").elements.form_token.value }),
   });
   if (!answer.ok) {
     const body = await answer.json().catch(() => ({}));
@@ -101,30 +109,31 @@ function add(sender, name, text) {
     line.textContent = words;
     item.append(line);
   }
-  messages.append(item);
+  byId("messages").append(item);
   item.scrollIntoView({ block: "nearest" });
   return item;
 }
 
 function offerAnother(hasReply) {
-  let form = document.getElementById("regenerate");
+  let form = byId("regenerate");
   if (!form) {
     form = document.createElement("form");
     form.id = "regenerate";
     form.className = "regenerate";
     form.method = "post";
-    form.action = compose.action.replace(/messages$/, "regenerate");
+    form.action = byId("compose").action.replace(/messages$/, "regenerate");
     const button = document.createElement("button");
     button.className = "plain";
     form.append(button);
-    document.getElementById("after").append(form);
+    byId("after").append(form);
   }
   form.querySelector("button").textContent = hasReply ? "Another reply" : "Answer me again";
 }
 
 function setBusy(now) {
   isBusy = now;
-  compose.querySelector("button").disabled = now;
+  const send = document.querySelector("#compose button");
+  if (send) send.disabled = now;
   const again = document.querySelector("#regenerate button");
   if (again) again.disabled = now;
 }
