@@ -27,12 +27,11 @@ from guanaco.errors import (
     NothingToRegenerate,
 )
 from guanaco_server.accounts.service import Account
-from guanaco_server.chat import queries
 from guanaco_server.chat.generation import Generated, Pieces, ReplyGenerator
 from guanaco_server.chat.history import History, HistoryCache
+from guanaco_server.chat.history_reader import HistoryReader
 from guanaco_server.chat.turn_log import EndedTurn, Lease, NewMessage, NewReply, TurnLog
 from guanaco_server.clock import Clock
-from guanaco_server.database.database import Database
 from guanaco_server.experiments.running import RunningExperiments
 from guanaco_server.experiments.variants import apply_variant
 from guanaco_server.routing.policy import LiveSubmission
@@ -55,7 +54,7 @@ class ClaimedTurn:
 class ReplyService:
     def __init__(
         self,
-        database: Database,
+        reader: HistoryReader,
         clock: Clock,
         routing: RoutingService,
         experiments: RunningExperiments,
@@ -63,7 +62,7 @@ class ReplyService:
         turn_log: TurnLog,
         histories: HistoryCache,
     ) -> None:
-        self._database = database
+        self._reader = reader
         self._clock = clock
         self._routing = routing
         self._experiments = experiments
@@ -123,31 +122,11 @@ class ReplyService:
 
     async def _own_history(self, account: Account, conversation_id: str) -> History:
         """From memory the first time it is asked for, from the database the second."""
-        history = self._histories.take(conversation_id) or await self._load(conversation_id)
+        history = self._histories.take(conversation_id) or await self._reader.read(conversation_id)
         if account.role is not Role.ADMIN and history.account_id != account.id:
             self._histories.keep(history)
             raise ConversationNotFound(conversation_id)
         return history
-
-    async def _load(self, conversation_id: str) -> History:
-        async with self._database.read() as session:
-            row = await queries.by_id(session, conversation_id)
-            if row is None:
-                raise ConversationNotFound(conversation_id)
-            rows = await queries.messages_of(session, [conversation_id])
-        kept = [message for message in rows if not message.is_deleted]
-        asked = [place for place, message in enumerate(kept) if message.sender is Sender.USER]
-        return History(
-            conversation_id=row.id,
-            account_id=row.account_id,
-            submission_id=row.submission_id,
-            user_name=row.user_name,
-            bot=row.bot,
-            message_count=row.message_count,
-            variant=(row.experiment, row.variant) if row.experiment and row.variant else None,
-            turns=[queries.read_turn(message) for message in kept],
-            tail=[message.id for message in kept[asked[-1] + 1 if asked else 0 :]],
-        )
 
     async def _reply(self, turn: ClaimedTurn) -> ReplyEvents:
         history = turn.history

@@ -58,7 +58,8 @@ class LibpqConnection:
 
     async def _answer(self) -> PGresult:
         self._result = None
-        waiting = self._waiting = self._loop.create_future()
+        waiting: asyncio.Future[PGresult] = self._loop.create_future()
+        self._waiting = waiting
         self._send()
         try:
             return await waiting
