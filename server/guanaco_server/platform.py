@@ -155,6 +155,7 @@ class Platform:
             wiring.turn_log(settings, self.database, clock),
             HistoryCache(settings.history_cache_chars),
         )
+        self.conversations.on_opened(self.replies.remember)
         self.conversations.on_erased(self.replies.forget)
         self.previews = PreviewService(self.submissions, self.routing, generator)
         self.openai = OpenAiService(

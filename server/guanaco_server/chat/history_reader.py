@@ -97,6 +97,8 @@ class SqliteHistoryReader:
         self._bots = Bots()
 
     async def read(self, conversation_id: str) -> History:
+        if not _is_storable(conversation_id):
+            raise ConversationNotFound(conversation_id)
         async with self._database.read() as session:
             rows = await session.execute(READ_ONE, {"conversation_id": conversation_id})
             row = rows.one_or_none()
@@ -119,7 +121,7 @@ class Bots:
 
 
 def _is_storable(conversation_id: str) -> bool:
-    """A NUL or half a character in one would fail those that it shares the statement with."""
+    """A NUL or half a character would fail those that share its statement, too."""
     return conversation_id.isprintable()
 
 

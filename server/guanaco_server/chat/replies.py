@@ -81,6 +81,10 @@ class ReplyService:
         """Answer the last user message anew; the old reply stays until the new one is stored, then marked deleted."""
         return self._reply(await self._claim(account, conversation_id, None))
 
+    def remember(self, history: History) -> None:
+        """Of a conversation that has just been opened: its first turn reads nothing."""
+        self._histories.keep(history)
+
     def forget(self, conversation_ids: Sequence[str]) -> None:
         """What is in memory of them."""
         for conversation_id in conversation_ids:
