@@ -21,6 +21,7 @@ from guanaco_server.artifacts.collector import ArtifactCollector, Graces
 from guanaco_server.artifacts.service import ArtifactService
 from guanaco_server.chat.conversations import ConversationService
 from guanaco_server.chat.history import HistoryCache
+from guanaco_server.chat.history_reader import history_reader
 from guanaco_server.chat.previews import PreviewService
 from guanaco_server.chat.replies import ReplyService
 from guanaco_server.chat.reward_models import RewardModels
@@ -146,7 +147,7 @@ class Platform:
             settings.conversation_open_s,
         )
         self.replies = ReplyService(
-            self.database,
+            history_reader(self.database),
             clock,
             self.routing,
             self._running,
@@ -154,6 +155,7 @@ class Platform:
             wiring.turn_log(settings, self.database, clock),
             HistoryCache(settings.history_cache_chars),
         )
+        self.conversations.on_opened(self.replies.remember)
         self.conversations.on_erased(self.replies.forget)
         self.previews = PreviewService(self.submissions, self.routing, generator)
         self.openai = OpenAiService(

@@ -14,6 +14,8 @@ from guanaco.accounts import Role
 from guanaco.chat import MessageRequest, Reply
 from guanaco.errors import ConversationBusy
 from guanaco.submissions import GenerationParams
+from guanaco_server.chat.history import History
+from guanaco_server.chat.history_reader import history_reader
 from guanaco_server.chat.tables import ConversationRow
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.memory_server import Script
@@ -102,6 +104,16 @@ async def test_a_reply_is_whole_or_streamed_and_the_same_as_what_is_stored(
         ("user", "Is it?", False),
         ("bot", "So  it is.", False),
     ]
+
+
+async def test_what_is_known_of_a_new_conversation_is_what_would_be_read(
+    database: Database,
+) -> None:
+    world, http, _ = await talking(database)
+    heard: list[History] = []
+    world.conversations.on_opened(heard.append)
+    conversation = await world.open(http)
+    assert heard == [await history_reader(database).read(conversation)]
 
 
 async def test_both_turns_are_stored_before_the_final_event(database: Database) -> None:

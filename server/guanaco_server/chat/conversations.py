@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from itertools import groupby
 
@@ -24,6 +24,7 @@ from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import Account
 from guanaco_server.chat import queries, records
 from guanaco_server.chat.forgetting import Forgetting, OnErased
+from guanaco_server.chat.history import History
 from guanaco_server.chat.tables import ConversationRow, ErasedConversationRow, MessageRow
 from guanaco_server.clock import Clock
 from guanaco_server.competitions.service import CompetitionService
@@ -58,10 +59,15 @@ class ConversationService:
         self._experiments = experiments
         self._open = timedelta(seconds=open_s)
         self.forgetting = Forgetting(database)
+        self._on_opened: list[Callable[[History], None]] = []
 
     def on_erased(self, listener: OnErased) -> None:
         """Have it called, in each process, with the ids of conversations that were erased anywhere."""
         self.forgetting.on_erased(listener)
+
+    def on_opened(self, listener: Callable[[History], None]) -> None:
+        """Have it called with what is known of each conversation that this process opens."""
+        self._on_opened.append(listener)
 
     async def open(self, account: Account, request: ConversationRequest) -> ConversationOpened:
         """Without consent nothing is stored."""
@@ -87,6 +93,8 @@ class ConversationService:
             await self._store(row, assigned, exposure)
         finally:
             self._routing.settle(assigned)
+        for listener in self._on_opened:
+            listener(_new_history(row))
         return ConversationOpened(conversation_id=row.id, submission_id=row.submission_id)
 
     async def seen(self, account: Account, competition_id: str, user_id: str) -> Sequence[str]:
@@ -201,6 +209,18 @@ async def require_own(
     if row is None or (account.role is not Role.ADMIN and row.account_id != account.id):
         raise ConversationNotFound(conversation_id)
     return row
+
+
+def _new_history(row: ConversationRow) -> History:
+    return History(
+        conversation_id=row.id,
+        account_id=row.account_id,
+        submission_id=row.submission_id,
+        user_name=row.user_name,
+        bot=row.bot,
+        message_count=0,
+        variant=(row.experiment, row.variant) if row.experiment and row.variant else None,
+    )
 
 
 def _read_messages(rows: Sequence[MessageRow]) -> list[Message]:

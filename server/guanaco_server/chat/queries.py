@@ -9,7 +9,6 @@ from typing import Any
 from sqlalchemy import CursorResult, Row, Subquery, and_, delete, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from guanaco.chat import Turn
 from guanaco_server.chat.tables import ConversationRow, ErasedConversationRow, MessageRow
 
 
@@ -183,10 +182,6 @@ async def mark_deleted(session: AsyncSession, message_ids: Sequence[str]) -> Non
         .values(is_deleted=True)
         .execution_options(synchronize_session=False)
     )
-
-
-def read_turn(row: MessageRow) -> Turn:
-    return Turn(sender=row.sender, content=row.content)
 
 
 async def lock_of_user(

@@ -27,13 +27,12 @@ from guanaco.errors import (
     NothingToRegenerate,
 )
 from guanaco_server.accounts.service import Account
-from guanaco_server.chat import queries
 from guanaco_server.chat.generation import Generated, ReplyGenerator
 from guanaco_server.chat.history import History, HistoryCache
+from guanaco_server.chat.history_reader import HistoryReader
 from guanaco_server.chat.sample import Pieces
 from guanaco_server.chat.turn_log import EndedTurn, Lease, NewMessage, NewReply, TurnLog
 from guanaco_server.clock import Clock
-from guanaco_server.database.database import Database
 from guanaco_server.experiments.running import RunningExperiments
 from guanaco_server.experiments.variants import apply_variant
 from guanaco_server.routing.policy import LiveSubmission
@@ -56,7 +55,7 @@ class ClaimedTurn:
 class ReplyService:
     def __init__(
         self,
-        database: Database,
+        reader: HistoryReader,
         clock: Clock,
         routing: RoutingService,
         experiments: RunningExperiments,
@@ -64,7 +63,7 @@ class ReplyService:
         turn_log: TurnLog,
         histories: HistoryCache,
     ) -> None:
-        self._database = database
+        self._reader = reader
         self._clock = clock
         self._routing = routing
         self._experiments = experiments
@@ -82,6 +81,10 @@ class ReplyService:
     async def regenerate(self, account: Account, conversation_id: str) -> ReplyEvents:
         """Answer the last user message anew; the old reply stays until the new one is stored, then marked deleted."""
         return self._reply(await self._claim(account, conversation_id, None))
+
+    def remember(self, history: History) -> None:
+        """Of a conversation that has just been opened: its first turn reads nothing."""
+        self._histories.keep(history)
 
     def forget(self, conversation_ids: Sequence[str]) -> None:
         """What is in memory of them."""
@@ -124,31 +127,11 @@ class ReplyService:
 
     async def _own_history(self, account: Account, conversation_id: str) -> History:
         """From memory the first time it is asked for, from the database the second."""
-        history = self._histories.take(conversation_id) or await self._load(conversation_id)
+        history = self._histories.take(conversation_id) or await self._reader.read(conversation_id)
         if account.role is not Role.ADMIN and history.account_id != account.id:
             self._histories.keep(history)
             raise ConversationNotFound(conversation_id)
         return history
-
-    async def _load(self, conversation_id: str) -> History:
-        async with self._database.read() as session:
-            row = await queries.by_id(session, conversation_id)
-            if row is None:
-                raise ConversationNotFound(conversation_id)
-            rows = await queries.messages_of(session, [conversation_id])
-        kept = [message for message in rows if not message.is_deleted]
-        asked = [place for place, message in enumerate(kept) if message.sender is Sender.USER]
-        return History(
-            conversation_id=row.id,
-            account_id=row.account_id,
-            submission_id=row.submission_id,
-            user_name=row.user_name,
-            bot=row.bot,
-            message_count=row.message_count,
-            variant=(row.experiment, row.variant) if row.experiment and row.variant else None,
-            turns=[queries.read_turn(message) for message in kept],
-            tail=[message.id for message in kept[asked[-1] + 1 if asked else 0 :]],
-        )
 
     async def _reply(self, turn: ClaimedTurn) -> ReplyEvents:
         history = turn.history

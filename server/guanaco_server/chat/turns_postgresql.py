@@ -11,23 +11,24 @@ import msgspec
 from guanaco.chat import Sender
 from guanaco_server.chat.turn_log import EndedTurn, Lease, NewReply
 from guanaco_server.database.database import Database
+from guanaco_server.database.direct import text_array
 
 CLAIM = """
-UPDATE conversations SET turn_token = %(token)s, turn_until = %(until)s
-WHERE id = ANY(%(ids)s) AND (turn_token IS NULL OR turn_until < %(now)s)
+UPDATE conversations SET turn_token = $2, turn_until = $4
+WHERE id = ANY($1::text[]) AND (turn_token IS NULL OR turn_until < $3)
 RETURNING id, message_count
 """
 
 RENEW = """
-UPDATE conversations SET turn_until = %(until)s
-FROM jsonb_to_recordset(%(leases)s::jsonb) AS l(id text, token text)
+UPDATE conversations SET turn_until = $2
+FROM jsonb_to_recordset($1::jsonb) AS l(id text, token text)
 WHERE conversations.id = l.id AND conversations.turn_token = l.token
 RETURNING conversations.id
 """
 
 END = """
 WITH turns AS (
-    SELECT * FROM jsonb_to_recordset(%(turns)s::jsonb) AS t(id text, token text, known int, added int)
+    SELECT * FROM jsonb_to_recordset($1::jsonb) AS t(id text, token text, known int, added int)
 ), given_back AS (
     UPDATE conversations SET
         turn_token = NULL, turn_until = NULL,
@@ -45,21 +46,21 @@ WITH turns AS (
     SELECT m.id, m.conversation_id, given_back.message_count - m.before_last, m.sender, m.content,
         m.created_at, false, m.finish_reason, m.prompt_tokens, m.completion_tokens, m.ttft_ms, m.total_ms,
         m.reward_score
-    FROM jsonb_to_recordset(%(messages)s::jsonb) AS m(
+    FROM jsonb_to_recordset($2::jsonb) AS m(
         id text, conversation_id text, before_last int, sender text, content text,
         created_at timestamptz, finish_reason text, prompt_tokens int, completion_tokens int,
         ttft_ms float8, total_ms float8, reward_score float8
     ) JOIN given_back ON given_back.id = m.conversation_id
 ), replaced AS (
     UPDATE messages SET is_deleted = true
-    FROM jsonb_to_recordset(%(superseded)s::jsonb) AS s(id text, conversation_id text)
+    FROM jsonb_to_recordset($3::jsonb) AS s(id text, conversation_id text)
     JOIN given_back ON given_back.id = s.conversation_id
     WHERE messages.id = s.id
 )
 SELECT id FROM given_back
 """
 
-KNOWN = "SELECT id FROM messages WHERE id = ANY(%(ids)s)"
+KNOWN = "SELECT id FROM messages WHERE id = ANY($1::text[])"
 
 
 class PostgresqlTurns:
@@ -70,34 +71,30 @@ class PostgresqlTurns:
     async def claim(
         self, conversation_ids: Sequence[str], token: str, now: datetime, until: datetime
     ) -> dict[str, int]:
-        parameters = {"ids": list(conversation_ids), "token": token, "now": now, "until": until}
-        return dict(await self._claims.fetch(CLAIM, parameters))
+        parameters = (text_array(conversation_ids), token, now.isoformat(), until.isoformat())
+        rows = await self._claims.fetch(CLAIM, parameters)
+        return {conversation_id: int(count) for conversation_id, count in rows}
 
     async def renew(self, leases: Sequence[Lease], until: datetime) -> None:
         held = [{"id": lease.conversation_id, "token": lease.token} for lease in leases]
-        await self._claims.fetch(RENEW, {"leases": _json(held), "until": until})
+        await self._claims.fetch(RENEW, (msgspec.json.encode(held), until.isoformat()))
 
     async def end(self, turns: Sequence[EndedTurn]) -> set[str]:
-        parameters = {
-            "turns": _json([_turn(turn) for turn in turns]),
-            "messages": _json([message for turn in turns for message in _messages(turn)]),
-            "superseded": _json(
-                [
-                    {"id": message_id, "conversation_id": turn.lease.conversation_id}
-                    for turn in turns
-                    for message_id in turn.superseded
-                ]
-            ),
-        }
-        return {conversation_id for (conversation_id,) in await self._ends.fetch(END, parameters)}
+        superseded = [
+            {"id": message_id, "conversation_id": turn.lease.conversation_id}
+            for turn in turns
+            for message_id in turn.superseded
+        ]
+        parameters = (
+            msgspec.json.encode([_turn(turn) for turn in turns]),
+            msgspec.json.encode([message for turn in turns for message in _messages(turn)]),
+            msgspec.json.encode(superseded),
+        )
+        return {found for (found,) in await self._ends.fetch(END, parameters)}
 
     async def known(self, message_ids: Sequence[str]) -> set[str]:
-        rows = await self._ends.fetch(KNOWN, {"ids": list(message_ids)})
-        return {message_id for (message_id,) in rows}
-
-
-def _json(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
+        rows = await self._ends.fetch(KNOWN, (text_array(message_ids),))
+        return {found for (found,) in rows}
 
 
 def _turn(turn: EndedTurn) -> dict[str, Any]:

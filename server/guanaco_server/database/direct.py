@@ -1,18 +1,36 @@
-"""A connection to PostgreSQL without the layers above its driver, for the few statements of the hot path.
+"""A connection to PostgreSQL without the layers above its client library, for the few statements of the hot path.
 
-Each statement is a transaction of its own. A connection that broke is made anew by the next statement.
+Each statement is a transaction of its own, prepared at its first use, its parameters ``$1``, ``$2`` … and its results
+text. A connection that broke is made anew by the next statement.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, LiteralString
 
 import psycopg
+from psycopg.errors import error_from_result
+from psycopg.pq import ExecStatus
+from psycopg.pq.abc import PGresult
 from sqlalchemy.engine import make_url
 
+from guanaco_server.database.libpq import LibpqConnection
+
 CONNECT_TIMEOUT_S = 5
+# A plan is made once, before the tables have grown, and every statement finds its rows by an index: planned for the
+# table of the first minute, it would read all of a bigger one (0.6 ms instead of 0.2 ms at 3,000 conversations).
+PLANNING = """
+SET plan_cache_mode = force_generic_plan;
+SET enable_seqscan = off;
+SET enable_hashjoin = off;
+SET enable_mergejoin = off;
+SET jit = off;
+"""
+NOT_DURABLE = "SET synchronous_commit = off;"
+
+Row = tuple[Any, ...]  # of text, or None
 
 
 class DirectConnection:
@@ -22,40 +40,69 @@ class DirectConnection:
         """``is_durable`` false: a commit need not wait for the disk (``synchronous_commit = off``)."""
         url = make_url(sqlalchemy_url).set(drivername="postgresql")
         self._conninfo = url.render_as_string(hide_password=False)
-        self._is_durable = is_durable
-        self._connection: psycopg.AsyncConnection[Any] | None = None
+        self._settings: LiteralString = PLANNING if is_durable else PLANNING + NOT_DURABLE
+        self._connection: LibpqConnection | None = None
         self._lock = asyncio.Lock()
 
-    async def fetch(self, statement: LiteralString, parameters: Mapping[str, Any]) -> Sequence[Any]:
+    async def fetch(
+        self, statement: LiteralString, parameters: Sequence[str | bytes | None]
+    ) -> list[Row]:
         """Its rows. psycopg.Error; the connection is thrown away when it broke, or when the caller left in the middle."""
+        encoded = [_encode(parameter) for parameter in parameters]
         async with self._lock:
-            connection = self._connection or await self._connect()
-            self._connection = None
+            connection = self._connection
+            if connection is None or connection.is_closed:
+                connection = self._connection = await self._connect()
             try:
-                cursor = await connection.execute(statement, parameters)
-                rows = await cursor.fetchall()
-            except psycopg.DatabaseError:
-                if not connection.closed and not connection.broken:
-                    self._connection = connection
-                else:
-                    await connection.close()
-                raise
+                result = await connection.execute(statement, encoded)
             except BaseException:
-                await connection.close()
+                connection.close()
                 raise
-            self._connection = connection
-            return rows
+        return _rows(result)
 
     async def close(self) -> None:
         async with self._lock:
-            connection, self._connection = self._connection, None
-            if connection is not None:
-                await connection.close()
+            if self._connection is not None:
+                self._connection.close()
 
-    async def _connect(self) -> psycopg.AsyncConnection[Any]:
+    async def _connect(self) -> LibpqConnection:
         connection = await psycopg.AsyncConnection.connect(
             self._conninfo, autocommit=True, connect_timeout=CONNECT_TIMEOUT_S
         )
-        if not self._is_durable:
-            await connection.execute("SET synchronous_commit = off")
-        return connection
+        try:
+            await connection.execute(self._settings)
+            return LibpqConnection(connection)
+        except BaseException:
+            await connection.close()
+            raise
+
+
+def text_array(values: Iterable[str]) -> str:
+    """A parameter of type ``text[]``."""
+    return f"{{{','.join(_quote(value) for value in values)}}}"
+
+
+def _quote(value: str) -> str:
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _encode(parameter: str | bytes | None) -> bytes | None:
+    encoded = parameter.encode() if isinstance(parameter, str) else parameter
+    if encoded is not None and b"\x00" in encoded:  # would end there, unnoticed
+        raise psycopg.DataError("PostgreSQL text cannot hold NUL")
+    return encoded
+
+
+def _rows(result: PGresult) -> list[Row]:
+    if result.status not in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK):
+        raise error_from_result(result)
+    columns = range(result.nfields)
+    return [
+        tuple([_decode(result.get_value(row, column)) for column in columns])
+        for row in range(result.ntuples)
+    ]
+
+
+def _decode(value: bytes | None) -> str | None:
+    return None if value is None else value.decode()
