@@ -9,8 +9,8 @@ from typing import Any
 from sqlalchemy import CursorResult, Row, Subquery, and_, delete, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from guanaco.chat import Turn
 from guanaco_server.chat.tables import ConversationRow, ErasedConversationRow, MessageRow
+from guanaco_server.prompts.utterances import Utterance
 
 
 async def by_id(session: AsyncSession, conversation_id: str) -> ConversationRow | None:
@@ -185,8 +185,8 @@ async def mark_deleted(session: AsyncSession, message_ids: Sequence[str]) -> Non
     )
 
 
-def read_turn(row: MessageRow) -> Turn:
-    return Turn(sender=row.sender, content=row.content)
+def read_turn(row: MessageRow) -> Utterance:
+    return Utterance(row.sender, row.content)
 
 
 async def lock_of_user(
