@@ -16,7 +16,7 @@ from guanaco_server.prompts.counting import TokenCounter
 from guanaco_server.prompts.layouts import Layout
 from guanaco_server.prompts.rendering import render
 from guanaco_server.prompts.service import with_greeting
-from guanaco_server.prompts.templates import formatter_layout
+from guanaco_server.prompts.templates import formatter_layout, layout_like
 from guanaco_server.prompts.transcript import Transcript
 from guanaco_server.prompts.utterances import Spoken, Utterance
 from tests.fixtures.tokenizers import KINDS, counter_of
@@ -152,3 +152,16 @@ def test_what_belongs_to_another_is_not_gone_on_with() -> None:
     ]
     assert [kept.transcript.next_prompt(*other) for other in others] == [None] * 4
     assert kept.transcript.next_prompt(layout, kept.turns, gpt_2, 500)
+
+
+def test_it_keeps_its_layout_where_there_are_more_than_are_remembered() -> None:
+    layout = formatter_layout(PromptFormatter(), GREETING, "Sam")
+    formatter_layout.cache_clear()
+    again = GREETING.model_copy()
+    assert layout_like(layout, PromptFormatter(), again, "Sam") is layout
+    assert layout_like(layout, PromptFormatter(), again, "Kim") is not layout
+    assert layout_like(None, PromptFormatter(), again, "Sam") is not layout
+
+
+def test_histories_share_their_bot() -> None:
+    assert history(GREETING.model_copy()).bot is history(GREETING.model_copy()).bot
