@@ -15,7 +15,7 @@ from guanaco_server.prompts.transcript import Transcript
 from guanaco_server.prompts.utterances import Utterance
 
 TURN_CHARS = 150  # a turn's objects, in characters of text
-HISTORY_CHARS = 2_000  # what there is once
+HISTORY_CHARS = 3_000  # what there is once, its layout included
 KEPT_BOTS = 1_024
 
 

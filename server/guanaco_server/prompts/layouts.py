@@ -12,7 +12,7 @@ from guanaco_server.prompts.truncation import Frame
 from guanaco_server.prompts.utterances import Spoken
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Part:
     """A text whose ``priority`` says how early it goes; 0 is never. Its ``role`` matters to chat templates alone."""
 
@@ -52,7 +52,7 @@ class Layout:
         return without(self.before), without(self.after)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Surroundings:
     """A layout, counted: with the first n of its droppable parts gone, ``sides[n]`` stand before and after the turns."""
 

@@ -34,7 +34,7 @@ class Cut:
     dropped: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Frame:
     """What is around the turns. ``sizes[n]`` are its tokens with the first n of its droppable parts gone.
 
