@@ -1,4 +1,4 @@
-"""What rendering a prompt costs: cached, with a new turn, and beside bisecting the whole prompt as it once was.
+"""What rendering a prompt costs: going on with a kept one, all anew, and bisecting the whole prompt as it once was.
 
     make bench-prompts
 
@@ -14,21 +14,26 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from itertools import count
 from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from guanaco.chat import Bot, Sender, Turn
+from guanaco.chat import Bot, Sender
 from guanaco.prompts import PromptFormatter
 from guanaco_server.demo.tiny_repo import make_tiny_repo
 from guanaco_server.prompts.chat_templates import ChatTemplate, ChatTemplateCounter
 from guanaco_server.prompts.counting import TokenCounter
-from guanaco_server.prompts.rendering import Layout, render
+from guanaco_server.prompts.layouts import Layout
+from guanaco_server.prompts.rendering import render
 from guanaco_server.prompts.service import chat_layout
 from guanaco_server.prompts.template_process import TemplateProcess
 from guanaco_server.prompts.templates import formatter_layout
+from guanaco_server.prompts.transcript import Transcript
+from guanaco_server.prompts.utterances import Utterance
 
 ROUNDS = 60
+SEEDS = count(1_000)
 WORDS = [
     "the",
     "sea",
@@ -51,6 +56,7 @@ WORDS = [
 ]
 BOT = Bot(name="Nia", memory="Nia keeps a lighthouse. " * 10, prompt="You: Hi\nNia: Hello there.")
 CHATML = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
+COLUMNS = {"kept": "kept", "kept_new": "kept, new", "cached": "cached", "new": "new turn", "cold": "cold", "bisection": "bisection"}  # fmt: skip
 BUDGETS = {"20 turns, all fit": (20, 4_096), "20 turns, cut": (20, 700), "200 turns, cut": (200, 4_096)}  # fmt: skip
 
 
@@ -60,38 +66,56 @@ def main() -> None:
     turns = _conversation(204)
     layout = formatter_layout(PromptFormatter(), BOT, "Sam")
     figures = {
-        name: _figures(layout, turns, count, budget, tokenizer, TokenCounter(tokenizer, content))
-        for name, (count, budget) in BUDGETS.items()
+        name: _figures(layout, turns, length, budget, tokenizer, TokenCounter(tokenizer, content))
+        for name, (length, budget) in BUDGETS.items()
     }
     figures["chat template, 20 turns"] = _chat_template(turns, TokenCounter(tokenizer, content))
-    print(f"{'µs':28} {'cached':>9} {'new turn':>9} {'cold':>9} {'bisection':>10}")
+    print(f"{'µs':28} {' '.join(f'{title:>9}' for title in COLUMNS.values())}")
     for name, row in figures.items():
-        cells = (f"{row[key]:>9,.0f}" if key in row else " " * 9 for key in ("cached", "new", "cold", "bisection"))  # fmt: skip
+        cells = (f"{row[key]:>9,.0f}" if key in row else " " * 9 for key in COLUMNS)
         print(f"{name:28} {' '.join(cells)}")
     print(json.dumps({"microseconds": figures}))
 
 
 def _figures(
     layout: Layout,
-    turns: Sequence[Turn],
-    count: int,
+    turns: Sequence[Utterance],
+    length: int,
     budget: int,
     tokenizer: Tokenizer,
     counter: TokenCounter,
 ) -> dict[str, float]:
-    said = turns[: count + 1]
+    said = turns[: length + 1]
     cold = _seconds(lambda: render(layout, said, counter, budget))
     cached = _best(lambda: render(layout, said, counter, budget))
     new = []
-    for end in range(count - 19, count + 1):  # each adds a reply and a message
+    for end in range(length - 19, length + 1):  # each adds a reply and a message
         fresh = [*said[:end], *_conversation(2, seed=end)]
         new.append(_seconds(lambda fresh=fresh: render(layout, fresh, counter, budget)))  # type: ignore[misc]
     old = _best(lambda: _bisected(layout, said, tokenizer, budget), repeats=3)
     figures = {"cached": cached, "new": min(new), "cold": cold, "bisection": old}
+    for name, are_new in {"kept": False, "kept_new": True}.items():
+        figures[name] = min(_kept(layout, said, counter, budget, are_new) for _ in range(ROUNDS))
     return {name: round(seconds * 1e6, 1) for name, seconds in figures.items()}
 
 
-def _chat_template(turns: Sequence[Turn], counter: TokenCounter) -> dict[str, float]:
+def _kept(
+    layout: Layout, said: Sequence[Utterance], counter: TokenCounter, budget: int, are_new: bool
+) -> float:
+    """A reply and a message more than was rendered the last time; ``are_new`` where they never were counted."""
+    transcript = Transcript()
+    render(layout, said[:-2], counter, budget, transcript)
+    last = _conversation(2, seed=next(SEEDS)) if are_new else said[-2:]
+    reply, message = (Utterance(a.sender, b.content) for a, b in zip(said[-2:], last, strict=True))
+    turns = [*said[:-2], reply, message]
+    began = time.perf_counter()
+    prompt = transcript.next_prompt(layout, turns, counter, budget)
+    seconds = time.perf_counter() - began
+    assert prompt is not None
+    return seconds
+
+
+def _chat_template(turns: Sequence[Utterance], counter: TokenCounter) -> dict[str, float]:
     process = TemplateProcess()
     try:
         template = ChatTemplateCounter(ChatTemplate(CHATML, {}, process), counter)
@@ -103,7 +127,7 @@ def _chat_template(turns: Sequence[Turn], counter: TokenCounter) -> dict[str, fl
         process.close()
 
 
-def _bisected(layout: Layout, turns: Sequence[Turn], tokenizer: Tokenizer, budget: int) -> str:
+def _bisected(layout: Layout, turns: Sequence[Utterance], tokenizer: Tokenizer, budget: int) -> str:
     """As prompts were cut before: the most turns that fit, each try tokenized as a whole."""
     rendered = [layout.turn_text(turn) for turn in turns]
     before, after = ("".join(part.text for part in parts) for parts in layout.kept(0))
@@ -124,10 +148,10 @@ def _tokenizer() -> Tokenizer:
         return Tokenizer.from_file(str(Path(folder) / "tokenizer.json"))
 
 
-def _conversation(count: int, seed: int = 0) -> list[Turn]:
+def _conversation(length: int, seed: int = 0) -> list[Utterance]:
     words, senders = random.Random(seed), (Sender.USER, Sender.BOT)
-    texts = (" ".join(words.choices(WORDS, k=40))[:100] for _ in range(count))
-    return [Turn(sender=senders[n % 2], content=text) for n, text in enumerate(texts)]
+    texts = (" ".join(words.choices(WORDS, k=40))[:100] for _ in range(length))
+    return [Utterance(senders[n % 2], text) for n, text in enumerate(texts)]
 
 
 def _best(work: Callable[[], object], repeats: int = 10) -> float:

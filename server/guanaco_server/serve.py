@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import resource
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -38,6 +39,7 @@ class Started:
 def run(settings: Settings, on_ready: Callable[[Started], None]) -> int:
     """Serve until SIGINT or SIGTERM; the exit status. InvalidSettings, DataDirInUse and StoreUnreachable before anything is started."""
     require_shared(settings)
+    _allow_many_files()
     logs.configure(settings.log_level, settings.log_format, settings.secrets)
     with DataDir(settings.data_dir) as data_dir, _listen(settings) as listener:
         platform = Platform(settings, data_dir)
@@ -47,6 +49,12 @@ def run(settings: Settings, on_ready: Callable[[Started], None]) -> int:
         with serving(platform.metrics, settings.host, settings.metrics_port):
             server.run(sockets=[listener])
         return 0 if server.is_ready_told else 1
+
+
+def _allow_many_files() -> None:
+    """A stream holds two sockets, and many systems allow a process 1,024 files until it asks for more."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def require_shared(settings: Settings) -> None:

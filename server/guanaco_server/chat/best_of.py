@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 
-from guanaco.chat import Bot, Turn
+from guanaco.chat import Bot
 from guanaco.errors import MessageTooLong, SubmissionFailure
 from guanaco_server.chat.reward_models import RewardModel, RewardModels
 from guanaco_server.deployments.model_server import (
@@ -29,6 +29,7 @@ from guanaco_server.deployments.model_server import (
 from guanaco_server.deployments.reward_score import reward_score
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.prompts.service import PromptService
+from guanaco_server.prompts.utterances import Spoken
 from guanaco_server.submissions.service import ServingSubmission
 
 FAILURES = 3
@@ -47,7 +48,7 @@ class Scene:
 
     bot: Bot
     user_name: str
-    turns: Sequence[Turn]
+    turns: Sequence[Spoken]
     prompt: str
 
 

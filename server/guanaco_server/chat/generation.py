@@ -17,7 +17,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from guanaco.chat import Bot, Timings, Turn, Usage
+from guanaco.chat import Bot, Timings, Usage
 from guanaco.errors import ModelTimedOut, ModelUnavailable
 from guanaco_server.chat.best_of import BestOf, Scene
 from guanaco_server.chat.deadline import Deadline
@@ -25,6 +25,8 @@ from guanaco_server.chat.sample import Pieces, Sample
 from guanaco_server.deployments.model_server import Chunk, Generation, ModelServer, ModelServerFault
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.prompts.service import PromptService
+from guanaco_server.prompts.transcript import Transcript
+from guanaco_server.prompts.utterances import Spoken
 from guanaco_server.routing.policy import LiveSubmission
 from guanaco_server.routing.replicas import Replica, ReplicaChooser
 
@@ -82,15 +84,26 @@ class ReplyGenerator:
         self._best_of = best_of
 
     async def generate(
-        self, live: LiveSubmission, bot: Bot, user_name: str, turns: Sequence[Turn], key: str
+        self,
+        live: LiveSubmission,
+        bot: Bot,
+        user_name: str,
+        turns: Sequence[Spoken],
+        key: str,
+        transcript: Transcript | None = None,
     ) -> GeneratedPieces:
         """The reply's text, what comes together together, then the whole. Closing it cancels the generation upstream. Replies of one ``key`` prefer one replica."""
-        prompt = await self.prompt(live, bot, user_name, turns)
+        prompt = await self.prompt(live, bot, user_name, turns, transcript)
         generation = Generation(live.serving.id, prompt, live.serving.params)
         return self.complete(live, generation, key, Scene(bot, user_name, turns, prompt))
 
     async def prompt(
-        self, live: LiveSubmission, bot: Bot, user_name: str, turns: Sequence[Turn]
+        self,
+        live: LiveSubmission,
+        bot: Bot,
+        user_name: str,
+        turns: Sequence[Spoken],
+        transcript: Transcript | None = None,
     ) -> str:
         return await self._prompts.render(
             formatter=live.serving.formatter,
@@ -99,6 +112,7 @@ class ReplyGenerator:
             bot=bot,
             user_name=user_name,
             turns=turns,
+            transcript=transcript,
         )
 
     async def complete(

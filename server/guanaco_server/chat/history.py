@@ -8,10 +8,15 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from functools import lru_cache
 
-from guanaco.chat import Bot, Sender, Turn
+from guanaco.chat import Bot, Sender
+from guanaco_server.prompts.transcript import Transcript
+from guanaco_server.prompts.utterances import Utterance
 
-OVERHEAD_CHARS = 400  # a turn's objects, in characters of text
+TURN_CHARS = 150  # a turn's objects, in characters of text
+HISTORY_CHARS = 3_000  # what there is once, its layout included
+KEPT_BOTS = 1_024
 
 
 @dataclass(slots=True)
@@ -25,14 +30,15 @@ class History:
     bot: Bot
     message_count: int
     variant: tuple[str, str] | None = None
-    turns: list[Turn] = field(default_factory=list)
+    turns: list[Utterance] = field(default_factory=list)
     tail: list[str] = field(default_factory=list)
+    transcript: Transcript = field(default_factory=Transcript)
     size: int = 0
 
     def __post_init__(self) -> None:
-        bot = self.bot
+        self.bot = bot = _shared(self.bot)
         texts = (bot.name, bot.memory, bot.prompt, bot.first_message)
-        self.size = sum(map(len, texts)) + sum(_size(turn) for turn in self.turns)
+        self.size = HISTORY_CHARS + sum(map(len, texts)) + sum(map(_size, self.turns))
 
     @property
     def has_asked(self) -> bool:
@@ -40,7 +46,7 @@ class History:
         return len(self.turns) > len(self.tail)
 
     def asked(self, content: str) -> None:
-        self._add(Turn(sender=Sender.USER, content=content))
+        self._add(Utterance(Sender.USER, content))
         self.tail.clear()
 
     def replied(self, message_id: str, content: str) -> None:
@@ -48,10 +54,10 @@ class History:
         for turn in self.turns[len(self.turns) - len(self.tail) :]:
             self.size -= _size(turn)
         del self.turns[len(self.turns) - len(self.tail) :]
-        self._add(Turn(sender=Sender.BOT, content=content))
+        self._add(Utterance(Sender.BOT, content))
         self.tail[:] = [message_id]
 
-    def _add(self, turn: Turn) -> None:
+    def _add(self, turn: Utterance) -> None:
         self.turns.append(turn)
         self.size += _size(turn)
 
@@ -83,5 +89,12 @@ class HistoryCache:
         self.take(conversation_id)
 
 
-def _size(turn: Turn) -> int:
-    return len(turn.content) + OVERHEAD_CHARS
+@lru_cache(maxsize=KEPT_BOTS)
+def _shared(bot: Bot) -> Bot:
+    """One object for all the conversations with a bot."""
+    return bot
+
+
+def _size(turn: Utterance) -> int:
+    """Its text is there twice, the second time as it stands in the prompt."""
+    return 2 * len(turn.content) + TURN_CHARS

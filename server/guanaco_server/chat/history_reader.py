@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Protocol
-from weakref import WeakValueDictionary
 
 import msgspec
 import psycopg
 from sqlalchemy import Text, bindparam, func, select, type_coerce
 
-from guanaco.chat import Bot, Sender, Turn
+from guanaco.chat import Bot, Sender
 from guanaco.errors import ConversationNotFound, DatabaseUnavailable
 from guanaco_server.chat.history import History
 from guanaco_server.chat.tables import ConversationRow, MessageRow
 from guanaco_server.database.database import Database
 from guanaco_server.database.direct import text_array
 from guanaco_server.database.group_commit import GroupCommit
+from guanaco_server.prompts.utterances import Utterance
 
 AT_ONCE = 16  # histories of 20 messages hold the event loop for 2 ms
 
@@ -70,7 +70,6 @@ class PostgresqlHistoryReader:
         self._rows: GroupCommit[str, Sequence[Any] | None] = GroupCommit(
             self._read, max_batch=AT_ONCE
         )
-        self._bots = Bots()
 
     async def read(self, conversation_id: str) -> History:
         try:
@@ -81,7 +80,7 @@ class PostgresqlHistoryReader:
             raise DatabaseUnavailable from error
         if row is None:
             raise ConversationNotFound(conversation_id)
-        return _history(row, self._bots)
+        return _history(row)
 
     async def _read(
         self, conversation_ids: Sequence[str]
@@ -94,7 +93,6 @@ class PostgresqlHistoryReader:
 class SqliteHistoryReader:
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._bots = Bots()
 
     async def read(self, conversation_id: str) -> History:
         if not _is_storable(conversation_id):
@@ -104,20 +102,7 @@ class SqliteHistoryReader:
             row = rows.one_or_none()
         if row is None:
             raise ConversationNotFound(conversation_id)
-        return _history(row, self._bots)
-
-
-class Bots:
-    """Histories of the same bot share it, and it goes with the last of them."""
-
-    def __init__(self) -> None:
-        self._bots: WeakValueDictionary[str, Bot] = WeakValueDictionary()
-
-    def of(self, text: str) -> Bot:
-        bot = self._bots.get(text)
-        if bot is None:
-            bot = self._bots[text] = Bot.model_validate_json(text)
-        return bot
+        return _history(row)
 
 
 def _is_storable(conversation_id: str) -> bool:
@@ -125,7 +110,7 @@ def _is_storable(conversation_id: str) -> bool:
     return conversation_id.isprintable()
 
 
-def _history(row: Sequence[Any], bots: Bots) -> History:
+def _history(row: Sequence[Any]) -> History:
     """Of a row as either statement gives it."""
     conversation_id, account_id, submission_id, user_name, bot, count, experiment, variant, kept = (
         row
@@ -137,9 +122,9 @@ def _history(row: Sequence[Any], bots: Bots) -> History:
         account_id=account_id,
         submission_id=submission_id,
         user_name=user_name,
-        bot=bots.of(bot),
+        bot=Bot.model_validate_json(bot),
         message_count=int(count),
         variant=(experiment, variant) if experiment and variant else None,
-        turns=[Turn(sender=sender, content=content) for _, _, sender, content in messages],
+        turns=[Utterance(sender, content) for _, _, sender, content in messages],
         tail=[message[1] for message in messages[asked[-1] + 1 if asked else 0 :]],
     )

@@ -140,7 +140,12 @@ class ReplyService:
             live = await self._target(history)
             turns = history.turns[: len(history.turns) - len(history.tail)]
             pieces = await self._generator.generate(
-                live, history.bot, history.user_name, turns, history.conversation_id
+                live,
+                history.bot,
+                history.user_name,
+                turns,
+                history.conversation_id,
+                history.transcript,
             )
             async with aclosing(pieces):
                 async for piece in pieces:

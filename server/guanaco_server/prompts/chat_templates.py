@@ -14,24 +14,20 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from guanaco.chat import Sender, Turn
+from guanaco.chat import Sender
 from guanaco.errors import BadChatTemplate, PromptFailed
 from guanaco_server.artifacts.repo_json import parse_object
 from guanaco_server.prompts.counting import TokenCounter
-from guanaco_server.prompts.rendering import (
-    Layout,
-    Part,
-    history_of,
-    shorter_cuts,
-    too_long,
-)
+from guanaco_server.prompts.layouts import Layout, Part
+from guanaco_server.prompts.rendering import history_of, shorter_cuts, too_long
 from guanaco_server.prompts.template_process import (
     Job,
     TemplateFault,
     TemplateOverrun,
     TemplateProcess,
 )
-from guanaco_server.prompts.truncation import Cut, Frame, find_cut
+from guanaco_server.prompts.truncation import Cut, Frame, Replay
+from guanaco_server.prompts.utterances import Spoken
 from guanaco_server.serializer.chat_template import (
     CONFIG_NAME,
     MAX_TEMPLATE_BYTES,
@@ -144,7 +140,7 @@ class ChatTemplateCounter:
         system = self._count([PROBE[0], PROBE[2]]) - short - counter.alone(PROBE[0][1])
         self._around_part = max(1, system)
 
-    def render(self, layout: Layout, turns: Sequence[Turn], budget: int) -> str:
+    def render(self, layout: Layout, turns: Sequence[Spoken], budget: int) -> str:
         """The prompt, of at most ``budget`` tokens; MessageTooLong if what is never cut is longer."""
         texts: dict[int, str] = {}
 
@@ -161,7 +157,7 @@ class ChatTemplateCounter:
 
         history = history_of(turns, tokens)
         frame = self._counter.kept_for(layout, lambda: self._frame(layout))
-        cut = find_cut(history, frame, self._counter.sure(budget))
+        cut = Replay(history, frame, self._counter.sure(budget)).cut
         for shorter in (cut, *shorter_cuts(cut, frame, history)):
             said = list(_said(layout, shorter, turns, text))
             prompt = self._without_double_begin(self._template.text(said))
@@ -187,7 +183,7 @@ class ChatTemplateCounter:
         return text.removeprefix(begin) if begin else text
 
 
-def _said(layout: Layout, cut: Cut, turns: Sequence[Turn], text: Any) -> Iterator[Said]:
+def _said(layout: Layout, cut: Cut, turns: Sequence[Spoken], text: Any) -> Iterator[Said]:
     before, after = layout.kept(cut.dropped)
     yield from _parts_said(before)
     for index in range(cut.first, len(turns)):

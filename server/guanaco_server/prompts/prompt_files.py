@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from guanaco.chat import Bot, Sender, Turn
+from guanaco.chat import Bot, Sender
 from guanaco.errors import PromptFailed
 from guanaco.prompt_files import PromptFile, PromptPart
+from guanaco_server.prompts.layouts import Layout, Part
 from guanaco_server.prompts.lru import Generations
-from guanaco_server.prompts.rendering import Layout, Part
 from guanaco_server.prompts.template_process import Job, TemplateFault, TemplateProcess
+from guanaco_server.prompts.utterances import Spoken
 
 KEPT_CHARS = 8_000_000
 BATCH = 64  # turns that are rendered in one request to the process
@@ -25,7 +26,7 @@ class PromptFileRenderer:
         )
         self._layouts: Generations[tuple[PromptFile, Bot, str], Layout] = Generations(KEPT_CHARS)
 
-    def layout(self, file: PromptFile, bot: Bot, user_name: str, turns: Sequence[Turn]) -> Layout:
+    def layout(self, file: PromptFile, bot: Bot, user_name: str, turns: Sequence[Spoken]) -> Layout:
         """With the newest ``turns`` rendered; older ones are when they are asked for. PromptFailed names the part."""
         key = (file, bot, user_name)
         layout = self._layouts.find(key)
@@ -73,7 +74,7 @@ def _names(bot: Bot, user_name: str) -> dict[str, str]:
     return {"bot_name": bot.name, "user_name": user_name}
 
 
-def _of_turn(names: dict[str, str], turn: Turn) -> dict[str, str]:
+def _of_turn(names: dict[str, str], turn: Spoken) -> dict[str, str]:
     is_bot = turn.sender is Sender.BOT
     return names | {
         "name": names["bot_name" if is_bot else "user_name"],

@@ -12,16 +12,19 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from functools import lru_cache
 
-from guanaco.chat import Bot, Sender, Turn
+from guanaco.chat import Bot, Sender
 from guanaco.errors import MissingFile
 from guanaco.prompts import ChatTemplatePrompt, Prompt, PromptFile, PromptFormatter
 from guanaco_server.prompts import chat_templates
 from guanaco_server.prompts.chat_templates import ChatTemplate, ChatTemplateCounter
+from guanaco_server.prompts.layouts import Layout, Part
 from guanaco_server.prompts.prompt_files import PromptFileRenderer
-from guanaco_server.prompts.rendering import Layout, Part, render
+from guanaco_server.prompts.rendering import render
 from guanaco_server.prompts.template_process import TemplateProcess
-from guanaco_server.prompts.templates import formatter_layout
+from guanaco_server.prompts.templates import formatter_layout, layout_like
 from guanaco_server.prompts.tokenizers import KEPT, SmallFiles, TokenizerCache
+from guanaco_server.prompts.transcript import Transcript
+from guanaco_server.prompts.utterances import Spoken, Utterance
 
 LONG_CHARS = (
     100_000  # of a history; beyond, it is counted in a thread: 10 ms for each 30,000 new ones
@@ -48,9 +51,13 @@ class PromptService:
         max_input_tokens: int,
         bot: Bot,
         user_name: str,
-        turns: Sequence[Turn],
+        turns: Sequence[Spoken],
+        transcript: Transcript | None = None,
     ) -> str:
-        """The prompt, of at most ``max_input_tokens`` tokens; MessageTooLong, or PromptFailed by its template."""
+        """The prompt, of at most ``max_input_tokens`` tokens; MessageTooLong, or PromptFailed by its template.
+
+        With the ``transcript`` of the conversation only its new turns are read, where that is certain to make the same.
+        """
         at_once = self.try_render(
             formatter=formatter,
             artifact_key=artifact_key,
@@ -58,6 +65,7 @@ class PromptService:
             bot=bot,
             user_name=user_name,
             turns=turns,
+            transcript=transcript,
         )
         if at_once is not None:
             return at_once
@@ -65,7 +73,9 @@ class PromptService:
         said = with_greeting(bot, turns)
         if isinstance(formatter, PromptFormatter):
             layout = formatter_layout(formatter, bot, user_name)
-            return await asyncio.to_thread(render, layout, said, counter, max_input_tokens)
+            return await asyncio.to_thread(
+                render, layout, said, counter, max_input_tokens, transcript
+            )
         if isinstance(formatter, PromptFile):
             layout = await asyncio.to_thread(self._files.layout, formatter, bot, user_name, said)
             if formatter.render == "text":
@@ -83,16 +93,24 @@ class PromptService:
         max_input_tokens: int,
         bot: Bot,
         user_name: str,
-        turns: Sequence[Turn],
+        turns: Sequence[Spoken],
+        transcript: Transcript | None = None,
     ) -> str | None:
         """``render`` where nothing must be waited for: with templates, and the tokenizer in memory; else None."""
         if not isinstance(formatter, PromptFormatter):
             return None
         counter = self.tokenizers.loaded_counter(artifact_key)
-        if counter is None or sum([len(turn.content) for turn in turns]) > LONG_CHARS:
+        if counter is None:
             return None
-        layout = formatter_layout(formatter, bot, user_name)
-        return render(layout, with_greeting(bot, turns), counter, max_input_tokens)
+        known = transcript.layout if transcript is not None else None
+        layout = layout_like(known, formatter, bot, user_name)
+        if transcript is not None:
+            prompt = transcript.next_prompt(layout, turns, counter, max_input_tokens)
+            if prompt is not None:
+                return prompt
+        if sum([len(turn.content) for turn in turns]) > LONG_CHARS:
+            return None
+        return render(layout, with_greeting(bot, turns), counter, max_input_tokens, transcript)
 
     async def check(self, formatter: Prompt, files: dict[str, bytes], bot: Bot) -> None:
         """Before anything is served: MissingFile, BadChatTemplate or PromptFailed for what could make no prompt.
@@ -105,7 +123,7 @@ class PromptService:
         await asyncio.to_thread(self._process.close)
 
     def _check(self, formatter: Prompt, files: dict[str, bytes], bot: Bot) -> None:
-        said = [Turn(sender=Sender.BOT, content="Hello."), Turn(sender=Sender.USER, content="Hi.")]
+        said = [Utterance(Sender.BOT, "Hello."), Utterance(Sender.USER, "Hi.")]
         if isinstance(formatter, PromptFile):
             self._files.layout(formatter, bot, "You", said)
         if is_by_chat_template(formatter):
@@ -153,7 +171,7 @@ def chat_layout(bot: Bot) -> Layout:
     )
 
 
-def with_greeting(bot: Bot, turns: Sequence[Turn]) -> Sequence[Turn]:
+def with_greeting(bot: Bot, turns: Sequence[Spoken]) -> Sequence[Spoken]:
     if not bot.first_message:
         return turns
-    return [Turn(sender=Sender.BOT, content=bot.first_message), *turns]
+    return [Utterance(Sender.BOT, bot.first_message), *turns]

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from guanaco.chat import Bot, Sender, Turn
+from guanaco.chat import Bot, Sender
 from guanaco.prompts import PromptFormatter, fill, parse_template
-from guanaco_server.prompts.rendering import Layout, Part
+from guanaco_server.prompts.layouts import Layout, Part
+from guanaco_server.prompts.utterances import Spoken
 
 
 @lru_cache(maxsize=4096)  # bots in use; each as long as its texts
@@ -21,7 +22,7 @@ def formatter_layout(formatter: PromptFormatter, bot: Bot, user_name: str) -> La
     bot_says = _around_message(formatter.bot_template, names)
     user_says = _around_message(formatter.user_template, names)
 
-    def turn_text(turn: Turn) -> str:
+    def turn_text(turn: Spoken) -> str:
         says = bot_says if turn.sender is Sender.BOT else user_says
         return turn.content.join(says)
 
@@ -33,7 +34,17 @@ def formatter_layout(formatter: PromptFormatter, bot: Bot, user_name: str) -> La
         after=(Part(fill(formatter.response_template, **names)),),
         turn_priority=2,
         turn_text=turn_text,
+        made_of=(formatter, bot, user_name),
     )
+
+
+def layout_like(
+    known: Layout | None, formatter: PromptFormatter, bot: Bot, user_name: str
+) -> Layout:
+    """``known`` if it is that one: more are in use than are kept here."""
+    if known is not None and known.made_of == (formatter, bot, user_name):
+        return known
+    return formatter_layout(formatter, bot, user_name)
 
 
 def _around_message(template: str, names: dict[str, str]) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ cut back either: an earlier one left LOW_WATER of the room to older turns, and t
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ RESERVE = 4  # tokens; where two pieces meet, one more or fewer is common
 EPOCH_CHARS = 16  # for each token of the budget: some four prompts
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Cut:
     """``first`` is the oldest turn kept; of the parts that may go, the first ``dropped`` are gone."""
 
@@ -33,7 +34,7 @@ class Cut:
     dropped: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Frame:
     """What is around the turns. ``sizes[n]`` are its tokens with the first n of its droppable parts gone.
 
@@ -56,92 +57,126 @@ class History:
     is_user: Sequence[bool]
     tokens: Callable[[int], Sequence[int]]
 
-    def newest_user(self) -> int:
-        """Where the newest user message is; behind the last turn if there is none."""
-        for index in range(len(self.is_user) - 1, -1, -1):
+    def newest_user(self, moment: int | None = None) -> int:
+        """Where the newest user message up to ``moment`` is; behind the last turn if there is none."""
+        last = len(self.is_user) - 1 if moment is None else moment
+        for index in range(last, -1, -1):
             if self.is_user[index]:
                 return index
         return len(self.is_user)
 
 
-def find_cut(history: History, frame: Frame, budget: int) -> Cut:
-    """The cut of the newest prompt. It may still be too long: persona and newest message are never cut."""
-    return _Replay(history, frame, budget).run()
+class Replay:
+    """The cut of a conversation's newest prompt, and of those to come.
 
+    It may still be too long: persona and newest message are never cut.
+    """
 
-class _Replay:
+    __slots__ = ("_budget", "_chars", "_epoch", "_frame", "_origin", "_sums", "cut")
+
     def __init__(self, history: History, frame: Frame, budget: int) -> None:
-        self._history = history
         self._frame = frame
         self._budget = budget
-        self._moments = _moments(history)
         self._origin = 0
-        self._sums = [0]  # tokens of the turns from the origin on: one more entry than turns
+        self._sums = array("i", [0])  # tokens of the turns from the origin on: one more than turns
+        self._chars = sum(history.chars)
+        self._epoch = self._epoch_at(self._chars)
+        moments = _moments(history)
+        if moments:
+            self._replay(history, moments)
+        else:
+            self.cut = self._fit(Cut(0, 0), -1, 0)
 
-    def run(self) -> Cut:
-        if not self._moments:
-            return self._fit(Cut(0, 0), -1, 0)
-        begin = self._last_epoch()
+    def add(self, chars: int, is_user: bool, tokens: int) -> None:
+        """One more turn. Only after a user message: any other last turn was a moment as the last one alone."""
+        self._sums.append(self._sums[-1] + tokens)
+        self._chars += chars
+        if not is_user:
+            return
+        moment = self.turn_count - 1
+        before, self._epoch = self._epoch, self._epoch_at(self._chars)
+        if self._epoch > before:
+            self.cut = self._begin_epoch(moment, moment)
+        elif not self._fits(self.cut, moment):
+            self.cut = self._advance(self.cut, moment, moment)
+        else:
+            return
+        self.forget()
+
+    @property
+    def turn_count(self) -> int:
+        return self._origin + len(self._sums) - 1
+
+    def forget(self) -> None:
+        """What is before the cut, which never moves back."""
+        del self._sums[: self.cut.first - self._origin]
+        self._origin = self.cut.first
+
+    def tokens_after_first(self) -> int:
+        """Of the turns that are kept, without the first one."""
+        return self._sums[-1] - self._sums[self.cut.first + 1 - self._origin]
+
+    def _replay(self, history: History, moments: list[int]) -> None:
+        begin = self._last_epoch(history, moments)
         if begin is None:
-            self._sum_from(0)
+            self._sum_from(history, 0)
             cut, after = Cut(0, 0), 0
         else:
-            moment = self._moments[begin]
-            self._sum_from(self._reach_back(moment))
-            cut, after = self._begin_epoch(moment), begin + 1
-        while (after := self._next_overflow(cut, after)) < len(self._moments):
-            cut = self._advance(cut, self._moments[after])
+            moment = moments[begin]
+            self._sum_from(history, self._reach_back(history, moment))
+            cut, after = self._begin_epoch(moment, history.newest_user(moment)), begin + 1
+        while (after := self._next_overflow(cut, moments, after)) < len(moments):
+            cut = self._advance(cut, moments[after], history.newest_user(moments[after]))
             after += 1
-        return cut
+        self.cut = cut
 
-    def _last_epoch(self) -> int | None:
+    def _epoch_at(self, chars: int) -> int:
+        return 0 if self._frame.are_turns_kept else chars // (EPOCH_CHARS * self._budget)
+
+    def _last_epoch(self, history: History, moments: list[int]) -> int | None:
         """Of the moments, the last one before which a multiple of the epoch's length was passed."""
-        length = EPOCH_CHARS * self._budget
-        chars = self._history.chars
-        total = sum(chars)
-        if total < length or self._frame.are_turns_kept:
+        if not self._epoch:
             return None
-        end = len(chars)
-        sums = []
-        for moment in reversed(self._moments):
-            total -= sum(chars[moment + 1 : end])
-            end = moment + 1
-            sums.append(total // length)
-            if len(sums) > 1 and sums[-1] < sums[-2]:
-                return len(self._moments) - len(sums) + 1
-        return 0 if sums[-1] else None
+        total, end = self._chars, len(history.chars)
+        epoch = self._epoch
+        for place in range(len(moments) - 1, -1, -1):
+            total -= sum(history.chars[moments[place] + 1 : end])
+            end = moments[place] + 1
+            if self._epoch_at(total) < epoch:
+                return place + 1
+        return 0
 
-    def _reach_back(self, moment: int) -> int:
+    def _reach_back(self, history: History, moment: int) -> int:
         """The turn from which on the room is surely full at that moment."""
-        begin, newer = moment, len(self._history.chars) - moment - 1
+        begin, newer = moment, len(history.chars) - moment - 1
         while begin:
             begin = max(0, moment - 2 * (moment - begin) - 4)
-            tokens = self._history.tokens(begin)
+            tokens = history.tokens(begin)
             if sum(tokens[: len(tokens) - newer]) > self._budget:
                 break
         return begin
 
-    def _sum_from(self, origin: int) -> None:
+    def _sum_from(self, history: History, origin: int) -> None:
         self._origin = origin
-        self._sums = list(accumulate(self._history.tokens(origin), initial=0))
+        self._sums = array("i", accumulate(history.tokens(origin), initial=0))
 
-    def _begin_epoch(self, moment: int) -> Cut:
+    def _begin_epoch(self, moment: int, newest: int) -> Cut:
         eager = self._frame.eager
-        return self._fit(Cut(self._low_water(eager, moment), eager), moment, self._newest(moment))
+        return self._fit(Cut(self._low_water(eager, moment, newest), eager), moment, newest)
 
-    def _next_overflow(self, cut: Cut, after: int) -> int:
+    def _next_overflow(self, cut: Cut, moments: list[int], after: int) -> int:
         limit = self._budget - RESERVE - self._frame.sizes[cut.dropped]
         turn = bisect_right(self._sums, limit + self._sums[cut.first - self._origin])
-        return max(after, bisect_left(self._moments, turn - 1 + self._origin))
+        return max(after, bisect_left(moments, turn - 1 + self._origin))
 
-    def _advance(self, cut: Cut, moment: int) -> Cut:
+    def _advance(self, cut: Cut, moment: int, newest: int) -> Cut:
         dropped = cut.dropped
         while dropped < self._frame.eager and not self._fits(Cut(cut.first, dropped), moment):
             dropped += 1
         cut = Cut(cut.first, dropped)
         if not self._fits(cut, moment) and not self._frame.are_turns_kept:
-            cut = Cut(max(cut.first, self._low_water(dropped, moment)), dropped)
-        return self._fit(cut, moment, self._newest(moment))
+            cut = Cut(max(cut.first, self._low_water(dropped, moment, newest)), dropped)
+        return self._fit(cut, moment, newest)
 
     def _fit(self, cut: Cut, moment: int, newest: int) -> Cut:
         """With nothing left to cut but what is dropped last, drop that."""
@@ -155,17 +190,11 @@ class _Replay:
         turns = self._sums[moment + 1 - self._origin] - self._sums[cut.first - self._origin]
         return self._frame.sizes[cut.dropped] + turns + RESERVE <= self._budget
 
-    def _low_water(self, dropped: int, moment: int) -> int:
+    def _low_water(self, dropped: int, moment: int, newest: int) -> int:
         """The oldest turn from which on at most LOW_WATER of the room is taken; the newest user message at last."""
         room = self._budget - self._frame.sizes[dropped] - RESERVE
         least = self._sums[moment + 1 - self._origin] - int(LOW_WATER * max(0, room))
-        return min(bisect_left(self._sums, least) + self._origin, self._newest(moment))
-
-    def _newest(self, moment: int) -> int:
-        """What must stay at that moment begins there."""
-        if self._history.is_user[moment]:
-            return moment
-        return self._history.newest_user()
+        return min(bisect_left(self._sums, least) + self._origin, newest)
 
 
 def _moments(history: History) -> list[int]:
