@@ -32,7 +32,7 @@ class History:
     variant: tuple[str, str] | None = None
     turns: list[Utterance] = field(default_factory=list)
     tail: list[str] = field(default_factory=list)
-    transcript: Transcript = field(default_factory=Transcript)
+    transcript: Transcript = field(default_factory=Transcript, compare=False)
     size: int = 0
 
     def __post_init__(self) -> None:

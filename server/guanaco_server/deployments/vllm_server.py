@@ -56,9 +56,10 @@ class VllmServer:
         return answer.status_code == httpx.codes.OK
 
     async def generate(self, endpoint: str, generation: Generation) -> AsyncGenerator[Chunk, None]:
-        body = msgspec.json.encode(request_body(generation))
         try:
-            answer = await self._upstream.post(endpoint, "/v1/completions", body)
+            answer = await self._upstream.post(  # the body is not kept while the reply comes
+                endpoint, "/v1/completions", msgspec.json.encode(request_body(generation))
+            )
             try:
                 if answer.status != httpx.codes.OK:
                     raise refusal(answer.status, await answer.read_all(MAX_ANSWER_BYTES))
