@@ -41,6 +41,9 @@ THEIRS = "/v1/chat/completions"
 HISTORY_BYTES = 2_048  # of a peer's prompt: as long as twenty of our turns
 MESSAGE_BYTES = 100
 CONVERSATIONS = 12_000
+TALKED_IN = (
+    4_096  # conversations of twenty turns, in turn; a run of seconds makes none of them much longer
+)
 OPEN_FILES = 65_536
 SPARE_FILES = 256  # of a process, for all that is no stream
 STREAM_TOKENS = 60
@@ -80,11 +83,12 @@ def bench_peers(
     streams: dict[str, list[float]] = {name: [] for name in loads}
     p50: dict[str, list[float]] = {name: [] for name in loads}
     p99: dict[str, list[float]] = {name: [] for name in loads}
-    for name, load in loads.items():
-        load("-c", 32, "-d", 2)  # warm
-        for _ in range(rounds if only != "ttft" else 0):
+    for load in loads.values():
+        load("-c", 32, "-d", 4)  # warm; of ours, every conversation is read
+    for _ in range(rounds):
+        for name, load in loads.items() if only != "ttft" else ():
             streams[name].append(_without_errors(name, load("-c", 32, "-d", seconds))["rps"])
-        for _ in range(rounds if only != "streams" else 0):
+        for name, load in loads.items() if only != "streams" else ():
             ttft = _without_errors(name, load("-r", 100, "-d", seconds))["ttft_ms"]
             p50[name].append(ttft["p50"])
             p99[name].append(ttft["p99"])
@@ -157,7 +161,7 @@ def _contestants(stage: Stage, stack: ExitStack) -> dict[str, Load]:
     gateway, _ = stack.enter_context(stage_of.gateway(stage))
     found = {
         "the mock itself": lambda *o: _load(stage, mock, THEIRS, "", *o, bytes_=HISTORY_BYTES),
-        "guanaco": lambda *o: _load(stage, gateway, OURS, stage.key, *o),
+        "guanaco": lambda *o: _load(stage, gateway, OURS, stage.key, "-n", TALKED_IN, *o),
     }
     fastapi = stack.enter_context(stage_of.fastapi_httpx(stage.folder, mock))
     found["FastAPI + httpx"] = lambda *o: _load(
