@@ -36,11 +36,11 @@ from benchmarks import gateway_stage as stage_of  # noqa: E402
 from benchmarks.gateway_stage import Stage  # noqa: E402
 from tests.fixtures.postgres import running_server  # noqa: E402
 
-OURS = "/api/v1/conversations/bench-%d/messages"
+OURS = "/api/v1/conversations/talk-%d/messages"
+OPEN = "/api/v1/conversations/open-%d/messages"
 THEIRS = "/v1/chat/completions"
 HISTORY_BYTES = 2_048  # of a peer's prompt: as long as twenty of our turns
 MESSAGE_BYTES = 100
-CONVERSATIONS = 12_000
 TALKED_IN = (
     4_096  # conversations of twenty turns, in turn; a run of seconds makes none of them much longer
 )
@@ -68,7 +68,9 @@ def main() -> None:
         )
         _pin_postgres()
         port = stack.enter_context(stage_of.mock(folder, stage_of.free_port()))
-        stage = stage_of.prepare(folder, postgres, port, CONVERSATIONS)
+        stage = stage_of.prepare(
+            folder, postgres, port, {"talk": TALKED_IN, "open": options.streams}
+        )
         if options.only in (None, "streams", "ttft"):
             figures |= bench_peers(stage, stack, options.rounds, options.seconds, options.only)
         if options.only in (None, "open"):
@@ -111,12 +113,11 @@ def bench_open_streams(stage: Stage, count: int) -> dict[str, Any]:
     gateways = math.ceil(2 * count / (most - SPARE_FILES))
     with stage_of.gateway(stage, gateways=gateways) as (port, pid):
         processes = _gateway_processes(pid, gateways)
-        warm = ("-c", 8 * gateways, "-d", 1, "-t", STREAM_TOKENS)
-        _load(stage, port, OURS, stage.key, *warm)
+        _load(stage, port, OURS, stage.key, "-c", 8 * gateways, "-d", 1)  # warm
         before = _memory_bytes(processes)
         peak = [before]
         command = ["taskset", "-c", stage_of.OTHER_CORE, stage.folder / "load", "-p", port]
-        command += ["-k", stage.key, "-u", OURS, "-s", "-P", MESSAGE_BYTES, "-t", STREAM_TOKENS]
+        command += ["-k", stage.key, "-u", OPEN, "-s", "-P", MESSAGE_BYTES, "-t", STREAM_TOKENS]
         command += ["-y", 1_000_000, "-H", count, "-d", 10, "-R", 400]
         with subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, text=True) as load:
             while load.poll() is None:

@@ -44,7 +44,7 @@ GATEWAY_CORE, OTHER_CORE = "0", "1"
 
 @dataclass(frozen=True)
 class Stage:
-    """``key`` opens the gateway, whose conversations are named bench-0, bench-1, …"""
+    """``key`` opens the gateway."""
 
     folder: Path
     database_url: str
@@ -110,17 +110,20 @@ def wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
         time.sleep(0.05)
 
 
-def prepare(folder: Path, postgres: PostgresServer, mock_port: int, conversations: int) -> Stage:
-    """Fill a new database, and an artifact store with nothing but a tokenizer."""
+def prepare(
+    folder: Path, postgres: PostgresServer, mock_port: int, conversations: dict[str, int]
+) -> Stage:
+    """Fill a new database, and an artifact store with nothing but a tokenizer. So many ``conversations`` are named NAME-0, NAME-1, …"""
     url = postgres.url(postgres.create())
     artifact = folder / "artifacts" / ARTIFACT
     make_tiny_repo(artifact)
     (artifact / "manifest.json").write_text("{}")
-    key = asyncio.run(_fill(url, mock_port, conversations))
+    ids = [f"{name}-{number}" for name, count in conversations.items() for number in range(count)]
+    key = asyncio.run(_fill(url, mock_port, ids))
     return Stage(folder, url.replace("postgresql+psycopg", "postgresql"), key, mock_port)
 
 
-async def _fill(url: str, mock_port: int, conversations: int) -> str:
+async def _fill(url: str, mock_port: int, conversations: list[str]) -> str:
     database, clock = Database(url), SystemClock()
     await upgrade(database)
     accounts = AccountService(database, clock)
@@ -158,8 +161,8 @@ async def _fill(url: str, mock_port: int, conversations: int) -> str:
             )
         )
     bot = Bot(name="Nia", memory="A cheerful lighthouse keeper.", first_message="Ahoy!")
-    for number in range(0, conversations, 200):
-        ids = [f"bench-{n}" for n in range(number, min(number + 200, conversations))]
+    for begin in range(0, len(conversations), 200):
+        ids = conversations[begin : begin + 200]
         async with database.write() as session:
             for conversation_id in ids:
                 session.add(

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from time import monotonic
+from types import SimpleNamespace
 
 import pytest
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from sqlalchemy import select
 
-from guanaco.accounts import Role
+from guanaco.accounts import KeyRequest, Role
+from guanaco_server.accounts import service
+from guanaco_server.accounts.service import Account
 from guanaco_server.accounts.tables import ApiKeyRow
 from guanaco_server.database.database import Database
 from tests.fixtures.world import World
@@ -38,6 +43,27 @@ async def test_a_key_is_shown_once_and_stored_as_a_hash(database: Database) -> N
     assert secret not in "".join(row.secret_hash for row in rows)
     me = await world.http_with({"Authorization": f"Bearer {created['key']}"}).get("/me")
     assert me.json() == {"name": "ada", "role": "developer"}
+
+
+async def test_of_many_with_one_key_one_asks_the_database(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accounts = World(database).accounts
+    key = (await accounts.create_key(KeyRequest(role=Role.DEVELOPER, name="ada"))).key
+    seen = monotonic()
+    asked = 0
+    look_up = accounts._look_up
+
+    async def counted(key: str) -> Account:
+        nonlocal asked
+        asked += 1
+        return await look_up(key)
+
+    monkeypatch.setattr(accounts, "_look_up", counted)
+    await accounts.authenticate(key)
+    monkeypatch.setattr(service, "time", SimpleNamespace(monotonic=lambda: seen + 3_600))
+    found = await asyncio.gather(*(accounts.authenticate(key) for _ in range(20)))
+    assert ({account.name for account in found}, asked) == ({"ada"}, 2)
 
 
 async def test_missing_wrong_malformed_and_revoked_keys_open_nothing(database: Database) -> None:

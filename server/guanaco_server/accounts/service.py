@@ -65,12 +65,19 @@ class AccountService:
         """The account that a key speaks for; Unauthenticated for a wrong or revoked one. Asked of the database every two seconds."""
         digest = secrets.digest(key)
         known = self._known.get(digest)
-        if known is not None and time.monotonic() < known[1]:
-            return known[0]
-        account = await self._look_up(key)
+        now = time.monotonic()
+        if known is not None:
+            if now < known[1]:
+                return known[0]
+            self._known[digest] = known[0], now + KNOWN_FOR_S  # one asks, the others need not wait
+        try:
+            account = await self._look_up(key)
+        except BaseException:
+            self._known.pop(digest, None)
+            raise
         if len(self._known) >= KNOWN_KEYS:
             self._known.clear()
-        self._known[digest] = account, time.monotonic() + KNOWN_FOR_S
+        self._known[digest] = account, now + KNOWN_FOR_S
         return account
 
     async def _look_up(self, key: str) -> Account:
