@@ -8,6 +8,7 @@ import json
 import os
 import pty
 import select
+import signal
 import struct
 import sys
 import termios
@@ -264,6 +265,7 @@ class Terminal:
         self.text = ""
         self.pid, self.descriptor = pty.fork()
         if self.pid == 0:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # which a job in the background ignores
             environ = os.environ | {"GUANACO_URL": url, "GUANACO_API_KEY": "k", "TERM": "xterm"}
             command = [sys.executable, "-m", "guanaco_cli", *arguments]
             os.execvpe(sys.executable, command, environ)
@@ -274,7 +276,7 @@ class Terminal:
         """What was drawn since, once it holds that text."""
         start = len(self.text)
         os.write(self.descriptor, keys)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while until not in self.text[start:]:
             assert time.monotonic() < deadline, self.text[start:]
             self._take()

@@ -10,8 +10,10 @@ from jinja2 import StrictUndefined, Template
 from jinja2.exceptions import SecurityError, TemplateSyntaxError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from guanaco_server.prompts.template_process import KEPT_TEMPLATES, MAX_OUTPUT_CHARS
 from guanaco_server.serializer.chat_template import environment
+
+MAX_OUTPUT_CHARS = 1_000_000
+KEPT_TEMPLATES = 256
 
 Answer = dict[str, Any]
 

@@ -32,10 +32,8 @@ from guanaco_server.serializer.confined import ENVIRONMENT
 CPU_S = 0.5
 WALL_S = 15.0  # on a machine that is busy with other things
 MEMORY_BYTES = 256_000_000
-MAX_OUTPUT_CHARS = 1_000_000
 MAX_ANSWER_BYTES = 64_000_000
 REFUSED_S = 60.0  # after a template ended a child
-KEPT_TEMPLATES = 256
 
 LENGTH = struct.Struct(">I")
 
