@@ -30,7 +30,6 @@ from guanaco_server.clock import Clock
 from guanaco_server.database.group_commit import GroupCommit
 
 RETRY_S = 0.25
-GATHER_S = 0.001  # between two statements for several turns: fewer of them, and none waits long
 LEASE_S = 20.0  # how long a turn is held by a process that has died
 BROKEN = (psycopg.OperationalError, DBAPIError, OSError)
 
@@ -112,11 +111,9 @@ class TurnLog:
         self._longest_s = longest_s
         self._held: dict[Lease, float] = {}
         self._renewer: asyncio.Task[None] | None = None
-        self._claims: GroupCommit[str, Lease | None] = GroupCommit(
-            self._claim, self._give_back, gather_s=GATHER_S
-        )
+        self._claims: GroupCommit[str, Lease | None] = GroupCommit(self._claim, self._give_back)
         self._orphans: set[asyncio.Task[bool | Exception]] = set()
-        self._ends: GroupCommit[EndedTurn, bool] = GroupCommit(self._end, gather_s=GATHER_S)
+        self._ends: GroupCommit[EndedTurn, bool] = GroupCommit(self._end)
 
     async def claim(self, conversation_id: str) -> Lease | None:
         """None when the turn is another's, or there is no such conversation. DatabaseUnavailable. What is claimed must be ended."""

@@ -24,16 +24,11 @@ class GroupCommit(Generic[Item, Result]):
         write: Callable[[Sequence[Item]], Awaitable[Sequence[Result | Exception]]],
         on_orphan: Callable[[Result], None] | None = None,
         max_batch: int = MAX_BATCH,
-        gather_s: float = 0.0,
     ) -> None:
-        """``on_orphan`` gets what was written for somebody who has left meanwhile.
-
-        Where many write, the next batch gathers for ``gather_s`` longer, for a statement costs more than an item.
-        """
+        """``on_orphan`` gets what was written for somebody who has left meanwhile."""
         self._write = write
         self._on_orphan = on_orphan
         self._max_batch = max_batch
-        self._gather_s = gather_s
         self._waiting: list[tuple[Item, asyncio.Future[Result]]] = []
         self._writer: asyncio.Task[None] | None = None
 
@@ -62,8 +57,6 @@ class GroupCommit(Generic[Item, Result]):
                 del self._waiting[: self._max_batch]
                 if wanted := [(item, done) for item, done in batch if not done.done()]:
                     await self._write_batch(wanted)
-                if len(batch) > 1:
-                    await asyncio.sleep(self._gather_s)
         finally:
             self._writer = None
 
