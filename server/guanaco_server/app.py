@@ -55,7 +55,6 @@ def create_app(platform: Platform) -> FastAPI:
         docs_url=None,  # web/pages/reference.py: FastAPI's own asks another host for its scripts
         redoc_url=None,
     )
-    install_gateway(app, platform, platform.settings.max_body_bytes)
     app.add_middleware(BodyLimit, limit_bytes=platform.settings.max_body_bytes)
     http_errors.install(app)
     app.add_middleware(Observed, metrics=platform.metrics)
@@ -65,6 +64,7 @@ def create_app(platform: Platform) -> FastAPI:
     if platform.settings.role == "worker":
         include_operations(app, platform)
     else:
+        install_gateway(app, platform, platform.settings.max_body_bytes)
         include_routes(app, platform)
     return app
 

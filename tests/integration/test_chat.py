@@ -13,44 +13,13 @@ from sqlalchemy import func, select
 from guanaco.accounts import Role
 from guanaco.chat import MessageRequest, Reply
 from guanaco.errors import ConversationBusy
-from guanaco.submissions import GenerationParams
 from guanaco_server.chat.history import History
 from guanaco_server.chat.history_reader import history_reader
 from guanaco_server.chat.tables import ConversationRow
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.memory_server import Script
-from guanaco_server.routing.rendezvous import rendezvous
+from tests.fixtures.talking import SLOW, contents, parse, talking
 from tests.fixtures.world import BODY_LIMIT, BOT, REPLY_TIMEOUT_S, World, eventually
-
-SLOW = Script(pieces=("One", " two", " three"), delay_s=0.05)
-
-
-class Patient(World):
-    failover_s = 30
-
-
-async def talking(
-    database: Database, *scripts: Script, make: type[World] = World, **params: Any
-) -> tuple[World, httpx.AsyncClient, str]:
-    """A world with a published model, a backend, and its conversation."""
-    world = make(database, *scripts)
-    developer = await world.account(Role.DEVELOPER, "ada")
-    await world.publish(developer, params=GenerationParams(**params))
-    http = await world.http(Role.BACKEND, "app")
-    return world, http, await world.open(http)
-
-
-async def contents(http: httpx.AsyncClient, conversation_id: str) -> list[tuple[str, str, bool]]:
-    found = (await http.get(f"/conversations/{conversation_id}")).json()["messages"]
-    return [(m["sender"], m["content"], m["is_deleted"]) for m in found]
-
-
-def parse(stream: str) -> list[tuple[str, dict[str, Any]]]:
-    blocks = [block.split("\n") for block in stream.strip().split("\n\n")]
-    return [
-        (lines[0].removeprefix("event: "), json.loads(lines[1].removeprefix("data: ")))
-        for lines in blocks
-    ]
 
 
 async def test_without_consent_nothing_is_stored(database: Database) -> None:
@@ -369,42 +338,3 @@ async def leave_after_the_first_token(world: World, http: httpx.AsyncClient, pat
 
     async with asyncio.timeout(30):
         await world.app(scope, receive, send)
-
-
-async def test_a_message_waits_for_a_server_that_is_started_again(database: Database) -> None:
-    world, http, conversation = await talking(database, make=Patient)
-    world.deployments.note_replicas("acme-tiny_v1", ())
-    url = f"/conversations/{conversation}/messages"
-    asked = asyncio.create_task(http.post(url, json={"content": "Are you there?"}))
-
-    async def is_waiting() -> bool:
-        return bool(await world.conversations.open_streams())
-
-    await eventually(is_waiting)
-    world.deployments.note_replicas("acme-tiny_v1", ("memory://again",))
-    assert (await asked).status_code == 200
-
-
-async def test_a_reply_that_has_not_begun_is_asked_of_the_next_server(database: Database) -> None:
-    world, http, conversation = await talking(database)
-    submission_id = (await http.get(f"/conversations/{conversation}")).json()["submission_id"]
-    world.deployments.note_replicas(submission_id, ("memory://one", "memory://two"))
-    near, far = rendezvous(conversation, ["memory://one", "memory://two"])
-    world.model_server.unhealthy.add(near)
-    url = f"/conversations/{conversation}/messages"
-    assert (await http.post(url, json={"content": "Hello"})).json()["content"] == (
-        "Hello from memory."
-    )
-    assert world.deployments.take_suspects() == {submission_id}
-    world.model_server.unhealthy.add(far)
-    failed = await http.post(url, json={"content": "And now?"})
-    assert (failed.status_code, failed.json()["error"]) == (503, "model_unavailable")
-
-
-async def test_a_reply_that_has_begun_is_not_begun_again_elsewhere(database: Database) -> None:
-    world, http, conversation = await talking(database, Script(("One",), fault="broke off"))
-    submission_id = (await http.get(f"/conversations/{conversation}")).json()["submission_id"]
-    world.deployments.note_replicas(submission_id, ("memory://near", "memory://far"))
-    url = f"/conversations/{conversation}/messages"
-    assert (await http.post(url, json={"content": "Hello"})).status_code == 503
-    assert len(world.model_server.generations) == 1

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -24,9 +24,11 @@ from guanaco_server.chat.previews import PreviewService
 from guanaco_server.chat.replies import ReplyEvents, ReplyService
 from guanaco_server.chat.streaming import Encoder, ReplyResponse
 from guanaco_server.http_errors import answer, as_guanaco_error, describe_problems
+from guanaco_server.observability.http import HEADER
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.observability.scope import request_id, scope
 
+ID_HEADER = HEADER.encode()
 BODY_TIMEOUT_S = 30.0  # for a client that sends its request a byte at a time
 
 Enter = Callable[[str], Awaitable[Account]]
@@ -93,12 +95,11 @@ class ChatGateway:
             await self._app(asgi, receive, send)
             return
         started = time.perf_counter()
-        headers = Headers(asgi["headers"])
-        given = request_id(headers.find(b"x-request-id"))
+        given = request_id(header(asgi, ID_HEADER))
         response = ReplyResponse(asgi, receive, send, given, self._heartbeat_s)
         with scope(request_id=given):
             try:
-                await self._answer(*found, name, headers, receive, response)
+                await self._answer(*found, name, asgi, receive, response)
             finally:
                 seconds = time.perf_counter() - started
                 self._metrics.note_http("POST", found[0].path, response.status, seconds)
@@ -108,15 +109,15 @@ class ChatGateway:
         route: ReplyRoute,
         enter: Enter,
         name: str,
-        headers: Headers,
+        asgi: Scope,
         receive: Receive,
         response: ReplyResponse,
     ) -> None:
         try:
-            length = headers.find(b"content-length") or "0"
+            length = header(asgi, b"content-length") or "0"
             if not length.isdigit() or int(length) > self._limit_bytes:
                 raise PayloadTooLarge(self._limit_bytes)
-            account = await enter(key_in(headers.find(b"authorization")))
+            account = await enter(key_in(header(asgi, b"authorization")))
             body = await read_body(receive, self._limit_bytes)
             request = parse_body(route.model, body)
         except Exception as fault:  # noqa: BLE001 - every fault has an answer
@@ -134,19 +135,11 @@ class ChatGateway:
         return self._routes.get((path, "")), ""
 
 
-class Headers:
-    """A request's, of which few are asked for."""
-
-    __slots__ = ("_headers",)
-
-    def __init__(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        self._headers = headers
-
-    def find(self, name: bytes) -> str:
-        for key, value in self._headers:
-            if key == name:
-                return str(value.decode("latin-1"))
-        return ""
+def header(asgi: Scope, name: bytes) -> str:
+    for key, value in asgi["headers"]:
+        if key == name:
+            return str(value.decode("latin-1"))
+    return ""
 
 
 async def read_body(receive: Receive, limit_bytes: int) -> bytes:

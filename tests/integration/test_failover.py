@@ -1,0 +1,54 @@
+"""A message whose server is gone: waited for, asked of the next one, or told; on both databases."""
+
+from __future__ import annotations
+
+import asyncio
+
+from guanaco_server.database.database import Database
+from guanaco_server.deployments.memory_server import Script
+from guanaco_server.routing.rendezvous import rendezvous
+from tests.fixtures.talking import talking
+from tests.fixtures.world import World, eventually
+
+
+class Patient(World):
+    failover_s = 30
+
+
+async def test_a_message_waits_for_a_server_that_is_started_again(database: Database) -> None:
+    world, http, conversation = await talking(database, make=Patient)
+    world.deployments.note_replicas("acme-tiny_v1", ())
+    url = f"/conversations/{conversation}/messages"
+    asked = asyncio.create_task(http.post(url, json={"content": "Are you there?"}))
+
+    async def is_waiting() -> bool:
+        return bool(await world.conversations.open_streams())
+
+    await eventually(is_waiting)
+    world.deployments.note_replicas("acme-tiny_v1", ("memory://again",))
+    assert (await asked).status_code == 200
+
+
+async def test_a_reply_that_has_not_begun_is_asked_of_the_next_server(database: Database) -> None:
+    world, http, conversation = await talking(database)
+    submission_id = (await http.get(f"/conversations/{conversation}")).json()["submission_id"]
+    world.deployments.note_replicas(submission_id, ("memory://one", "memory://two"))
+    near, far = rendezvous(conversation, ["memory://one", "memory://two"])
+    world.model_server.unhealthy.add(near)
+    url = f"/conversations/{conversation}/messages"
+    assert (await http.post(url, json={"content": "Hello"})).json()["content"] == (
+        "Hello from memory."
+    )
+    assert world.deployments.take_suspects() == {submission_id}
+    world.model_server.unhealthy.add(far)
+    failed = await http.post(url, json={"content": "And now?"})
+    assert (failed.status_code, failed.json()["error"]) == (503, "model_unavailable")
+
+
+async def test_a_reply_that_has_begun_is_not_begun_again_elsewhere(database: Database) -> None:
+    world, http, conversation = await talking(database, Script(("One",), fault="broke off"))
+    submission_id = (await http.get(f"/conversations/{conversation}")).json()["submission_id"]
+    world.deployments.note_replicas(submission_id, ("memory://near", "memory://far"))
+    url = f"/conversations/{conversation}/messages"
+    assert (await http.post(url, json={"content": "Hello"})).status_code == 503
+    assert len(world.model_server.generations) == 1
