@@ -10,6 +10,8 @@ import threading
 from guanaco_server.serve import run
 from guanaco_server.settings import Settings
 
+STDIN = 0
+
 
 def main() -> int:
     threading.Thread(target=_end_with_the_platform, daemon=True).start()
@@ -17,7 +19,10 @@ def main() -> int:
 
 
 def _end_with_the_platform() -> None:
-    sys.stdin.buffer.read()
+    while os.read(
+        STDIN, 4_096
+    ):  # not by sys.stdin, whose lock a thread that still reads would hold at the end
+        pass
     os.kill(os.getpid(), signal.SIGTERM)
 
 

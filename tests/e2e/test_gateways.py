@@ -110,3 +110,16 @@ def test_turns_go_on_while_gateways_are_killed(roles: Roles) -> None:
     children = gateways_of(platform)
     platform.kill()
     eventually(lambda: not any(child.is_running() for child in children), "end of the gateways")
+
+
+def test_the_gateways_of_a_platform_that_stops_end_well(roles: Roles) -> None:
+    roles.migrate()
+    platform = roles.start("api", "api-0", gateways=2)
+    eventually(lambda: len(gateways_of(platform)) == 1, "gateway")
+    (child,) = gateways_of(platform)
+    eventually(
+        lambda: roles.log("api-0").count("Application startup complete") == 2, "start of both"
+    )
+    assert platform.stop() == 0
+    assert not child.is_running()
+    assert "Fatal" not in roles.log("api-0")
