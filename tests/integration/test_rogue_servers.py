@@ -19,18 +19,24 @@ from tests.fixtures.served_app import served
 from tests.fixtures.world import World
 
 
+class Hasty(World):
+    first_token_s = 2.0
+
+
 @asynccontextmanager
-async def talking(database: Database, *endpoints: str) -> AsyncIterator[tuple[httpx.AsyncClient, str, World]]:  # fmt: skip
+async def talking(
+    database: Database, *endpoints: str, make: type[World] = World
+) -> AsyncIterator[tuple[httpx.AsyncClient, str, World]]:
     """A client with a conversation whose model is served there."""
     vllm = VllmServer()
-    world = World(database, model_server=vllm)
+    world = make(database, model_server=vllm)
     name = await world.publish(
         await world.account(Role.DEVELOPER, "ada"), params=GenerationParams()
     )
     world.deployments.note_replicas(name, endpoints)
     async with served(world.app) as url:
         headers = {"Authorization": f"Bearer {await world.key(Role.BACKEND, 'app')}"}
-        async with httpx.AsyncClient(base_url=f"{url}/api/v1", headers=headers, timeout=20) as http:
+        async with httpx.AsyncClient(base_url=f"{url}/api/v1", headers=headers, timeout=60) as http:
             yield http, f"/conversations/{await world.open(http)}", world
     await vllm.close()
 
@@ -93,7 +99,10 @@ async def test_a_server_that_fails_before_its_first_token_is_replaced_unnoticed(
 
 
 async def test_a_server_that_stalls_is_given_up_at_the_deadline(database: Database) -> None:
-    async with rogue(silence, well) as endpoint, talking(database, endpoint) as (http, path, _):
+    async with (
+        rogue(silence, well) as endpoint,
+        talking(database, endpoint, make=Hasty) as (http, path, _),
+    ):
         late = await http.post(f"{path}/messages", json={"content": "Hello"})
         assert (late.status_code, late.json()["error"]) == (504, "model_timed_out")
         again = await http.post(f"{path}/regenerate")
@@ -110,15 +119,22 @@ async def test_a_server_that_streams_for_ever_ends_in_an_error_event(database: D
 
 
 async def test_a_quiet_stream_gets_heartbeats(database: Database) -> None:
+    heard = asyncio.Event()
+
     async def slow(writer: asyncio.StreamWriter) -> None:
         writer.write(HEAD + chunk(event("All")))
-        await asyncio.sleep(0.5)
+        await heard.wait()
         writer.write(chunk(event(" well.", "stop")) + END)
 
     async with rogue(slow) as endpoint, talking(database, endpoint) as (http, path, _):
-        answer = await http.post(f"{path}/messages", json={"content": "Hello", "stream": True})
-        assert ": still here" in answer.text
-        assert "event: done" in answer.text
+        body = {"content": "Hello", "stream": True}
+        async with http.stream("POST", f"{path}/messages", json=body) as answer:
+            lines = []
+            async for line in answer.aiter_lines():
+                lines.append(line)
+                if line == ": still here":
+                    heard.set()
+        assert "event: done" in lines
 
 
 async def test_a_client_that_reads_a_byte_at_a_time_gets_it_all_and_holds_up_nobody(

@@ -20,6 +20,7 @@ from guanaco_server.deployments.model_server import (
     ServerLoad,
 )
 from guanaco_server.deployments.vllm_server import VllmServer
+from tests.fixtures.world import eventually
 
 ENDPOINT = "http://127.0.0.1:1"
 Answer = Callable[[httpx.Request], httpx.Response]
@@ -308,7 +309,7 @@ async def test_closing_the_iterator_closes_the_connection() -> None:
         reply = vllm.generate(f"http://{host}:{port}", generation())
         assert (await anext(reply)).text == "more "
         await reply.aclose()
-        await asyncio.wait_for(closed.wait(), 5)
+        await asyncio.wait_for(closed.wait(), 30)
         await vllm.close()
 
 
@@ -337,10 +338,14 @@ async def test_a_connection_is_kept_for_the_next_reply(is_apart: bool) -> None:
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
         host, port = listening.sockets[0].getsockname()
         vllm = VllmServer()
+
+        async def is_kept() -> bool:
+            return any(vllm._upstream._idle.values())
+
         for _ in range(3):
             replies = vllm.generate(f"http://{host}:{port}", generation())
             assert [chunk.text async for chunk in replies] == ["Hello"]
-            await asyncio.sleep(0.05 * is_apart)
+            await eventually(is_kept)
         await vllm.close()
         await closed.wait()
     assert connections == 1

@@ -21,7 +21,7 @@ Rewards = Callable[[str], tuple[float, ...]]
 
 @dataclass(frozen=True)
 class Script:
-    """One reply: its pieces, each a token, then the end; ``fault`` comes in the end's place, after the pieces."""
+    """One reply: its pieces, each a token, then the end; ``fault`` comes in the end's place, after the pieces. What follows the first piece waits until ``go_on`` is set."""
 
     pieces: Sequence[str] = ("Hello", " from", " memory.")
     fault: str | ModelServerFault | None = None
@@ -29,6 +29,7 @@ class Script:
     prompt_tokens: int = 7
     logprob: float = -1.0
     finish_reason: str = "stop"
+    go_on: asyncio.Event | None = None
 
 
 class MemoryModelServer:
@@ -59,6 +60,8 @@ class MemoryModelServer:
                 await asyncio.sleep(script.delay_s)
                 tokens = (Token(piece, script.logprob),) if generation.with_tokens else ()
                 yield Chunk((piece,), tokens=tokens)
+                if script.go_on is not None:
+                    await script.go_on.wait()
         except (GeneratorExit, asyncio.CancelledError):
             self.cancelled += 1
             raise
