@@ -12,6 +12,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from sqlalchemy.exc import DataError, OperationalError
+from sqlalchemy.exc import TimeoutError as NoConnectionLeft
 from starlette.exceptions import HTTPException
 
 from guanaco import errors
@@ -96,7 +97,7 @@ def as_guanaco_error(what: str, error: Exception) -> errors.GuanacoError:
     """Itself, or what says as much as may be said of it."""
     if isinstance(error, errors.GuanacoError):
         return error
-    if isinstance(error, OperationalError):
+    if isinstance(error, OperationalError | NoConnectionLeft):
         return errors.DatabaseUnavailable()
     return internal_fault(what, error)
 
