@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import takewhile
 from typing import Any
 
 import msgspec
@@ -52,11 +53,10 @@ class StreamReader:
             raise nonsense(self._rest)
         if not newline:
             return None
-        lines = (b"\n" + whole).replace(b"\ndata: ", b"\ndata:")
-        said, done, _ = lines.partition(b"\ndata:[DONE]")
         texts: list[str] = []
         tokens: list[Token] = []
-        for event in _decode_events(said):
+        events, is_done = _decode_lines_of(whole)
+        for event in events:
             if event.choices:
                 choice = event.choices[0]
                 if choice.text:
@@ -67,7 +67,7 @@ class StreamReader:
                     tokens.extend(_tokens(choice.logprobs))
             if event.usage is not None:
                 self._usage = event.usage
-        if done or (self._usage is not None and self._finish_reason is not None):
+        if is_done or (self._usage is not None and self._finish_reason is not None):
             return self._end(texts, tokens)
         self._pieces += len(texts)
         if self._pieces > self._max_pieces:
@@ -91,17 +91,20 @@ class StreamReader:
         )
 
 
-def _decode_events(said: bytes) -> list[_Event]:
-    """Of whole lines, after a line's end. What vLLM sends is decoded at once, anything else line by line."""
+def _decode_lines_of(whole: bytes) -> tuple[list[_Event], bool]:
+    """The events of whole lines, and whether the last one was among them. What vLLM sends is decoded at once, anything else line by line."""
+    said, done, _ = (b"\n" + whole).partition(b"\ndata: [DONE]")
     try:
-        events = _decode_lines(said.replace(b"\ndata:", b"\n"))
+        events, is_done = _decode_lines(said.replace(b"\ndata: ", b"\n")), bool(done)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        events = [_decode_event(line[5:]) for line in said.split(b"\n") if line[:5] == b"data:"]
+        data = [line[5:].strip() for line in whole.split(b"\n") if line[:5] == b"data:"]
+        is_done = b"[DONE]" in data
+        events = [_decode_event(one) for one in takewhile(lambda one: one != b"[DONE]", data)]
     for event in events:
         if event.error:
             why = error_text({"error": event.error})
             raise ModelServerFault(f"The model server failed: {why}")
-    return events
+    return events, is_done
 
 
 def _decode_event(data: bytes) -> _Event:
