@@ -74,7 +74,9 @@ def reply_generator(
     return ReplyGenerator(
         model_server,
         prompts,
-        ReplicaChooser(settings.replica_max_streams),
+        ReplicaChooser(
+            settings.replica_max_streams, longest_queue_s=settings.first_token_timeout_s / 2
+        ),
         Deadlines(settings.first_token_timeout_s, settings.reply_timeout_s, settings.failover_s),
         deployments.replicas,
         report_fault,

@@ -13,11 +13,13 @@ from guanaco_server.deployments.model_server import (
     Generation,
     ModelServerFault,
     NotANumber,
+    RequestRefused,
 )
 
 NAN_REFUSAL = (
     "Out of range float"  # what vLLM 0.32 answers, with 400, when an answer would hold NaN
 )
+REFUSALS = (400, 413, 422)
 CHOSEN_ONLY = 0  # `logprobs`: of the chosen tokens, and of no others
 
 
@@ -115,7 +117,9 @@ def refusal(status: int, body: bytes) -> ModelServerFault:
         why = error_text(json.loads(body))
     except ValueError:
         why = None
-    kind = NotANumber if why and NAN_REFUSAL in why else ModelServerFault
+    kind = RequestRefused if status in REFUSALS else ModelServerFault
+    if why and NAN_REFUSAL in why:
+        kind = NotANumber
     return kind(f"The model server answered with status {status}{f': {why}' if why else '.'}")
 
 
