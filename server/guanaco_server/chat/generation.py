@@ -17,7 +17,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from guanaco.chat import Bot, Timings, Usage
-from guanaco.errors import ModelRefused, ModelTimedOut, ModelUnavailable
+from guanaco.errors import GuanacoError, ModelRefused, ModelTimedOut, ModelUnavailable
 from guanaco_server.chat.best_of import BestOf, Scene
 from guanaco_server.chat.deadline import Deadline
 from guanaco_server.chat.sample import Pieces, Sample
@@ -208,19 +208,11 @@ class ReplyGenerator:
                                 yield chunk
                     ask.note_end()
                     return
-                except RequestRefused as refused:
-                    logger.warning("%s refuses a prompt: %s", generation.model, refused)
-                    raise ModelRefused(generation.model) from None
-                except ModelServerFault as fault:
-                    self._note_fault(generation.model, ask, str(fault))
-                    if has_begun:
-                        raise ModelUnavailable(generation.model) from None
-                except TimeoutError:
-                    if not ask.is_answering:
-                        self._note_fault(generation.model, ask, "it was too slow")
-                    if has_begun or loop.time() >= first_token_by:
-                        limit_s = limits.reply_s if has_begun else limits.first_token_s
-                        raise ModelTimedOut(generation.model, limit_s) from None
+                except (ModelServerFault, TimeoutError) as failure:
+                    self._note_failure(generation.model, ask, failure)
+                    is_late = has_begun or loop.time() >= first_token_by
+                    if error := self._final(generation.model, failure, has_begun, is_late):
+                        raise error from None
 
     async def _another(
         self, submission_id: str, failed: Sequence[str], began: float
@@ -245,15 +237,31 @@ class ReplyGenerator:
             return self._model_server.generate(endpoint, generation)
         return self._best_of.generate(endpoint, generation, live.serving, scene, until)
 
-    def _note_fault(self, submission_id: str, ask: Ask, what: str) -> None:
-        ask.note_fault()
+    def _note_failure(self, submission_id: str, ask: Ask, failure: Exception) -> None:
+        """A refusal, or a long queue, is no fault of the server's."""
+        is_timeout = isinstance(failure, TimeoutError)
         logger.warning(
             "the model server of %s failed: %s",
             submission_id,
-            what,
+            "it was too slow" if is_timeout else failure,
             extra={"submission_id": submission_id},
         )
+        if isinstance(failure, RequestRefused) or (is_timeout and ask.is_answering):
+            return
+        ask.note_fault()
         self._report_fault(submission_id)
+
+    def _final(
+        self, submission_id: str, failure: Exception, has_begun: bool, is_late: bool
+    ) -> GuanacoError | None:
+        """What the caller is told; None where the next replica may be asked."""
+        if isinstance(failure, RequestRefused):
+            return ModelRefused(submission_id)
+        if not isinstance(failure, TimeoutError):
+            return ModelUnavailable(submission_id) if has_begun else None
+        limits = self._deadlines
+        limit_s = limits.reply_s if has_begun else limits.first_token_s
+        return ModelTimedOut(submission_id, limit_s) if is_late else None
 
 
 def _respite(ask: Ask, first_token_by: float) -> Callable[[], float]:
