@@ -89,7 +89,7 @@ class Platform:
             self.database, clock, settings.executor_id, settings.worker_silence_s
         )
         self._store = wiring.store(settings)
-        self._model_server = VllmServer(read_timeout_s=settings.reply_timeout_s)
+        self._model_server = VllmServer(answer_timeout_s=settings.reply_timeout_s)
         self._cluster, self._leadership = wiring.cluster(settings, data_dir, self._model_server)
 
         scaling = wiring.scaling(settings)
