@@ -91,10 +91,11 @@ class ReplyGenerator:
         turns: Sequence[Spoken],
         key: str,
         transcript: Transcript | None = None,
+        seed: int | None = None,
     ) -> GeneratedPieces:
         """The reply's text, what comes together together, then the whole. Closing it cancels the generation upstream. Replies of one ``key`` prefer one replica."""
         prompt = await self.prompt(live, bot, user_name, turns, transcript)
-        generation = Generation(live.serving.id, prompt, live.serving.params)
+        generation = Generation(live.serving.id, prompt, live.serving.params, seed=seed)
         return self.complete(live, generation, key, Scene(bot, user_name, turns, prompt))
 
     async def prompt(
