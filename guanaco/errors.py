@@ -8,7 +8,8 @@ GuanacoError
 │   ├── ModelRefused             the model server is well, and will not have the request
 │   ├── NoSuchGpu                the platform, or its table, has no GPU of that type
 │   ├── RewardUnusable           the submission named as reward model cannot be one for this developer
-│   └── PayloadTooLarge          the request's body is over the limit
+│   ├── PayloadTooLarge          the request's body is over the limit
+│   └── MethodNotAllowed         another HTTP method is meant for that path
 ├── Unauthenticated              no key, or one that is wrong or revoked
 ├── Forbidden                    a valid key whose role does not allow this
 ├── TooManyAttempts              the same was tried too often in a short time
@@ -200,6 +201,18 @@ class PayloadTooLarge(InvalidInput):
         super().__init__(
             f"The request's body is over {limit_bytes:,} bytes.", hint="Send a shorter message."
         )
+
+
+class MethodNotAllowed(InvalidInput):
+    code = "method_not_allowed"
+    allowed: str = ""
+
+    def __init__(self, method: str, path: str, allowed: str) -> None:
+        """``allowed`` are the methods that may be used, with commas between."""
+        super().__init__(
+            f"{method} is not for {path}.", hint=f"Use {allowed}." if allowed else None
+        )
+        self.allowed = allowed
 
 
 class Unauthenticated(GuanacoError):

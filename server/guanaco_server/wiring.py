@@ -17,6 +17,7 @@ from guanaco_server.artifacts.stores.s3_client import S3Config, split_url
 from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.artifacts.verification import ArtifactVerifier
 from guanaco_server.chat.best_of import BestOf
+from guanaco_server.chat.conversations import ConversationService
 from guanaco_server.chat.generation import Deadlines, ReplyGenerator
 from guanaco_server.chat.reward_models import RewardModels
 from guanaco_server.chat.turn_log import TurnLog, TurnStatements
@@ -39,7 +40,9 @@ from guanaco_server.deployments.scaling.budget import Budget
 from guanaco_server.deployments.scaling.decision import Limits
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.deployments.specs import EngineOptions
+from guanaco_server.experiments.service import Outcomes
 from guanaco_server.feedback.erasure import ErasureService
+from guanaco_server.feedback.service import FeedbackService
 from guanaco_server.leaderboard.scores import Scores
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.prompts.service import PromptService
@@ -92,6 +95,11 @@ def turn_log(settings: Settings, database: Database, clock: Clock) -> TurnLog:
         statements = PostgresqlTurns(database)
     longest_s = settings.wake_wait_s + settings.reply_timeout_s + settings.record_patience_s
     return TurnLog(statements, clock, settings.record_patience_s, longest_s)
+
+
+def outcomes(feedback: FeedbackService, conversations: ConversationService) -> Outcomes:
+    """What experiments are judged by."""
+    return Outcomes(feedback.votes_of, conversations.mean_lengths, conversations.mean_reply_ms)
 
 
 def web_hooks(audit: AuditLog, erasures: ErasureService, scores: Scores) -> WebHooks:

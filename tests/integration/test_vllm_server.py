@@ -100,6 +100,19 @@ async def test_tokens_come_with_their_logprobs_and_nan_as_nan() -> None:
     assert asked[0]["logprobs"] == 0
 
 
+async def test_a_seed_is_passed_on_where_one_was_given() -> None:
+    asked: list[dict[str, Any]] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(json.loads(request.content))
+        return httpx.Response(200, content=events(piece("x", "stop"), USAGE))
+
+    for seed in (None, 7):
+        await chunks(answer, Generation("m_v1", "Hi", GenerationParams(), seed=seed))
+    assert "seed" not in asked[0]
+    assert asked[1]["seed"] == 7
+
+
 async def test_a_refusal_to_write_nan_is_told_apart() -> None:
     with pytest.raises(NotANumber, match="status 400: Out of range float"):
         await chunks(lambda _: httpx.Response(400, json=NAN_REFUSED))

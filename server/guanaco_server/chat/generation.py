@@ -97,6 +97,7 @@ class ReplyGenerator:
         key: str,
         transcript: Transcript | None = None,
         asked_at: float | None = None,
+        seed: int | None = None,
     ) -> GeneratedPieces:
         """The reply's text, what comes together together, then the whole. Closing it cancels the generation upstream.
 
@@ -109,7 +110,7 @@ class ReplyGenerator:
                 prompt = await self.prompt(live, bot, user_name, turns, transcript)
         except TimeoutError:
             raise ModelTimedOut(live.serving.id, limit_s) from None
-        generation = Generation(live.serving.id, prompt, live.serving.params)
+        generation = Generation(live.serving.id, prompt, live.serving.params, seed=seed)
         scene = Scene(bot, user_name, turns, prompt)
         return self.complete(live, generation, key, scene, began, asked_at)
 

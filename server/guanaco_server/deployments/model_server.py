@@ -11,12 +11,13 @@ from guanaco.submissions import GenerationParams
 
 @dataclass(frozen=True)
 class Generation:
-    """What to generate. ``with_tokens`` asks for the reply's tokens beside its text, where there is one candidate."""
+    """What to generate. ``with_tokens`` asks for the reply's tokens beside its text, where there is one candidate; the same ``seed`` draws the same."""
 
     model: str
     prompt: str
     params: GenerationParams
     with_tokens: bool = False
+    seed: int | None = None
 
     @property
     def candidate_count(self) -> int:

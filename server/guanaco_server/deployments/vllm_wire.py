@@ -35,6 +35,7 @@ def request_body(generation: Generation) -> dict[str, Any]:
 
 def _sampling(generation: Generation) -> dict[str, Any]:
     params = generation.params
+    seed = {} if generation.seed is None else {"seed": generation.seed}
     return {
         "model": generation.model,
         "prompt": generation.prompt,
@@ -47,6 +48,7 @@ def _sampling(generation: Generation) -> dict[str, Any]:
         "presence_penalty": params.presence_penalty,
         "frequency_penalty": params.frequency_penalty,
         "stop": params.stopping_words,
+        **seed,
     }
 
 

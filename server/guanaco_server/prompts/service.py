@@ -8,6 +8,7 @@ file            parts and turns, rendered there once each, then laid out as text
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import OrderedDict
 from collections.abc import Sequence
 from functools import lru_cache
@@ -119,6 +120,11 @@ class PromptService:
         """
         await asyncio.to_thread(self._check, formatter, files, bot)
 
+    async def check_served(self, formatter: Prompt, artifact_key: str, bot: Bot) -> None:
+        """The same for a model whose artifact is there."""
+        files = await self._template_files(artifact_key) if is_by_chat_template(formatter) else {}
+        await self.check(formatter, files, bot)
+
     async def close(self) -> None:
         await asyncio.to_thread(self._process.close)
 
@@ -137,12 +143,7 @@ class PromptService:
 
     async def _chat_template(self, artifact_key: str) -> ChatTemplateCounter:
         if artifact_key not in self._chat_templates:
-            files = {}
-            for name in chat_templates.FILES:
-                try:
-                    files[name] = await self._store.read(artifact_key, name)
-                except FileNotFoundError:
-                    continue
+            files = await self._template_files(artifact_key)
             counter = await self.tokenizers.counter(artifact_key)
             template = await asyncio.to_thread(self._read_chat_template, files)
             made = await asyncio.to_thread(ChatTemplateCounter, template, counter)
@@ -151,6 +152,13 @@ class PromptService:
                 self._chat_templates.popitem(last=False)
         self._chat_templates.move_to_end(artifact_key)
         return self._chat_templates[artifact_key]
+
+    async def _template_files(self, artifact_key: str) -> dict[str, bytes]:
+        files = {}
+        for name in chat_templates.FILES:
+            with contextlib.suppress(FileNotFoundError):
+                files[name] = await self._store.read(artifact_key, name)
+        return files
 
 
 def is_by_chat_template(formatter: Prompt) -> bool:
