@@ -33,7 +33,7 @@ GuanacoError
 │   ├── ModelUnavailable         this submission's model server does not answer
 │   ├── ModelWaking              it was scaled to zero and is starting again
 │   ├── ModelTimedOut            it answered too late
-│   ├── Overloaded               every model server of the submission has as much to do as it can hold
+│   ├── Overloaded               every model server of the submission, or its template, has as much to do as it can hold
 │   ├── DatabaseUnavailable      the database does not answer; nothing was changed
 │   ├── PromptFailed             the submission's own template makes no prompt of this conversation
 │   ├── ServerUnreachable        (client) no Guanaco at that URL

@@ -130,6 +130,7 @@ class ReplyGenerator:
             user_name=user_name,
             turns=turns,
             transcript=transcript,
+            within_s=self._deadlines.first_token_s,
         )
 
     async def complete(
