@@ -108,7 +108,8 @@ async def _full(
     web: Web, request: Request, viewer: Viewer, submission: Submission, competition: Competition
 ) -> Response:
     assert viewer.account is not None
-    board = await web.boards.board(competition.id)
+    holding = submission.id if submission.status is Status.DEPLOYED else None
+    board = await web.boards.board(competition.id, holding)
     row = next((row for row in board.rows if row.submission_id == submission.id), None)
     points = (await web.history.of([submission.id], competition.id)).get(submission.id, [])
     report = await _report(web, viewer, submission.id)
