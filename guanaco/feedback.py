@@ -48,6 +48,7 @@ class Feedback(BaseModel):
     variant: str | None = Field(default=None, description="Of an experiment that was running.")
     user: str
     bot_name: str
+    first_message: str = Field(default="", description="What the bot said before the user wrote.")
     thumbs_up: bool
     text: str
     at: datetime

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-CSV_COLUMNS = (
-    "id", "at", "submission_id", "conversation_id", "user", "bot_name", "thumbs_up", "text", "messages"
-)  # fmt: skip
 TIME_FORMATS = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"]
 
 Since = Annotated[
@@ -94,7 +91,9 @@ def feedback(
         if is_read:
             _read(submission_id, found)
         elif as_csv:
-            console.csv(CSV_COLUMNS, (_csv_row(one) for one in found))
+            from guanaco.feedback_csv import CSV_COLUMNS, csv_row
+
+            console.csv(CSV_COLUMNS, map(csv_row, found))
         elif as_json:
             console.json(list(found))
         else:
@@ -145,20 +144,3 @@ def print_feedback(
     )
     if not rows:
         console.say("None yet.")
-
-
-def _csv_row(one: Feedback) -> tuple[object, ...]:
-    transcript = "\n".join(
-        f"{message.sender}: {message.content}" for message in one.messages if not message.is_deleted
-    )
-    return (
-        one.id,
-        one.at.isoformat(),
-        one.submission_id,
-        one.conversation_id,
-        one.user,
-        one.bot_name,
-        str(one.thumbs_up).lower(),
-        one.text,
-        transcript,
-    )

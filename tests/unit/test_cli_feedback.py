@@ -207,6 +207,31 @@ def test_the_reader_goes_through_conversations_and_back() -> None:
     assert not reader.press("q")
 
 
+def test_the_reader_shows_parameters_the_first_message_marks_and_times() -> None:
+    took = {"ttft_ms": 120, "total_ms": 900}
+    old, new = {"sender": "bot", "at": AT, "timings": took}, {"is_regenerated": True}
+    messages = [
+        {"id": "m1", "sender": "user", "content": "Where to?", "at": AT},
+        {"id": "m2", "content": "North.", "is_deleted": True, **old},
+        {"id": "m3", "content": "South.", **old, **new},
+    ]
+    one = Feedback.model_validate(
+        feedback_json(1, first_message="Ahoy!", messages=messages, params={"temperature": 0.42})
+    )
+    reader = Reader("x", iter([one]))
+    reader.press("")
+    shown(reader)
+    reader.press("enter")
+    text = shown(reader, width=400, height=30)
+    for part in (
+        "temperature 0.42",
+        "Ada (first message)\nAhoy!",
+        "Ada (deleted) 120 ms, all 900 ms\nNorth.",
+    ):
+        assert part in text
+    assert "Ada (again) 120 ms, all 900 ms\nSouth." in text
+
+
 def test_the_reader_without_ratings_says_so() -> None:
     reader = Reader("x", iter([]))
     for key in ("enter", "down", "up", "space", "n"):
