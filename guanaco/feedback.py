@@ -66,7 +66,7 @@ class FeedbackFilter(BaseModel):
     search: Words | None = Field(
         default=None, description="In the rating's words or a message, in any case."
     )
-    bot: Words | None = Field(default=None, description="The bot's name.")
+    bot: Words | None = Field(default=None, description="The bot's name, in any case.")
     user: Words | None = Field(default=None, description="The user's pseudonym.")
     since: AwareDatetime | None = Field(default=None, description="Rated then or later.")
     until: AwareDatetime | None = Field(default=None, description="Rated before.")

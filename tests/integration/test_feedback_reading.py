@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
 import json
+import re
 from typing import Any
 
 import httpx
@@ -16,6 +18,7 @@ from guanaco.feedback_csv import CSV_COLUMNS
 from guanaco.submissions import GenerationParams
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.memory_server import Script
+from tests.fixtures.rating import rate
 from tests.fixtures.web import WebWorld
 from tests.fixtures.web_client import signed_in
 from tests.fixtures.world import BOT
@@ -88,3 +91,73 @@ async def test_a_csv_has_parameters_and_times_and_marks_deleted_turns(world: Web
     assert row["messages"] == "user: Where to?\nbot (deleted): North.\nbot (again): South."
     assert json.loads(row["params"])["temperature"] == 0.42
     assert [bool(timings) for timings in json.loads(row["timings"])] == [False, True, True]
+
+
+async def test_reading_goes_on_and_back_over_pages_in_both_orders(world: WebWorld) -> None:
+    backend = await world.accounts.built_in("app", Role.BACKEND)
+    for number in range(59):
+        await rate(world, backend, "acme-tiny_v1", f"user-{number}", number % 2 == 0)
+    ada = await signed_in(world, Role.DEVELOPER, "ada")
+    oldest = [item["id"] for item in (await read(world, BASE, limit=100)).json()["items"]]
+    assert len(oldest) == 60
+    for begin, expected in ((BASE, oldest[::-1]), (f"{BASE}?order=oldest", oldest)):
+        forwards = await walk(ada, begin, "later")
+        assert [rating_id for rating_id, _ in forwards] == expected
+        backwards = await walk(ada, forwards[-1][1], "earlier")
+        assert [rating_id for rating_id, _ in backwards] == expected[::-1]
+    up = await walk(ada, f"{BASE}?rating=up", "later")
+    assert len(up) == 31
+    assert len(await walk(ada, up[-1][1], "earlier")) == 31
+
+
+async def walk(browser: httpx.AsyncClient, path: str, link: str) -> list[tuple[str, str]]:
+    """The chosen rating and its address, page after page, by following a link."""
+    seen = []
+    while True:
+        page = (await browser.get(path)).text
+        chosen = re.search(r'aria-current="true" data-id="([^"]+)"', page)
+        assert chosen, path
+        seen.append((chosen[1], path))
+        following = re.search(f'id="{link}" rel="\\w+" href="([^"]+)"', page)
+        if following is None:
+            return seen
+        path = html.unescape(following[1])
+
+
+async def test_a_whole_page_is_gone_back_to_by_a_link(world: WebWorld) -> None:
+    backend = await world.accounts.built_in("app", Role.BACKEND)
+    for number in range(30):
+        await rate(world, backend, "acme-tiny_v1", f"user-{number}", True)
+    ada = await signed_in(world, Role.DEVELOPER, "ada")
+    first = (await ada.get(BASE)).text
+    assert "Page before" not in first
+    second = (await ada.get(linked(first, "More"))).text
+    assert ids_of((await ada.get(linked(second, "Page before"))).text) == ids_of(first)
+    assert set(ids_of(first)) & set(ids_of(second)) == set()
+
+
+async def test_the_viewer_filters_by_bot_in_any_case_and_by_length_both_ways(
+    world: WebWorld,
+) -> None:
+    ada = await signed_in(world, Role.DEVELOPER, "ada")
+    for query, count in (
+        ("bot=lUNA", 1),
+        ("bot=Lun", 0),
+        ("length=2&up_to=2", 1),
+        ("up_to=1", 0),
+    ):
+        assert len(ids_of((await ada.get(f"{BASE}?{query}")).text)) == count, query
+    page = (await ada.get(f"{BASE}?up_to=9")).text
+    for form in ("jsonl", "csv", "parquet"):
+        assert f'{BASE}.{form}?up_to=9"' in page
+        assert (await ada.get(f"{BASE}.{form}?up_to=9")).status_code == 200
+
+
+def ids_of(page: str) -> list[str]:
+    return re.findall('data-id="([^"]+)"', page)
+
+
+def linked(page: str, words: str) -> str:
+    found = re.search(f'href="([^"]+)">{words}<', page)
+    assert found, words
+    return html.unescape(found[1])

@@ -35,6 +35,11 @@ class Export:
     chunks: AsyncIterator[bytes]
 
 
+def formats() -> tuple[ExportFormat, ...]:
+    """Those that can be written here."""
+    return tuple(form for form in MEDIA_TYPES if form != "parquet" or _has_parquet())
+
+
 def encoded(documents: Documents, form: ExportFormat) -> AsyncIterator[bytes]:
     """ExportUnsupported for Parquet where pyarrow is missing."""
     match form:
@@ -43,9 +48,13 @@ def encoded(documents: Documents, form: ExportFormat) -> AsyncIterator[bytes]:
         case "csv":
             return _csv(documents)
         case "parquet":
-            if find_spec("pyarrow") is None:
+            if not _has_parquet():
                 raise ExportUnsupported("parquet", "pip install 'guanaco[export]'")
             return _parquet(documents)
+
+
+def _has_parquet() -> bool:
+    return find_spec("pyarrow") is not None
 
 
 async def _lines(documents: Documents) -> AsyncIterator[bytes]:
