@@ -51,6 +51,13 @@ ADMIN_PAGES = (
     "/admin/audit",
 )
 
+SMALL_LETTERS = """
+[...document.querySelectorAll("svg text")].filter((text) => {
+  const scale = text.getScreenCTM().a;
+  return text.textContent.trim() && parseFloat(getComputedStyle(text).fontSize) * scale < 9;
+}).map((text) => text.textContent)
+"""
+
 
 @dataclass
 class Visit:
@@ -97,6 +104,16 @@ class Visit:
         """Whether the page would scroll sideways."""
         root = "document.documentElement"
         return bool(await self.page.evaluate(f"{root}.scrollWidth > {root}.clientWidth"))
+
+    async def is_too_long(self) -> bool:
+        """Whether one could scroll on after the page's end."""
+        end = "document.querySelector('footer').getBoundingClientRect().bottom + scrollY"
+        return bool(await self.page.evaluate(f"document.documentElement.scrollHeight > {end} + 1"))
+
+    async def small_letters(self) -> list[str]:
+        """What a drawing says in letters under 9 pixels."""
+        found: list[str] = await self.page.evaluate(SMALL_LETTERS)
+        return found
 
     async def agree_and_talk(self) -> Page:
         """Consent, and a conversation with the first character."""

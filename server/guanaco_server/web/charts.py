@@ -15,10 +15,10 @@ from guanaco.submissions import HistogramBin, Percentiles
 from guanaco_server.web.history import Point
 
 SPARK_W, SPARK_H = 120, 28
-TREND_W, TREND_H = 560, 180
+TREND_W, TREND_H = 400, 150
 BARS_W, BARS_H = 560, 170
 MARGIN = 4
-LEFT, BOTTOM, TOP = 44, 22, 10
+LEFT, BOTTOM, TOP = 48, 22, 10
 
 
 @dataclass(frozen=True)
