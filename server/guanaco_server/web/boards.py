@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -70,6 +70,12 @@ class Boards:
             return None
         is_in = holding is None or any(row.submission_id == holding for row in board.rows)
         return board if is_in else None
+
+
+def shared_ranks(board: Leaderboard) -> set[int]:
+    """Those that several have."""
+    ranks = Counter(row.rank for row in board.rows if row.rank is not None)
+    return {rank for rank, count in ranks.items() if count > 1}
 
 
 def page_of(board: Leaderboard, sort: Sort, page: int, query: str = "") -> BoardPage:
