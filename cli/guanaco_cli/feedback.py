@@ -53,7 +53,8 @@ def feedback(
     min_length: MinLength = None,
     max_length: MaxLength = None,
     is_new: Annotated[
-        bool, typer.Option("--new", help="Only what is new since the last time.")
+        bool,
+        typer.Option("--new", help="Only what is new since the last time, with these filters."),
     ] = False,
     is_read: Annotated[
         bool, typer.Option("--read", help="Page through the conversations, full screen.")
@@ -80,11 +81,12 @@ def feedback(
         "max_length": max_length,
     }
     with connect() as client:
-        cursor = bookmarks.last_cursor(client.transport.url, submission_id) if is_new else None
+        url = client.transport.url
+        cursor = bookmarks.last_cursor(url, submission_id, filters) if is_new else None
         if export is not None:
             last = client.export_feedback(submission_id, export, cursor=cursor, **filters)
             if is_new:
-                bookmarks.keep_cursor(client.transport.url, submission_id, last)
+                bookmarks.keep_cursor(url, submission_id, filters, last)
             console.say(f"Wrote {export}.")
             return
         found = _walk(client, submission_id, cursor, filters, is_new)
@@ -114,7 +116,7 @@ def _walk(
         yield from page.items
         last = page.next_cursor or last
     if is_kept and last is not None:
-        bookmarks.keep_cursor(client.transport.url, submission_id, last)
+        bookmarks.keep_cursor(client.transport.url, submission_id, filters, last)
 
 
 def _read(submission_id: str, found: Iterator[Feedback]) -> None:

@@ -108,6 +108,14 @@ def test_new_shows_only_what_came_since_the_last_time(server: Any, capsys: Any) 
     assert cursors == [None, "fb-2", "fb-2", "fb-3", "fb-3"]
 
 
+def test_new_through_a_filter_passes_over_nothing_for_other_filters(server: Any) -> None:
+    script = server(page(2, cursor="fb-2"), httpx.Response(200, json=END))
+    for options in (["--rating", "down"], [], ["--rating", "up"], ["--rating", "down"]):
+        assert run(["feedback", "x", "--new", *options]) == 0
+    first = [request.url.params.get("cursor") for request in script.requests]
+    assert first == [None, "fb-2", None, None, "fb-2"]
+
+
 def test_new_forgets_nothing_when_the_server_fails_halfway(server: Any) -> None:
     server(page(1, cursor="fb-1"), error(500, "internal_fault"))
     assert run(["feedback", "x", "--new"]) == 1
@@ -120,10 +128,11 @@ def test_an_export_is_written_whole_or_not_at_all(server: Any, tmp_path: Path, c
     file = tmp_path / "mine.csv"
     answer = httpx.Response(200, content=b"id\r\n1\r\n", headers={"X-Next-Cursor": "fb-9"})
     script = server(answer, error(501, "export_unsupported"))
-    assert run(["feedback", "x", "--export", str(file), "--new", "--rating", "up"]) == 0
+    new = ["--new", "--rating", "up"]
+    assert run(["feedback", "x", "--export", str(file), *new]) == 0
     assert file.read_bytes() == b"id\r\n1\r\n"
     assert dict(script.requests[0].url.params) == {"format": "csv", "rating": "up"}
-    assert run(["feedback", "x", "--export", str(file.with_suffix(".parquet")), "--new"]) == 1
+    assert run(["feedback", "x", "--export", str(file.with_suffix(".parquet")), *new]) == 1
     assert script.requests[1].url.params["cursor"] == "fb-9"
     assert "This server cannot." in capsys.readouterr().err
     assert run(["feedback", "x", "--export", str(file.with_suffix(".xlsx"))]) == 2

@@ -14,6 +14,7 @@ from guanaco.submissions import Status
 from guanaco_server.submissions.service import SubmissionFilter
 from guanaco_server.web.guards import Member
 from guanaco_server.web.pages.leaderboard import PageNumber, SearchText
+from guanaco_server.deployments.replica_states import replicas_of
 from guanaco_server.web.web import Web
 
 H = TypeVar("H")
@@ -56,6 +57,7 @@ def add_routes(routes: APIRouter, web: Web) -> None:
             "admin/deployments.html",
             hooks=web.hooks,
             rows=rows[begin : begin + DEPLOYMENT_ROWS],
+            replicas_of=replicas_of,
             total=len(rows),
             page=page,
             pages=max(1, -(-len(rows) // DEPLOYMENT_ROWS)),
