@@ -213,6 +213,7 @@ class Platform:
             deployments=self._deployments,
             competitions=self.competitions,
             board=self.leaderboard.leaderboard,
+            history=self.scores.history,
             conversations=self.conversations,
             replies=self.replies,
             feedback=self.feedback,
@@ -375,7 +376,6 @@ class Platform:
             self.notifications.loop,
             self._copying,
             self.scores.keeper,
-            self.web.history_keeper,
         )
 
     def _counts(self) -> Counts:
