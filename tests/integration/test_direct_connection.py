@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, LiteralString, TypeVar
 
@@ -69,6 +71,22 @@ def test_parameters_and_rows_are_text_and_null_is_none(run: Run, direct: DirectC
         assert rows == [(text, "42", None) for text in strange]
         assert await direct.fetch("SELECT 1 WHERE false", ()) == []
         assert await direct.fetch("CREATE TABLE t (n int)", ()) == []
+
+    run(test())
+
+
+def test_a_database_that_falls_silent_is_given_up_and_asked_anew(run: Run, url: str) -> None:
+    async def test() -> None:
+        direct = DirectConnection(url, answer_timeout_s=1)
+        (process,) = (await direct.fetch(PID, ()))[0]
+        os.kill(int(process), signal.SIGSTOP)
+        try:
+            with pytest.raises(psycopg.OperationalError, match="does not answer"):
+                await direct.fetch("SELECT 1", ())
+            assert await direct.fetch(PID, ()) != [(process,)]
+        finally:
+            os.kill(int(process), signal.SIGCONT)
+            await direct.close()
 
     run(test())
 

@@ -145,7 +145,7 @@ async def test_a_deleted_server_is_gone_with_all_that_it_owned(
 ) -> None:
     await cluster.apply_deployment(scripted())
     assert {line.partition("/")[0] for line in world.left()} >= {
-        "deployments", "services", "secrets", "networkpolicies", "poddisruptionbudgets",
+        "deployments", "secrets", "networkpolicies", "poddisruptionbudgets",
     }  # fmt: skip
     await cluster.delete("m-tiny")
     await cluster.delete("m-tiny")

@@ -253,7 +253,7 @@ async def test_what_somebody_deleted_comes_back_when_it_is_applied_again(
 ) -> None:
     await cluster.apply_deployment(scripted())
     before = world.left()
-    for plural in ("services", "networkpolicies", "secrets"):
+    for plural in ("poddisruptionbudgets", "networkpolicies", "secrets"):
         world.server.store.delete((plural, "models", "m-tiny"))
     await cluster.apply_deployment(scripted())
     assert {line for line in before if "pods/" not in line} <= set(world.left())

@@ -36,7 +36,7 @@ from sqlalchemy.ext.asyncio import (
 )
 from sqlalchemy.orm import InstrumentedAttribute
 
-from guanaco_server.database.direct import DirectConnection
+from guanaco_server.database.direct import NETWORK, DirectConnection
 
 BUSY_TIMEOUT_S = 30  # a writer waits this long for another; the longest unit takes milliseconds
 
@@ -49,7 +49,12 @@ class Database:
             _sqlite_engine(url)
             if url.startswith("sqlite")
             else create_async_engine(
-                url, pool_size=10, max_overflow=10, pool_pre_ping=True, hide_parameters=True
+                url,
+                pool_size=10,
+                max_overflow=10,
+                pool_pre_ping=True,
+                hide_parameters=True,
+                connect_args=NETWORK,
             )
         )
         self._direct: list[DirectConnection] = []
