@@ -5,6 +5,7 @@ GuanacoError
 │   ├── InvalidFormatter         a prompt template that may not be filled
 │   ├── ConsentRequired          the user has not agreed to talk to an experimental model
 │   ├── MessageTooLong           does not fit beside the persona into max_input_tokens
+│   ├── ModelRefused             the model server is well, and will not have the request
 │   ├── NoSuchGpu                the platform, or its table, has no GPU of that type
 │   ├── RewardUnusable           the submission named as reward model cannot be one for this developer
 │   ├── PayloadTooLarge          the request's body is over the limit
@@ -32,7 +33,7 @@ GuanacoError
 │   ├── ModelUnavailable         this submission's model server does not answer
 │   ├── ModelWaking              it was scaled to zero and is starting again
 │   ├── ModelTimedOut            it answered too late
-│   ├── Overloaded               every model server of the submission has as much to do as it can hold
+│   ├── Overloaded               every model server of the submission, or its template, has as much to do as it can hold
 │   ├── DatabaseUnavailable      the database does not answer; nothing was changed
 │   ├── PromptFailed             the submission's own template makes no prompt of this conversation
 │   ├── ServerUnreachable        (client) no Guanaco at that URL
@@ -163,6 +164,16 @@ class ConsentRequired(InvalidInput):
 
 class MessageTooLong(InvalidInput):
     code = "message_too_long"
+
+
+class ModelRefused(InvalidInput):
+    code = "model_refused"
+
+    def __init__(self, submission_id: str) -> None:
+        super().__init__(
+            f"The model server of {submission_id} refuses this request: it will not fit, or asks for what it does not do.",
+            hint="A shorter message or other parameters may be accepted.",
+        )
 
 
 class NoSuchGpu(InvalidInput):

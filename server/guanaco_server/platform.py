@@ -89,7 +89,7 @@ class Platform:
             self.database, clock, settings.executor_id, settings.worker_silence_s
         )
         self._store = wiring.store(settings)
-        self._model_server = VllmServer(read_timeout_s=settings.reply_timeout_s)
+        self._model_server = VllmServer(answer_timeout_s=settings.reply_timeout_s)
         self._cluster, self._leadership = wiring.cluster(settings, data_dir, self._model_server)
 
         scaling = wiring.scaling(settings)
@@ -213,6 +213,7 @@ class Platform:
             deployments=self._deployments,
             competitions=self.competitions,
             board=self.leaderboard.leaderboard,
+            history=self.scores.history,
             conversations=self.conversations,
             replies=self.replies,
             feedback=self.feedback,
@@ -375,7 +376,6 @@ class Platform:
             self.notifications.loop,
             self._copying,
             self.scores.keeper,
-            self.web.history_keeper,
         )
 
     def _counts(self) -> Counts:

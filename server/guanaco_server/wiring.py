@@ -31,6 +31,7 @@ from guanaco_server.deployments.clusters.federation import Federation, Region
 from guanaco_server.deployments.clusters.kubernetes.cluster import KubernetesCluster
 from guanaco_server.deployments.clusters.kubernetes.connecting import connected
 from guanaco_server.deployments.clusters.kubernetes.lease import Leadership
+from guanaco_server.deployments.clusters.kubernetes.options import has_replica_addresses
 from guanaco_server.deployments.clusters.kubernetes.pods import CACHE
 from guanaco_server.deployments.clusters.local import LocalCluster
 from guanaco_server.deployments.clusters.placement import RegionShare
@@ -77,7 +78,9 @@ def reply_generator(
     return ReplyGenerator(
         model_server,
         prompts,
-        ReplicaChooser(settings.replica_max_streams),
+        ReplicaChooser(
+            settings.replica_max_streams, longest_queue_s=settings.first_token_timeout_s / 2
+        ),
         Deadlines(settings.first_token_timeout_s, settings.reply_timeout_s, settings.failover_s),
         deployments.replicas,
         report_fault,
@@ -199,7 +202,8 @@ def scaling(settings: Settings) -> ScalingPolicy:
         idle_s=settings.sleep_idle_s,
         interval_s=settings.scale_interval_s,
         engine_args=tuple(settings.engine_args),
-        shares_addresses=settings.cluster == "kubernetes",
+        shares_addresses=settings.cluster == "kubernetes"
+        and not has_replica_addresses(settings.kubernetes_endpoint),
     )
 
 

@@ -135,6 +135,12 @@ class ConversationService:
         """Within the caller's transaction: what each conversation's user is called."""
         return await queries.user_names(session, conversation_ids)
 
+    async def first_messages(
+        self, session: AsyncSession, conversation_ids: Sequence[str]
+    ) -> dict[str, str]:
+        """Within the caller's transaction: with what each conversation's bot began; empty where it waited."""
+        return await queries.first_messages(session, conversation_ids)
+
     async def lock_of_user(
         self, session: AsyncSession, user_id: str, account_id: str | None
     ) -> dict[str, str]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -46,11 +47,12 @@ ReplyEvents = AsyncGenerator[Pieces | Reply, None]
 
 @dataclass(frozen=True, slots=True)
 class ClaimedTurn:
-    """``asked`` is the user's message unless it is stored already."""
+    """``asked`` is the user's message unless it is stored already; ``asked_at`` is on the performance counter."""
 
     history: History
     lease: Lease
     asked: NewMessage | None
+    asked_at: float
 
 
 class ReplyService:
@@ -105,6 +107,7 @@ class ReplyService:
     async def _claim(
         self, account: Account, conversation_id: str, content: str | None
     ) -> ClaimedTurn:
+        asked_at = time.perf_counter()
         if content is not None:
             _require_storable(content)
         history = await self._own_history(account, conversation_id)
@@ -117,7 +120,7 @@ class ReplyService:
             asked = self._add_question(history, content)
             if not history.has_asked:
                 raise NothingToRegenerate
-            return ClaimedTurn(history, lease, asked)
+            return ClaimedTurn(history, lease, asked, asked_at)
         except BaseException:
             await self._release(EndedTurn(lease, None, None))
             raise
@@ -157,6 +160,7 @@ class ReplyService:
                 turns,
                 history.conversation_id,
                 history.transcript,
+                turn.asked_at,
                 seed,
             )
             async with aclosing(pieces):

@@ -99,6 +99,10 @@ class ModelServerFault(Exception):  # translated by each caller into its own err
     """The server refused, broke off or sent something else than it should; the text says which."""
 
 
+class RequestRefused(ModelServerFault):
+    """The server is well, and will not have this request: no other would."""
+
+
 class NotANumber(ModelServerFault):
     """The server refused because the model computed NaN."""
 
