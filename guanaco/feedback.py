@@ -48,6 +48,7 @@ class Feedback(BaseModel):
     variant: str | None = Field(default=None, description="Of an experiment that was running.")
     user: str
     bot_name: str
+    first_message: str = Field(default="", description="What the bot said before the user wrote.")
     thumbs_up: bool
     text: str
     at: datetime
@@ -65,7 +66,7 @@ class FeedbackFilter(BaseModel):
     search: Words | None = Field(
         default=None, description="In the rating's words or a message, in any case."
     )
-    bot: Words | None = Field(default=None, description="The bot's name.")
+    bot: Words | None = Field(default=None, description="The bot's name, in any case.")
     user: Words | None = Field(default=None, description="The user's pseudonym.")
     since: AwareDatetime | None = Field(default=None, description="Rated then or later.")
     until: AwareDatetime | None = Field(default=None, description="Rated before.")

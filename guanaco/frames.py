@@ -16,10 +16,12 @@ WHAT = "A data frame"
 def frame_of(feedback: Iterable[Feedback], library: FrameLibrary | None = None) -> Any:
     """A row a rating; ``messages`` and ``params`` are nested. Without a choice pandas, else polars; LibraryMissing."""
     module = _module(library)
-    rows = [one.model_dump(mode="python") for one in feedback]
+    rows, columns = [one.model_dump(mode="python") for one in feedback], list(Feedback.model_fields)
     if module.__name__ == "polars":
+        if not rows:
+            return module.DataFrame(schema=columns)
         return module.DataFrame(rows, infer_schema_length=None)
-    return module.DataFrame(rows, columns=list(Feedback.model_fields))
+    return module.DataFrame(rows, columns=columns)
 
 
 def _module(library: FrameLibrary | None) -> Any:

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-CSV_COLUMNS = (
-    "id", "at", "submission_id", "conversation_id", "user", "bot_name", "thumbs_up", "text", "messages"
-)  # fmt: skip
 TIME_FORMATS = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"]
 
 Since = Annotated[
@@ -56,7 +53,8 @@ def feedback(
     min_length: MinLength = None,
     max_length: MaxLength = None,
     is_new: Annotated[
-        bool, typer.Option("--new", help="Only what is new since the last time.")
+        bool,
+        typer.Option("--new", help="Only what is new since the last time, with these filters."),
     ] = False,
     is_read: Annotated[
         bool, typer.Option("--read", help="Page through the conversations, full screen.")
@@ -83,18 +81,21 @@ def feedback(
         "max_length": max_length,
     }
     with connect() as client:
-        cursor = bookmarks.last_cursor(client.transport.url, submission_id) if is_new else None
+        url = client.transport.url
+        cursor = bookmarks.last_cursor(url, submission_id, filters) if is_new else None
         if export is not None:
             last = client.export_feedback(submission_id, export, cursor=cursor, **filters)
             if is_new:
-                bookmarks.keep_cursor(client.transport.url, submission_id, last)
+                bookmarks.keep_cursor(url, submission_id, filters, last)
             console.say(f"Wrote {export}.")
             return
         found = _walk(client, submission_id, cursor, filters, is_new)
         if is_read:
             _read(submission_id, found)
         elif as_csv:
-            console.csv(CSV_COLUMNS, (_csv_row(one) for one in found))
+            from guanaco.feedback_csv import CSV_COLUMNS, csv_row
+
+            console.csv(CSV_COLUMNS, map(csv_row, found))
         elif as_json:
             console.json(list(found))
         else:
@@ -115,7 +116,7 @@ def _walk(
         yield from page.items
         last = page.next_cursor or last
     if is_kept and last is not None:
-        bookmarks.keep_cursor(client.transport.url, submission_id, last)
+        bookmarks.keep_cursor(client.transport.url, submission_id, filters, last)
 
 
 def _read(submission_id: str, found: Iterator[Feedback]) -> None:
@@ -145,20 +146,3 @@ def print_feedback(
     )
     if not rows:
         console.say("None yet.")
-
-
-def _csv_row(one: Feedback) -> tuple[object, ...]:
-    transcript = "\n".join(
-        f"{message.sender}: {message.content}" for message in one.messages if not message.is_deleted
-    )
-    return (
-        one.id,
-        one.at.isoformat(),
-        one.submission_id,
-        one.conversation_id,
-        one.user,
-        one.bot_name,
-        str(one.thumbs_up).lower(),
-        one.text,
-        transcript,
-    )

@@ -16,7 +16,9 @@ from guanaco_cli.untrusted import clean, clean_line
 if TYPE_CHECKING:
     from rich.text import Text
 
+    from guanaco.chat import Message
     from guanaco.feedback import Feedback
+    from guanaco.submissions import GenerationParams
 
 HELP_LIST = "↑↓ choose  enter read  space/b page  q quit"
 HELP_TALK = "n/p next/previous  ↑↓ space/b scroll  q back"
@@ -137,10 +139,23 @@ def _conversation(one: Feedback, width: int) -> list[Text]:
 
     console = Console(width=max(20, width - 1), markup=False, highlight=False, emoji=False)
     parts = [Text(f"“{clean(one.text)}”", style="italic")] if one.text else []
+    if one.params is not None:
+        parts.append(Text(_parameters(one.params), style="dim"))
+    if one.first_message:
+        parts.append(Text(f"\n{clean_line(one.bot_name)} (first message)", style="bold"))
+        parts.append(Text(clean(one.first_message)))
     for message in one.messages:
-        mark = " (deleted)" if message.is_deleted else " (again)" if message.is_regenerated else ""
-        ttft = f" {message.timings.ttft_ms:.0f} ms" if message.timings else ""
         speaker = one.bot_name if message.sender == "bot" else one.user
-        parts.append(Text(f"\n{clean_line(speaker)}{mark}{ttft}", style="bold"))
+        parts.append(Text(f"\n{clean_line(speaker)}{_marks(message)}", style="bold"))
         parts.append(Text(clean(message.content), style="dim strike" if message.is_deleted else ""))
     return [line for part in parts for line in part.wrap(console, console.width)]
+
+
+def _parameters(params: GenerationParams) -> str:
+    return clean_line(", ".join(f"{name} {value}" for name, value in params.model_dump().items()))
+
+
+def _marks(message: Message) -> str:
+    mark = " (deleted)" if message.is_deleted else " (again)" if message.is_regenerated else ""
+    took = message.timings
+    return f"{mark} {took.ttft_ms:.0f} ms, all {took.total_ms:.0f} ms" if took else mark

@@ -5,7 +5,7 @@ from __future__ import annotations
 from alembic import op
 
 revision = "0017"
-down_revision = "0014"
+down_revision = "0016"
 
 
 def upgrade() -> None:

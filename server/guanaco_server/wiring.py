@@ -18,7 +18,7 @@ from guanaco_server.artifacts.stores.s3_client import S3Config, split_url
 from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.artifacts.verification import ArtifactVerifier
 from guanaco_server.chat.best_of import BestOf
-from guanaco_server.chat.conversations import Spans
+from guanaco_server.chat.conversations import ConversationService, Spans
 from guanaco_server.chat.generation import Deadlines, ReplyGenerator
 from guanaco_server.chat.reward_models import RewardModels
 from guanaco_server.chat.turn_log import TurnLog, TurnStatements
@@ -42,7 +42,9 @@ from guanaco_server.deployments.scaling.budget import Budget
 from guanaco_server.deployments.scaling.decision import Limits
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.deployments.specs import EngineOptions
+from guanaco_server.experiments.service import Outcomes
 from guanaco_server.feedback.erasure import ErasureService
+from guanaco_server.feedback.service import FeedbackService
 from guanaco_server.leaderboard.scores import Scores
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.prompts.service import PromptService
@@ -77,7 +79,9 @@ def reply_generator(
     return ReplyGenerator(
         model_server,
         prompts,
-        ReplicaChooser(settings.replica_max_streams),
+        ReplicaChooser(
+            settings.replica_max_streams, longest_queue_s=settings.first_token_timeout_s / 2
+        ),
         Deadlines(settings.first_token_timeout_s, settings.reply_timeout_s, settings.failover_s),
         deployments.replicas,
         report_fault,
@@ -100,6 +104,11 @@ def conversation_spans(settings: Settings) -> Spans:
         timedelta(seconds=settings.conversation_open_s),
         timedelta(days=settings.assignment_snapshot_days),
     )
+
+
+def outcomes(feedback: FeedbackService, conversations: ConversationService) -> Outcomes:
+    """What experiments are judged by."""
+    return Outcomes(feedback.votes_of, conversations.mean_lengths, conversations.mean_reply_ms)
 
 
 def web_hooks(audit: AuditLog, erasures: ErasureService, scores: Scores) -> WebHooks:

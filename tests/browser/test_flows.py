@@ -216,6 +216,10 @@ async def test_reading_on_goes_over_the_end_of_a_page(site: Site) -> None:
         seen.append(await chosen(page))
     assert len(set(seen)) == 27
     assert "cursor=" in page.url
+    for before in (seen[25], seen[24]):
+        await page.keyboard.press("k")
+        await expect(page.locator("#ratings [aria-current]")).to_have_attribute("data-id", before)
+    assert "cursor=" not in page.url
 
 
 async def test_an_operator_makes_a_key_that_opens_the_door(site: Site) -> None:

@@ -22,17 +22,27 @@ Scheme = Literal["light", "dark"]
 pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="session")]
 
 IN_BOTH_LIGHTS = pytest.mark.parametrize("scheme", ["light", "dark"])
-ALL_PAGES = (
-    (None, "", PUBLIC_PAGES),
-    (Role.DEVELOPER, "ada", DEVELOPER_PAGES),
-    (Role.ADMIN, "root", ADMIN_PAGES),
-)
+
+
+async def all_pages(site: Site) -> list[tuple[Role | None, str, tuple[str, ...]]]:
+    """Who looks, and at what."""
+    ada = await site.world.developer("ada")
+    (rating,) = (await site.world.feedback.page(ada, "ada-llama-bard_v1", None, 1)).items
+    one = f"{LLAMA_BARD}/feedback/{rating.id}"
+    return [
+        (None, "", PUBLIC_PAGES),
+        (Role.DEVELOPER, "ada", (*DEVELOPER_PAGES, one)),
+        (Role.ADMIN, "root", ADMIN_PAGES),
+    ]
 
 
 async def problems(visit: Visit, path: str) -> list[str]:
     found = [*await visit.violations(), *visit.complaints]
     if await visit.is_too_wide():
         found.append("scrolls sideways")
+    if await visit.is_too_long():
+        found.append("scrolls on after its end")
+    found += [f"too small to read: {text}" for text in await visit.small_letters()]
     visit.complaints.clear()
     return [f"{path}: {problem}" for problem in found]
 
@@ -40,7 +50,7 @@ async def problems(visit: Visit, path: str) -> list[str]:
 @IN_BOTH_LIGHTS
 async def test_every_page_is_clean_and_accessible(site: Site, scheme: Scheme) -> None:
     found = []
-    for role, name, paths in ALL_PAGES:
+    for role, name, paths in await all_pages(site):
         visit = await site.visit(role, name, scheme=scheme)
         for path in paths:
             await visit.open(path)
@@ -50,12 +60,13 @@ async def test_every_page_is_clean_and_accessible(site: Site, scheme: Scheme) ->
 
 async def test_every_page_fits_a_phone(site: Site) -> None:
     too_wide = []
-    for role, name, paths in ALL_PAGES:
+    for role, name, paths in await all_pages(site):
         visit = await site.visit(role, name, size=PHONE)
         for path in paths:
             await visit.open(path)
-            if await visit.is_too_wide():
+            if await visit.is_too_wide() or await visit.is_too_long():
                 too_wide.append(path)
+            assert await visit.small_letters() == [], path
         assert visit.complaints == []
     assert too_wide == []
 
@@ -76,7 +87,7 @@ async def test_the_chat_is_clean_and_accessible_at_every_step(site: Site, scheme
 
 
 async def test_every_page_is_there_without_scripts(site: Site) -> None:
-    for role, name, paths in ALL_PAGES[:1]:
+    for role, name, paths in await all_pages(site):
         visit = await site.visit(role, name, scripts=False)
         for path in paths:
             page = await visit.open(path)

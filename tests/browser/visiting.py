@@ -51,6 +51,13 @@ ADMIN_PAGES = (
     "/admin/audit",
 )
 
+SMALL_LETTERS = """
+[...document.querySelectorAll("svg text")].filter((text) => {
+  const scale = text.getScreenCTM().a;
+  return text.textContent.trim() && parseFloat(getComputedStyle(text).fontSize) * scale < 9;
+}).map((text) => text.textContent)
+"""
+
 
 @dataclass
 class Visit:
@@ -98,6 +105,16 @@ class Visit:
         root = "document.documentElement"
         return bool(await self.page.evaluate(f"{root}.scrollWidth > {root}.clientWidth"))
 
+    async def is_too_long(self) -> bool:
+        """Whether one could scroll on after the page's end."""
+        end = "document.querySelector('footer').getBoundingClientRect().bottom + scrollY"
+        return bool(await self.page.evaluate(f"document.documentElement.scrollHeight > {end} + 1"))
+
+    async def small_letters(self) -> list[str]:
+        """What a drawing says in letters under 9 pixels."""
+        found: list[str] = await self.page.evaluate(SMALL_LETTERS)
+        return found
+
     async def agree_and_talk(self) -> Page:
         """Consent, and a conversation with the first character."""
         page = await self.open("/chat")
@@ -118,9 +135,10 @@ class Visit:
             self.complaints.append(text)
 
 
-class Site:
-    def __init__(self, world: WebWorld, browser: Browser, url: str) -> None:
-        self.world = world
+class Visitors:
+    """Browsers before a server."""
+
+    def __init__(self, browser: Browser, url: str) -> None:
         self.url = url
         self._browser = browser
         self._contexts: list[BrowserContext] = []
@@ -128,6 +146,39 @@ class Site:
     async def close(self) -> None:
         for context in self._contexts:
             await context.close()
+
+    async def come(
+        self,
+        *,
+        scheme: Literal["light", "dark"] = "light",
+        size: tuple[int, int] = DESK,
+        scripts: bool = True,
+    ) -> Visit:
+        """Somebody whom the server does not know."""
+        context = await self._browser.new_context(
+            viewport={"width": size[0], "height": size[1]},
+            color_scheme=scheme,
+            reduced_motion="reduce",
+            java_script_enabled=scripts,
+        )
+        self._contexts.append(context)
+        visit = Visit(self.url, await context.new_page())
+        visit.watch()
+        return visit
+
+    async def sign_in(self, visit: Visit, key: str) -> None:
+        page = await visit.open("/signin")
+        await page.get_by_label("API key").fill(key)
+        await page.get_by_role("main").get_by_role("button", name="Sign in").click()
+        await page.get_by_role("button", name="Sign out").wait_for()
+
+
+class Site(Visitors):
+    """A world's pages."""
+
+    def __init__(self, world: WebWorld, browser: Browser, url: str) -> None:
+        super().__init__(browser, url)
+        self.world = world
 
     async def visit(
         self,
@@ -138,21 +189,7 @@ class Site:
         size: tuple[int, int] = DESK,
         scripts: bool = True,
     ) -> Visit:
-        context = await self._browser.new_context(
-            viewport={"width": size[0], "height": size[1]},
-            color_scheme=scheme,
-            reduced_motion="reduce",
-            java_script_enabled=scripts,
-        )
-        self._contexts.append(context)
-        visit = Visit(self.url, await context.new_page())
-        visit.watch()
+        visit = await self.come(scheme=scheme, size=size, scripts=scripts)
         if role is not None:
             await self.sign_in(visit, await self.world.key(role, name))
         return visit
-
-    async def sign_in(self, visit: Visit, key: str) -> None:
-        page = await visit.open("/signin")
-        await page.get_by_label("API key").fill(key)
-        await page.get_by_role("main").get_by_role("button", name="Sign in").click()
-        await page.get_by_role("button", name="Sign out").wait_for()

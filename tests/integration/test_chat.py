@@ -282,6 +282,27 @@ async def test_another_backends_conversation_is_not_found(database: Database) ->
         assert (answer.status_code, answer.json()["error"]) == (404, "conversation_not_found")
 
 
+async def test_what_a_stranger_asks_for_leaves_memory_as_it_is(database: Database) -> None:
+    world, http, conversation = await talking(database)
+    stranger = await world.http(Role.BACKEND, "stranger")
+    path = f"/conversations/{conversation}/messages"
+    await http.post(path, json={"content": "Hi"})
+    assert (await stranger.post(path, json={"content": "Hi"})).status_code == 404
+    kept = world.histories.take(conversation)
+    assert kept is not None
+    assert kept.message_count == 2
+    assert (await stranger.post(path, json={"content": "Hi"})).status_code == 404
+    assert world.histories.take(conversation) is None, "what is read for nobody is not kept"
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
+async def test_a_message_is_posted_and_nothing_else(database: Database, method: str) -> None:
+    _, http, conversation = await talking(database)
+    answer = await http.request(method, f"/conversations/{conversation}/messages")
+    assert (answer.status_code, answer.json()["error"]) == (405, "method_not_allowed")
+    assert answer.headers["allow"] == "POST"
+
+
 async def test_a_preview_shows_its_prompt_and_records_nothing(database: Database) -> None:
     world, http, conversation = await talking(database)
     developer = await world.http(Role.DEVELOPER, "ada")

@@ -299,9 +299,17 @@ async def test_the_feedback_viewer_filters_and_exports(world: WebWorld) -> None:
     assert "attachment" in exported.headers["content-disposition"]
     one = re.search(r'data-id="(fb_\w+)"', down)
     assert one
-    assert "opinion 00" in (await ada.get(f"{base}/{one[1]}")).text
+    assert "opinion 27" in (await ada.get(f"{base}/{one[1]}")).text
     assert (await ada.get(f"{base}?since=2027-01-01")).text.count("data-id=") == 0
-    for wrong in ("rating=maybe", "since=today", "length=many", "cursor=nonsense"):
+    for wrong in (
+        "rating=maybe",
+        "since=today",
+        "length=many",
+        "up_to=-1",
+        "length=5&up_to=4",
+        "order=best",
+        "cursor=nonsense",
+    ):
         assert (await ada.get(f"{base}?{wrong}")).status_code == 422
 
 

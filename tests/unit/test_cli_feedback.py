@@ -108,6 +108,14 @@ def test_new_shows_only_what_came_since_the_last_time(server: Any, capsys: Any) 
     assert cursors == [None, "fb-2", "fb-2", "fb-3", "fb-3"]
 
 
+def test_new_through_a_filter_passes_over_nothing_for_other_filters(server: Any) -> None:
+    script = server(page(2, cursor="fb-2"), httpx.Response(200, json=END))
+    for options in (["--rating", "down"], [], ["--rating", "up"], ["--rating", "down"]):
+        assert run(["feedback", "x", "--new", *options]) == 0
+    first = [request.url.params.get("cursor") for request in script.requests]
+    assert first == [None, "fb-2", None, None, "fb-2"]
+
+
 def test_new_forgets_nothing_when_the_server_fails_halfway(server: Any) -> None:
     server(page(1, cursor="fb-1"), error(500, "internal_fault"))
     assert run(["feedback", "x", "--new"]) == 1
@@ -120,10 +128,11 @@ def test_an_export_is_written_whole_or_not_at_all(server: Any, tmp_path: Path, c
     file = tmp_path / "mine.csv"
     answer = httpx.Response(200, content=b"id\r\n1\r\n", headers={"X-Next-Cursor": "fb-9"})
     script = server(answer, error(501, "export_unsupported"))
-    assert run(["feedback", "x", "--export", str(file), "--new", "--rating", "up"]) == 0
+    new = ["--new", "--rating", "up"]
+    assert run(["feedback", "x", "--export", str(file), *new]) == 0
     assert file.read_bytes() == b"id\r\n1\r\n"
     assert dict(script.requests[0].url.params) == {"format": "csv", "rating": "up"}
-    assert run(["feedback", "x", "--export", str(file.with_suffix(".parquet")), "--new"]) == 1
+    assert run(["feedback", "x", "--export", str(file.with_suffix(".parquet")), *new]) == 1
     assert script.requests[1].url.params["cursor"] == "fb-9"
     assert "This server cannot." in capsys.readouterr().err
     assert run(["feedback", "x", "--export", str(file.with_suffix(".xlsx"))]) == 2
@@ -205,6 +214,31 @@ def test_the_reader_goes_through_conversations_and_back() -> None:
     assert reader.press("q")
     assert "enter read" in shown(reader)
     assert not reader.press("q")
+
+
+def test_the_reader_shows_parameters_the_first_message_marks_and_times() -> None:
+    took = {"ttft_ms": 120, "total_ms": 900}
+    old, new = {"sender": "bot", "at": AT, "timings": took}, {"is_regenerated": True}
+    messages = [
+        {"id": "m1", "sender": "user", "content": "Where to?", "at": AT},
+        {"id": "m2", "content": "North.", "is_deleted": True, **old},
+        {"id": "m3", "content": "South.", **old, **new},
+    ]
+    one = Feedback.model_validate(
+        feedback_json(1, first_message="Ahoy!", messages=messages, params={"temperature": 0.42})
+    )
+    reader = Reader("x", iter([one]))
+    reader.press("")
+    shown(reader)
+    reader.press("enter")
+    text = shown(reader, width=400, height=30)
+    for part in (
+        "temperature 0.42",
+        "Ada (first message)\nAhoy!",
+        "Ada (deleted) 120 ms, all 900 ms\nNorth.",
+    ):
+        assert part in text
+    assert "Ada (again) 120 ms, all 900 ms\nSouth." in text
 
 
 def test_the_reader_without_ratings_says_so() -> None:

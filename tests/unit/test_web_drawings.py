@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from guanaco.errors import InvalidSettings, TooManyAttempts
 from guanaco.submissions import Percentiles
+from guanaco_server.leaderboard.history import Past
 from guanaco_server.stress.verdict import MOST_BINS, histogram
 from guanaco_server.web import charts, tokens, words
 from guanaco_server.web.bots import read_bots
-from guanaco_server.web.history import Point
 from guanaco_server.web.throttle import Throttle
 
 LATENCIES = st.lists(
@@ -26,10 +26,9 @@ LATENCIES = st.lists(
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def points(*scores: float | None) -> list[Point]:
+def points(*scores: float | None) -> list[Past]:
     return [
-        Point(BEGIN + timedelta(days=day), score, None, None, day, None)
-        for day, score in enumerate(scores)
+        Past(BEGIN + timedelta(days=day), score, None, None) for day, score in enumerate(scores)
     ]
 
 

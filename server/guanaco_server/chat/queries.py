@@ -6,10 +6,23 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import CursorResult, Row, Subquery, and_, delete, func, insert, or_, select, update
+from sqlalchemy import (
+    CursorResult,
+    Row,
+    Subquery,
+    and_,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    type_coerce,
+    update,
+)
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco_server.chat.tables import ConversationRow, ErasedConversationRow, MessageRow
+from guanaco_server.database.types import JsonColumn
 
 
 async def by_id(session: AsyncSession, conversation_id: str) -> ConversationRow | None:
@@ -36,6 +49,14 @@ async def user_names(session: AsyncSession, conversation_ids: Sequence[str]) -> 
         )
     )
     return {conversation_id: user_name for conversation_id, user_name in rows}
+
+
+async def first_messages(session: AsyncSession, conversation_ids: Sequence[str]) -> dict[str, str]:
+    first_message = type_coerce(ConversationRow.bot, JsonColumn)["first_message"].as_string()
+    rows = await session.execute(
+        select(ConversationRow.id, first_message).where(ConversationRow.id.in_(conversation_ids))
+    )
+    return {conversation_id: said or "" for conversation_id, said in rows}
 
 
 async def take_turns(

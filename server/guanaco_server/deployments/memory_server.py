@@ -32,13 +32,14 @@ class Script:
 
 
 class MemoryModelServer:
-    """Gives the scripts one after another and the last one for ever; remembers what it was asked."""
+    """Gives the scripts one after another and the last one for ever; remembers what it was asked. ``unhealthy`` endpoints refuse, ``silent`` ones take and do not answer."""
 
     def __init__(self, *scripts: Script) -> None:
         self.scripts = list(scripts) or [Script()]
         self.generations: list[Generation] = []
         self.cancelled = 0
         self.unhealthy: set[str] = set()
+        self.silent: set[str] = set()
         self.scores: list[tuple[float, ...] | ModelServerFault] = [(-1.0, -2.0)]
         self.loads: dict[str, ServerLoad] = {}
         self.scored: list[tuple[str, str]] = []
@@ -55,6 +56,8 @@ class MemoryModelServer:
         if endpoint in self.unhealthy:
             raise ModelServerFault("The model server cannot be reached.")
         try:
+            if endpoint in self.silent:
+                await asyncio.Event().wait()
             for piece in script.pieces:
                 await asyncio.sleep(script.delay_s)
                 tokens = (Token(piece, script.logprob),) if generation.with_tokens else ()

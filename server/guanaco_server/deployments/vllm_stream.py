@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import math
 from itertools import takewhile
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from guanaco_server.deployments.model_server import Chunk, ModelServerFault, Token
-from guanaco_server.deployments.vllm_wire import error_text, nonsense
+from guanaco_server.deployments.vllm_wire import FINISH_REASON, MAX_TOKENS, error_text, nonsense
 
 MAX_EVENT_BYTES = 1_048_576
 SPARE_PIECES = 64  # over max_output_tokens: the ends, and what a tokenizer holds back
 
 
+_Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKENS)]
+
+
 class _Choice(msgspec.Struct, gc=False):
     text: str
-    finish_reason: str | None = None
+    finish_reason: Annotated[str, msgspec.Meta(pattern=FINISH_REASON)] | None = None
     logprobs: dict[str, Any] | None = None
 
 
 class _Usage(msgspec.Struct, gc=False):
-    prompt_tokens: int
-    completion_tokens: int
+    prompt_tokens: _Count
+    completion_tokens: _Count
 
 
 class _Event(msgspec.Struct, gc=False):

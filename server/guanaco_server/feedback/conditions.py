@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import ColumnElement
+from sqlalchemy import ColumnElement, func, or_
 
 from guanaco.feedback import FeedbackFilter
 from guanaco_server.feedback.tables import FeedbackCopyRow
@@ -16,7 +16,8 @@ def conditions(wanted: FeedbackFilter) -> list[ColumnElement[bool]]:
     if wanted.search is not None:
         found.append(copy.words.contains(searchable(wanted.search), autoescape=True))
     if wanted.bot is not None:
-        found.append(copy.bot_name == wanted.bot)
+        in_any_case = func.lower(copy.bot_name) == wanted.bot.lower()  # SQLite's is for ASCII only
+        found.append(or_(copy.bot_name == wanted.bot, in_any_case))
     if wanted.user is not None:
         found.append(copy.pseudonym == wanted.user)
     if wanted.since is not None:

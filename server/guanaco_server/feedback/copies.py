@@ -47,6 +47,7 @@ class Raw:
 
     row: FeedbackRow
     user_name: str
+    first_message: str
     params: GenerationParams | None
     messages: Sequence[Message]
     variant: str | None
@@ -98,12 +99,14 @@ class CopyService:
             ids = [row.conversation_id for row in rows]
             messages = await self._conversations.messages(session, ids)
             names = await self._conversations.user_names(session, ids)
+            beginnings = await self._conversations.first_messages(session, ids)
             params = await self._submissions.params(session, {row.submission_id for row in rows})
             variants = await self._variants(session, ids) if self._variants else {}
         return [
             Raw(
                 row,
                 names.get(row.conversation_id, ""),
+                beginnings.get(row.conversation_id, ""),
                 params.get(row.submission_id),
                 messages.get(row.conversation_id, ()),
                 variants.get(row.conversation_id),
@@ -143,6 +146,7 @@ class CopyService:
             variant=raw.variant,
             user=self._pseudonyms.of(row.user_id),
             bot_name=shown(row.bot_name),
+            first_message=shown(raw.first_message),
             thumbs_up=row.thumbs_up,
             text=shown(row.text),
             at=row.created_at,

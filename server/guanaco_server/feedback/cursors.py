@@ -28,6 +28,12 @@ class Window:
         return Window(until=number - 1) if cursor is not None else Window()
 
 
+def including(cursor: str, order: Order) -> str:
+    """The cursor after which, in that order, the very copy comes that this one names."""
+    number = decode(cursor)
+    return encode(number - 1 if order == "oldest" else number + 1)
+
+
 def encode(number: int) -> str:
     return f"fb-{number}"
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import csv
 import io
-import json
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
 
 from guanaco.errors import ExportUnsupported
-from guanaco.feedback import ExportFormat
+from guanaco.feedback import ExportFormat, Feedback
+from guanaco.feedback_csv import CSV_COLUMNS, csv_row
 from guanaco.spreadsheets import plain_cell
 
 Documents = AsyncIterator[Sequence[str]]
@@ -24,10 +23,6 @@ MEDIA_TYPES: dict[ExportFormat, str] = {
     "csv": "text/csv; charset=utf-8",
     "parquet": "application/vnd.apache.parquet",
 }
-CSV_COLUMNS = (
-    "id", "at", "submission_id", "conversation_id", "user", "bot_name", "thumbs_up", "text", "messages",
-    "length", "competition", "variant",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -40,6 +35,11 @@ class Export:
     chunks: AsyncIterator[bytes]
 
 
+def formats() -> tuple[ExportFormat, ...]:
+    """Those that can be written here."""
+    return tuple(form for form in MEDIA_TYPES if form != "parquet" or _has_parquet())
+
+
 def encoded(documents: Documents, form: ExportFormat) -> AsyncIterator[bytes]:
     """ExportUnsupported for Parquet where pyarrow is missing."""
     match form:
@@ -48,9 +48,13 @@ def encoded(documents: Documents, form: ExportFormat) -> AsyncIterator[bytes]:
         case "csv":
             return _csv(documents)
         case "parquet":
-            if find_spec("pyarrow") is None:
+            if not _has_parquet():
                 raise ExportUnsupported("parquet", "pip install 'guanaco[export]'")
             return _parquet(documents)
+
+
+def _has_parquet() -> bool:
+    return find_spec("pyarrow") is not None
 
 
 async def _lines(documents: Documents) -> AsyncIterator[bytes]:
@@ -65,27 +69,14 @@ async def _csv(documents: Documents) -> AsyncIterator[bytes]:
 
 
 def _csv_page(page: Sequence[str]) -> bytes:
-    return _csv_lines([_csv_row(json.loads(document)) for document in page])
+    ratings = (Feedback.model_validate_json(document) for document in page)
+    return _csv_lines([[_cell(cell) for cell in csv_row(rating)] for rating in ratings])
 
 
 def _csv_lines(rows: Sequence[Sequence[object]]) -> bytes:
     lines = io.StringIO()
     csv.writer(lines, lineterminator="\r\n").writerows(rows)  # RFC 4180
     return lines.getvalue().encode()
-
-
-def _csv_row(feedback: dict[str, Any]) -> list[object]:
-    """A rating; its conversation is one cell, a message a line, without the deleted ones."""
-    transcript = "\n".join(
-        f"{message['sender']}: {message['content']}"
-        for message in feedback["messages"]
-        if not message["is_deleted"]
-    )
-    cells = feedback | {
-        "messages": transcript,
-        "thumbs_up": str(feedback["thumbs_up"]).lower(),
-    }
-    return [_cell(cells[column]) for column in CSV_COLUMNS]
 
 
 def _cell(value: object) -> object:

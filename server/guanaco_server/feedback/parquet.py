@@ -33,6 +33,7 @@ SCHEMA = pa.schema(
         ("variant", pa.string()),
         ("user", pa.string()),
         ("bot_name", pa.string()),
+        ("first_message", pa.string()),
         ("thumbs_up", pa.bool_()),
         ("text", pa.string()),
         ("at", TIME),

@@ -100,6 +100,7 @@ class LeaderboardService:
             points = [
                 ScorePoint(at=row.at, rank=row.rank, score=row.score, low=row.low, high=row.high)
                 for row in rows
+                if row.score is not None and row.low is not None and row.high is not None
             ]
             now = await standing_queries.of_submission(session, submission_id, competition_id)
         if now is not None and now.score is not None:

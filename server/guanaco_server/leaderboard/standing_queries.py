@@ -48,8 +48,9 @@ async def tallies(
 
 
 async def points(
-    session: AsyncSession, submission_id: str, competition: str
+    session: AsyncSession, submission_id: str, competition: str, since: datetime | None = None
 ) -> Sequence[ScorePointRow]:
+    """Oldest first; also those without a score."""
     statement = (
         select(ScorePointRow)
         .where(
@@ -57,7 +58,27 @@ async def points(
         )
         .order_by(ScorePointRow.hour)
     )
+    if since is not None:
+        statement = statement.where(ScorePointRow.at >= since)
     return (await session.scalars(statement)).all()
+
+
+async def past_scores(
+    session: AsyncSession, submission_ids: Sequence[str], competition: str, since: datetime
+) -> Sequence[Row[str, datetime, float | None, float | None, float | None]]:
+    """Oldest first; plain rows, for they are thousands."""
+    row = ScorePointRow
+    statement = (
+        select(row.submission_id, row.at, row.score, row.low, row.high)
+        .where(
+            row.submission_id.in_(submission_ids),
+            row.competition == competition,
+            row.at >= since,
+            row.score.is_not(None),
+        )
+        .order_by(row.submission_id, row.hour)
+    )
+    return (await session.execute(statement)).all()
 
 
 async def thin_points(session: AsyncSession, before_hour: int) -> None:

@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from guanaco.competitions import Competition, RankingRule
+from guanaco.leaderboard import SubmissionMetrics
 from guanaco_server.clock import Clock
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.database import Database
 from guanaco_server.leaderboard import queries, ranking, standing_queries
 from guanaco_server.leaderboard.ballots import BallotBox
 from guanaco_server.leaderboard.books import Settled
+from guanaco_server.leaderboard.figures import Figures
 from guanaco_server.leaderboard.metrics import metrics_of
 from guanaco_server.leaderboard.ranking import Count, Standing
 from guanaco_server.leaderboard.tables import ScorePointRow, StandingRow
@@ -129,7 +131,7 @@ class StandingsKeeper:
         known.update(ranked.shown)
 
     async def _keep_history(self, now: datetime) -> None:
-        """A point of every score at the first ranking of an hour."""
+        """A point of every score and its metrics at the first ranking of an hour."""
         hour = int(now.timestamp() // HOUR_S)
         if hour == self._hour:
             return
@@ -137,7 +139,6 @@ class StandingsKeeper:
             _point(competition, submission_id, shown, hour, now)
             for competition, known in self._written.items()
             for submission_id, shown in known.items()
-            if shown[1] is not None
         ]
         if not rows:
             return
@@ -164,6 +165,6 @@ def _columns(competition: str, submission_id: str, shown: Shown, now: datetime) 
 def _point(
     competition: str, submission_id: str, shown: Shown, hour: int, now: datetime
 ) -> Mapping[str, object]:
-    columns = _columns(competition, submission_id, shown, now) | {"hour": hour}
-    del columns["metrics"]
-    return columns
+    columns = _columns(competition, submission_id, shown, now)
+    metrics = SubmissionMetrics.model_validate_json(columns.pop("metrics"))
+    return columns | {"hour": hour, "figures": Figures.of(metrics).to_json()}

@@ -150,7 +150,7 @@ class StandingRow(Table):
 
 
 class ScorePointRow(Table):
-    """A score as it was at the first ranking of an hour (hours since the epoch)."""
+    """A score as it was at the first ranking of an hour (hours since the epoch); ``figures`` are the metrics' values, JSON."""
 
     __tablename__ = "score_points"
 
@@ -159,9 +159,10 @@ class ScorePointRow(Table):
     hour: Mapped[int] = mapped_column(primary_key=True, index=True)
     at: Mapped[datetime] = mapped_column(UtcDateTime)
     rank: Mapped[int | None]
-    score: Mapped[float]
-    low: Mapped[float]
-    high: Mapped[float]
+    score: Mapped[float | None]
+    low: Mapped[float | None]
+    high: Mapped[float | None]
+    figures: Mapped[str] = mapped_column(default="{}")
 
 
 class SeasonRow(Table):

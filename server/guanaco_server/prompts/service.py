@@ -11,6 +11,7 @@ CHECK_CPU_S when they are checked.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
@@ -153,6 +154,11 @@ class PromptService:
             template = await self._in_turn(this_one, lambda: self._read_chat_template(files), until)
             await self._in_turn(this_one, template.require_fast, until, CHECK_CPU_S)
 
+    async def check_served(self, formatter: Prompt, artifact_key: str, bot: Bot) -> None:
+        """The same for a model whose artifact is there."""
+        files = await self._template_files(artifact_key) if is_by_chat_template(formatter) else {}
+        await self.check(formatter, files, bot)
+
     async def close(self) -> None:
         await asyncio.to_thread(self._process.close)
         await asyncio.to_thread(self._queue.close)
@@ -179,12 +185,7 @@ class PromptService:
     ) -> ChatTemplateCounter:
         known = self._chat_templates.get(artifact_key)
         if known is None:
-            files = {}
-            for name in chat_templates.FILES:
-                try:
-                    files[name] = await self._store.read(artifact_key, name)
-                except FileNotFoundError:
-                    continue
+            files = await self._template_files(artifact_key)
 
             def make() -> ChatTemplateCounter:
                 made = self._chat_templates.get(artifact_key)  # by one that waited before
@@ -199,6 +200,13 @@ class PromptService:
         if artifact_key in self._chat_templates:
             self._chat_templates.move_to_end(artifact_key)
         return known
+
+    async def _template_files(self, artifact_key: str) -> dict[str, bytes]:
+        files = {}
+        for name in chat_templates.FILES:
+            with contextlib.suppress(FileNotFoundError):
+                files[name] = await self._store.read(artifact_key, name)
+        return files
 
 
 def is_by_chat_template(formatter: Prompt) -> bool:

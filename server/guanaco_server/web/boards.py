@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -45,12 +45,12 @@ class Boards:
         self._kept: dict[str, tuple[float, Leaderboard]] = {}
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
-    async def board(self, competition: str) -> Leaderboard:
-        """At most ``fresh_s`` old; those who ask at once share one reading."""
-        if (kept := self._fresh(competition)) is not None:
+    async def board(self, competition: str, holding: str | None = None) -> Leaderboard:
+        """At most ``fresh_s`` old, and not older than a submission that it is to hold; those who ask at once share one reading."""
+        if (kept := self._fresh(competition, holding)) is not None:
             return kept
         async with self._locks[competition]:
-            if (kept := self._fresh(competition)) is not None:
+            if (kept := self._fresh(competition, holding)) is not None:
                 return kept
             board = await self._read(competition)
             self._kept[competition] = (time.monotonic(), board)
@@ -64,9 +64,18 @@ class Boards:
                 return row
         raise SubmissionNotFound(submission_id)
 
-    def _fresh(self, competition: str) -> Leaderboard | None:
+    def _fresh(self, competition: str, holding: str | None) -> Leaderboard | None:
         at, board = self._kept.get(competition, (0.0, None))
-        return board if board is not None and time.monotonic() - at < self._fresh_s else None
+        if board is None or time.monotonic() - at >= self._fresh_s:
+            return None
+        is_in = holding is None or any(row.submission_id == holding for row in board.rows)
+        return board if is_in else None
+
+
+def shared_ranks(board: Leaderboard) -> set[int]:
+    """Those that several have."""
+    ranks = Counter(row.rank for row in board.rows if row.rank is not None)
+    return {rank for rank, count in ranks.items() if count > 1}
 
 
 def page_of(board: Leaderboard, sort: Sort, page: int, query: str = "") -> BoardPage:

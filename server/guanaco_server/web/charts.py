@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from guanaco.submissions import HistogramBin, Percentiles
-from guanaco_server.web.history import Point
+from guanaco_server.leaderboard.history import Past
 
 SPARK_W, SPARK_H = 120, 28
-TREND_W, TREND_H = 560, 180
+TREND_W, TREND_H = 400, 150
 BARS_W, BARS_H = 560, 170
 MARGIN = 4
-LEFT, BOTTOM, TOP = 44, 22, 10
+LEFT, BOTTOM, TOP = 48, 22, 10
 
 
 @dataclass(frozen=True)
@@ -88,13 +88,13 @@ def interval(low: float | None, at: float | None, high: float | None) -> Interva
     return Interval(round(low * 100, 1), round(high * 100, 1), round(at * 100, 1))
 
 
-def sparkline(points: Sequence[Point]) -> Spark | None:
-    """The score; None with fewer than two points."""
+def sparkline(points: Sequence[Past], least: float = 0.05) -> Spark | None:
+    """The score; None with fewer than two points. A change under ``least`` is drawn as small as it is."""
     values = [p.score for p in points if p.score is not None]
     if len(values) < 2:
         return None
     low, high = min(values), max(values)
-    spread = max(high - low, 0.05)  # a change under five points is drawn as small as it is
+    spread = max(high - low, least)
     step = (SPARK_W - 2 * MARGIN) / (len(values) - 1)
     middle = (low + high) / 2
     places = [
@@ -108,11 +108,13 @@ def sparkline(points: Sequence[Point]) -> Spark | None:
 
 
 def trend(
-    points: Sequence[Point],
-    value: Callable[[Point], float | None],
-    band: Callable[[Point], tuple[float | None, float | None]] | None,
+    points: Sequence[Past],
+    value: Callable[[Past], float | None],
+    band: Callable[[Past], tuple[float | None, float | None]] | None,
     label: Callable[[float], str],
     top: float | None = None,
+    *,
+    is_from_zero: bool = True,
 ) -> Trend | None:
     """One figure over time; ``top`` fixes the upper end of the axis. None with fewer than two points."""
     found = [(point, at) for point in points if (at := value(point)) is not None]
@@ -120,8 +122,11 @@ def trend(
         return None
     edges = [band(point) if band else (None, None) for point, _ in found]
     highest = top or max([at for _, at in found] + [high for _, high in edges if high is not None])
-    ticks = _ticks(highest or 1.0)
-    scale_top = top or ticks[-1]
+    lowest = 0.0
+    if not is_from_zero:
+        lowest = min([at for _, at in found] + [low for low, _ in edges if low is not None])
+    ticks = _ticks(highest if highest > lowest else lowest + 1.0, bottom=lowest)
+    scale_top, scale_bottom = top or ticks[-1], ticks[0]
     begin, end = found[0][0].at.timestamp(), found[-1][0].at.timestamp()
 
     def x(moment: datetime) -> float:
@@ -129,7 +134,8 @@ def trend(
         return round(LEFT + share * (TREND_W - LEFT - MARGIN * 2), 1)
 
     def y(at: float) -> float:
-        return round(TREND_H - BOTTOM - at / scale_top * (TREND_H - BOTTOM - TOP), 1)
+        share = (at - scale_bottom) / (scale_top - scale_bottom)
+        return round(TREND_H - BOTTOM - share * (TREND_H - BOTTOM - TOP), 1)
 
     places = [(x(point.at), y(at)) for point, at in found]
     upper = [(x(p.at), y(high)) for (p, _), (_, high) in zip(found, edges, strict=True) if high is not None]  # fmt: skip
@@ -208,14 +214,15 @@ def _path(places: Sequence[tuple[float, float]]) -> str:
     return "M" + "L".join(f"{x:g} {y:g}" for x, y in places) if places else ""
 
 
-def _ticks(top: float, whole: bool = False, count: int = 4) -> list[float]:
-    """From 0 to at least ``top``, at round steps."""
-    rough = top / count
+def _ticks(top: float, whole: bool = False, count: int = 4, bottom: float = 0.0) -> list[float]:
+    """From at most ``bottom`` to at least ``top``, at round steps."""
+    rough = (top - bottom) / count
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(f * power for f in (1, 2, 2.5, 5, 10) if f * power >= rough)
     if whole:
         step = max(1.0, math.ceil(step))
-    return [round(step * place, 10) for place in range(math.ceil(round(top / step, 9)) + 1)]
+    first, last = math.floor(round(bottom / step, 9)), math.ceil(round(top / step, 9))
+    return [round(step * place, 10) for place in range(first, last + 1)]
 
 
 def _time_ticks(begin: datetime, end: datetime, x: Callable[[datetime], float]) -> list[Tick]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from guanaco.leaderboard import Estimate, SubmissionMetrics
+from guanaco_server.leaderboard.figures import Figures
 from guanaco_server.web.words import count, decimal, milliseconds, percent
 
 MEANING_PATH = "/docs/scores"
@@ -13,7 +14,10 @@ MEANING_PATH = "/docs/scores"
 
 @dataclass(frozen=True)
 class Metric:
-    """``counted`` is what its observations are, one and many; ``is_share`` that it cannot exceed 1."""
+    """``counted`` is what its observations are, one and many; ``is_share`` that it cannot exceed 1.
+
+    ``past`` reads it from what is kept of earlier days, ``band`` its interval where that is kept too.
+    """
 
     key: str
     name: str
@@ -21,7 +25,13 @@ class Metric:
     counted: tuple[str, str]
     show: Callable[[float], str]
     read: Callable[[SubmissionMetrics], Estimate | None]
+    past: Callable[[Figures], float | None]
     is_share: bool = False
+    band: Callable[[Figures], tuple[float | None, float | None]] | None = None
+
+    @property
+    def title(self) -> str:
+        return f"{self.name}, with its 95 % interval" if self.band else self.name
 
 
 @dataclass(frozen=True)
@@ -92,7 +102,9 @@ METRICS = (
         USERS,
         percent,
         _thumbs_up,
+        lambda figures: figures.thumbs_up_ratio,
         is_share=True,
+        band=lambda figures: (figures.interval_low, figures.interval_high),
     ),
     Metric(
         "length-mean",
@@ -101,6 +113,7 @@ METRICS = (
         CONVERSATIONS,
         decimal,
         lambda metrics: metrics.conversation_length,
+        lambda figures: figures.conversation_length,
     ),
     Metric(
         "length-median",
@@ -109,6 +122,7 @@ METRICS = (
         CONVERSATIONS,
         decimal,
         lambda metrics: metrics.median_conversation_length,
+        lambda figures: figures.median_conversation_length,
     ),
     Metric(
         "retention",
@@ -117,6 +131,7 @@ METRICS = (
         USERS,
         percent,
         lambda metrics: metrics.retention,
+        lambda figures: figures.retention,
         is_share=True,
     ),
     Metric(
@@ -126,6 +141,7 @@ METRICS = (
         CONVERSATIONS,
         _fine_percent,
         lambda metrics: metrics.regenerate_rate,
+        lambda figures: figures.regenerate_rate,
         is_share=True,
     ),
     Metric(
@@ -136,6 +152,7 @@ METRICS = (
         CONVERSATIONS,
         _fine_percent,
         lambda metrics: metrics.repetition,
+        lambda figures: figures.repetition,
         is_share=True,
     ),
     Metric(
@@ -146,6 +163,7 @@ METRICS = (
         MESSAGES,
         decimal,
         lambda metrics: metrics.writing_speed,
+        lambda figures: figures.writing_speed,
     ),
     Metric(
         "ttft-median",
@@ -154,6 +172,7 @@ METRICS = (
         REPLIES,
         milliseconds,
         lambda metrics: metrics.ttft_ms_median,
+        lambda figures: figures.ttft_ms_median,
     ),
     Metric(
         "ttft-p95",
@@ -162,6 +181,7 @@ METRICS = (
         REPLIES,
         milliseconds,
         lambda metrics: metrics.ttft_ms_p95,
+        lambda figures: figures.ttft_ms_p95,
     ),
     Metric(
         "reply-median",
@@ -170,6 +190,7 @@ METRICS = (
         REPLIES,
         milliseconds,
         lambda metrics: metrics.reply_ms_median,
+        lambda figures: figures.reply_ms_median,
     ),
     Metric(
         "reply-p95",
@@ -178,5 +199,6 @@ METRICS = (
         REPLIES,
         milliseconds,
         lambda metrics: metrics.reply_ms_p95,
+        lambda figures: figures.reply_ms_p95,
     ),
 )

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
-from sqlalchemy import Row, delete, func, select
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import delete, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from guanaco_server.web.tables import ScoreRow, SessionRow, VisitorChatRow, VisitorRow
+from guanaco_server.web.tables import SessionRow, VisitorChatRow, VisitorRow
 
 
 async def live_session(session: AsyncSession, session_id: str, now: datetime) -> SessionRow | None:
@@ -59,46 +57,3 @@ async def chat_count(session: AsyncSession, visitor_id: str, since: datetime) ->
 async def forget_visitor(session: AsyncSession, visitor_id: str) -> None:
     await session.execute(delete(VisitorChatRow).where(VisitorChatRow.visitor_id == visitor_id))
     await session.execute(delete(VisitorRow).where(VisitorRow.id == visitor_id))
-
-
-async def put_scores(session: AsyncSession, rows: Sequence[dict[str, Any]]) -> None:
-    """The last figures of a slot stay."""
-    dialect = session.get_bind().dialect.name
-    insert = postgresql.insert if dialect == "postgresql" else sqlite.insert
-    statement = insert(ScoreRow)
-    columns = ("at", "score", "low", "high", "conversations", "mean_length")
-    replaced = {name: statement.excluded[name] for name in columns}
-    keys = ["competition", "submission_id", "slot"]
-    await session.execute(statement.on_conflict_do_update(index_elements=keys, set_=replaced), rows)
-
-
-async def remove_hours_before(session: AsyncSession, at: datetime, hour_chars: int) -> None:
-    await session.execute(
-        delete(ScoreRow).where(ScoreRow.at < at, func.length(ScoreRow.slot) == hour_chars)
-    )
-
-
-async def scores_of(
-    session: AsyncSession, competition: str, submission_ids: Sequence[str], since: datetime
-) -> Sequence[Row[*tuple[Any, ...]]]:
-    """Oldest first, days and hours mixed; plain rows, for they are thousands."""
-    columns = (
-        ScoreRow.submission_id,
-        ScoreRow.slot,
-        ScoreRow.at,
-        ScoreRow.score,
-        ScoreRow.low,
-        ScoreRow.high,
-        ScoreRow.conversations,
-        ScoreRow.mean_length,
-    )
-    statement = (
-        select(*columns)
-        .where(
-            ScoreRow.competition == competition,
-            ScoreRow.submission_id.in_(submission_ids),
-            ScoreRow.at >= since,
-        )
-        .order_by(ScoreRow.submission_id, ScoreRow.at)
-    )
-    return (await session.execute(statement)).all()

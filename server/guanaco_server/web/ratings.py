@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from urllib.parse import urlencode
@@ -9,18 +10,20 @@ from urllib.parse import urlencode
 from pydantic import ValidationError
 
 from guanaco.errors import FeedbackNotFound, InvalidInput
-from guanaco.feedback import ExportFormat, Feedback, FeedbackFilter, FeedbackPage
+from guanaco.feedback import ExportFormat, Feedback, FeedbackFilter, Order
 from guanaco_server.accounts.service import Account
+from guanaco_server.feedback import cursors
 from guanaco_server.feedback.export import Export
 from guanaco_server.feedback.service import FeedbackService
 from guanaco_server.http_errors import describe_problems
 
 PAGE_RATINGS = 25
+OPPOSITE: dict[Order, Order] = {"newest": "oldest", "oldest": "newest"}
 
 
 @dataclass(frozen=True)
 class RatingFilter:
-    """``min_length`` counts the messages that were not deleted; ``until`` is a day that still counts."""
+    """The lengths count the messages that were not deleted; ``until`` is a day that still counts."""
 
     thumbs_up: bool | None = None
     text: str = ""
@@ -28,6 +31,7 @@ class RatingFilter:
     since: date | None = None
     until: date | None = None
     min_length: int | None = None
+    max_length: int | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -43,6 +47,7 @@ class RatingFilter:
                 since=_begin(self.since) if self.since else None,
                 until=_begin(self.until) + timedelta(days=1) if self.until else None,
                 min_length=self.min_length,
+                max_length=self.max_length,
             )
         except ValidationError as error:
             raise InvalidInput(describe_problems(error.errors())) from None
@@ -56,8 +61,26 @@ class RatingFilter:
             "since": self.since.isoformat() if self.since else "",
             "until": self.until.isoformat() if self.until else "",
             "length": str(self.min_length) if self.min_length is not None else "",
+            "up_to": str(self.max_length) if self.max_length is not None else "",
         }
         return urlencode({name: value for name, value in values.items() if value})
+
+
+@dataclass(frozen=True)
+class Place:
+    """A rating, and the cursor of the page that it is on; None is the first page's."""
+
+    cursor: str | None
+    rating_id: str
+
+
+@dataclass(frozen=True)
+class RatingPage:
+    """``before`` is the last rating of the page before; None on the first."""
+
+    items: Sequence[Feedback]
+    next_cursor: str | None
+    before: Place | None
 
 
 class RatingReader:
@@ -65,17 +88,47 @@ class RatingReader:
         self._feedback = feedback
 
     async def page(
-        self, account: Account, submission_id: str, wanted: RatingFilter, cursor: str | None
-    ) -> FeedbackPage:
+        self,
+        account: Account,
+        submission_id: str,
+        wanted: RatingFilter,
+        cursor: str | None,
+        order: Order,
+    ) -> RatingPage:
         """``next_cursor`` is None when there is nothing after the page."""
+        found, following = await self._read(account, submission_id, wanted, cursor, order)
+        next_cursor = cursors.including(following, order) if following else None
+        before = cursor and await self._before(account, submission_id, wanted, cursor, order)
+        return RatingPage(found, next_cursor, before or None)
+
+    async def _before(
+        self,
+        account: Account,
+        submission_id: str,
+        wanted: RatingFilter,
+        cursor: str,
+        order: Order,
+    ) -> Place | None:
+        """The page that ends with what the cursor names, read backwards."""
+        back = OPPOSITE[order]
+        begin = cursors.including(cursor, back)
+        found, further = await self._read(account, submission_id, wanted, begin, back)
+        return Place(further, found[0].id) if found else None
+
+    async def _read(
+        self,
+        account: Account,
+        submission_id: str,
+        wanted: RatingFilter,
+        cursor: str | None,
+        order: Order,
+    ) -> tuple[Sequence[Feedback], str | None]:
+        """A page's ratings, and the cursor that names the one after them, if there is one."""
         page = await self._feedback.page(
-            account, submission_id, cursor, PAGE_RATINGS + 1, wanted.wanted()
+            account, submission_id, cursor, PAGE_RATINGS + 1, wanted.wanted(), order
         )
-        if len(page.items) <= PAGE_RATINGS:
-            return page.model_copy(update={"next_cursor": None})
-        return await self._feedback.page(
-            account, submission_id, cursor, PAGE_RATINGS, wanted.wanted()
-        )
+        has_more = len(page.items) > PAGE_RATINGS
+        return page.items[:PAGE_RATINGS], page.next_cursor if has_more else None
 
     async def find(self, account: Account, submission_id: str, feedback_id: str) -> Feedback:
         """FeedbackNotFound also for another submission's rating."""
@@ -89,11 +142,6 @@ class RatingReader:
     ) -> Export:
         """All that the filter lets through, as a file."""
         return await self._feedback.export(account, submission_id, wanted.wanted(), form)
-
-
-def length(rating: Feedback) -> int:
-    """Messages that were not deleted, both sides."""
-    return sum(not message.is_deleted for message in rating.messages)
 
 
 def _begin(day: date) -> datetime:

@@ -15,9 +15,10 @@ LEAST_REACH = 100.0
 
 @dataclass(frozen=True)
 class Scale:
-    """From ``middle - reach`` to ``middle + reach``."""
+    """From ``middle - reach`` to ``middle + reach``; ``is_votes`` where the score is the thumbs-up ratio itself."""
 
     is_share: bool
+    is_votes: bool
     middle: float
     reach: float
 
@@ -25,6 +26,15 @@ class Scale:
         if self.is_share:
             return percent(score if score is None else min(1.0, max(0.0, score)))
         return NOTHING if score is None else f"{score:,.0f}"
+
+    @property
+    def name(self) -> str:
+        return "thumbs-up ratio" if self.is_votes else "score"
+
+    @property
+    def least_change(self) -> float:
+        """A smaller one is drawn as small as it is."""
+        return 0.05 if self.is_share else LEAST_REACH / 4
 
     def interval(self, row: LeaderboardRow) -> charts.Interval | None:
         low, at, high = (self._place(end) for end in (row.score_low, row.score, row.score_high))
@@ -39,7 +49,8 @@ class Scale:
 def scale_of(board: Leaderboard) -> Scale:
     """The same for all pages of a board, so that its drawings compare."""
     if board.ranking is not RankingRule.BRADLEY_TERRY:
-        return Scale(is_share=True, middle=0.5, reach=0.5)
+        is_votes = board.ranking is RankingRule.THUMBS_UP
+        return Scale(is_share=True, is_votes=is_votes, middle=0.5, reach=0.5)
     ends = [end for row in board.rows for end in (row.score_low, row.score_high) if end is not None]
     reach = max([LEAST_REACH, *(abs(end - AVERAGE) for end in ends)])
-    return Scale(is_share=False, middle=AVERAGE, reach=reach)
+    return Scale(is_share=False, is_votes=False, middle=AVERAGE, reach=reach)

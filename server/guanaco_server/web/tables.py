@@ -1,4 +1,4 @@
-"""What the pages keep of their own: who is signed in, who chats, and how scores went."""
+"""What the pages keep of their own: who is signed in, and who chats."""
 
 from __future__ import annotations
 
@@ -42,19 +42,3 @@ class VisitorChatRow(Table):
     bot_name: Mapped[str] = mapped_column(String(64))
     thumbs_up: Mapped[bool | None]
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
-
-
-class ScoreRow(Table):
-    """A submission's figures as the leaderboard showed them last in a ``slot``: an hour or a day (``2026-01-01T07``, ``2026-01-01``)."""
-
-    __tablename__ = "web_scores"
-
-    competition: Mapped[str] = mapped_column(String(64), primary_key=True)
-    submission_id: Mapped[str] = mapped_column(String(128), primary_key=True)
-    slot: Mapped[str] = mapped_column(String(13), primary_key=True)
-    at: Mapped[datetime] = mapped_column(UtcDateTime, index=True)
-    score: Mapped[float | None]
-    low: Mapped[float | None]
-    high: Mapped[float | None]
-    conversations: Mapped[int]
-    mean_length: Mapped[float | None]

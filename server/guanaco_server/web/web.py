@@ -18,6 +18,7 @@ from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.feedback.service import FeedbackService
+from guanaco_server.leaderboard.history import HistoryReader
 from guanaco_server.submissions.events import EventFeed
 from guanaco_server.submissions.service import SubmissionService
 from guanaco_server.web.assets import Assets
@@ -25,7 +26,6 @@ from guanaco_server.web.beta_chat import BetaChat
 from guanaco_server.web.boards import FRESH_S, BoardReader, Boards
 from guanaco_server.web.bots import read_bots
 from guanaco_server.web.guards import Guards
-from guanaco_server.web.history import HistoryKeeper, ScoreHistory
 from guanaco_server.web.hooks import WebHooks
 from guanaco_server.web.ratings import RatingReader
 from guanaco_server.web.rendering import Pages
@@ -63,6 +63,7 @@ class Web:
         deployments: DeploymentService,
         competitions: CompetitionService,
         board: BoardReader,
+        history: HistoryReader,
         conversations: ConversationService,
         replies: ReplyService,
         feedback: FeedbackService,
@@ -82,8 +83,7 @@ class Web:
         self.sessions = SessionService(database, clock, accounts, options.session_lifetime)
         self.boards = Boards(board, options.board_fresh_s)
         self.ratings = RatingReader(feedback)
-        self.history = ScoreHistory(database, clock)
-        self.history_keeper = HistoryKeeper(self.history, self._competition_ids, board)
+        self.history = history
         self.chat = BetaChat(
             database,
             clock,
@@ -95,8 +95,3 @@ class Web:
             self.hooks.erase,
         )
         self.guards = Guards(self.sessions, self.chat, options.is_https)
-
-    async def _competition_ids(self) -> list[str]:
-        """Those whose scores still move."""
-        found = await self.competitions.list_all()
-        return [competition.id for competition in found if competition.frozen_at is None]

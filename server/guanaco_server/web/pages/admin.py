@@ -11,6 +11,7 @@ from fastapi.responses import Response
 from guanaco.accounts import Role
 from guanaco.errors import InvalidInput, NotFound
 from guanaco.submissions import Status
+from guanaco_server.deployments.replica_states import replicas_of
 from guanaco_server.submissions.service import SubmissionFilter
 from guanaco_server.web.guards import Member
 from guanaco_server.web.pages.leaderboard import PageNumber, SearchText
@@ -56,6 +57,7 @@ def add_routes(routes: APIRouter, web: Web) -> None:
             "admin/deployments.html",
             hooks=web.hooks,
             rows=rows[begin : begin + DEPLOYMENT_ROWS],
+            replicas_of=replicas_of,
             total=len(rows),
             page=page,
             pages=max(1, -(-len(rows) // DEPLOYMENT_ROWS)),

@@ -3,22 +3,54 @@
 from __future__ import annotations
 
 from datetime import date
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
 from guanaco.accounts import Role
 from guanaco.errors import InvalidInput
-from guanaco.feedback import Feedback, FeedbackPage
+from guanaco.feedback import ExportFormat, Order
+from guanaco_server.feedback.export import formats
 from guanaco_server.web.guards import Member
-from guanaco_server.web.ratings import RatingFilter, length
+from guanaco_server.web.ratings import RatingFilter, RatingPage
 from guanaco_server.web.web import Web
 
 MAX_LENGTH = 10_000
+FORMAT_NAMES: dict[ExportFormat, str] = {
+    "jsonl": "JSON lines",
+    "csv": "CSV",
+    "parquet": "Parquet",
+}
 
 Text = Annotated[str, Query(max_length=200)]
+
+
+def wanted_ratings(
+    rating: Text = "",
+    text: Text = "",
+    bot: Text = "",
+    since: Text = "",
+    until: Text = "",
+    length: Text = "",
+    up_to: Text = "",
+) -> RatingFilter:
+    """As the form sends it; InvalidInput where it makes no sense."""
+    if rating not in ("", "up", "down"):
+        raise InvalidInput("rating: It is up or down.")
+    return RatingFilter(
+        thumbs_up={"up": True, "down": False}.get(rating),
+        text=text.strip(),
+        bot=bot.strip(),
+        since=_day("since", since),
+        until=_day("until", until),
+        min_length=_length("length", length),
+        max_length=_length("up_to", up_to),
+    )
+
+
+Wanted = Annotated[RatingFilter, Depends(wanted_ratings)]
 
 
 def add_routes(routes: APIRouter, web: Web) -> None:
@@ -28,40 +60,27 @@ def add_routes(routes: APIRouter, web: Web) -> None:
     async def read_ratings(
         request: Request,
         submission_id: str,
-        rating: Text = "",
-        text: Text = "",
-        bot: Text = "",
-        since: Text = "",
-        until: Text = "",
-        length: Text = "",
+        wanted: Wanted,
+        order: Order = "newest",
         cursor: Text = "",
         show: Annotated[str, Query(max_length=64)] = "",
         member: Member = developer,
     ) -> Response:
         submission = await web.submissions.require_visible(member.account, submission_id)
-        wanted = _filter(rating, text, bot, since, until, length)
-        page = await web.ratings.page(member.account, submission_id, wanted, cursor or None)
+        page = await web.ratings.page(member.account, submission_id, wanted, cursor or None, order)
         return web.pages.show(
             request,
             "feedback.html",
             submission=submission,
             wanted=wanted,
-            **_places(submission_id, page, wanted, cursor, show),
+            order=order,
+            **_places(submission_id, page, wanted, order, cursor, show),
         )
 
     @routes.get("/submissions/{submission_id}/feedback.{form}")
     async def export(
-        submission_id: str,
-        form: Literal["jsonl", "csv", "parquet"],
-        rating: Text = "",
-        text: Text = "",
-        bot: Text = "",
-        since: Text = "",
-        until: Text = "",
-        length: Text = "",
-        member: Member = developer,
+        submission_id: str, form: ExportFormat, wanted: Wanted, member: Member = developer
     ) -> Response:
-        wanted = _filter(rating, text, bot, since, until, length)
         made = await web.ratings.export(member.account, submission_id, wanted, form)
         name = f"attachment; filename={made.file_name}"
         return StreamingResponse(
@@ -78,52 +97,52 @@ def add_routes(routes: APIRouter, web: Web) -> None:
 
 
 def _places(
-    submission_id: str, page: FeedbackPage, wanted: RatingFilter, cursor: str, show: str
+    submission_id: str,
+    page: RatingPage,
+    wanted: RatingFilter,
+    order: Order,
+    cursor: str,
+    show: str,
 ) -> dict[str, Any]:
     """What is shown, and where its neighbours are."""
     base = f"/submissions/{submission_id}/feedback"
     filtered = wanted.query()
 
-    def link(**values: str) -> str:
-        query = "&".join(part for part in (filtered, urlencode(values)) if part)
+    def link(cursor: str | None = None, show: str | None = None) -> str:
+        values = {"order": order if order != "newest" else None, "cursor": cursor, "show": show}
+        told = urlencode({name: value for name, value in values.items() if value})
+        query = "&".join(part for part in (filtered, told) if part)
         return f"{base}?{query}" if query else base
 
-    def item(rating: Feedback) -> str:
-        return link(**({"cursor": cursor} if cursor else {}), show=rating.id)
-
-    ids = [rating.id for rating in page.items]
+    items, before = page.items, page.before
+    ids = [rating.id for rating in items]
     place = ids.index(show) if show in ids else 0
-    items = page.items
-    following = link(cursor=page.next_cursor) if page.next_cursor else None
+    links = [link(cursor, rating.id) for rating in items]
+    following = link(page.next_cursor) if page.next_cursor else None
+    preceding = link(before.cursor, before.rating_id) if before else None
     return {
-        "items": [(rating, item(rating), length(rating)) for rating in items],
+        "items": list(zip(items, links, strict=True)),
         "chosen": items[place] if items else None,
         "is_chosen": bool(show),
-        "earlier": item(items[place - 1]) if items and place > 0 else None,
-        "later": item(items[place + 1]) if place + 1 < len(items) else following,
+        "earlier": links[place - 1] if place > 0 else preceding,
+        "later": links[place + 1] if place + 1 < len(items) else following,
         "next_page": following,
+        "page_before": link(before.cursor) if before else None,
         "first_page": link() if cursor else None,
         "exports": [
-            (name, f"{base}.{form}?{filtered}" if filtered else f"{base}.{form}")
-            for name, form in (("JSON lines", "jsonl"), ("CSV", "csv"))
+            (FORMAT_NAMES[form], f"{base}.{form}?{filtered}" if filtered else f"{base}.{form}")
+            for form in formats()
         ],
-        "back": link(**({"cursor": cursor} if cursor else {})),
+        "back": link(cursor),
     }
 
 
-def _filter(rating: str, text: str, bot: str, since: str, until: str, length: str) -> RatingFilter:
-    if rating not in ("", "up", "down"):
-        raise InvalidInput("rating: It is up or down.")
-    if length and not (length.isascii() and length.isdigit() and int(length) <= MAX_LENGTH):
-        raise InvalidInput(f"length: It is a number of messages, up to {MAX_LENGTH:,}.")
-    return RatingFilter(
-        thumbs_up={"up": True, "down": False}.get(rating),
-        text=text.strip(),
-        bot=bot.strip(),
-        since=_day("since", since),
-        until=_day("until", until),
-        min_length=int(length) if length else None,
-    )
+def _length(name: str, text: str) -> int | None:
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit() and int(text) <= MAX_LENGTH):
+        raise InvalidInput(f"{name}: It is a number of messages, up to {MAX_LENGTH:,}.")
+    return int(text)
 
 
 def _day(name: str, text: str) -> date | None:

@@ -8,8 +8,8 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from guanaco.competitions import OPEN
-from guanaco_server.web import charts
-from guanaco_server.web.boards import Sort, page_of
+from guanaco_server.web import trends
+from guanaco_server.web.boards import Sort, page_of, shared_ranks
 from guanaco_server.web.scales import scale_of
 from guanaco_server.web.viewer import Viewer
 from guanaco_server.web.web import Web
@@ -32,8 +32,6 @@ def add_routes(routes: APIRouter, web: Web) -> None:
         chosen = await web.competitions.find(competition)
         board = await web.boards.board(chosen.id)
         shown = page_of(board, sort, page, q)
-        history = await web.history.of([row.submission_id for row in shown.rows], chosen.id)
-        sparks = {name: charts.sparkline(points) for name, points in history.items()}
         return web.pages.show(
             request,
             "leaderboard.html",
@@ -44,6 +42,7 @@ def add_routes(routes: APIRouter, web: Web) -> None:
             query=q,
             competition=chosen,
             competitions=await web.competitions.list_all(),
-            sparks=sparks,
+            sparks=await trends.sparks(web.history, board, shown.rows),
+            shared=shared_ranks(board),
             scale=scale_of(board),
         )

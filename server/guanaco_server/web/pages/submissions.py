@@ -15,15 +15,14 @@ from guanaco.submissions import Status, StressReport, Submission
 from guanaco_server.sse import encode_event, event_stream
 from guanaco_server.submissions.event_stream import encoded
 from guanaco_server.submissions.service import SubmissionFilter
-from guanaco_server.web import charts, lifecycle_view
+from guanaco_server.web import charts, lifecycle_view, trends
+from guanaco_server.web.boards import shared_ranks
 from guanaco_server.web.guards import Member
-from guanaco_server.web.history import Point
 from guanaco_server.web.metric_tiles import tiles_of
 from guanaco_server.web.pages.leaderboard import CompetitionId, PageNumber, SearchText
 from guanaco_server.web.scales import scale_of
 from guanaco_server.web.viewer import Viewer
 from guanaco_server.web.web import Web
-from guanaco_server.web.words import decimal, percent
 
 ROWS = 50
 EVENTS_SHOWN = 100
@@ -59,6 +58,7 @@ def add_routes(routes: APIRouter, web: Web) -> None:
             statuses=list(Status),
             query=q,
             interval=charts.interval,
+            shared=shared_ranks(board),
         )
 
     @routes.get("/submissions/{submission_id}")
@@ -93,14 +93,16 @@ async def _public(
     web: Web, request: Request, submission_id: str, competition: Competition
 ) -> Response:
     row = await web.boards.row(competition.id, submission_id)
-    points = (await web.history.of([submission_id], competition.id)).get(submission_id, [])
+    board = await web.boards.board(competition.id)
+    scale = scale_of(board)
     return web.pages.show(
         request,
         "submission_public.html",
         row=row,
         competition=competition,
-        trend=_score_trend(points),
-        interval=charts.interval,
+        shared=shared_ranks(board),
+        scale=scale,
+        trend=trends.score_trend(await trends.past_of(web.history, board, row), scale),
     )
 
 
@@ -108,9 +110,10 @@ async def _full(
     web: Web, request: Request, viewer: Viewer, submission: Submission, competition: Competition
 ) -> Response:
     assert viewer.account is not None
-    board = await web.boards.board(competition.id)
+    holding = submission.id if submission.status is Status.DEPLOYED else None
+    board = await web.boards.board(competition.id, holding)
     row = next((row for row in board.rows if row.submission_id == submission.id), None)
-    points = (await web.history.of([submission.id], competition.id)).get(submission.id, [])
+    scale = scale_of(board)
     report = await _report(web, viewer, submission.id)
     return web.pages.show(
         request,
@@ -121,9 +124,10 @@ async def _full(
         row=row,
         competition=competition,
         competitions=await web.competitions.list_all(),
-        scale=scale_of(board),
+        shared=shared_ranks(board),
+        scale=scale,
         tiles=tiles_of(row) if row else [],
-        trends=_trends(points),
+        trends=trends.trends_of(await trends.past_of(web.history, board, row), scale),
         report=report,
         ttft=charts.histogram(report.ttft_histogram, report.ttft_ms) if report else None,
         tpot=charts.histogram(report.tpot_histogram, report.tpot_ms) if report else None,
@@ -139,32 +143,6 @@ async def _report(web: Web, viewer: Viewer, submission_id: str) -> StressReport 
         return await web.submissions.stress_report(viewer.account, submission_id)
     except ReportNotFound:
         return None
-
-
-def _score_trend(points: list[Point]) -> charts.Trend | None:
-    return charts.trend(
-        points,
-        lambda point: point.score,
-        lambda point: (point.low, point.high),
-        percent,
-        top=1.0,
-    )
-
-
-def _trends(points: list[Point]) -> list[tuple[str, charts.Trend]]:
-    """Each figure's line, of those that have one yet."""
-    drawn = [
-        ("Thumbs-up ratio, with its 95 % interval", _score_trend(points)),
-        (
-            "Conversations",
-            charts.trend(points, lambda p: float(p.conversations), None, "{:,.0f}".format),
-        ),
-        (
-            "Mean conversation length, messages",
-            charts.trend(points, lambda p: p.mean_length, None, decimal),
-        ),
-    ]
-    return [(name, line) for name, line in drawn if line is not None]
 
 
 async def _with_end(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -1,8 +1,7 @@
-// Follows a submission's log, and fetches the page's own parts anew when its stage changes.
+// Follows a submission's log, and fetches the page's own parts (``data-part``) anew when its stage changes.
 // Without this script the page is the same, and "refresh" does it.
 
 const log = document.getElementById("log");
-const PARTS = ["summary", "trouble", "timeline"];
 
 if (log) log.scrollTop = log.scrollHeight;
 if (log && "live" in log.dataset) follow(log);
@@ -65,8 +64,8 @@ async function refresh() {
   const answer = await fetch(location.href, { headers: { Accept: "text/html" } }).catch(() => null);
   if (!answer?.ok) return;
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
-  for (const id of PARTS) {
-    const part = fresh.getElementById(id);
-    if (part) document.getElementById(id)?.replaceWith(part);
+  for (const old of document.querySelectorAll("[data-part]")) {
+    const part = fresh.getElementById(old.id);
+    if (part && !part.isEqualNode(old)) old.replaceWith(part);
   }
 }

@@ -1,0 +1,34 @@
+"""A rating as a row of CSV: the same columns in the server's export and the command's output."""
+
+from __future__ import annotations
+
+import json
+
+from guanaco.chat import Message
+from guanaco.feedback import Feedback
+
+CSV_COLUMNS = (
+    "id", "at", "submission_id", "conversation_id", "user", "bot_name", "first_message", "thumbs_up", "text",
+    "messages", "timings", "length", "params", "competition", "variant",
+)  # fmt: skip
+
+
+def csv_row(one: Feedback) -> list[object]:
+    """The conversation is one cell, a message a line; ``timings`` is a JSON list, null for each user's message."""
+    cells = one.model_dump(mode="json", exclude={"messages", "params"}) | {
+        "at": one.at.isoformat(),
+        "thumbs_up": str(one.thumbs_up).lower(),
+        "messages": "\n".join(map(_line, one.messages)),
+        "timings": json.dumps([_timings(message) for message in one.messages]),
+        "params": one.params.model_dump_json() if one.params else None,
+    }
+    return [cells[column] for column in CSV_COLUMNS]
+
+
+def _line(message: Message) -> str:
+    mark = " (deleted)" if message.is_deleted else " (again)" if message.is_regenerated else ""
+    return f"{message.sender}{mark}: {message.content}"
+
+
+def _timings(message: Message) -> dict[str, float] | None:
+    return message.timings.model_dump() if message.timings else None
