@@ -144,7 +144,7 @@ class Platform:
             self.competitions,
             self.audit,
             self._running,
-            settings.conversation_open_s,
+            wiring.conversation_spans(settings),
         )
         self.replies = ReplyService(
             history_reader(self.database),

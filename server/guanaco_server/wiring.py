@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable
+from datetime import timedelta
 from pathlib import Path
 
 from guanaco.feedback import ErasureRequest
@@ -17,7 +18,7 @@ from guanaco_server.artifacts.stores.s3_client import S3Config, split_url
 from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.artifacts.verification import ArtifactVerifier
 from guanaco_server.chat.best_of import BestOf
-from guanaco_server.chat.conversations import ConversationService
+from guanaco_server.chat.conversations import ConversationService, Spans
 from guanaco_server.chat.generation import Deadlines, ReplyGenerator
 from guanaco_server.chat.reward_models import RewardModels
 from guanaco_server.chat.turn_log import TurnLog, TurnStatements
@@ -96,6 +97,13 @@ def turn_log(settings: Settings, database: Database, clock: Clock) -> TurnLog:
         statements = PostgresqlTurns(database)
     longest_s = settings.wake_wait_s + settings.reply_timeout_s + settings.record_patience_s
     return TurnLog(statements, clock, settings.record_patience_s, longest_s)
+
+
+def conversation_spans(settings: Settings) -> Spans:
+    return Spans(
+        timedelta(seconds=settings.conversation_open_s),
+        timedelta(days=settings.assignment_snapshot_days),
+    )
 
 
 def outcomes(feedback: FeedbackService, conversations: ConversationService) -> Outcomes:
