@@ -5,9 +5,11 @@ GuanacoError
 │   ├── InvalidFormatter         a prompt template that may not be filled
 │   ├── ConsentRequired          the user has not agreed to talk to an experimental model
 │   ├── MessageTooLong           does not fit beside the persona into max_input_tokens
+│   ├── ModelRefused             the model server is well, and will not have the request
 │   ├── NoSuchGpu                the platform, or its table, has no GPU of that type
 │   ├── RewardUnusable           the submission named as reward model cannot be one for this developer
-│   └── PayloadTooLarge          the request's body is over the limit
+│   ├── PayloadTooLarge          the request's body is over the limit
+│   └── MethodNotAllowed         another HTTP method is meant for that path
 ├── Unauthenticated              no key, or one that is wrong or revoked
 ├── Forbidden                    a valid key whose role does not allow this
 ├── TooManyAttempts              the same was tried too often in a short time
@@ -31,7 +33,7 @@ GuanacoError
 │   ├── ModelUnavailable         this submission's model server does not answer
 │   ├── ModelWaking              it was scaled to zero and is starting again
 │   ├── ModelTimedOut            it answered too late
-│   ├── Overloaded               every model server of the submission has as much to do as it can hold
+│   ├── Overloaded               every model server of the submission, or its template, has as much to do as it can hold
 │   ├── DatabaseUnavailable      the database does not answer; nothing was changed
 │   ├── PromptFailed             the submission's own template makes no prompt of this conversation
 │   ├── ServerUnreachable        (client) no Guanaco at that URL
@@ -164,6 +166,16 @@ class MessageTooLong(InvalidInput):
     code = "message_too_long"
 
 
+class ModelRefused(InvalidInput):
+    code = "model_refused"
+
+    def __init__(self, submission_id: str) -> None:
+        super().__init__(
+            f"The model server of {submission_id} refuses this request: it will not fit, or asks for what it does not do.",
+            hint="A shorter message or other parameters may be accepted.",
+        )
+
+
 class NoSuchGpu(InvalidInput):
     code = "no_such_gpu"
 
@@ -189,6 +201,18 @@ class PayloadTooLarge(InvalidInput):
         super().__init__(
             f"The request's body is over {limit_bytes:,} bytes.", hint="Send a shorter message."
         )
+
+
+class MethodNotAllowed(InvalidInput):
+    code = "method_not_allowed"
+    allowed: str = ""
+
+    def __init__(self, method: str, path: str, allowed: str) -> None:
+        """``allowed`` are the methods that may be used, with commas between."""
+        super().__init__(
+            f"{method} is not for {path}.", hint=f"Use {allowed}." if allowed else None
+        )
+        self.allowed = allowed
 
 
 class Unauthenticated(GuanacoError):

@@ -9,7 +9,7 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from guanaco.forms import Slug
-from guanaco.prompts import PromptFormatter
+from guanaco.prompts import Prompt
 from guanaco.submissions import StoppingWord
 
 
@@ -36,7 +36,7 @@ class Overrides(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    formatter: PromptFormatter | None = None
+    formatter: Prompt | None = None
     params: ParamChanges | None = None
 
 

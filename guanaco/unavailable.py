@@ -55,11 +55,10 @@ class Overloaded(Unavailable):
     code = "overloaded"
     retry_after_s = 2.0
 
-    def __init__(self) -> None:
-        super().__init__(
-            "There are as many replies on their way as the model servers can hold.",
-            hint="Try again in a few seconds.",
-        )
+    def __init__(
+        self, why: str = "There are as many replies on their way as the model servers can hold."
+    ) -> None:
+        super().__init__(why, hint="Try again in a few seconds.")
 
 
 class DatabaseUnavailable(Unavailable):

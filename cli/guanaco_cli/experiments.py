@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True)
 
+PROMPTS = {
+    "templates": "prompt template",
+    "chat_template": "the model's chat template",
+    "file": "prompt file",
+}
+
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The experiment's name.")]
 
 
@@ -130,7 +136,7 @@ def _users(experiment: Experiment) -> str:
 
 def _changes(variant: Variant) -> str:
     changes = [f"model {variant.model}"] if variant.model else []
-    changes += ["prompt template"] if variant.formatter else []
+    changes += [PROMPTS[variant.formatter.kind]] if variant.formatter else []
     if variant.params:
         chosen = variant.params.model_dump(exclude_none=True)
         changes += [f"{name} {value}" for name, value in chosen.items()]

@@ -19,6 +19,7 @@ from guanaco import errors
 
 STATUS_BY_CLASS: dict[type[errors.GuanacoError], int] = {
     errors.PayloadTooLarge: 413,
+    errors.MethodNotAllowed: 405,
     errors.InvalidInput: 422,
     errors.Unauthenticated: 401,
     errors.Forbidden: 403,
@@ -50,6 +51,8 @@ def status_of(error: errors.GuanacoError) -> int:
 def answer(error: errors.GuanacoError) -> JSONResponse:
     status = status_of(error)
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
+    if isinstance(error, errors.MethodNotAllowed):
+        headers["Allow"] = error.allowed
     if status in RETRY_AFTER_S:
         headers["Retry-After"] = _retry_after(error) or RETRY_AFTER_S[status]
     return JSONResponse(error.to_wire(), status_code=status, headers=headers)
@@ -75,14 +78,16 @@ def install(app: FastAPI) -> None:
         return answer(errors.InvalidInput(describe_problems(error.errors())))
 
     @app.exception_handler(DataError)
-    async def unstorable(_request: Request, _error: DataError) -> JSONResponse:
-        """PostgreSQL refuses a NUL in a text, and rolls back whatever was begun."""
-        return answer(errors.InvalidInput("The request holds a character that cannot be stored."))
+    async def unstorable(request: Request, error: DataError) -> JSONResponse:
+        return answer(as_guanaco_error(f"{request.method} {request.url.path}", error))
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> JSONResponse:
         if error.status_code == 404:
             return answer(errors.NotFound(f"There is nothing at {request.url.path}."))
+        if error.status_code == 405:
+            allowed = (error.headers or {}).get("Allow", "")
+            return answer(errors.MethodNotAllowed(request.method, request.url.path, allowed))
         body = errors.GuanacoError(
             f"{error.detail}: {request.method} {request.url.path}."
         ).to_wire()
@@ -99,6 +104,8 @@ def as_guanaco_error(what: str, error: Exception) -> errors.GuanacoError:
         return error
     if isinstance(error, OperationalError | NoConnectionLeft):
         return errors.DatabaseUnavailable()
+    if isinstance(error, DataError):  # PostgreSQL refuses a NUL in a text, and rolls back
+        return errors.InvalidInput("The request holds a character that cannot be stored.")
     return internal_fault(what, error)
 
 

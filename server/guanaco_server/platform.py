@@ -42,7 +42,7 @@ from guanaco_server.deployments.scaling.usage import UsageReader
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.deployments.vllm_server import VllmServer
 from guanaco_server.experiments.running import RunningExperiments
-from guanaco_server.experiments.service import ExperimentService, Outcomes
+from guanaco_server.experiments.service import ExperimentService
 from guanaco_server.feedback.copies import CopyService
 from guanaco_server.feedback.copying import Copying
 from guanaco_server.feedback.erasure import ErasureService
@@ -89,7 +89,7 @@ class Platform:
             self.database, clock, settings.executor_id, settings.worker_silence_s
         )
         self._store = wiring.store(settings)
-        self._model_server = VllmServer(read_timeout_s=settings.reply_timeout_s)
+        self._model_server = VllmServer(answer_timeout_s=settings.reply_timeout_s)
         self._cluster, self._leadership = wiring.cluster(settings, data_dir, self._model_server)
 
         scaling = wiring.scaling(settings)
@@ -195,11 +195,8 @@ class Platform:
             self.submissions,
             self.competitions,
             self._running,
-            Outcomes(
-                self.feedback.votes_of,
-                self.conversations.mean_lengths,
-                self.conversations.mean_reply_ms,
-            ),
+            self._prompts,
+            wiring.outcomes(self.feedback, self.conversations),
         )
         self.scores = Scores(self.database, clock, self.submissions, self.competitions)
         self.leaderboard = self.scores.leaderboard

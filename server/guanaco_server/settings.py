@@ -258,8 +258,8 @@ class Settings(
         description="Where serializer jobs may connect to beside DNS: the artifact store and the Hub.",
     )
     kubernetes_endpoint: str = Field(
-        default="http://{name}.{namespace}.svc:8000",
-        description="How the platform reaches a model server; {context} tells several clusters apart.",
+        default="http://{address}:8000",
+        description="How the platform reaches a replica, by its pod's {address} or name ({pod}); {context} tells several clusters apart. With neither, one address stands for all replicas of a submission: http://{name}.{namespace}.svc:8000 is its Service's, which is made then only.",
     )
     kubernetes_pending_s: float = Field(
         default=300,

@@ -17,6 +17,7 @@ from guanaco_server.artifacts.stores.s3_client import S3Config, split_url
 from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.artifacts.verification import ArtifactVerifier
 from guanaco_server.chat.best_of import BestOf
+from guanaco_server.chat.conversations import ConversationService
 from guanaco_server.chat.generation import Deadlines, ReplyGenerator
 from guanaco_server.chat.reward_models import RewardModels
 from guanaco_server.chat.turn_log import TurnLog, TurnStatements
@@ -30,6 +31,7 @@ from guanaco_server.deployments.clusters.federation import Federation, Region
 from guanaco_server.deployments.clusters.kubernetes.cluster import KubernetesCluster
 from guanaco_server.deployments.clusters.kubernetes.connecting import connected
 from guanaco_server.deployments.clusters.kubernetes.lease import Leadership
+from guanaco_server.deployments.clusters.kubernetes.options import has_replica_addresses
 from guanaco_server.deployments.clusters.kubernetes.pods import CACHE
 from guanaco_server.deployments.clusters.local import LocalCluster
 from guanaco_server.deployments.clusters.placement import RegionShare
@@ -39,7 +41,9 @@ from guanaco_server.deployments.scaling.budget import Budget
 from guanaco_server.deployments.scaling.decision import Limits
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.deployments.specs import EngineOptions
+from guanaco_server.experiments.service import Outcomes
 from guanaco_server.feedback.erasure import ErasureService
+from guanaco_server.feedback.service import FeedbackService
 from guanaco_server.leaderboard.scores import Scores
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.prompts.service import PromptService
@@ -74,7 +78,9 @@ def reply_generator(
     return ReplyGenerator(
         model_server,
         prompts,
-        ReplicaChooser(settings.replica_max_streams),
+        ReplicaChooser(
+            settings.replica_max_streams, longest_queue_s=settings.first_token_timeout_s / 2
+        ),
         Deadlines(settings.first_token_timeout_s, settings.reply_timeout_s, settings.failover_s),
         deployments.replicas,
         report_fault,
@@ -90,6 +96,11 @@ def turn_log(settings: Settings, database: Database, clock: Clock) -> TurnLog:
         statements = PostgresqlTurns(database)
     longest_s = settings.wake_wait_s + settings.reply_timeout_s + settings.record_patience_s
     return TurnLog(statements, clock, settings.record_patience_s, longest_s)
+
+
+def outcomes(feedback: FeedbackService, conversations: ConversationService) -> Outcomes:
+    """What experiments are judged by."""
+    return Outcomes(feedback.votes_of, conversations.mean_lengths, conversations.mean_reply_ms)
 
 
 def web_hooks(audit: AuditLog, erasures: ErasureService, scores: Scores) -> WebHooks:
@@ -191,7 +202,8 @@ def scaling(settings: Settings) -> ScalingPolicy:
         idle_s=settings.sleep_idle_s,
         interval_s=settings.scale_interval_s,
         engine_args=tuple(settings.engine_args),
-        shares_addresses=settings.cluster == "kubernetes",
+        shares_addresses=settings.cluster == "kubernetes"
+        and not has_replica_addresses(settings.kubernetes_endpoint),
     )
 
 

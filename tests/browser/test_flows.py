@@ -35,7 +35,7 @@ async def test_signing_in_and_out(site: Site) -> None:
     await page.get_by_label("API key").fill(await site.world.key(Role.DEVELOPER, "ada"))
     await page.keyboard.press("Enter")
     await expect(page.get_by_role("heading", name="My submissions")).to_be_visible()
-    assert page.url.endswith("/submissions")
+    await expect(page).to_have_url(f"{site.url}/submissions")
     assert await page.evaluate("document.cookie") == ""
     await page.get_by_role("button", name="Sign out").click()
     await expect(page.get_by_role("link", name="Sign in")).to_be_visible()
@@ -195,7 +195,7 @@ async def test_j_and_k_and_arrows_read_ratings_one_by_one(site: Site) -> None:
         await expect(page.locator("#ratings [aria-current]")).to_have_attribute("data-id", ids[place])  # fmt: skip
     await page.keyboard.press("j")
     await expect(page.locator("#ratings [aria-current]")).to_have_attribute("data-id", ids[1])
-    assert f"show={ids[1]}" in page.url
+    await expect(page).to_have_url(re.compile(f"show={ids[1]}"))
     await page.get_by_label("Words").press("j")
     await expect(page.get_by_label("Words")).to_have_value("j")
     await page.get_by_role("link", name="Link to this one").click()
@@ -215,11 +215,11 @@ async def test_reading_on_goes_over_the_end_of_a_page(site: Site) -> None:
         )
         seen.append(await chosen(page))
     assert len(set(seen)) == 27
-    assert "cursor=" in page.url
+    await expect(page).to_have_url(re.compile("cursor="))
     for before in (seen[25], seen[24]):
         await page.keyboard.press("k")
         await expect(page.locator("#ratings [aria-current]")).to_have_attribute("data-id", before)
-    assert "cursor=" not in page.url
+    await expect(page).not_to_have_url(re.compile("cursor="))
 
 
 async def test_an_operator_makes_a_key_that_opens_the_door(site: Site) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import pytest
+from playwright.async_api import expect
 
 from guanaco.accounts import Role
 from tests.browser.visiting import (
@@ -95,10 +96,11 @@ async def test_every_page_is_there_without_scripts(site: Site) -> None:
         assert visit.complaints == []
     visit = await site.visit(Role.DEVELOPER, "ada", scripts=False)
     page = await visit.open(f"{LLAMA_BARD}/feedback")
-    first = await page.locator("blockquote, .rated .quiet").first.inner_text()
+    said = page.locator("blockquote, .rated .quiet").first
+    first = await said.inner_text()
     await page.get_by_role("link", name="Next").click()
     await page.get_by_role("link", name="Previous").click()
-    assert await page.locator("blockquote, .rated .quiet").first.inner_text() == first
+    await expect(said).to_have_text(first, use_inner_text=True)
     await page.goto(f"{site.url}{LLAMA_BARD}")
     await page.get_by_role("link", name="Deactivate").click()
     await page.get_by_role("button", name="Deactivate").click()

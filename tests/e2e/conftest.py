@@ -37,6 +37,8 @@ def start_platform(
             "engine_command": SCRIPTED_ENGINE,
             "stress_duration_s": 0.5,
             "stress_rate": 4,
+            "failover_s": 60,  # a busy machine takes its time to start a server again
+            "first_token_timeout_s": 60,
         }
         up = Up(tmp_path / f"up{len(started)}", **(quick | settings))
         started.append(up)

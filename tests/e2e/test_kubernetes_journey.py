@@ -20,7 +20,6 @@ from tests.fixtures.s3 import S3Server
 from tests.fixtures.up import Up, eventually
 
 pytestmark = pytest.mark.engine
-ENDPOINT = "{url}/api/v1/namespaces/{{namespace}}/services/{{name}}:8000/proxy"
 
 
 @pytest.fixture
@@ -38,7 +37,6 @@ def settings(world: FakeWorld, rclone: S3Server, engine_python: Path) -> dict[st
         kubernetes_contexts=["fake:models"],
         kubernetes_python=str(engine_python),
         kubernetes_engine_egress=["127.0.0.0/8:443"],
-        kubernetes_endpoint=ENDPOINT.format(url=world.server.url),
         kubernetes_pending_s=3,
         engine_image="registry.test/engine:1",
         serializer_image="registry.test/serializer:1",

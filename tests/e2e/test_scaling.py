@@ -7,12 +7,14 @@ import pytest
 from guanaco import Client
 from guanaco.accounts import Role
 from guanaco.bots import BOTS
-from guanaco.errors import NoModelAvailable
+from guanaco.chat import Reply
+from guanaco.errors import ModelWaking, NoModelAvailable
 from guanaco.submissions import Status, Submission
 from tests.e2e.conftest import StartPlatform
 from tests.fixtures.up import Up, eventually
 
 BOT = next(iter(BOTS.values()))
+NO_ROOM = "Waiting for room: 1 of 1 model servers are taken, and none can be freed"
 
 
 def deploy(developer: Client, name: str) -> Submission:
@@ -25,11 +27,19 @@ def no_server(up: Up) -> bool:
     return not up.model_servers()
 
 
+def reply(app: Client, conversation_id: str) -> Reply | None:
+    """None while the server takes longer to wake than a message waits."""
+    try:
+        return app.send(conversation_id, "Still there?")
+    except ModelWaking:
+        return None
+
+
 @pytest.mark.engine
 def test_a_rated_submission_sleeps_and_its_next_message_wakes_it(
     start_platform: StartPlatform,
 ) -> None:
-    up = start_platform(feedback_target=1, sleep_idle_s=3, scale_interval_s=0.2)
+    up = start_platform(feedback_target=1, sleep_idle_s=6, scale_interval_s=0.2)
     developer, app = up.client(Role.DEVELOPER, "ada"), up.client(Role.BACKEND, "app")
     deploy(developer, "Tiny")
     opened = app.open_conversation("user-1", BOT, consent=True)
@@ -41,7 +51,8 @@ def test_a_rated_submission_sleeps_and_its_next_message_wakes_it(
         app.open_conversation("user-2", BOT, consent=True)
     assert "is put to sleep: it has 1 ratings" in up.log
 
-    assert app.send(opened.conversation_id, "Still there?").content == first.content
+    again = eventually(lambda: reply(app, opened.conversation_id), "reply of the woken server")
+    assert again.content == first.content
     assert len(up.model_servers()) == 1
     eventually(lambda: no_server(up), "model server that sleeps again")
 
@@ -59,7 +70,15 @@ def test_a_new_submission_waits_for_room_and_goes_on_by_itself(
     app.send(opened.conversation_id, "Hello!")
 
     second = bob.submit("acme/tiny", name="Two")
-    eventually(lambda: f"{second.id} waits for room: 1 of 1" in up.log, "waiting submission")
+
+    def waits() -> bool:
+        """While the first one goes on talking, so that it cannot be put to sleep."""
+        app.send(opened.conversation_id, "Are you there?")
+        lines = [event.message for event in bob.events(second.id, follow=False)]
+        return any(line.startswith(NO_ROOM) for line in lines)
+
+    eventually(waits, "waiting submission")
+    assert f"{second.id} waits for room: 1 of 1" in up.log
     if is_killed:
         up.kill()
         up.start()
@@ -67,10 +86,7 @@ def test_a_new_submission_waits_for_room_and_goes_on_by_itself(
     assert second.status is Status.DEPLOYED, second.failure
     assert len(up.model_servers()) == 1
     lines = [event.message for event in bob.events(second.id)]
-    assert any(
-        line.startswith("Waiting for room: 1 of 1 model servers are taken, and none can be freed")
-        for line in lines
-    ), lines
+    assert any(line.startswith(NO_ROOM) for line in lines), lines
     assert f"{first.id} is put to sleep: its room is needed" in up.log
     assert app.open_conversation("user-2", BOT, consent=True).submission_id == second.id
 

@@ -202,7 +202,8 @@ async def test_what_another_process_assigned_counts_with_the_next_look(world: As
 async def test_a_reply_being_written_takes_room_however_old_its_conversation(
     database: Database,
 ) -> None:
-    world = Assigning(database, Script(delay_s=0.2))
+    go_on = asyncio.Event()
+    world = Assigning(database, Script(go_on=go_on))
     await world.publish_all("only_v1")
     await world.limit("only_v1", 1)
     http = await world.http(Role.BACKEND)
@@ -218,6 +219,7 @@ async def test_a_reply_being_written_takes_room_however_old_its_conversation(
     await eventually(is_writing)
     await world.routing.refresh()
     assert (await http.get("/assignment")).status_code == 503
+    go_on.set()
     assert (await reply).status_code == 200
     await world.routing.refresh()
     assert (await http.get("/assignment")).status_code == 200

@@ -16,10 +16,17 @@ from guanaco.errors import ConversationBusy
 from guanaco_server.chat.history import History
 from guanaco_server.chat.history_reader import history_reader
 from guanaco_server.chat.tables import ConversationRow
+from guanaco_server.chat.turn_log import LEASE_S
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.memory_server import Script
-from tests.fixtures.talking import SLOW, contents, parse, talking
-from tests.fixtures.world import BODY_LIMIT, BOT, REPLY_TIMEOUT_S, World, eventually
+from tests.fixtures.talking import contents, parse, talking
+from tests.fixtures.world import BODY_LIMIT, BOT, World, eventually
+
+PIECES = ("One", " two", " three")
+
+
+class Hasty(World):
+    first_token_s = 0.3
 
 
 async def test_without_consent_nothing_is_stored(database: Database) -> None:
@@ -95,14 +102,17 @@ async def test_both_turns_are_stored_before_the_final_event(database: Database) 
 
 
 async def test_of_two_messages_at_once_one_is_refused(database: Database) -> None:
-    _, http, conversation = await talking(database, SLOW)
-    answers = await asyncio.gather(
-        *(
+    go_on = asyncio.Event()
+    _, http, conversation = await talking(database, Script(PIECES, go_on=go_on))
+    both = [
+        asyncio.create_task(
             http.post(f"/conversations/{conversation}/messages", json={"content": text})
-            for text in ("first", "second")
         )
-    )
-    assert sorted(answer.status_code for answer in answers) == [200, 409]
+        for text in ("first", "second")
+    ]
+    await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+    go_on.set()
+    assert sorted(answer.status_code for answer in await asyncio.gather(*both)) == [200, 409]
     assert len(await contents(http, conversation)) == 2
 
 
@@ -114,7 +124,7 @@ async def test_a_turn_whose_process_died_is_free_when_its_lease_has_run_out(
     abandoned = await world.replies.send(backend, conversation, MessageRequest(content="Hello"))
     with pytest.raises(ConversationBusy):
         await world.replies.send(backend, conversation, MessageRequest(content="Hello?"))
-    world.clock.advance(REPLY_TIMEOUT_S + 31)
+    world.clock.advance(LEASE_S + 1)
     answer = await http.post(f"/conversations/{conversation}/messages", json={"content": "Hello"})
     assert answer.status_code == 200
     await abandoned.aclose()
@@ -153,7 +163,9 @@ async def test_a_fault_after_the_first_token_is_an_event_and_the_turn_can_be_reg
 async def test_a_client_that_leaves_cancels_the_generation_and_frees_the_turn(
     database: Database,
 ) -> None:
-    world, http, conversation = await talking(database, SLOW, Script())
+    world, http, conversation = await talking(
+        database, Script(PIECES, go_on=asyncio.Event()), Script()
+    )
     backend = await world.account(Role.BACKEND, "app")
     events = await world.replies.send(backend, conversation, MessageRequest(content="Hello"))
     assert await anext(events) == ("One",)
@@ -166,7 +178,9 @@ async def test_a_client_that_leaves_cancels_the_generation_and_frees_the_turn(
 async def test_a_client_that_closes_the_stream_cancels_the_generation_and_frees_the_turn(
     database: Database,
 ) -> None:
-    world, http, conversation = await talking(database, SLOW, Script())
+    world, http, conversation = await talking(
+        database, Script(PIECES, go_on=asyncio.Event()), Script()
+    )
     path = f"/conversations/{conversation}/messages"
     await leave_after_the_first_token(world, http, path)
 
@@ -199,7 +213,7 @@ async def test_a_reply_that_outlived_its_lease_is_not_recorded(database: Databas
     backend = await world.account(Role.BACKEND, "app")
     late = await world.replies.send(backend, conversation, MessageRequest(content="Hello"))
     assert await anext(late) == ("Late.",)
-    world.clock.advance(REPLY_TIMEOUT_S + 31)
+    world.clock.advance(LEASE_S + 1)
     await http.post(f"/conversations/{conversation}/messages", json={"content": "Hello"})
     with pytest.raises(ConversationBusy):
         await anext(late)
@@ -230,7 +244,7 @@ async def test_an_empty_reply_is_sampled_again_and_never_shown(database: Databas
 
 
 async def test_a_slow_first_token_is_a_timeout(database: Database) -> None:
-    _, http, conversation = await talking(database, Script(delay_s=2))
+    _, http, conversation = await talking(database, Script(delay_s=60), make=Hasty)
     answer = await http.post(f"/conversations/{conversation}/messages", json={"content": "Hello"})
     assert (answer.status_code, answer.json()["error"]) == (504, "model_timed_out")
 
@@ -280,6 +294,27 @@ async def test_another_backends_conversation_is_not_found(database: Database) ->
         await stranger.get("/conversations/conv_none"),
     ):
         assert (answer.status_code, answer.json()["error"]) == (404, "conversation_not_found")
+
+
+async def test_what_a_stranger_asks_for_leaves_memory_as_it_is(database: Database) -> None:
+    world, http, conversation = await talking(database)
+    stranger = await world.http(Role.BACKEND, "stranger")
+    path = f"/conversations/{conversation}/messages"
+    await http.post(path, json={"content": "Hi"})
+    assert (await stranger.post(path, json={"content": "Hi"})).status_code == 404
+    kept = world.histories.take(conversation)
+    assert kept is not None
+    assert kept.message_count == 2
+    assert (await stranger.post(path, json={"content": "Hi"})).status_code == 404
+    assert world.histories.take(conversation) is None, "what is read for nobody is not kept"
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
+async def test_a_message_is_posted_and_nothing_else(database: Database, method: str) -> None:
+    _, http, conversation = await talking(database)
+    answer = await http.request(method, f"/conversations/{conversation}/messages")
+    assert (answer.status_code, answer.json()["error"]) == (405, "method_not_allowed")
+    assert answer.headers["allow"] == "POST"
 
 
 async def test_a_preview_shows_its_prompt_and_records_nothing(database: Database) -> None:

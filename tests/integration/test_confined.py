@@ -72,6 +72,6 @@ def test_a_child_has_no_secret(child: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_no_child_is_left_behind(child: Path) -> None:
     work = "(folder / 'pid').write_text(str(os.getpid()))\ntime.sleep(60)"
-    assert run(child, work, replace(LIMITS, wall_s=5))
+    assert run(child, work, replace(LIMITS, wall_s=10))
     with pytest.raises(ProcessLookupError):
         os.kill(int((child / "pid").read_text()), 0)

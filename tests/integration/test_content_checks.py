@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,10 @@ from tests.fixtures.pipeline import ID, PipelineWorld, tiny_files
 
 GOOD = Script()
 CHECKS = ["vocabulary", "stopping words", "answers", "numbers", "not empty", "not constant", "ends"]
+
+
+class Hasty(PipelineWorld):
+    deadline_s = 1.0
 
 
 async def refusal(world: PipelineWorld, code: str = "content_check_failed") -> str:
@@ -88,8 +93,8 @@ async def test_one_odd_reply_among_several_is_no_failure(
 async def test_replies_that_never_end_are_refused_when_they_take_too_long(
     database: Database, tmp_path: Path
 ) -> None:
-    slow = Script(delay_s=0.6)
-    world = PipelineWorld(database, *[GOOD] * len(PROMPTS), slow)
+    slow = Script(go_on=asyncio.Event())
+    world = Hasty(database, *[GOOD] * len(PROMPTS), slow)
     await world.serialized(tiny_files(tmp_path))
     detail = await refusal(world)
     assert "Content check `ends` failed: after 1 s" in detail
@@ -167,8 +172,10 @@ async def test_a_stopping_word_must_be_spelled_by_the_vocabulary(
         assert world.cluster.starts == []
 
 
-async def reward_world(database: Database, folder: Path) -> PipelineWorld:
-    world = PipelineWorld(database)
+async def reward_world(
+    database: Database, folder: Path, make: type[PipelineWorld] = PipelineWorld
+) -> PipelineWorld:
+    world = make(database)
     await world.serialized(tiny_files(folder), kind=SubmissionKind.REWARD)
     return world
 
@@ -216,6 +223,6 @@ async def test_a_reward_model_whose_scores_are_of_no_use_is_refused(
 async def test_a_reward_model_that_does_not_answer_in_time_is_refused(
     database: Database, tmp_path: Path
 ) -> None:
-    world = await reward_world(database, tmp_path)
+    world = await reward_world(database, tmp_path, Hasty)
     world.model_server.reward_delay_s = 60
     assert "were not scored within 1 s" in await refusal(world)

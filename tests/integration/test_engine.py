@@ -34,6 +34,7 @@ from guanaco_server.formats.manifest import TENSORS_NAME
 from guanaco_server.submissions.pipeline.quantization_check import perplexity
 from tests.fixtures.reward_repos import LIKED, make_reward_repo
 from tests.fixtures.serializer_jobs import IMPORTS, KEY, REPO, job_for, make_artifact
+from tests.fixtures.world import eventually
 
 ROOT = Path(__file__).parents[2]
 PYTHON = Path(os.environ.get("GUANACO_ENGINE_PYTHON", ROOT / ".venv-engine" / "bin" / "python"))
@@ -112,7 +113,7 @@ async def test_vllm_generates_from_the_artifact_and_ends_with_its_platform(
         assert all(token.logprob <= 0 for token in told)
         scores = await vllm.score(endpoint, "tiny_v1", ": Hello, how are you?")
         assert 1 < perplexity(scores) < math.inf
-        long = GenerationParams(temperature=0, stopping_words=[], max_output_tokens=200)
+        long = GenerationParams(temperature=0, stopping_words=[], max_output_tokens=480)
         async with aclosing(vllm.generate(endpoint, Generation("tiny_v1", "Hi", long))) as reply:
             await anext(reply)
             assert await vllm.load(endpoint) == ServerLoad(running=1, waiting=0)
@@ -149,7 +150,11 @@ async def test_vllm_scores_candidates_by_a_reward_models_artifact(
             await vllm.candidates(
                 endpoint, Generation("tiny_v1", "Hi", GenerationParams(best_of=2))
             )
-        assert await vllm.load(endpoint) == ServerLoad(running=0, waiting=0)
+
+        async def is_idle() -> bool:
+            return await vllm.load(endpoint) == ServerLoad(running=0, waiting=0)
+
+        await eventually(is_idle)
         await vllm.close()
 
 

@@ -18,7 +18,8 @@ from guanaco_server.engine.artifact_source import URLS_VARIABLE
 from guanaco_server.formats.manifest import TENSORS_NAME, Manifest
 from guanaco_server.formats.safetensors_header import read_header
 from tests.fixtures.artifacts import KEY, HttpStore, Tensor, flip_byte, write_artifact
-from tests.fixtures.up import eventually, free_port
+from tests.fixtures.ports import free_port
+from tests.fixtures.up import eventually
 
 READY_S = 180
 URI = f"s3://bucket/{KEY}"

@@ -12,6 +12,7 @@ from sqlalchemy import func, select
 
 from guanaco.accounts import Role
 from guanaco.experiments import ExperimentRequest
+from guanaco.submissions import Status
 from guanaco_server.chat.tables import ConversationRow
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.memory_server import Script
@@ -49,7 +50,7 @@ class Trying(World):
 
 async def make(admin: httpx.AsyncClient, experiment: dict[str, Any], start: bool = True) -> None:
     answer = await admin.post("/experiments", json=experiment)
-    assert (answer.status_code, answer.json()["state"]) == (201, "draft"), answer.text
+    assert (answer.status_code, answer.json().get("state")) == (201, "draft"), answer.text
     if start:
         started = await admin.post(f"/experiments/{experiment['name']}/start")
         assert (started.status_code, started.json()["state"]) == (200, "running"), started.text
@@ -138,6 +139,22 @@ async def test_a_variant_may_be_another_model(database: Database) -> None:
     for variant in ("rule", "old"):
         conversation = await world.open(backend, await user_of(world, experiment, variant))
         assert await world.variant(conversation) is None, "nobody takes part, in no variant"
+
+
+@pytest.mark.parametrize("status", [Status.INACTIVE, Status.DEPLOYED])
+async def test_what_would_take_nobody_is_not_started(database: Database, status: Status) -> None:
+    world = Trying(database)
+    admin, _ = await world.begin()
+    developer = await world.account(Role.DEVELOPER, "ada")
+    await world.publish(developer, "away_v1", status)
+    if status is Status.DEPLOYED:
+        world.deployments.note_replicas("away_v1", ())
+    models = {"name": "models", "variants": [{"name": "a"}, {"name": "b", "model": "away_v1"}]}
+    await make(admin, models, start=False)
+    refused = await admin.post("/experiments/models/start")
+    assert (refused.status_code, refused.json()["error"]) == (409, "experiment_conflict")
+    assert refused.json()["detail"].startswith("away_v1 is not served now")
+    assert (await admin.get("/experiments/models")).json()["state"] == "draft"
 
 
 async def test_a_user_keeps_her_variant_and_each_conversation_is_logged_once(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.memory_server import Script
+from guanaco_server.deployments.model_server import RequestRefused
 from guanaco_server.routing.rendezvous import rendezvous
 from tests.fixtures.talking import talking
 from tests.fixtures.world import World, eventually
@@ -52,3 +54,43 @@ async def test_a_reply_that_has_begun_is_not_begun_again_elsewhere(database: Dat
     url = f"/conversations/{conversation}/messages"
     assert (await http.post(url, json={"content": "Hello"})).status_code == 503
     assert len(world.model_server.generations) == 1
+
+
+async def test_a_server_that_says_nothing_is_left_for_the_next_within_the_deadline(
+    database: Database,
+) -> None:
+    world, http, conversation = await talking(database)
+    submission_id = (await http.get(f"/conversations/{conversation}")).json()["submission_id"]
+    world.deployments.note_replicas(submission_id, ("memory://one", "memory://two"))
+    near, far = rendezvous(conversation, ["memory://one", "memory://two"])
+    world.model_server.silent.add(near)
+    answer = await http.post(f"/conversations/{conversation}/messages", json={"content": "Hello"})
+    assert answer.json()["content"] == "Hello from memory."
+    assert world.replicas.of(near).faults == 1
+    assert world.replicas.of(far).faults == 0
+
+
+async def test_the_next_server_is_not_charged_for_the_wait_on_the_first(database: Database) -> None:
+    world, http, conversation = await talking(database)
+    submission_id = (await http.get(f"/conversations/{conversation}")).json()["submission_id"]
+    world.deployments.note_replicas(submission_id, ("memory://one", "memory://two"))
+    near, far = rendezvous(conversation, ["memory://one", "memory://two"])
+    world.model_server.silent.add(near)
+    asked_at = time.monotonic()
+    answer = await http.post(f"/conversations/{conversation}/messages", json={"content": "Hello"})
+    assert answer.json()["timings"]["ttft_ms"] >= 400, "the user waited for both"
+    assert world.replicas.of(far).ttft_s <= time.monotonic() - asked_at - 0.4
+
+
+async def test_what_the_server_refuses_is_told_at_once_and_held_against_nobody(
+    database: Database,
+) -> None:
+    refusal = RequestRefused("it does not fit")
+    world, http, conversation = await talking(database, Script((), fault=refusal))
+    submission_id = (await http.get(f"/conversations/{conversation}")).json()["submission_id"]
+    world.deployments.note_replicas(submission_id, ("memory://near", "memory://far"))
+    answer = await http.post(f"/conversations/{conversation}/messages", json={"content": "Hello"})
+    assert (answer.status_code, answer.json()["error"]) == (422, "model_refused")
+    assert len(world.model_server.generations) == 1
+    assert [world.replicas.of(name).faults for name in ("memory://near", "memory://far")] == [0, 0]
+    assert not world.deployments.take_suspects()

@@ -34,7 +34,7 @@ def server() -> Iterator[FakeKubernetes]:
 @pytest.fixture
 def api(server: FakeKubernetes, tmp_path: Path) -> KubernetesApi:
     kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig")
-    return KubernetesApi(connect("fake", str(kubeconfig)), "models", patience_s=0.5, timeout_s=2)
+    return KubernetesApi(connect("fake", str(kubeconfig)), "models", patience_s=0.5, timeout_s=30)
 
 
 def secret(name: str = "s", labels: dict[str, str] | None = None, **data: str) -> Json:
@@ -107,7 +107,7 @@ async def test_a_watch_tells_what_came_after_and_goes_on_with_bookmarks(
         "timeoutSeconds": "2",
     }
     events = []
-    async with aclosing(api.stream(PATH, query, 5)) as lines:
+    async with aclosing(api.stream(PATH, query, 30)) as lines:
         async for line in lines:
             events.append(json.loads(line))
     told = [event["type"] for event in events]
@@ -123,7 +123,7 @@ async def test_a_watch_from_a_forgotten_version_is_told_410(
     first = await api.apply(secret(a="1"))
     server.store.forget_history()
     query = {"watch": "true", "resourceVersion": first["metadata"]["resourceVersion"]}
-    async with aclosing(api.stream(PATH, query, 5)) as lines:
+    async with aclosing(api.stream(PATH, query, 30)) as lines:
         event = json.loads(await anext(lines))
     assert (event["type"], event["object"]["code"]) == ("ERROR", 410)
 
@@ -132,10 +132,11 @@ async def test_a_watch_that_is_cut_is_out_of_reach(
     api: KubernetesApi, server: FakeKubernetes
 ) -> None:
     query = {"watch": "true", "resourceVersion": "100"}
-    async with aclosing(api.stream(PATH, query, 5)) as lines:
+    async with aclosing(api.stream(PATH, query, 30)) as lines:
         waiting = asyncio.create_task(anext(lines))
-        await asyncio.sleep(0.3)
-        server.faults.cut_streams()
+        while not waiting.done():  # it may not have begun
+            await asyncio.sleep(0.05)
+            server.faults.cut_streams()
         with pytest.raises(ClusterUnreachable, match="broke off"):
             await waiting
 

@@ -44,7 +44,7 @@ def server(root: Path) -> Iterator[ControlledHub]:
 @pytest.fixture(params=["hugging_face", "memory"])
 def hub(request: pytest.FixtureRequest, server: ControlledHub) -> Hub:
     if request.param == "hugging_face":
-        return HuggingFaceHub(server.url, None, 5)
+        return HuggingFaceHub(server.url, None, 30)
     memory = MemoryHub()
     memory.add_repo("acme/good", {"config.json": CONTENT})
     memory.add_repo("acme/gated", {"config.json": CONTENT})
@@ -87,7 +87,7 @@ async def test_what_cannot_be_had_is_told_apart(
 @pytest.mark.parametrize("status", [429, 500, 503])
 async def test_a_failing_hub_is_worth_another_try(server: ControlledHub, status: int) -> None:
     server.fail(status)
-    hub = HuggingFaceHub(server.url, None, 5)
+    hub = HuggingFaceHub(server.url, None, 30)
     with pytest.raises(errors.HubUnreachable, match=str(status)) as failed:
         await hub.resolve("acme/good", None)
     assert failed.value.is_retryable
@@ -154,7 +154,7 @@ async def test_a_server_that_is_no_hub_is_told(body: bytes) -> None:
         answering(lambda request: send(request, 200, body)) as url,
         pytest.raises(errors.HubUnreachable, match="not its protocol"),
     ):
-        await HuggingFaceHub(url, None, 5).resolve("acme/good", None)
+        await HuggingFaceHub(url, None, 30).resolve("acme/good", None)
 
 
 async def test_a_redirect_to_nowhere_is_not_content() -> None:
@@ -162,12 +162,12 @@ async def test_a_redirect_to_nowhere_is_not_content() -> None:
         answering(lambda request: send(request, 302, b"moved")) as url,
         pytest.raises(errors.HubUnreachable, match="302"),
     ):
-        await HuggingFaceHub(url, None, 5).read(SNAPSHOT, "config.json", 0, 5)
+        await HuggingFaceHub(url, None, 30).read(SNAPSHOT, "config.json", 0, 5)
 
 
 async def test_a_server_that_ignores_ranges_is_read_no_further_than_asked() -> None:
     with answering(lambda request: send(request, 200, b"0123456789")) as url:
-        assert await HuggingFaceHub(url, None, 5).read(SNAPSHOT, "config.json", 3, 4) == b"3456"
+        assert await HuggingFaceHub(url, None, 30).read(SNAPSHOT, "config.json", 3, 4) == b"3456"
 
 
 async def test_the_token_goes_to_the_hub_and_not_where_it_redirects() -> None:
@@ -184,7 +184,7 @@ async def test_the_token_goes_to_the_hub_and_not_where_it_redirects() -> None:
             send(request, 302, b"", location=f"{elsewhere}/blob")
 
         with answering(redirect) as url:
-            read = await HuggingFaceHub(url, "hf_x", 5).read(SNAPSHOT, "config.json", 0, 100)
+            read = await HuggingFaceHub(url, "hf_x", 30).read(SNAPSHOT, "config.json", 0, 100)
     assert read == CONTENT
     assert tokens == {"hub": "Bearer hf_x", "store": None}
 
@@ -200,7 +200,7 @@ async def test_a_token_that_lies_on_the_machine_is_not_sent(
         send(request, 200, CONTENT)
 
     with answering(note) as url:
-        await HuggingFaceHub(url, None, 5).read(SNAPSHOT, "config.json", 0, 100)
+        await HuggingFaceHub(url, None, 30).read(SNAPSHOT, "config.json", 0, 100)
     assert seen == [None]
 
 
@@ -208,7 +208,7 @@ async def test_a_held_request_goes_on_once_it_is_released(
     server: ControlledHub, root: Path
 ) -> None:
     server.hold("/api/models/")
-    resolving = asyncio.create_task(HuggingFaceHub(server.url, None, 5).resolve("acme/good", None))
+    resolving = asyncio.create_task(HuggingFaceHub(server.url, None, 30).resolve("acme/good", None))
     async with asyncio.timeout(30):
         while not server.asked:
             await asyncio.sleep(0.01)

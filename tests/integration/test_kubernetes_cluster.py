@@ -71,8 +71,9 @@ async def test_another_spec_replaces_the_pod_and_the_old_one_gets_no_requests(
     await cluster.apply_deployment(scripted())
     await until(lambda: answers(cluster))
     (first,) = world.kubelet.pods("m-tiny")
-    await cluster.apply_deployment(scripted("m-tiny", "--start-delay", "0.5"))
-    assert not await answers(cluster)
+    with world.kubelet.paused():
+        await cluster.apply_deployment(scripted("m-tiny", "--name", "other"))
+        assert not await answers(cluster)
     await until(lambda: answers(cluster))
 
     async def alone() -> bool:
@@ -114,8 +115,9 @@ async def test_a_server_that_died_shows_its_exit_status_and_log_and_is_started_a
     assert lines == ["no weights", "here"]
     assert await cluster.logs("m-tiny", offset) == ([], offset)
     first = world.kubelet.pods("m-tiny")[0]["metadata"]["uid"]
-    await cluster.apply_deployment(spec)
-    assert await phase(cluster) is ReplicaPhase.RUNNING
+    with world.kubelet.paused():
+        await cluster.apply_deployment(spec)
+        assert await phase(cluster) is ReplicaPhase.RUNNING
     await until(lambda: has_exited(cluster))
     assert world.kubelet.pods("m-tiny")[0]["metadata"]["uid"] != first
 
@@ -143,7 +145,7 @@ async def test_a_deleted_server_is_gone_with_all_that_it_owned(
 ) -> None:
     await cluster.apply_deployment(scripted())
     assert {line.partition("/")[0] for line in world.left()} >= {
-        "deployments", "services", "secrets", "networkpolicies", "poddisruptionbudgets",
+        "deployments", "secrets", "networkpolicies", "poddisruptionbudgets",
     }  # fmt: skip
     await cluster.delete("m-tiny")
     await cluster.delete("m-tiny")

@@ -17,7 +17,6 @@ from guanaco_server.deployments.clusters.kubernetes.api import (
     JOB,
     NETWORK_POLICY,
     SECRET,
-    SERVICE,
     Answered,
     KubernetesApi,
 )
@@ -28,7 +27,7 @@ from guanaco_server.deployments.clusters.kubernetes.names import object_name
 from tests.fixtures.kubernetes import Lines, fake_world, job, phase, shell, until
 from tests.fixtures.real_kubernetes import KUBECONFIG, START_S, Conforming, real_cluster
 
-OWNED = (SERVICE, NETWORK_POLICY, DISRUPTION_BUDGET, SECRET)
+OWNED = (NETWORK_POLICY, DISRUPTION_BUDGET, SECRET)
 SMALL = Resources(memory_bytes=64 * 2**20)
 
 

@@ -37,6 +37,12 @@ def world(tmp_path: Path) -> Iterator[FakeWorld]:
 
 @pytest.fixture
 async def cluster(world: FakeWorld) -> AsyncIterator[KubernetesCluster]:
+    async with world.cluster(patience_s=30, timeout_s=30) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def hasty(world: FakeWorld) -> AsyncIterator[KubernetesCluster]:
     async with world.cluster(patience_s=3, timeout_s=0.5) as cluster:
         yield cluster
 
@@ -168,23 +174,22 @@ async def test_what_passes_is_waited_for(
     assert len(world.server.faults.refused) == 3
 
 
-async def test_an_api_that_says_nothing_for_a_while_is_waited_for(
-    cluster: KubernetesCluster, world: FakeWorld
-) -> None:
-    world.server.faults.silence_s = 1.2
-    applying = asyncio.create_task(cluster.apply_deployment(scripted()))
-    await asyncio.sleep(1.0)
-    assert not applying.done()
-    world.server.faults.end()
-    await applying
-    assert await phase(cluster) is ReplicaPhase.RUNNING
+async def test_an_api_that_says_nothing_for_a_while_is_waited_for(world: FakeWorld) -> None:
+    async with world.cluster(patience_s=30, timeout_s=0.5) as cluster:
+        world.server.faults.silence_s = 1.2
+        applying = asyncio.create_task(cluster.apply_deployment(scripted()))
+        await asyncio.sleep(1.0)
+        assert not applying.done()
+        world.server.faults.end()
+        await applying
+        assert await phase(cluster) is ReplicaPhase.RUNNING
 
 
 @pytest.mark.parametrize("status", [500, None])
 async def test_an_api_out_of_reach_is_told_and_what_runs_counts_as_running(
-    cluster: KubernetesCluster, world: FakeWorld, status: int | None
+    hasty: KubernetesCluster, world: FakeWorld, status: int | None
 ) -> None:
-    await cluster.apply_deployment(scripted())
+    await hasty.apply_deployment(scripted())
     await until(lambda: is_up(world))
     world.server.faults.cut_streams()
     if status is None:
@@ -192,8 +197,8 @@ async def test_an_api_out_of_reach_is_told_and_what_runs_counts_as_running(
     else:
         world.server.faults.answer(status)
     with pytest.raises(ClusterUnreachable, match="Kubernetes API"):
-        await cluster.apply_deployment(scripted("m-other"))
-    assert await phase(cluster) is ReplicaPhase.RUNNING
+        await hasty.apply_deployment(scripted("m-other"))
+    assert await phase(hasty) is ReplicaPhase.RUNNING
     world.server.faults.end()
 
 
@@ -248,7 +253,7 @@ async def test_what_somebody_deleted_comes_back_when_it_is_applied_again(
 ) -> None:
     await cluster.apply_deployment(scripted())
     before = world.left()
-    for plural in ("services", "networkpolicies", "secrets"):
+    for plural in ("poddisruptionbudgets", "networkpolicies", "secrets"):
         world.server.store.delete((plural, "models", "m-tiny"))
     await cluster.apply_deployment(scripted())
     assert {line for line in before if "pods/" not in line} <= set(world.left())
@@ -300,7 +305,7 @@ async def test_of_two_workers_with_the_same_job_the_second_waits_for_the_first(
 ) -> None:
     lines, others = Lines(), Lines()
     work = job(
-        f"echo begun; [ -e {tmp_path}/one ] && exit 3; touch {tmp_path}/one; sleep 0.5; rm {tmp_path}/one"
+        f"echo begun; [ -e {tmp_path}/one ] && exit 3; touch {tmp_path}/one; sleep 3; rm {tmp_path}/one"
     )
     async with world.cluster("worker-1") as one, world.cluster("worker-2") as other:
         results = await asyncio.gather(

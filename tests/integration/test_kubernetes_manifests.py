@@ -9,6 +9,10 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
+from guanaco_server.deployments.clusters.cluster import DeploymentSpec
+from guanaco_server.deployments.clusters.kubernetes.objects import deployment_object, owned_objects
+from guanaco_server.deployments.clusters.kubernetes.options import KubernetesOptions
+from guanaco_server.deployments.clusters.kubernetes.pods import PORT
 from guanaco_server.settings import Settings
 from tests.fixtures.manifests import OVERLAYS, Object, build, name_of, of_kind, pod_templates, walk
 
@@ -239,6 +243,38 @@ def test_both_namespaces_deny_what_is_not_allowed(objects: list[Object]) -> None
         if found["spec"] == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
     }
     assert denying == {"guanaco", "guanaco-models"}
+
+
+def test_gateways_and_workers_reach_the_port_of_every_pod_of_a_model(objects: list[Object]) -> None:
+    """Policies hold for pods' own addresses: both sides must allow it."""
+    options = KubernetesOptions(
+        "guanaco-models", "engine:1", "serializer:1", platform_namespace="guanaco"
+    )
+    spec = DeploymentSpec("m-tiny", ("serve",))
+    deployment = {**deployment_object(spec, options)}
+    deployment["metadata"] = {**deployment["metadata"], "uid": "1"}
+    (policy,) = of_kind(owned_objects(spec, options, deployment), "NetworkPolicy")
+    (entrance,) = policy["spec"]["ingress"]
+    (peer,) = entrance["from"]
+    assert entrance["ports"] == [{"protocol": "TCP", "port": PORT}]
+    assert peer["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "guanaco"}
+    exits = [
+        found["spec"]
+        for found in of_kind(objects, "NetworkPolicy")
+        if any(
+            {"protocol": "TCP", "port": PORT} in rule["ports"]
+            for rule in found["spec"].get("egress", [])
+        )
+    ]
+    for component in ("api", "worker"):
+        (template,) = [
+            template
+            for _, template in pod_templates(objects)
+            if template["metadata"]["labels"]["app.kubernetes.io/component"] == component
+        ]
+        labels = template["metadata"]["labels"]
+        assert matches(peer["podSelector"], labels)
+        assert any(matches(found["podSelector"], labels) for found in exits)
 
 
 def test_images_have_versions_and_the_executors_name_is_the_pods(objects: list[Object]) -> None:

@@ -50,10 +50,23 @@ async def cluster(tmp_path: Path, lifeline: IO[str]) -> AsyncIterator[LocalClust
     await cluster.start()
     yield cluster
     await cluster.close()
-    assert not [child for child in psutil.Process().children() if child.status() == "zombie"]
+    await until(lambda: not zombies())
 
 
-async def exited(cluster: LocalCluster, name: str, within_s: float = 15) -> int | None:
+def zombies() -> list[int]:
+    """Children of ours that ended and that nobody has reaped."""
+    children = psutil.Process().children()
+    return [child.pid for child in children if is_zombie(child)]
+
+
+def is_zombie(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+async def exited(cluster: LocalCluster, name: str, within_s: float = 30) -> int | None:
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         state = await cluster.observe(name)
@@ -150,7 +163,7 @@ async def test_a_server_that_ignores_sigterm_is_killed(
 
 
 async def test_no_port_is_given_twice(tmp_path: Path, lifeline: IO[str]) -> None:
-    cluster = make_cluster(tmp_path, ports=(28_411, 28_412))
+    cluster = make_cluster(tmp_path, ports=(20_411, 20_412))
     await cluster.start()
     try:
         await cluster.apply_deployment(shell("m-a", "sleep 600"))
@@ -344,7 +357,7 @@ async def test_a_missing_program_is_named(cluster: LocalCluster) -> None:
 
 
 async def test_a_server_says_how_many_requests_it_works_on(cluster: LocalCluster) -> None:
-    await cluster.apply_deployment(scripted("m-tiny", "--token-delay-ms", "100"))
+    await cluster.apply_deployment(scripted("m-tiny", "--token-delay-ms", "2000"))
     state = await cluster.observe("m-tiny")
     assert state is not None
     await until(lambda: listens(state.endpoint))

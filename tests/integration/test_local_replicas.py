@@ -126,7 +126,7 @@ async def test_more_or_fewer_replicas_leave_the_others_alone(
 
 
 async def test_a_replica_that_is_one_too_many_finishes_its_replies(tmp_path: Path) -> None:
-    async with running_cluster(tmp_path, drain_s=3) as cluster:
+    async with running_cluster(tmp_path, drain_s=6) as cluster:
         slow = replace(scripted("m-tiny", "--token-delay-ms", "200"), replicas=2)
         await cluster.apply_deployment(slow)
         _, second = await endpoints(cluster)
@@ -162,7 +162,7 @@ async def test_another_spec_replaces_every_replica(cluster: LocalCluster, tmp_pa
 async def test_a_replica_that_finds_no_port_leaves_the_others_running(tmp_path: Path) -> None:
     with (tmp_path / "platform.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        cluster = make_cluster(tmp_path, ports=(28_421, 28_422))
+        cluster = make_cluster(tmp_path, ports=(20_421, 20_422))
         await cluster.start()
         try:
             with pytest.raises(OSError, match="no free port"):

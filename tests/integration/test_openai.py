@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -13,6 +14,7 @@ from guanaco.accounts import Role
 from guanaco.submissions import GenerationParams
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.memory_server import Script
+from guanaco_server.deployments.service import Deployment
 from tests.fixtures.served_app import served
 from tests.fixtures.world import World
 
@@ -24,11 +26,11 @@ HELLO = [
 
 @asynccontextmanager
 async def talking(
-    database: Database, *scripts: Script
+    database: Database, *scripts: Script, **params: int
 ) -> AsyncIterator[tuple[World, AsyncOpenAI, str]]:
     world = World(database, *scripts)
     published = await world.publish(
-        await world.account(Role.DEVELOPER, "ada"), params=GenerationParams()
+        await world.account(Role.DEVELOPER, "ada"), params=GenerationParams(**params)
     )
     key = await world.key(Role.BACKEND, "app")
     async with (
@@ -64,7 +66,8 @@ async def test_a_chat_is_completed_whole_and_streamed(database: Database) -> Non
 
 async def test_a_prompt_is_completed_as_it_is(database: Database) -> None:
     async with talking(database) as (world, client, model):
-        answer = await client.completions.create(model=model, prompt="Once upon a time")
+        answer = await client.completions.create(model=model, prompt="Once upon a time", seed=7)
+        assert world.model_server.generations[-1].seed == 7
         assert answer.choices[0].text == "Hello from memory."
         assert world.model_server.generations[-1].prompt == "Once upon a time"
         streamed = await client.completions.create(model=model, prompt="Once", stream=True)
@@ -83,6 +86,110 @@ async def test_models_are_auto_and_what_is_live_and_a_developer_sees_her_own(
         for name in ("guanaco/auto", other):
             with pytest.raises(openai.NotFoundError):
                 await hers.chat.completions.create(model=name, messages=HELLO)
+            with pytest.raises(openai.NotFoundError) as missing:
+                await hers.models.retrieve(name)
+            assert missing.value.code == "submission_not_found"
+        for name in ("guanaco/auto", model):
+            assert (await client.models.retrieve(name)).id == name
+
+
+async def test_chats_that_differ_only_after_a_long_beginning_go_to_all_submissions(
+    database: Database,
+) -> None:
+    async with talking(database) as (world, client, _):
+        for number in range(2, 5):
+            await world.publish(await world.account(Role.DEVELOPER, "ada"), f"acme-tiny_v{number}")
+        system = "You are a helpful assistant that answers briefly. " * 8
+        for number in range(60):
+            for _ in range(2):
+                await client.chat.completions.create(
+                    model="guanaco/auto",
+                    user="7f0d3c1e-5f0e-4f0e-9f0e-000000000001",
+                    messages=[
+                        {"role": "system", "content": system},
+                        {"role": "assistant", "content": "How can I help?"},
+                        {"role": "user", "content": f"Question {number}"},
+                    ],
+                )
+        asked = [one.model for one in world.model_server.generations]
+        assert asked[::2] == asked[1::2], "the same chat has the same submission"
+        assert len(Counter(asked)) == 4
+
+
+async def test_auto_goes_where_there_is_room_and_says_when_there_is_none(
+    database: Database,
+) -> None:
+    async with talking(database) as (world, client, model):
+        other = await world.publish(await world.account(Role.DEVELOPER, "ada"), "other_v1")
+        for name in (model, other):
+            await world.deployments.wish(Deployment(name, 1, "a" * 64, 1_088))
+            await world.deployments.mark_ready(name, f"memory://{name}")
+        await world.deployments.note(model, capacity=0, applied_replicas=1)
+        await world.routing.refresh()
+        for number in range(12):
+            said = [{"role": "user", "content": f"Question {number}"}]
+            await client.chat.completions.create(model="guanaco/auto", messages=said)
+        assert {one.model for one in world.model_server.generations} == {other}
+        await world.deployments.note(other, capacity=0, applied_replicas=1)
+        await world.routing.refresh()
+        with pytest.raises(openai.InternalServerError) as full:
+            await client.chat.completions.create(model="guanaco/auto", messages=HELLO)
+        assert (full.value.status_code, full.value.code) == (503, "no_model_available")
+        assert full.value.response.headers["retry-after"]
+
+
+async def test_a_reply_is_never_longer_than_its_submission_was_sized_for(
+    database: Database,
+) -> None:
+    async with talking(database, max_output_tokens=16) as (world, client, model):
+        for changes in (
+            {"max_tokens": 4_096},
+            {"max_tokens": 100_000},
+            {"max_completion_tokens": 17},
+        ):
+            await client.chat.completions.create(model=model, messages=HELLO, **changes)  # type: ignore[call-overload]
+            assert world.model_server.generations[-1].params.max_output_tokens == 16
+        await client.completions.create(model=model, prompt="Once", max_tokens=17)
+        assert world.model_server.generations[-1].params.max_output_tokens == 16
+
+
+async def test_nulls_and_what_changes_nothing_are_taken(database: Database) -> None:
+    async with talking(database) as (world, client, model):
+        said = await client.chat.completions.create(
+            model=model,
+            messages=[
+                {"role": "user", "content": "Hello"},
+                {"role": "assistant", "content": None, "refusal": None, "tool_calls": []},
+                {"role": "user", "content": [{"type": "text", "text": "There?"}]},
+            ],
+            stream=None,
+            stream_options=None,
+            metadata=None,
+            temperature=None,
+            logit_bias={},
+            tools=[],
+            tool_choice="none",
+            parallel_tool_calls=True,
+            response_format={"type": "text"},
+            modalities=["text"],
+            n=1,
+            seed=7,
+            store=False,
+            service_tier="auto",
+            safety_identifier="someone",
+            user="",
+        )  # type: ignore[call-overload]
+        assert said.choices[0].message.content == "Hello from memory."
+        assert world.model_server.generations[-1].seed == 7
+
+
+async def test_a_chat_is_posted_and_nothing_else(database: Database) -> None:
+    async with talking(database) as (_, client, _model):
+        for path in ("/chat/completions", "/completions"):
+            with pytest.raises(openai.APIStatusError) as refused:
+                await client.get(path, cast_to=object)
+            assert (refused.value.status_code, refused.value.code) == (405, "method_not_allowed")
+            assert refused.value.response.headers["allow"] == "POST"
 
 
 async def test_a_chat_with_consent_is_recorded_and_can_be_rated(database: Database) -> None:
@@ -120,6 +227,35 @@ async def test_a_chat_with_consent_is_recorded_and_can_be_rated(database: Databa
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
         ({"messages": [{"role": "user", "content": "x" * 20_000}]}, "16384"),
         ({"metadata": {"consent": "true"}}, "needs model 'guanaco/auto' and a user"),
+        (
+            {"model": "guanaco/auto", "metadata": {"consent": "true"}, "user": ""},
+            "needs model 'guanaco/auto' and a user",
+        ),
+        (
+            {"model": "guanaco/auto", "metadata": {"consent": "true"}, "user": "u\x00"},
+            "user: it holds a character that cannot be stored",
+        ),
+        ({"metadata": {"bot_name": "two\nlines"}}, "bot_name: It should be 1 to 64 characters"),
+        ({"metadata": {"user_name": "two\nlines"}}, "user_name: It should be 1 to 64 characters"),
+        ({"metadata": {"conversation_id": "conv_1"}}, 'needs consent "true"'),
+        (
+            {"messages": [{"role": "system", "content": "x" * 10_000}] * 2 + HELLO},
+            "the system messages have 20,0.. characters together; 16,384 are allowed",
+        ),
+        ({"response_format": {"type": "json_object"}}, "response_format.type"),
+        ({"logit_bias": {"1": 5}}, "cannot do logit_bias: leave it out"),
+        ({"top_logprobs": 3}, "cannot do top_logprobs"),
+        ({"logprobs": True}, "logprobs"),
+        ({"tool_choice": "auto"}, "tool_choice"),
+        ({"modalities": ["audio"]}, "modalities"),
+        ({"prediction": {"type": "content", "content": "x"}}, "cannot do prediction"),
+        (
+            {"extra_body": {"top_k": 3, "min_p": 0.1}},
+            "cannot do min_p, top_k|cannot do top_k, min_p",
+        ),
+        ({"store": True}, "store"),
+        ({"seed": 2**63}, "seed"),
+        ({"messages": [{"role": "user", "content": "Hi", "name": "Sam"}]}, "cannot do name"),
     ],
 )
 async def test_what_cannot_be_done_is_refused_in_a_sentence(

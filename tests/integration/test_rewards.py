@@ -56,6 +56,10 @@ class Judged(World):
         return self.metrics.registry.get_sample_value(name, {"by": what}) or 0
 
 
+class Hasty(Judged):
+    reward_s = 0.2
+
+
 async def submit(http: httpx.AsyncClient, **body: Any) -> httpx.Response:
     return await http.post("/submissions", json={"repo": "acme/chat", **body})
 
@@ -116,7 +120,7 @@ def refuse(fault: ModelServerFault) -> Any:
 async def test_a_reward_model_that_does_not_help_is_not_felt(
     database: Database, why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world = Judged(database)
+    world = (Hasty if why == "timeout" else Judged)(database)
     http = await world.set_up(LONG, SHORT)
     match why:
         case "timeout":
@@ -163,7 +167,7 @@ async def test_candidates_that_come_late_are_not_the_reward_models_fault(
         assert choice == Choice(1)
     assert world.chosen_by("timeout") == FAILURES
     assert world.deployments.take_suspects() == set()
-    choice = await world.best_of.choose(live.serving, Scene(BOT, "You", (), ""), found, 5.0)
+    choice = await world.best_of.choose(live.serving, Scene(BOT, "You", (), ""), found, 30.0)
     assert choice == Choice(0, 1.0), "it is asked again at once"
 
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import httpx
 import pytest
@@ -13,24 +14,36 @@ import pytest
 from guanaco.accounts import Role
 from guanaco.submissions import GenerationParams
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.vllm_server import VllmServer
+from guanaco_server.deployments.vllm_server import MAX_ANSWER_BYTES, VllmServer
 from tests.fixtures.rogue_server import END, HEAD, Behave, chunk, event, rogue, well
 from tests.fixtures.served_app import served
 from tests.fixtures.world import World
 
 
+class Hasty(World):
+    first_token_s = 2.0
+
+
+class Patient(World):
+    first_token_s = reply_s = 120
+
+
 @asynccontextmanager
-async def talking(database: Database, *endpoints: str) -> AsyncIterator[tuple[httpx.AsyncClient, str, World]]:  # fmt: skip
+async def talking(
+    database: Database, *endpoints: str, make: type[World] = World, **params: Any
+) -> AsyncIterator[tuple[httpx.AsyncClient, str, World]]:
     """A client with a conversation whose model is served there."""
     vllm = VllmServer()
-    world = World(database, model_server=vllm)
+    world = make(database, model_server=vllm)
     name = await world.publish(
-        await world.account(Role.DEVELOPER, "ada"), params=GenerationParams()
+        await world.account(Role.DEVELOPER, "ada"), params=GenerationParams(**params)
     )
     world.deployments.note_replicas(name, endpoints)
     async with served(world.app) as url:
         headers = {"Authorization": f"Bearer {await world.key(Role.BACKEND, 'app')}"}
-        async with httpx.AsyncClient(base_url=f"{url}/api/v1", headers=headers, timeout=20) as http:
+        async with httpx.AsyncClient(
+            base_url=f"{url}/api/v1", headers=headers, timeout=60, limits=httpx.Limits()
+        ) as http:
             yield http, f"/conversations/{await world.open(http)}", world
     await vllm.close()
 
@@ -93,7 +106,10 @@ async def test_a_server_that_fails_before_its_first_token_is_replaced_unnoticed(
 
 
 async def test_a_server_that_stalls_is_given_up_at_the_deadline(database: Database) -> None:
-    async with rogue(silence, well) as endpoint, talking(database, endpoint) as (http, path, _):
+    async with (
+        rogue(silence, well) as endpoint,
+        talking(database, endpoint, make=Hasty) as (http, path, _),
+    ):
         late = await http.post(f"{path}/messages", json={"content": "Hello"})
         assert (late.status_code, late.json()["error"]) == (504, "model_timed_out")
         again = await http.post(f"{path}/regenerate")
@@ -109,16 +125,79 @@ async def test_a_server_that_streams_for_ever_ends_in_an_error_event(database: D
         assert (await http.post(f"{path}/regenerate")).json()["content"] == "All well."
 
 
+async def test_candidates_without_end_are_read_as_far_as_an_answer_may_be_long(
+    database: Database,
+) -> None:
+    sent = 0
+
+    async def endless_answer(writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        writer.write(HEAD)
+        while True:  # until the gateway hangs up
+            writer.write(chunk(b"x" * 1_000_000))
+            await writer.drain()
+            sent += 1_000_000
+
+    several: dict[str, Any] = {"best_of": 2, "temperature": 1.0}
+    async with (
+        rogue(endless_answer) as endpoint,
+        talking(database, endpoint, make=Patient, **several) as (http, path, _),
+    ):
+        failed = await http.post(f"{path}/messages", json={"content": "Hello"})
+        assert (failed.status_code, failed.json()["error"]) == (503, "model_unavailable")
+        assert sent < 10 * MAX_ANSWER_BYTES, "the limit, and what the system holds for both sides"
+        assert await said(http, path) == [("user", "Hello")]
+
+
+async def test_as_many_replies_are_chosen_among_candidates_as_users_ask_for(
+    database: Database,
+) -> None:
+    asked, all_asked = 0, asyncio.Event()
+    choice = {"text": "All well.", "finish_reason": "stop"}
+    usage = {"prompt_tokens": 3, "completion_tokens": 2}
+    said = json.dumps({"choices": [choice, choice], "usage": usage}).encode()
+
+    async def waits_for_all(writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked += 1
+        if asked == 130:
+            all_asked.set()
+        await all_asked.wait()
+        writer.write(HEAD + chunk(said) + b"0\r\n\r\n")
+
+    several: dict[str, Any] = {"best_of": 2, "temperature": 1.0}
+    async with (
+        rogue(waits_for_all) as endpoint,
+        talking(database, endpoint, make=Patient, **several) as (http, _, world),
+    ):
+        world.replicas._max_streams = 200
+        users = await asyncio.gather(*(world.open(http, f"user-{n}") for n in range(130)))
+        answers = await asyncio.gather(
+            *(
+                http.post(f"/conversations/{user}/messages", json={"content": "Hi"})
+                for user in users
+            )
+        )
+        assert {answer.status_code for answer in answers} == {200}
+
+
 async def test_a_quiet_stream_gets_heartbeats(database: Database) -> None:
+    heard = asyncio.Event()
+
     async def slow(writer: asyncio.StreamWriter) -> None:
         writer.write(HEAD + chunk(event("All")))
-        await asyncio.sleep(0.5)
+        await heard.wait()
         writer.write(chunk(event(" well.", "stop")) + END)
 
     async with rogue(slow) as endpoint, talking(database, endpoint) as (http, path, _):
-        answer = await http.post(f"{path}/messages", json={"content": "Hello", "stream": True})
-        assert ": still here" in answer.text
-        assert "event: done" in answer.text
+        body = {"content": "Hello", "stream": True}
+        async with http.stream("POST", f"{path}/messages", json=body) as answer:
+            lines = []
+            async for line in answer.aiter_lines():
+                lines.append(line)
+                if line == ": still here":
+                    heard.set()
+        assert "event: done" in lines
 
 
 async def test_a_client_that_reads_a_byte_at_a_time_gets_it_all_and_holds_up_nobody(

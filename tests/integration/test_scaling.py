@@ -112,9 +112,17 @@ class Scaled(World):
         assert answer.status_code in (200, 201), answer.text
 
 
-async def asleep(database: Database) -> tuple[Scaled, httpx.AsyncClient, str]:
+class Hasty(Scaled):
+    """Where a message waits a moment only for a server to wake."""
+
+    wake_s = 0.3
+
+
+async def asleep(
+    database: Database, make: type[Scaled] = Scaled
+) -> tuple[Scaled, httpx.AsyncClient, str]:
     """A submission that has its one rating and sleeps, and its conversation."""
-    world = Scaled(database, feedback_target=1)
+    world = make(database, feedback_target=1)
     await world.serve("acme-tiny_v1")
     http = await world.http(Role.BACKEND, "app")
     conversation = await world.open(http)
@@ -158,7 +166,7 @@ async def test_the_next_message_of_a_conversation_wakes_it(database: Database) -
 async def test_a_message_that_waits_too_long_is_told_when_to_come_again(
     database: Database,
 ) -> None:
-    _, http, conversation = await asleep(database)
+    _, http, conversation = await asleep(database, Hasty)
     answer = await http.post(f"/conversations/{conversation}/messages", json={"content": "Hello"})
     assert (answer.status_code, answer.json()["error"]) == (503, "model_waking")
     assert answer.headers["Retry-After"] == "3", "as long as its last start took"
@@ -168,7 +176,8 @@ async def test_a_message_that_waits_too_long_is_told_when_to_come_again(
 @pytest.mark.parametrize("but", ["unrated", "recently used", "a reply is being written"])
 async def test_what_is_needed_does_not_sleep(database: Database, but: str) -> None:
     world = Scaled(database, feedback_target=1)
-    world.model_server.scripts = [Script(delay_s=0.2)]
+    go_on = asyncio.Event()
+    world.model_server.scripts = [Script(go_on=go_on)]
     await world.serve("acme-tiny_v1")
     http = await world.http(Role.BACKEND, "app")
     conversation = await world.open(http)
@@ -190,6 +199,7 @@ async def test_what_is_needed_does_not_sleep(database: Database, but: str) -> No
     await eventually(is_replying)
     await world.autoscaler.step()
     assert await world.phase("acme-tiny_v1") is Phase.READY
+    go_on.set()
     for reply in replying:
         assert (await reply).status_code == 200
 
@@ -238,17 +248,17 @@ async def test_what_had_to_go_unrated_comes_back_when_there_is_room(database: Da
 async def test_a_conversation_of_what_had_to_go_is_told_what_it_waits_for(
     database: Database,
 ) -> None:
-    world = Scaled(database, servers=1)
+    world = Hasty(database, servers=1)
     await world.serve("old")
     world.clock.advance(QUIET_S)
     await world.ask("new", "bob")
     for _ in range(2):
         await world.reconciler.reconcile()
-    waiting = asyncio.create_task(world.routing.target("old"))
-    await eventually(lambda: _is(world, "old", Phase.WAKING))
+    with pytest.raises(ModelWaking):
+        await world.routing.target("old")
     await world.reconciler.reconcile()
     with pytest.raises(ModelWaking, match="1 of 1 model servers are taken"):
-        await waiting
+        await world.routing.target("old")
 
 
 async def _is(world: Scaled, submission_id: str, phase: Phase) -> bool:

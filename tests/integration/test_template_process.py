@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from guanaco_server.prompts.template_process import Job, TemplateFault, TemplateProcess
@@ -65,7 +66,7 @@ def test_a_template_that_took_too_long_is_not_tried_again_at_once(process: Templ
     endless = Job(
         "{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}", {}
     )
-    with pytest.raises(TemplateFault, match=r"more than 0\.5 s"):
+    with pytest.raises(TemplateFault, match=r"more than 0\.25 s"):
         process.render([endless])
     with pytest.raises(TemplateFault, match="a moment ago") as refused:
         process.render([HELLO, endless])
@@ -83,6 +84,5 @@ def test_the_child_has_no_secrets(
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     process.render([HELLO])
-    child = process._child
-    assert child is not None
+    (child,) = psutil.Process().children()
     assert "hf_secret" not in Path(f"/proc/{child.pid}/environ").read_text()

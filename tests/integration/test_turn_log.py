@@ -1,9 +1,10 @@
-"""The turn log when its database dies: what was acknowledged is there, once."""
+"""The turn log when its database dies, or cannot hold a turn: what was acknowledged is there, once."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -17,6 +18,7 @@ from guanaco_server.accounts.tables import AccountRow
 from guanaco_server.chat.tables import ConversationRow, MessageRow
 from guanaco_server.chat.turn_log import EndedTurn, NewMessage, NewReply, TurnLog
 from guanaco_server.chat.turns_postgresql import PostgresqlTurns
+from guanaco_server.chat.turns_sqlite import SqliteTurns
 from guanaco_server.clock import SystemClock
 from guanaco_server.database.database import Database
 from guanaco_server.database.migrations import upgrade
@@ -24,7 +26,6 @@ from guanaco_server.submissions.tables import SubmissionRow
 from tests.fixtures.postgres import MissingPostgresError, PostgresServer, running_server
 from tests.fixtures.world import BOT
 
-pytestmark = pytest.mark.postgres
 CONVERSATIONS = 12
 
 
@@ -75,6 +76,7 @@ async def prepared(database: Database) -> None:
             )
 
 
+@pytest.mark.postgres
 async def test_no_acknowledged_turn_is_lost_when_the_database_is_killed(
     own_postgres: PostgresServer,
 ) -> None:
@@ -123,3 +125,42 @@ async def test_no_acknowledged_turn_is_lost_when_the_database_is_killed(
     assert held == 0
     await log.close()
     await database.close()
+
+
+@pytest.mark.parametrize("what", ["a number", "a text"])
+async def test_a_turn_that_cannot_be_stored_fails_alone_and_at_once(
+    database: Database, what: str
+) -> None:
+    await prepared(database)
+    is_postgresql = database.engine.dialect.name == "postgresql"
+    statements = PostgresqlTurns(database) if is_postgresql else SqliteTurns(database)
+    log = TurnLog(statements, SystemClock(), patience_s=3_600, longest_s=7_200)
+    now = datetime.now(UTC)
+
+    async def turn(number: int) -> EndedTurn:
+        lease = await log.claim(f"conv_{number}")
+        assert lease is not None
+        reply = NewReply(f"bot-{number}", "Hi", now, "stop", 1, 1, 1.0, 2.0)
+        return EndedTurn(lease, NewMessage(f"user-{number}", "Hello", now), reply)
+
+    good, bad, *others = await asyncio.gather(*(turn(number) for number in range(4)))
+    assert bad.reply is not None
+    poison = {
+        "a number": replace(bad.reply, prompt_tokens=2**40 if is_postgresql else 2**70),
+        "a text": replace(bad.reply, content="half a character: \ud800"),
+    }
+    async with asyncio.timeout(60):  # nothing is tried again
+        outcomes = await asyncio.gather(
+            *(log.end(turn) for turn in (good, replace(bad, reply=poison[what]), *others)),
+            return_exceptions=True,
+        )
+    assert [isinstance(outcome, Exception) for outcome in outcomes] == [False, True, False, False]
+    await log.end(replace(bad, reply=None))
+    async with database.read() as session:
+        stored = set(await session.scalars(select(MessageRow.id)))
+        held = await session.scalar(
+            select(func.count()).where(ConversationRow.turn_token.is_not(None))
+        )
+    assert stored == {"user-1"} | {f"{side}-{n}" for n in (0, 2, 3) for side in ("user", "bot")}
+    assert held == 0
+    await log.close()

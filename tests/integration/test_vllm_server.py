@@ -4,8 +4,7 @@ import asyncio
 import contextlib
 import json
 import math
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -17,12 +16,10 @@ from guanaco_server.deployments.model_server import (
     Generation,
     ModelServerFault,
     NotANumber,
-    ServerLoad,
 )
 from guanaco_server.deployments.vllm_server import VllmServer
-
-ENDPOINT = "http://127.0.0.1:1"
-Answer = Callable[[httpx.Request], httpx.Response]
+from tests.fixtures.vllm_socket import ENDPOINT, NAN_REFUSED, Answer, serving
+from tests.fixtures.world import eventually
 
 
 def generation(**params: Any) -> Generation:
@@ -40,49 +37,6 @@ def piece(text: str, finish_reason: str | None = None) -> dict[str, Any]:
 
 
 USAGE = {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2}}
-
-
-@asynccontextmanager
-async def server(answer: Answer) -> AsyncIterator[VllmServer]:
-    vllm = VllmServer(transport=httpx.MockTransport(answer))
-    yield vllm
-    await vllm.close()
-
-
-async def pieces_of(response: httpx.Response) -> AsyncIterator[bytes]:
-    if not response.is_stream_consumed:
-        async for piece in response.aiter_raw():
-            yield piece
-    elif response.content:
-        yield response.content
-
-
-@asynccontextmanager
-async def serving(answer: Answer) -> AsyncIterator[tuple[VllmServer, str]]:
-    """A model server on a socket that answers one request a connection."""
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
-        length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0])
-        request = httpx.Request("POST", ENDPOINT, content=await reader.readexactly(length))
-        response = answer(request)
-        writer.write(b"HTTP/1.1 %d X\r\nConnection: close\r\n" % response.status_code)
-        writer.write(b"Transfer-Encoding: chunked\r\n\r\n")
-        with contextlib.suppress(ConnectionError):
-            async for piece in pieces_of(response):
-                writer.write(b"%x\r\n%b\r\n" % (len(piece), piece))
-                await writer.drain()
-            writer.write(b"0\r\n\r\n")
-        writer.close()
-
-    listening = await asyncio.start_server(serve, "127.0.0.1", 0)
-    host, port = listening.sockets[0].getsockname()
-    vllm = VllmServer()
-    try:
-        yield vllm, f"http://{host}:{port}"
-    finally:
-        await vllm.close()
-        listening.close()
 
 
 async def chunks(answer: Answer, wanted: Generation | None = None) -> list[Chunk]:
@@ -147,39 +101,22 @@ async def test_tokens_come_with_their_logprobs_and_nan_as_nan() -> None:
     assert asked[0]["logprobs"] == 0
 
 
-NAN_REFUSED = {"error": {"message": "Out of range float values are not JSON compliant"}}
+async def test_a_seed_is_passed_on_where_one_was_given() -> None:
+    asked: list[dict[str, Any]] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(json.loads(request.content))
+        return httpx.Response(200, content=events(piece("x", "stop"), USAGE))
+
+    for seed in (None, 7):
+        await chunks(answer, Generation("m_v1", "Hi", GenerationParams(), seed=seed))
+    assert "seed" not in asked[0]
+    assert asked[1]["seed"] == 7
 
 
 async def test_a_refusal_to_write_nan_is_told_apart() -> None:
     with pytest.raises(NotANumber, match="status 400: Out of range float"):
         await chunks(lambda _: httpx.Response(400, json=NAN_REFUSED))
-
-
-async def test_a_text_is_scored_token_by_token() -> None:
-    scores = [None, {"7": {"logprob": -1.5, "rank": 3}}, {"9": {"logprob": None}}]
-    body = {"choices": [{"index": 0, "text": "x", "prompt_logprobs": scores}]}
-    async with server(lambda _: httpx.Response(200, json=body)) as vllm:
-        first, second = await vllm.score(ENDPOINT, "m_v1", "one two three")
-    assert first == -1.5
-    assert math.isnan(second)
-
-
-@pytest.mark.parametrize(
-    ("status", "body", "says"),
-    [
-        (400, NAN_REFUSED, "Out of range float"),
-        (200, {"choices": []}, "no completion"),
-        (200, {"choices": [{"text": "x"}]}, "no completion"),
-        (200, {"choices": [{"prompt_logprobs": [None]}]}, "no completion"),
-        (200, {"choices": [{"prompt_logprobs": [None, {}]}]}, "no completion"),
-    ],
-)
-async def test_a_text_that_is_not_scored_is_a_fault(
-    status: int, body: dict[str, Any], says: str
-) -> None:
-    async with server(lambda _: httpx.Response(status, json=body)) as vllm:
-        with pytest.raises(ModelServerFault, match=says):
-            await vllm.score(ENDPOINT, "m_v1", "one two three")
 
 
 async def test_every_generation_parameter_reaches_vllm() -> None:
@@ -263,6 +200,11 @@ async def test_a_reply_that_breaks_off_is_a_fault(body: bytes) -> None:
         {"choices": "text"},
         {"choices": [{}]},
         {"choices": [{"text": None}]},
+        piece("half a character: \ud800"),
+        piece("x", "a reason that is longer than the column of the database"),
+        piece("x", "st\x00op"),
+        {"choices": [], "usage": {"prompt_tokens": 3_000_000_000, "completion_tokens": 2}},
+        {"choices": [], "usage": {"prompt_tokens": -1, "completion_tokens": 2}},
     ],
 )
 async def test_garbage_is_a_fault(data: object) -> None:
@@ -308,7 +250,7 @@ async def test_closing_the_iterator_closes_the_connection() -> None:
         reply = vllm.generate(f"http://{host}:{port}", generation())
         assert (await anext(reply)).text == "more "
         await reply.aclose()
-        await asyncio.wait_for(closed.wait(), 5)
+        await asyncio.wait_for(closed.wait(), 30)
         await vllm.close()
 
 
@@ -337,41 +279,14 @@ async def test_a_connection_is_kept_for_the_next_reply(is_apart: bool) -> None:
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
         host, port = listening.sockets[0].getsockname()
         vllm = VllmServer()
+
+        async def is_kept() -> bool:
+            return any(vllm._upstream._idle.values())
+
         for _ in range(3):
             replies = vllm.generate(f"http://{host}:{port}", generation())
             assert [chunk.text async for chunk in replies] == ["Hello"]
-            await asyncio.sleep(0.05 * is_apart)
+            await eventually(is_kept)
         await vllm.close()
         await closed.wait()
     assert connections == 1
-
-
-@pytest.mark.parametrize(("status", "is_healthy"), [(200, True), (503, False)])
-async def test_health_is_the_status_of_the_health_page(status: int, is_healthy: bool) -> None:
-    async with server(lambda _: httpx.Response(status)) as vllm:
-        assert await vllm.is_healthy(ENDPOINT) is is_healthy
-
-
-async def test_a_server_that_cannot_be_reached_is_not_healthy() -> None:
-    def unreachable(_: httpx.Request) -> httpx.Response:
-        raise httpx.ConnectError("refused")
-
-    async with server(unreachable) as vllm:
-        assert not await vllm.is_healthy(ENDPOINT)
-
-
-async def test_the_load_is_read_from_the_metrics_page() -> None:
-    def answer(request: httpx.Request) -> httpx.Response:
-        assert request.url.path == "/metrics"
-        return httpx.Response(
-            200, text="vllm:num_requests_running 2.0\nvllm:num_requests_waiting 1.0\n"
-        )
-
-    async with server(answer) as vllm:
-        assert await vllm.load(ENDPOINT) == ServerLoad(running=2, waiting=1)
-
-
-async def test_a_load_that_is_refused_is_a_fault() -> None:
-    async with server(lambda _: httpx.Response(404)) as vllm:
-        with pytest.raises(ModelServerFault, match="status 404"):
-            await vllm.load(ENDPOINT)

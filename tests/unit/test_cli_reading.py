@@ -117,6 +117,16 @@ def test_every_reading_command_prints_json_or_a_table_on_stdout(
     assert capsys.readouterr().out.strip()
 
 
+def test_an_experiment_shows_which_kind_of_prompt_a_variant_has(server: Any, capsys: Any) -> None:
+    prompts = [{"kind": "chat_template"}, {"kind": "file", "parts": [{"name": "chat", "each": "turn", "content": "x"}]}]  # fmt: skip
+    variants = [{"name": f"v{n}", "formatter": prompt} for n, prompt in enumerate(prompts)]
+    server(httpx.Response(200, json=EXPERIMENT | {"variants": variants}))
+    assert run(["experiments", "show", "prompts"]) == 0
+    shown = capsys.readouterr().out
+    assert "the model's chat template" in shown
+    assert "prompt file" in shown
+
+
 def test_logs_show_debug_lines_only_when_asked_for(server: Any, capsys: Any) -> None:
     body = submission_events(1) + sse(
         "log", event_json(2, level="debug", message=f"deep {HOSTILE}"), 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import exc
 
-from guanaco.errors import DatabaseUnavailable, InternalFault
+from guanaco.errors import DatabaseUnavailable, InternalFault, InvalidInput
 from guanaco_server.http_errors import as_guanaco_error, status_of
 
 GONE = exc.OperationalError("SELECT 1", {}, OSError("gone"))
@@ -17,6 +17,13 @@ def test_a_database_that_cannot_be_asked_now_is_worth_another_try(error: Excepti
     answered = as_guanaco_error("GET /", error)
     assert isinstance(answered, DatabaseUnavailable)
     assert status_of(answered) == 503
+
+
+def test_a_character_that_no_database_holds_is_the_requests_fault() -> None:
+    refused = exc.DataError("INSERT", {}, ValueError("NUL"))
+    answered = as_guanaco_error("POST /", refused)
+    assert isinstance(answered, InvalidInput)
+    assert status_of(answered) == 422
 
 
 def test_anything_else_is_told_by_a_number_and_not_by_its_text() -> None:

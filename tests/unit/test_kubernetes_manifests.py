@@ -36,6 +36,7 @@ OPTIONS = KubernetesOptions(
     platform_namespace="guanaco",
     job_defaults=Resources(memory_bytes=2**30),
 )
+ONE_ADDRESS = replace(OPTIONS, endpoint="http://{name}.{namespace}.svc:8000")
 SERVER = DeploymentSpec(
     "m-acme-tiny-v1-46905bf6",
     ("serve", "--artifact", "s3://models/ab", "--host", "{host}", "--port", "{port}"),
@@ -95,12 +96,13 @@ class Plain(yaml.SafeDumper):
         server_objects(replace(SERVER, resources=Resources(), name="M_odd/" + "x" * 90)),
         server_objects(replace(SERVER, submission_id="ü" * 100, environment={})),
         server_objects(options=replace(OPTIONS, platform_namespace=None, priority_class=None)),
+        server_objects(options=ONE_ADDRESS),
         job_objects(),
         job_objects(
             replace(JOB, timeout_s=None, resources=Resources(2**31, 10**10), name="1" * 70)
         ),
     ],
-    ids=["server", "amd", "long name", "odd id", "plain", "job", "other job"],
+    ids=["server", "amd", "long name", "odd id", "plain", "one address", "job", "other job"],
 )
 def test_every_manifest_is_valid_safe_and_coherent(objects: list[dict[str, Any]]) -> None:
     assert problems_in(objects) == []
@@ -144,9 +146,14 @@ CONTAINER = (*POD, "containers", 0)
 def test_the_checks_find_what_is_wrong(
     spoil: Callable[[list[dict[str, Any]]], None], says: str
 ) -> None:
-    objects = copy.deepcopy(server_objects())
+    objects = copy.deepcopy(server_objects(options=ONE_ADDRESS))
     spoil(objects)
     assert any(says in problem for problem in problems_in(objects, VERSIONS[-1:]))
+
+
+def test_a_service_is_made_only_where_it_is_the_address_of_all_replicas() -> None:
+    assert "Service" not in [found["kind"] for found in server_objects()]
+    assert "Service" in [found["kind"] for found in server_objects(options=ONE_ADDRESS)]
 
 
 def test_a_secret_is_nowhere_but_in_the_secret() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from guanaco_server.deployments.clusters.cluster import ReplicaPhase
 from guanaco_server.deployments.clusters.kubernetes.names import label_value, object_name
+from guanaco_server.deployments.clusters.kubernetes.options import KubernetesOptions
 from guanaco_server.deployments.clusters.kubernetes.problems import (
     creation_problem,
     ending_of,
@@ -20,6 +22,7 @@ from guanaco_server.deployments.clusters.kubernetes.states import state_of
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 PENDING_S = 300.0
+OPTIONS = KubernetesOptions("models", "engine:1", "serializer:1", pending_s=PENDING_S)
 Json = dict[str, Any]
 
 
@@ -203,8 +206,20 @@ def test_a_deployments_state_is_that_of_its_present_pods(
         "metadata": {"name": "m"},
         "spec": {"template": {"metadata": {"labels": {"name": "a"}}}},
     }
-    state = state_of(deployment, pods, "http://m", NOW, PENDING_S)
+    state = state_of(deployment, pods, OPTIONS, NOW)
     assert (state.phase, state.exit_code) == (phase, exit_code)
+
+
+@pytest.mark.parametrize(
+    ("address", "endpoint"),
+    [("10.1.2.3", "http://10.1.2.3:8000"), ("fd00::7", "http://[fd00::7]:8000"), (None, "")],
+)
+def test_a_pod_is_reached_at_its_own_address(address: str | None, endpoint: str) -> None:
+    found = {"metadata": {"name": "m-1"}, "status": {"podIP": address} if address else {}}
+    assert OPTIONS.endpoint_of("m", found) == endpoint
+    named = replace(OPTIONS, endpoint="http://proxy.test/{namespace}/{pod}/{address}")
+    if address:
+        assert named.endpoint_of("m", found).startswith("http://proxy.test/models/m-1/")
 
 
 @pytest.mark.parametrize("name", ["m-tiny", "a", "x" * 63])

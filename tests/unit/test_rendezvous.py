@@ -58,5 +58,13 @@ def test_each_replica_is_first_for_its_share_of_the_conversations(endpoints: lis
     assert all(abs(counts[endpoint] - share) < 6 * share**0.5 for endpoint in endpoints)
 
 
+def test_keys_that_begin_alike_are_spread_as_evenly_as_others() -> None:
+    endpoints = [f"http://127.0.0.1:{port}" for port in range(8_001, 8_006)]
+    persona = "acc_0f36 None You are a helpful assistant that answers briefly. " * 8
+    counts = Counter(rendezvous(persona + key, endpoints)[0] for key in KEYS)
+    share = len(KEYS) / len(endpoints)
+    assert all(abs(counts[endpoint] - share) < 6 * share**0.5 for endpoint in endpoints)
+
+
 def test_without_replicas_there_is_none_to_prefer() -> None:
     assert rendezvous("conversation", []) == []

@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,7 +21,6 @@ from guanaco_server.deployments.memory_server import MemoryModelServer
 from guanaco_server.deployments.model_server import (
     Candidate,
     Candidates,
-    Generation,
     ModelServerFault,
     NotANumber,
 )
@@ -30,7 +28,7 @@ from guanaco_server.deployments.reward_score import reward_score
 from guanaco_server.deployments.scaling.admission import is_rated, tenants_of
 from guanaco_server.deployments.scaling.usage import Ownership, Usage
 from guanaco_server.deployments.tables import DeploymentRow, Phase
-from guanaco_server.deployments.vllm_server import VllmServer
+from guanaco_server.deployments.vllm_wire import read_candidates, read_logits
 from guanaco_server.stress.load import LoadProfile
 from guanaco_server.stress.service import SCORED_AT_ONCE, StressService
 from guanaco_server.stress.verdict import Thresholds
@@ -132,34 +130,8 @@ def test_log_probability_prefers_a_candidate_with_text() -> None:
     assert found.chunk(1, 0.5).reward_score == 0.5
 
 
-def answering(body: Any, status: int = 200) -> tuple[VllmServer, list[dict[str, Any]]]:
-    asked: list[dict[str, Any]] = []
-
-    def answer(request: httpx.Request) -> httpx.Response:
-        asked.append({"path": request.url.path, **json.loads(request.content)})
-        return httpx.Response(status, content=json.dumps(body))
-
-    return VllmServer(transport=httpx.MockTransport(answer)), asked
-
-
 def scored(*probs: Any) -> dict[str, Any]:
     return {"data": [{"index": index, "probs": each} for index, each in enumerate(probs)]}
-
-
-async def test_all_candidates_are_scored_in_one_request_as_logits_cut_from_the_left() -> None:
-    server, asked = answering(scored([1.5], [-2]))
-    assert await server.classify("http://r", "judge_v1", ["a", "b"]) == ((1.5,), (-2.0,))
-    await server.close()
-    assert asked == [
-        {
-            "path": "/classify",
-            "model": "judge_v1",
-            "input": ["a", "b"],
-            "use_activation": False,
-            "truncate_prompt_tokens": -1,
-            "truncation_side": "left",
-        }
-    ]
 
 
 @pytest.mark.parametrize(
@@ -177,28 +149,39 @@ async def test_all_candidates_are_scored_in_one_request_as_logits_cut_from_the_l
         ([], ModelServerFault),
     ],
 )
-async def test_garbage_in_place_of_scores_is_a_fault(
-    body: Any, kind: type[ModelServerFault]
-) -> None:
-    server, _ = answering(body)
+def test_garbage_in_place_of_scores_is_a_fault(body: Any, kind: type[ModelServerFault]) -> None:
     with pytest.raises(kind):
-        await server.classify("http://r", "judge_v1", ["a", "b"])
-    await server.close()
+        read_logits(json.dumps(body).encode(), 2)
 
 
-async def test_whole_candidates_come_with_their_mean_log_probability() -> None:
-    choices = [
-        {"text": "a", "finish_reason": "stop", "logprobs": {"token_logprobs": [-1.0, -3.0]}},
-        {"text": "b", "finish_reason": "length", "logprobs": {"token_logprobs": [-1.0]}},
-    ]
+def candidates(**changes: Any) -> bytes:
+    choice = {"text": "a", "finish_reason": "stop", "logprobs": {"token_logprobs": [-1.0, -3.0]}}
     usage = {"prompt_tokens": 3, "completion_tokens": 9}
-    server, asked = answering({"choices": choices, "usage": usage})
-    params = GenerationParams(best_of=2)
-    found = await server.candidates("http://m", Generation("m_v1", "Hi", params))
-    await server.close()
-    replies = (Candidate("a", "stop", -2.0), Candidate("b", "length", -1.0))
-    assert found == Candidates(replies, 3, 9)
-    assert (asked[0]["path"], asked[0]["n"], "stream" in asked[0]) == ("/v1/completions", 2, False)
+    choices = [choice, choice | {"text": "b", "finish_reason": "length"} | changes]
+    return json.dumps({"choices": choices, "usage": usage | changes}).encode()
+
+
+def test_whole_candidates_come_with_their_mean_log_probability() -> None:
+    replies = (Candidate("a", "stop", -2.0), Candidate("b", "length", -2.0))
+    assert read_candidates(candidates()) == Candidates(replies, 3, 9)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"text": "half a character: \ud800"},
+        {"text": None},
+        {"finish_reason": "x" * 33},
+        {"finish_reason": "st\x00op"},
+        {"finish_reason": 3},
+        {"prompt_tokens": 3_000_000_000},
+        {"prompt_tokens": -1},
+        {"completion_tokens": "many"},
+    ],
+)
+def test_candidates_that_could_not_be_stored_are_a_fault(change: dict[str, Any]) -> None:
+    with pytest.raises(ModelServerFault):
+        read_candidates(candidates(**change))
 
 
 def row(name: str, phase: Phase) -> DeploymentRow:

@@ -1,18 +1,18 @@
 """Replaces personal data in texts by tags: <EMAIL>, <LINK>, <CARD>, <DOCUMENT>, <IP>, <PHONE>, <HANDLE>, <NUMBER>, <USER>.
 
 Phone numbers are recognized by phonenumbers (libphonenumber), check digits of cards and documents by python-stdnum;
-what joins them is here (docs/decisions/0012-anonymization.md). docs/privacy.md says what is not found.
+what joins them is here (docs/decisions/0012-anonymization-by-number-plans-and-check-digits.md). docs/privacy.md says what is not found.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from guanaco_server.anonymization import addresses, names, numbers
+from guanaco_server.anonymization import addresses, handles, names, numbers
 from guanaco_server.anonymization.folding import fold
 from guanaco_server.anonymization.spans import Span, merged
 
-VERSION = 1
+VERSION = 2
 """Raised whenever other texts come out: every copy is then made again."""
 
 DEFAULT_REGIONS = ("US", "GB", "DE", "FR", "ES", "IT", "IN", "BR", "AU", "JP")
@@ -31,7 +31,9 @@ class Anonymizer:
         return _replaced(text, merged(spans)) if spans else text
 
     def _find(self, text: str, user_name: str) -> Iterable[Span]:
-        yield from addresses.find(text)
+        lower = text.lower()
+        yield from addresses.find(text, lower)
+        yield from handles.find(text, lower)
         yield from numbers.find(text, self._regions)
         yield from names.find(text, user_name)
 

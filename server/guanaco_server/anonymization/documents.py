@@ -41,9 +41,12 @@ REGISTERS: tuple[tuple[re.Pattern[str], Callable[[str], bool]], ...] = (
     (_form(r"[A-CEGHJ-PR-TW-Z]{2} ?\d{2} ?\d{2} ?\d{2} ?[A-D]"), lambda _text: True),  # UK NINO
 )
 IBAN = _form(r"[A-Z]{2}\d{2}(?:[ -]?[A-Z0-9]{1,4}){3,8}")
+DATE = r"(?:\d{4}-\d\d?-\d\d?|\d\d?-\d\d?-\d{4})(?![\w-])"
 NAMED = re.compile(
-    r"\b(?:passport|driver'?s? licen[cs]e|licen[cs]e|id card|identity card|ssn|social security|insurance|tax id)\b"
-    r"[^\d\n]{0,24}?\b(?P<number>(?=[A-Z0-9 -]*\d[A-Z0-9 -]*\d[A-Z0-9 -]*\d)[A-Z]{0,3}[A-Z0-9][A-Z0-9-]{5,17})\b",
+    r"\b(?:passport|driver'?s? licen[cs]e|licen[cs]e|id card|identity card|ssn|social security|insurance|tax id|"
+    r"personalausweis|reisepass)\b"
+    rf"[^\d\n]{{0,24}}?\b(?!{DATE})"
+    r"(?P<number>(?=(?:[A-Z-]{0,20}\d){3})[A-Z0-9][A-Z0-9-]{5,20})(?![\w-])",
     re.IGNORECASE,
 )
 

@@ -3,6 +3,7 @@
 a run of 7 digits or more, however they are spaced
   → a date, years, an amount, a count?   left alone
   → Luhn → CARD · a register's check digit → DOCUMENT · a country's numbering plan → PHONE
+  → with a letter at an end: only what is unbroken, a card, or a phone number from its first digit on
   → from 9 digits on, or after a word like "call" → NUMBER or PHONE, since such a run is rarely anything else
 """
 
@@ -17,7 +18,11 @@ from stdnum import luhn
 from guanaco_server.anonymization import documents
 from guanaco_server.anonymization.spans import Span, Tag
 
-RUN = re.compile(r"(?<![\w.])(?:\+|\()?\d(?:[ \t.()/_*-]{0,3}\d){6,24}(?![A-Za-z_]|\.?\d)")
+ON = r"(?:[ \t.()/_*-]{0,3}\d)"
+RUN = re.compile(rf"(?:[+(]|(?<!\w)(?:(?<!\.)|(?<=[A-Za-z]\.)))\d{ON}{{6,24}}(?![A-Za-z_]|\.?\d)")
+GLUE = re.compile(r"[^\W\d]\+?\d{2}|\d{2}[^\W\d]")
+GLUED = re.compile(rf"\+?(?<![\d.])\d{ON}{{6,24}}(?!\.?\d)")
+UNBROKEN = re.compile(r"(?<!\d)(?<!\d\.)\d{7,}")
 SOME_DIGITS = re.compile(r"\d\D*\d\D*\d")
 SOME_SPELLED = re.compile(
     r"(?:ero|ne|wo|ree|ur|ive|ix|en|ght|oh)[\s,.-]+(?:zero|oh|one|two|three|four|five|six|seven|eight|nine)",
@@ -42,6 +47,9 @@ CALL_BEFORE = re.compile(
     r"\b(?:call|phone|tel|telephone|mobile|cell|text|number|whats ?app|ring|sms|fax)\b[^\d\n]{0,16}$",
     re.IGNORECASE,
 )
+MOST_RUNS = (
+    1_000  # in one text; of more nobody asks what they are (some 200 µs each), and all are hidden
+)
 CARD_DIGITS = range(13, 20)
 SHORTEST_NUMBER = 9
 CALLABLE_DIGITS = range(7, 16)  # ITU-T E.164: at most 15
@@ -50,29 +58,64 @@ CALLABLE_DIGITS = range(7, 16)  # ITU-T E.164: at most 15
 def find(text: str, regions: Sequence[str]) -> Iterator[Span]:
     if SOME_DIGITS.search(text):
         yield from documents.find(text)
-        for match in RUN.finditer(text):
-            if (tag := _tag(text, match, regions)) is not None:
-                yield Span(*match.span(), tag)
+        yield from _runs(text, regions)
     for match in SPELLED_RUN.finditer(text) if SOME_SPELLED.search(text) else ():
         if " ".join(re.findall(r"\w+", match[0].lower())) not in COUNT:
             yield Span(*match.span(), Tag.PHONE)
 
 
+def _runs(text: str, regions: Sequence[str]) -> Iterator[Span]:
+    runs = [(match, _tag) for match in RUN.finditer(text)]
+    if GLUE.search(text):
+        runs += [(match, _glued_tag) for match in UNBROKEN.finditer(text)]
+        runs += [(match, _glued_groups_tag) for match in GLUED.finditer(text)]
+    for match, tag_of in runs:
+        tag = Tag.NUMBER if len(runs) > MOST_RUNS else tag_of(text, match, regions)
+        if tag is not None:
+            yield Span(*match.span(), tag)
+
+
+def _glued_tag(text: str, match: re.Match[str], regions: Sequence[str]) -> Tag | None:
+    is_long = len(match[0]) >= SHORTEST_NUMBER
+    return _tag(text, match, regions) if is_long or _is_called(text, match) else None
+
+
+def _glued_groups_tag(text: str, match: re.Match[str], regions: Sequence[str]) -> Tag | None:
+    """With a letter at an end; "rtx3080 3090" is none, so only a card or a whole phone number is."""
+    digits = re.sub(r"\D", "", match[0])
+    if _is_card(digits):
+        return Tag.CARD
+    is_whole = match[0].startswith(("+", "0"))
+    return Tag.PHONE if is_whole and _is_phone(match[0], digits, regions) else None
+
+
 def _tag(text: str, match: re.Match[str], regions: Sequence[str]) -> Tag | None:
-    run, before = match[0], text[: match.start()][-32:]
+    run, before = match[0], _before(text, match)
     digits = re.sub(r"\D", "", run)
-    if len(digits) in CARD_DIGITS and digits[0] in "23456" and luhn.is_valid(digits):
+    if _is_card(digits):
         return Tag.CARD
     is_spaced_out = SINGLE_DIGITS.fullmatch(run) is not None
     if is_spaced_out:
         return None if digits in "1234567890" or digits in "9876543210" else Tag.PHONE
-    if len(digits) in CALLABLE_DIGITS and CALL_BEFORE.search(before):
+    if len(digits) in CALLABLE_DIGITS and _is_called(text, match):
         return Tag.PHONE
     if MONEY_BEFORE.search(before) or any(form.fullmatch(run) for form in HARMLESS):
         return None
     if _is_phone(run, digits, regions):
         return Tag.PHONE
     return Tag.NUMBER if len(digits) >= SHORTEST_NUMBER else None
+
+
+def _is_called(text: str, match: re.Match[str]) -> bool:
+    return CALL_BEFORE.search(_before(text, match)) is not None
+
+
+def _before(text: str, match: re.Match[str]) -> str:
+    return text[max(0, match.start() - 32) : match.start()]
+
+
+def _is_card(digits: str) -> bool:
+    return len(digits) in CARD_DIGITS and digits[0] in "23456" and luhn.is_valid(digits)
 
 
 def _is_phone(run: str, digits: str, regions: Sequence[str]) -> bool:

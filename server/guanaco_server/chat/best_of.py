@@ -90,9 +90,9 @@ class BestOf:
         scene: Scene,
         until: float,
     ) -> AsyncGenerator[Chunk, None]:
-        """The chosen candidate as one chunk, before ``until`` on the performance counter. Raises ModelServerFault where the candidates do not come."""
+        """The chosen candidate as one chunk, before ``until`` on the loop's clock. Raises ModelServerFault where the candidates do not come."""
         candidates = await self._model_server.candidates(endpoint, generation)
-        left_s = until - time.perf_counter() - MARGIN_S
+        left_s = until - asyncio.get_running_loop().time() - MARGIN_S
         choice = await self.choose(submission, scene, candidates, left_s)
         yield candidates.chunk(choice.index, choice.score)
 

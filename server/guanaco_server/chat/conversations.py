@@ -109,14 +109,15 @@ class ConversationService:
             messages = await queries.messages_of(session, [conversation_id])
         if row.account_id != account.id:
             await self._note_reading(account, conversation_id)
-        return Conversation(
-            conversation_id=row.id,
-            submission_id=row.submission_id,
-            bot=row.bot,
-            user_name=row.user_name,
-            created_at=row.created_at,
-            messages=_read_messages(messages),
-        )
+        return _read_conversation(row, messages)
+
+    async def of_user(self, account: Account, conversation_id: str, user_id: str) -> Conversation:
+        """As it was written; ConversationNotFound unless it is this account's, with this user."""
+        async with self._database.read() as session:
+            row = await queries.by_id(session, conversation_id)
+            if row is None or (row.account_id, row.user_id) != (account.id, user_id):
+                raise ConversationNotFound(conversation_id)
+            return _read_conversation(row, await queries.messages_of(session, [conversation_id]))
 
     async def messages(
         self, session: AsyncSession, conversation_ids: Sequence[str]
@@ -226,6 +227,17 @@ def _new_history(row: ConversationRow) -> History:
         bot=row.bot,
         message_count=0,
         variant=(row.experiment, row.variant) if row.experiment and row.variant else None,
+    )
+
+
+def _read_conversation(row: ConversationRow, messages: Sequence[MessageRow]) -> Conversation:
+    return Conversation(
+        conversation_id=row.id,
+        submission_id=row.submission_id,
+        bot=row.bot,
+        user_name=row.user_name,
+        created_at=row.created_at,
+        messages=_read_messages(messages),
     )
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Self
 
 
 class Deadline:
-    """Within, the task is ended with TimeoutError at ``at`` on the loop's clock, or as late as ``move`` has put it."""
+    """Within, the task is ended with TimeoutError at ``at`` on the loop's clock, or as late as ``move`` or ``respite`` have put it."""
 
-    __slots__ = ("_at", "_cancelling", "_is_over", "_loop", "_task", "_timer")
+    __slots__ = ("_at", "_cancelling", "_is_over", "_loop", "_respite", "_task", "_timer")
 
-    def __init__(self, at: float) -> None:
+    def __init__(self, at: float, respite: Callable[[], float] | None = None) -> None:
+        """``respite`` is asked when the time is over, and may give a later one."""
         self._at = at
+        self._respite = respite
         self._is_over = False
 
     def move(self, at: float) -> None:
@@ -35,6 +38,8 @@ class Deadline:
             raise TimeoutError
 
     def _go_off(self) -> None:
+        if self._respite is not None:
+            self._at = max(self._at, self._respite())
         if self._loop.time() < self._at:
             self._timer = self._loop.call_at(self._at, self._go_off)
         else:

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from guanaco.accounts import Role
 from guanaco.chat import MessageRequest, PreviewRequest, RegenerateRequest
-from guanaco.errors import GuanacoError, InvalidInput, PayloadTooLarge
+from guanaco.errors import GuanacoError, InvalidInput, MethodNotAllowed, PayloadTooLarge
 from guanaco_server.accounts.auth import Auth, key_in
 from guanaco_server.accounts.service import Account
 from guanaco_server.chat.events import ENCODER
@@ -24,7 +24,7 @@ from guanaco_server.chat.previews import PreviewService
 from guanaco_server.chat.replies import ReplyEvents, ReplyService
 from guanaco_server.chat.streaming import Encoder, ReplyResponse
 from guanaco_server.http_errors import answer, as_guanaco_error, describe_problems
-from guanaco_server.observability.http import HEADER
+from guanaco_server.observability.http import HEADER, METHODS
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.observability.scope import request_id, scope
 
@@ -91,7 +91,7 @@ class ChatGateway:
 
     async def __call__(self, asgi: Scope, receive: Receive, send: Send) -> None:
         found, name = self._find(asgi["path"]) if asgi["type"] == "http" else (None, "")
-        if found is None or asgi["method"] != "POST":
+        if found is None:
             await self._app(asgi, receive, send)
             return
         started = time.perf_counter()
@@ -102,7 +102,8 @@ class ChatGateway:
                 await self._answer(*found, name, asgi, receive, response)
             finally:
                 seconds = time.perf_counter() - started
-                self._metrics.note_http("POST", found[0].path, response.status, seconds)
+                method = asgi["method"] if asgi["method"] in METHODS else "other"
+                self._metrics.note_http(method, found[0].path, response.status, seconds)
 
     async def _answer(
         self,
@@ -114,6 +115,8 @@ class ChatGateway:
         response: ReplyResponse,
     ) -> None:
         try:
+            if asgi["method"] != "POST":
+                raise MethodNotAllowed(asgi["method"], asgi["path"], "POST")
             length = header(asgi, b"content-length") or "0"
             if not length.isdigit() or int(length) > self._limit_bytes:
                 raise PayloadTooLarge(self._limit_bytes)

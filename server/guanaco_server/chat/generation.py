@@ -12,23 +12,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
 from guanaco.chat import Bot, Timings, Usage
-from guanaco.errors import ModelTimedOut, ModelUnavailable
+from guanaco.errors import GuanacoError, ModelRefused, ModelTimedOut, ModelUnavailable
 from guanaco_server.chat.best_of import BestOf, Scene
 from guanaco_server.chat.deadline import Deadline
 from guanaco_server.chat.sample import Pieces, Sample
-from guanaco_server.deployments.model_server import Chunk, Generation, ModelServer, ModelServerFault
+from guanaco_server.deployments.model_server import (
+    Chunk,
+    Generation,
+    ModelServer,
+    ModelServerFault,
+    RequestRefused,
+)
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.prompts.service import PromptService
 from guanaco_server.prompts.transcript import Transcript
 from guanaco_server.prompts.utterances import Spoken
 from guanaco_server.routing.policy import LiveSubmission
-from guanaco_server.routing.replicas import Replica, ReplicaChooser
+from guanaco_server.routing.replicas import Ask, ReplicaChooser
 
 SILENCE = "…"
 SAMPLES = 2
@@ -39,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Deadlines:
-    """Seconds from the beginning of the request; ``failover_s`` of them at most may go by without any replica to ask."""
+    """Seconds from when the turn is the caller's and its model awake; ``failover_s`` of them at most may go by without any replica to ask."""
 
     first_token_s: float
     reply_s: float
@@ -91,11 +96,23 @@ class ReplyGenerator:
         turns: Sequence[Spoken],
         key: str,
         transcript: Transcript | None = None,
+        asked_at: float | None = None,
+        seed: int | None = None,
     ) -> GeneratedPieces:
-        """The reply's text, what comes together together, then the whole. Closing it cancels the generation upstream. Replies of one ``key`` prefer one replica."""
-        prompt = await self.prompt(live, bot, user_name, turns, transcript)
-        generation = Generation(live.serving.id, prompt, live.serving.params)
-        return self.complete(live, generation, key, Scene(bot, user_name, turns, prompt))
+        """The reply's text, what comes together together, then the whole. Closing it cancels the generation upstream.
+
+        Replies of one ``key`` prefer one replica. ``asked_at``, on the performance counter, is when the user's wait began.
+        """
+        began = asyncio.get_running_loop().time()
+        limit_s = self._deadlines.first_token_s
+        try:
+            with Deadline(began + limit_s):
+                prompt = await self.prompt(live, bot, user_name, turns, transcript)
+        except TimeoutError:
+            raise ModelTimedOut(live.serving.id, limit_s) from None
+        generation = Generation(live.serving.id, prompt, live.serving.params, seed=seed)
+        scene = Scene(bot, user_name, turns, prompt)
+        return self.complete(live, generation, key, scene, began, asked_at)
 
     async def prompt(
         self,
@@ -113,16 +130,27 @@ class ReplyGenerator:
             user_name=user_name,
             turns=turns,
             transcript=transcript,
+            within_s=self._deadlines.first_token_s,
         )
 
     async def complete(
-        self, live: LiveSubmission, generation: Generation, key: str, scene: Scene | None = None
+        self,
+        live: LiveSubmission,
+        generation: Generation,
+        key: str,
+        scene: Scene | None = None,
+        began: float | None = None,
+        asked_at: float | None = None,
     ) -> GeneratedPieces:
-        """The same for a prompt that is ready; with a ``scene``, the best of several candidates. It is counted however it ends."""
-        with self._metrics.reply() as measured:
+        """The same for a prompt that is ready; with a ``scene``, the best of several candidates. It is counted however it ends.
+
+        The deadlines count from ``began`` on the loop's clock.
+        """
+        began = asyncio.get_running_loop().time() if began is None else began
+        with self._metrics.reply(asked_at) as measured:
             for is_last in (False,) * (SAMPLES - 1) + (True,):
                 sample = Sample()
-                chunks = self._chunks(live, generation, key, scene, measured.started)
+                chunks = self._chunks(live, generation, key, scene, began)
                 async with aclosing(chunks):
                     async for chunk in chunks:
                         if texts := sample.take(chunk):
@@ -152,47 +180,48 @@ class ReplyGenerator:
         generation: Generation,
         key: str,
         scene: Scene | None,
-        started: float,
+        began: float,
     ) -> AsyncGenerator[Chunk, None]:
         """From the conversation's replica, within the deadlines; a reply that has not begun is asked of the next one."""
+        loop, limits = asyncio.get_running_loop(), self._deadlines
+        first_token_by = began + limits.first_token_s
         endpoints: Sequence[str] = live.endpoints
-        began = asyncio.get_running_loop().time() - (time.perf_counter() - started)
         tried: set[str] = set()
         while True:
             endpoint = self._replicas.choose(key, endpoints, tried)
             if endpoint is None:
-                endpoints = await self._another(generation.model, endpoints, started)
+                endpoints = await self._another(generation.model, endpoints, began)
                 tried.clear()
                 continue
             tried.add(endpoint)
-            limit_s, has_begun = self._deadlines.first_token_s, False
-            with self._replicas.use(endpoint) as replica:
+            is_last = len(tried) == len(endpoints) or generation.candidate_count > 1
+            give_up_at = first_token_by if is_last else (loop.time() + first_token_by) / 2
+            has_begun = False
+            with self._replicas.ask(endpoint, endpoints) as ask:
                 try:
-                    asked = self._ask(endpoint, generation, live, scene, started)
-                    with Deadline(began + limit_s) as deadline:
+                    asked = self._ask(endpoint, generation, live, scene, first_token_by)
+                    with Deadline(give_up_at, _respite(ask, first_token_by)) as deadline:
                         async with aclosing(asked) as chunks:
                             async for chunk in chunks:
                                 if not has_begun:
-                                    limit_s, has_begun = self._deadlines.reply_s, True
-                                    deadline.move(began + limit_s)
-                                    waited_s = time.perf_counter() - started
-                                    self._replicas.note_first_token(replica, waited_s, endpoints)
+                                    has_begun = True
+                                    deadline.move(began + limits.reply_s)
+                                    ask.note_first_token()
                                 yield chunk
+                    ask.note_end()
                     return
-                except ModelServerFault as fault:
-                    self._note_fault(generation.model, replica, str(fault))
-                    if has_begun:
-                        raise ModelUnavailable(generation.model) from None
-                except TimeoutError:
-                    self._note_fault(generation.model, replica, "it was too slow")
-                    raise ModelTimedOut(generation.model, limit_s) from None
+                except (ModelServerFault, TimeoutError) as failure:
+                    self._note_failure(generation.model, ask, failure)
+                    is_late = has_begun or loop.time() >= first_token_by
+                    if error := self._final(generation.model, failure, has_begun, is_late):
+                        raise error from None
 
     async def _another(
-        self, submission_id: str, failed: Sequence[str], started: float
+        self, submission_id: str, failed: Sequence[str], began: float
     ) -> Sequence[str]:
         """Once all replicas have failed: those that are ready then, if they are others or have come back in time."""
-        deadline = started + self._deadlines.failover_s
-        while time.perf_counter() < deadline:
+        loop = asyncio.get_running_loop()
+        while loop.time() < began + self._deadlines.failover_s:
             await asyncio.sleep(POLL_S)
             if endpoints := self._endpoints(submission_id):
                 return endpoints
@@ -204,19 +233,39 @@ class ReplyGenerator:
         generation: Generation,
         live: LiveSubmission,
         scene: Scene | None,
-        started: float,
+        until: float,
     ) -> AsyncGenerator[Chunk, None]:
         if self._best_of is None or scene is None or generation.candidate_count == 1:
             return self._model_server.generate(endpoint, generation)
-        until = started + self._deadlines.first_token_s
         return self._best_of.generate(endpoint, generation, live.serving, scene, until)
 
-    def _note_fault(self, submission_id: str, replica: Replica, what: str) -> None:
-        self._replicas.note_fault(replica)
+    def _note_failure(self, submission_id: str, ask: Ask, failure: Exception) -> None:
+        """A refusal, or a long queue, is no fault of the server's."""
+        is_timeout = isinstance(failure, TimeoutError)
         logger.warning(
             "the model server of %s failed: %s",
             submission_id,
-            what,
+            "it was too slow" if is_timeout else failure,
             extra={"submission_id": submission_id},
         )
+        if isinstance(failure, RequestRefused) or (is_timeout and ask.is_answering):
+            return
+        ask.note_fault()
         self._report_fault(submission_id)
+
+    def _final(
+        self, submission_id: str, failure: Exception, has_begun: bool, is_late: bool
+    ) -> GuanacoError | None:
+        """What the caller is told; None where the next replica may be asked."""
+        if isinstance(failure, RequestRefused):
+            return ModelRefused(submission_id)
+        if not isinstance(failure, TimeoutError):
+            return ModelUnavailable(submission_id) if has_begun else None
+        limits = self._deadlines
+        limit_s = limits.reply_s if has_begun else limits.first_token_s
+        return ModelTimedOut(submission_id, limit_s) if is_late else None
+
+
+def _respite(ask: Ask, first_token_by: float) -> Callable[[], float]:
+    """A replica that answers others meanwhile is busy: leaving it for the next one would only ask for more."""
+    return lambda: first_token_by if ask.is_answering else 0.0

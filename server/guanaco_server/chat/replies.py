@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ from guanaco.errors import (
     InvalidInput,
     NothingToRegenerate,
 )
+from guanaco.experiments import Overrides, ParamChanges
 from guanaco_server.accounts.service import Account
 from guanaco_server.chat.generation import Generated, ReplyGenerator
 from guanaco_server.chat.history import History, HistoryCache
@@ -45,11 +47,12 @@ ReplyEvents = AsyncGenerator[Pieces | Reply, None]
 
 @dataclass(frozen=True, slots=True)
 class ClaimedTurn:
-    """``asked`` is the user's message unless it is stored already."""
+    """``asked`` is the user's message unless it is stored already; ``asked_at`` is on the performance counter."""
 
     history: History
     lease: Lease
     asked: NewMessage | None
+    asked_at: float
 
 
 class ReplyService:
@@ -73,10 +76,16 @@ class ReplyService:
         self._releases: set[asyncio.Task[None]] = set()
 
     async def send(
-        self, account: Account, conversation_id: str, request: MessageRequest
+        self,
+        account: Account,
+        conversation_id: str,
+        request: MessageRequest,
+        changes: ParamChanges | None = None,
+        seed: int | None = None,
     ) -> ReplyEvents:
-        """The turn is the caller's when this returns; the events are the reply to the message."""
-        return self._reply(await self._claim(account, conversation_id, request.content))
+        """The turn is the caller's when this returns; the events are the reply to the message, with ``changes`` for this reply alone."""
+        turn = await self._claim(account, conversation_id, request.content)
+        return self._reply(turn, changes, seed)
 
     async def regenerate(self, account: Account, conversation_id: str) -> ReplyEvents:
         """Answer the last user message anew; the old reply stays until the new one is stored, then marked deleted."""
@@ -98,6 +107,7 @@ class ReplyService:
     async def _claim(
         self, account: Account, conversation_id: str, content: str | None
     ) -> ClaimedTurn:
+        asked_at = time.perf_counter()
         if content is not None:
             _require_storable(content)
         history = await self._own_history(account, conversation_id)
@@ -110,7 +120,7 @@ class ReplyService:
             asked = self._add_question(history, content)
             if not history.has_asked:
                 raise NothingToRegenerate
-            return ClaimedTurn(history, lease, asked)
+            return ClaimedTurn(history, lease, asked, asked_at)
         except BaseException:
             await self._release(EndedTurn(lease, None, None))
             raise
@@ -127,17 +137,21 @@ class ReplyService:
 
     async def _own_history(self, account: Account, conversation_id: str) -> History:
         """From memory the first time it is asked for, from the database the second."""
-        history = self._histories.take(conversation_id) or await self._reader.read(conversation_id)
+        known = self._histories.take(conversation_id)
+        history = known or await self._reader.read(conversation_id)
         if account.role is not Role.ADMIN and history.account_id != account.id:
-            self._histories.keep(history)
+            if known is not None:  # what was read just now may be older than what is kept by now
+                self._histories.keep(known)
             raise ConversationNotFound(conversation_id)
         return history
 
-    async def _reply(self, turn: ClaimedTurn) -> ReplyEvents:
+    async def _reply(
+        self, turn: ClaimedTurn, changes: ParamChanges | None = None, seed: int | None = None
+    ) -> ReplyEvents:
         history = turn.history
         is_recorded = False
         try:
-            live = await self._target(history)
+            live = await self._target(history, changes)
             turns = history.turns[: len(history.turns) - len(history.tail)]
             pieces = await self._generator.generate(
                 live,
@@ -146,6 +160,8 @@ class ReplyService:
                 turns,
                 history.conversation_id,
                 history.transcript,
+                turn.asked_at,
+                seed,
             )
             async with aclosing(pieces):
                 async for piece in pieces:
@@ -159,12 +175,15 @@ class ReplyService:
             if not is_recorded:
                 await self._release(EndedTurn(turn.lease, turn.asked, None))
 
-    async def _target(self, history: History) -> LiveSubmission:
+    async def _target(self, history: History, changes: ParamChanges | None) -> LiveSubmission:
         live = await self._routing.target(history.submission_id)
-        if history.variant is None:
-            return live
-        overrides = await self._experiments.overrides(*history.variant)
-        return replace(live, serving=apply_variant(live.serving, overrides))
+        if history.variant is not None:
+            overrides = await self._experiments.overrides(*history.variant)
+            live = replace(live, serving=apply_variant(live.serving, overrides))
+        if changes is not None:
+            overrides = Overrides(params=changes)
+            live = replace(live, serving=apply_variant(live.serving, overrides))
+        return live
 
     async def _record(self, turn: ClaimedTurn, generated: Generated) -> Reply:
         history = turn.history

@@ -8,7 +8,8 @@
 A lease that a crash of the database has forgotten still is ours if nobody has taken or changed the conversation since.
 
 Each is written in groups (database/group_commit.py). A finish whose commit was not heard of is tried again for
-``patience_s``, and counts once: its message's id says whether it is there.
+``patience_s``, and counts once: its message's id says whether it is there. A turn that cannot be stored at all fails
+alone: those that shared its group are written one by one.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import sqlite3
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -112,7 +114,7 @@ class TurnLog:
         self._held: dict[Lease, float] = {}
         self._renewer: asyncio.Task[None] | None = None
         self._claims: GroupCommit[str, Lease | None] = GroupCommit(self._claim, self._give_back)
-        self._orphans: set[asyncio.Task[bool | Exception]] = set()
+        self._orphans: set[asyncio.Task[list[bool | Exception]]] = set()
         self._ends: GroupCommit[EndedTurn, bool] = GroupCommit(self._end)
 
     async def claim(self, conversation_id: str) -> Lease | None:
@@ -131,8 +133,10 @@ class TurnLog:
         """Durable when this returns; ConversationBusy when the lease had run out and another took it. DatabaseUnavailable after ``patience_s``."""
         try:
             is_ours = await self._ends.submit(turn)
-        except BROKEN as error:
-            raise DatabaseUnavailable from error
+        except Exception as error:
+            if _may_pass(error):
+                raise DatabaseUnavailable from error
+            raise
         finally:
             self._held.pop(turn.lease, None)
         if not is_ours:
@@ -150,7 +154,7 @@ class TurnLog:
     def _give_back(self, lease: Lease | None) -> None:
         """Whoever asked for it has left."""
         if lease is not None:
-            task = asyncio.create_task(self._end_alone(EndedTurn(lease, None, None)))
+            task = asyncio.create_task(self._end([EndedTurn(lease, None, None)]))
             self._orphans.add(task)
             task.add_done_callback(self._orphans.discard)
 
@@ -185,28 +189,26 @@ class TurnLog:
                 logger.warning("leases of turns cannot be renewed, trying again: %s", error)
 
     async def _end(self, turns: Sequence[EndedTurn]) -> list[bool | Exception]:
-        deadline = time.monotonic() + self._patience_s
+        return await self._end_before(time.monotonic() + self._patience_s, turns)
+
+    async def _end_before(
+        self, deadline: float, turns: Sequence[EndedTurn]
+    ) -> list[bool | Exception]:
         is_repeated = False
         while True:
             try:
                 ours = await self._statements.end(turns)
                 written = await self._written(turns, ours) if is_repeated else set[str]()
-            except (psycopg.DatabaseError, DBAPIError, OSError) as error:
+            except Exception as error:  # noqa: BLE001 - each turn gets the one that it has earned
                 if not _may_pass(error) and len(turns) > 1:  # one of them cannot be stored
-                    return [await self._end_alone(turn) for turn in turns]
+                    return [(await self._end_before(deadline, [turn]))[0] for turn in turns]
                 if not _may_pass(error) or time.monotonic() > deadline:
-                    raise
+                    return [error] * len(turns)
                 logger.warning("turns cannot be stored, trying again: %s", error)
                 is_repeated = True
                 await asyncio.sleep(RETRY_S)
             else:
                 return [turn.lease.conversation_id in ours | written for turn in turns]
-
-    async def _end_alone(self, turn: EndedTurn) -> bool | Exception:
-        try:
-            return (await self._end([turn]))[0]
-        except (psycopg.DatabaseError, DBAPIError, OSError) as error:
-            return error
 
     async def _written(self, turns: Sequence[EndedTurn], ours: set[str]) -> set[str]:
         """Of the turns that are no longer ours, those that an earlier try has stored."""
@@ -222,11 +224,13 @@ class TurnLog:
 
 
 def _may_pass(error: Exception) -> bool:
-    """Whether the connection is to blame, and not what was sent."""
+    """Whether the connection or another transaction is to blame, and not what was sent."""
     if isinstance(error, DBAPIError):
-        return (
-            error.connection_invalidated
-            or isinstance(error.orig, psycopg.OperationalError | OSError)
-            or "locked" in str(error.orig)
-        )
-    return True
+        return error.connection_invalidated or _is_passing(error.orig)
+    return _is_passing(error)
+
+
+def _is_passing(cause: BaseException | None) -> bool:
+    if isinstance(cause, sqlite3.OperationalError):
+        return "locked" in str(cause)
+    return isinstance(cause, psycopg.OperationalError | psycopg.InterfaceError | OSError)

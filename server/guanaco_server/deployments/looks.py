@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from enum import StrEnum
 
-from guanaco_server.deployments.clusters.cluster import Cluster, ReplicaPhase
+from guanaco_server.deployments.clusters.cluster import Cluster, ReplicaPhase, ReplicaState
 from guanaco_server.deployments.model_server import ModelServer
 
 
@@ -37,15 +37,19 @@ async def look(cluster: Cluster, model_server: ModelServer, name: str) -> Sighti
         return Sighting(ServerState.MISSING)
     each = seen.replicas or (seen,)
     running = [one for one in each if one.phase is ReplicaPhase.RUNNING]
-    checks = await asyncio.gather(*(model_server.is_healthy(one.endpoint) for one in running))
+    checks = await asyncio.gather(*(_answers(model_server, one) for one in running))
     healthy = [one for one, is_healthy in zip(running, checks, strict=True) if is_healthy]
     if seen.phase is ReplicaPhase.EXITED and not healthy:
         return Sighting(ServerState.EXITED, exit_code=seen.exit_code, problem=seen.problem)
     return Sighting(
         ServerState.HEALTHY if healthy else ServerState.STARTING,
         tuple(one.endpoint for one in healthy),
-        tuple(one.endpoint for one in running if one not in healthy),
+        tuple(one.endpoint for one in running if one.endpoint and one not in healthy),
         region=(healthy[0] if healthy else seen).region,
         problem=seen.problem or next((one.problem for one in each if one.problem), None),
         is_settled=seen.is_settled,
     )
+
+
+async def _answers(model_server: ModelServer, one: ReplicaState) -> bool:
+    return one.is_ready and await model_server.is_healthy(one.endpoint)

@@ -21,7 +21,7 @@ Rewards = Callable[[str], tuple[float, ...]]
 
 @dataclass(frozen=True)
 class Script:
-    """One reply: its pieces, each a token, then the end; ``fault`` comes in the end's place, after the pieces."""
+    """One reply: its pieces, each a token, then the end; ``fault`` comes in the end's place, after the pieces. What follows the first piece waits until ``go_on`` is set."""
 
     pieces: Sequence[str] = ("Hello", " from", " memory.")
     fault: str | ModelServerFault | None = None
@@ -29,16 +29,18 @@ class Script:
     prompt_tokens: int = 7
     logprob: float = -1.0
     finish_reason: str = "stop"
+    go_on: asyncio.Event | None = None
 
 
 class MemoryModelServer:
-    """Gives the scripts one after another and the last one for ever; remembers what it was asked."""
+    """Gives the scripts one after another and the last one for ever; remembers what it was asked. ``unhealthy`` endpoints refuse, ``silent`` ones take and do not answer."""
 
     def __init__(self, *scripts: Script) -> None:
         self.scripts = list(scripts) or [Script()]
         self.generations: list[Generation] = []
         self.cancelled = 0
         self.unhealthy: set[str] = set()
+        self.silent: set[str] = set()
         self.scores: list[tuple[float, ...] | ModelServerFault] = [(-1.0, -2.0)]
         self.loads: dict[str, ServerLoad] = {}
         self.scored: list[tuple[str, str]] = []
@@ -55,10 +57,14 @@ class MemoryModelServer:
         if endpoint in self.unhealthy:
             raise ModelServerFault("The model server cannot be reached.")
         try:
+            if endpoint in self.silent:
+                await asyncio.Event().wait()
             for piece in script.pieces:
                 await asyncio.sleep(script.delay_s)
                 tokens = (Token(piece, script.logprob),) if generation.with_tokens else ()
                 yield Chunk((piece,), tokens=tokens)
+                if script.go_on is not None:
+                    await script.go_on.wait()
         except (GeneratorExit, asyncio.CancelledError):
             self.cancelled += 1
             raise

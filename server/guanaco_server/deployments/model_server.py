@@ -11,12 +11,13 @@ from guanaco.submissions import GenerationParams
 
 @dataclass(frozen=True)
 class Generation:
-    """What to generate. ``with_tokens`` asks for the reply's tokens beside its text, where there is one candidate."""
+    """What to generate. ``with_tokens`` asks for the reply's tokens beside its text, where there is one candidate; the same ``seed`` draws the same."""
 
     model: str
     prompt: str
     params: GenerationParams
     with_tokens: bool = False
+    seed: int | None = None
 
     @property
     def candidate_count(self) -> int:
@@ -96,6 +97,10 @@ class ServerLoad:
 
 class ModelServerFault(Exception):  # translated by each caller into its own error
     """The server refused, broke off or sent something else than it should; the text says which."""
+
+
+class RequestRefused(ModelServerFault):
+    """The server is well, and will not have this request: no other would."""
 
 
 class NotANumber(ModelServerFault):

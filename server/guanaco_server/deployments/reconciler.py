@@ -192,9 +192,8 @@ class Reconciler:
     async def _wait(self, row: DeploymentRow, seen: Sighting) -> None:
         """Something runs, and nothing answers: it starts, or it hangs."""
         await self._deployments.publish_replicas(row, ())
-        if (
-            row.phase is Phase.READY and not seen.is_settled
-        ):  # the last one died while another starts
+        has_only_starting = not seen.is_settled or not seen.silent
+        if row.phase is Phase.READY and has_only_starting:  # the last one died while another starts
             await self._deployments.mark(row.submission_id, Phase.RESTARTING)
         elif self._hangs.hangs(row) and self._pace.allows(deployment_name(row.submission_id)):
             logger.warning("stopping the server of %s: it hangs", row.submission_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -30,43 +31,46 @@ from guanaco_server.deployments.vllm_wire import (
     score_body,
 )
 
+COMPLETIONS = "/v1/completions"
 CONNECT_TIMEOUT_S = 5.0
 HEALTH_TIMEOUT_S = 3.0  # vLLM answers in milliseconds unless it hangs
-MAX_ANSWER_BYTES = 8 * 1024**2
+MAX_ANSWER_BYTES = 16 * 1024**2  # 16 candidates of 4,096 tokens with their log-probabilities: 6 MB
+MAX_PAGE_BYTES = 2 * 1024**2  # health, and metrics: 100 KB
 
 
 class VllmServer:
-    """Replies come through our own client, whatever else is asked through httpx. Callers have their own deadlines for replies."""
+    """Whatever the model is asked goes through our own client, health and metrics through httpx. Callers have their own deadlines for replies."""
 
-    def __init__(
-        self, read_timeout_s: float = 120.0, transport: httpx.AsyncBaseTransport | None = None
-    ) -> None:
+    def __init__(self, answer_timeout_s: float = 120.0) -> None:
+        """``answer_timeout_s`` is the longest that an answer which is no stream may take."""
+        self._answer_timeout_s = answer_timeout_s
         self._client = httpx.AsyncClient(
-            timeout=httpx.Timeout(CONNECT_TIMEOUT_S, read=read_timeout_s),
-            transport=transport,
+            timeout=HEALTH_TIMEOUT_S,
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
+            headers={"Accept-Encoding": "identity"},
             trust_env=False,  # model servers are ours: never through a proxy
         )
         self._upstream = Upstream(CONNECT_TIMEOUT_S)
 
     async def is_healthy(self, endpoint: str) -> bool:
         try:
-            answer = await self._client.get(f"{endpoint}/health", timeout=HEALTH_TIMEOUT_S)
-        except httpx.HTTPError:
+            status, _ = await self._get(f"{endpoint}/health")
+        except ModelServerFault:
             return False
-        return answer.status_code == httpx.codes.OK
+        return status == httpx.codes.OK
 
     async def generate(self, endpoint: str, generation: Generation) -> AsyncGenerator[Chunk, None]:
-        try:
+        if generation.candidate_count > 1:
+            found = await self.candidates(endpoint, generation)
+            yield found.chunk(found.best())
+            return
+        try:  # the hot path: without _translated's context
             answer = await self._upstream.post(  # the body is not kept while the reply comes
-                endpoint, "/v1/completions", msgspec.json.encode(request_body(generation))
+                endpoint, COMPLETIONS, msgspec.json.encode(request_body(generation))
             )
             try:
                 if answer.status != httpx.codes.OK:
                     raise refusal(answer.status, await answer.read_all(MAX_ANSWER_BYTES))
-                if generation.candidate_count > 1:
-                    found = read_candidates(await answer.read_all(MAX_ANSWER_BYTES))
-                    yield found.chunk(found.best())
-                    return
                 reader = StreamReader(generation.params.max_output_tokens)
                 while data := await answer.read():
                     chunk = reader.feed(data)
@@ -81,50 +85,68 @@ class VllmServer:
             finally:
                 answer.close()
         except UpstreamError as error:
-            raise ModelServerFault(
-                f"The model server cannot be reached or broke off: {error}."
-            ) from None
+            raise _unreachable(error) from None
 
     async def candidates(self, endpoint: str, generation: Generation) -> Candidates:
-        url = f"{endpoint}/v1/completions"
-        return read_candidates(await self._post(url, candidates_body(generation)))
+        return read_candidates(await self._ask(endpoint, COMPLETIONS, candidates_body(generation)))
 
     async def classify(
         self, endpoint: str, model: str, texts: Sequence[str]
     ) -> tuple[tuple[float, ...], ...]:
-        body = await self._post(f"{endpoint}/classify", classify_body(model, texts))
+        body = await self._ask(endpoint, "/classify", classify_body(model, texts))
         return read_logits(body, len(texts))
 
     async def score(self, endpoint: str, model: str, text: str) -> tuple[float, ...]:
-        body = await self._post(f"{endpoint}/v1/completions", score_body(model, text))
-        return read_prompt_logprobs(body)
+        return read_prompt_logprobs(await self._ask(endpoint, COMPLETIONS, score_body(model, text)))
 
     async def load(self, endpoint: str) -> ServerLoad:
-        with _translated():
-            answer = await self._client.get(f"{endpoint}/metrics", timeout=HEALTH_TIMEOUT_S)
-        if answer.status_code != httpx.codes.OK:
-            raise refusal(answer.status_code, answer.content)
-        return read_load(answer.text)
+        status, body = await self._get(f"{endpoint}/metrics")
+        if status != httpx.codes.OK:
+            raise refusal(status, body)
+        return read_load(body.decode(errors="replace"))
 
     async def close(self) -> None:
         await self._upstream.close()
         await self._client.aclose()
 
-    async def _post(self, url: str, body: dict[str, Any]) -> bytes:
+    async def _ask(self, endpoint: str, path: str, body: dict[str, Any]) -> bytes:
+        """The whole answer; closing the connection where it is not wanted any more ends the work."""
         with _translated():
-            answer = await self._client.post(url, json=body)
-        if answer.status_code != httpx.codes.OK:
-            raise refusal(answer.status_code, answer.content)
-        return answer.content
+            async with asyncio.timeout(self._answer_timeout_s):
+                answer = await self._upstream.post(endpoint, path, msgspec.json.encode(body))
+                try:
+                    said = await answer.read_all(MAX_ANSWER_BYTES)
+                finally:
+                    answer.close()
+        if answer.status != httpx.codes.OK:
+            raise refusal(answer.status, said)
+        return said
+
+    async def _get(self, url: str) -> tuple[int, bytes]:
+        """Status and body, which must come whole within ``HEALTH_TIMEOUT_S``."""
+        body = bytearray()
+        with _translated():
+            async with (
+                asyncio.timeout(HEALTH_TIMEOUT_S),
+                self._client.stream("GET", url) as answer,
+            ):
+                async for piece in answer.aiter_raw():
+                    body += piece
+                    if len(body) > MAX_PAGE_BYTES:
+                        raise UpstreamError("its answer is too long")
+        return answer.status_code, bytes(body)
 
 
 @contextmanager
 def _translated() -> Iterator[None]:
     try:
         yield
-    except httpx.TimeoutException:
+    except (TimeoutError, httpx.TimeoutException):
         raise ModelServerFault("The model server fell silent.") from None
-    except httpx.HTTPError as error:
-        raise ModelServerFault(
-            f"The model server cannot be reached or broke off: {error or type(error).__name__}."
-        ) from None
+    except (UpstreamError, httpx.HTTPError) as error:
+        raise _unreachable(error) from None
+
+
+def _unreachable(error: Exception) -> ModelServerFault:
+    said = str(error) or type(error).__name__
+    return ModelServerFault(f"The model server cannot be reached or broke off: {said}.")

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from itertools import takewhile
+from typing import Annotated, Any
 
 import msgspec
 
 from guanaco_server.deployments.model_server import Chunk, ModelServerFault, Token
-from guanaco_server.deployments.vllm_wire import error_text, nonsense
+from guanaco_server.deployments.vllm_wire import FINISH_REASON, MAX_TOKENS, error_text, nonsense
 
 MAX_EVENT_BYTES = 1_048_576
 SPARE_PIECES = 64  # over max_output_tokens: the ends, and what a tokenizer holds back
 
 
+_Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKENS)]
+
+
 class _Choice(msgspec.Struct, gc=False):
     text: str
-    finish_reason: str | None = None
+    finish_reason: Annotated[str, msgspec.Meta(pattern=FINISH_REASON)] | None = None
     logprobs: dict[str, Any] | None = None
 
 
 class _Usage(msgspec.Struct, gc=False):
-    prompt_tokens: int
-    completion_tokens: int
+    prompt_tokens: _Count
+    completion_tokens: _Count
 
 
 class _Event(msgspec.Struct, gc=False):
@@ -52,11 +56,10 @@ class StreamReader:
             raise nonsense(self._rest)
         if not newline:
             return None
-        lines = (b"\n" + whole).replace(b"\ndata: ", b"\ndata:")
-        said, done, _ = lines.partition(b"\ndata:[DONE]")
         texts: list[str] = []
         tokens: list[Token] = []
-        for event in _decode_events(said):
+        events, is_done = _decode_lines_of(whole)
+        for event in events:
             if event.choices:
                 choice = event.choices[0]
                 if choice.text:
@@ -67,7 +70,7 @@ class StreamReader:
                     tokens.extend(_tokens(choice.logprobs))
             if event.usage is not None:
                 self._usage = event.usage
-        if done or (self._usage is not None and self._finish_reason is not None):
+        if is_done or (self._usage is not None and self._finish_reason is not None):
             return self._end(texts, tokens)
         self._pieces += len(texts)
         if self._pieces > self._max_pieces:
@@ -91,17 +94,20 @@ class StreamReader:
         )
 
 
-def _decode_events(said: bytes) -> list[_Event]:
-    """Of whole lines, after a line's end. What vLLM sends is decoded at once, anything else line by line."""
+def _decode_lines_of(whole: bytes) -> tuple[list[_Event], bool]:
+    """The events of whole lines, and whether the last one was among them. What vLLM sends is decoded at once, anything else line by line."""
+    said, done, _ = (b"\n" + whole).partition(b"\ndata: [DONE]")
     try:
-        events = _decode_lines(said.replace(b"\ndata:", b"\n"))
+        events, is_done = _decode_lines(said.replace(b"\ndata: ", b"\n")), bool(done)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        events = [_decode_event(line[5:]) for line in said.split(b"\n") if line[:5] == b"data:"]
+        data = [line[5:].strip() for line in whole.split(b"\n") if line[:5] == b"data:"]
+        is_done = b"[DONE]" in data
+        events = [_decode_event(one) for one in takewhile(lambda one: one != b"[DONE]", data)]
     for event in events:
         if event.error:
             why = error_text({"error": event.error})
             raise ModelServerFault(f"The model server failed: {why}")
-    return events
+    return events, is_done
 
 
 def _decode_event(data: bytes) -> _Event:

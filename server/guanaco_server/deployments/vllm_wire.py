@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,17 +14,19 @@ from guanaco_server.deployments.model_server import (
     Generation,
     ModelServerFault,
     NotANumber,
+    RequestRefused,
 )
 
 NAN_REFUSAL = (
     "Out of range float"  # what vLLM 0.32 answers, with 400, when an answer would hold NaN
 )
+REFUSALS = (400, 413, 422)
+MAX_TOKENS = 2**31 - 1  # what the database holds; no reply has as many
+FINISH_REASON = r"^[A-Za-z_]{0,32}$"
 CHOSEN_ONLY = 0  # `logprobs`: of the chosen tokens, and of no others
 
 
 def request_body(generation: Generation) -> dict[str, Any]:
-    if generation.candidate_count > 1:
-        return candidates_body(generation)
     body = _sampling(generation)
     if generation.with_tokens:
         body["logprobs"] = CHOSEN_ONLY
@@ -32,6 +35,7 @@ def request_body(generation: Generation) -> dict[str, Any]:
 
 def _sampling(generation: Generation) -> dict[str, Any]:
     params = generation.params
+    seed = {} if generation.seed is None else {"seed": generation.seed}
     return {
         "model": generation.model,
         "prompt": generation.prompt,
@@ -44,6 +48,7 @@ def _sampling(generation: Generation) -> dict[str, Any]:
         "presence_penalty": params.presence_penalty,
         "frequency_penalty": params.frequency_penalty,
         "stop": params.stopping_words,
+        **seed,
     }
 
 
@@ -81,10 +86,7 @@ def read_candidates(body: bytes) -> Candidates:
         or not all(isinstance(c, dict) for c in choices)
     ):
         raise nonsense(answer)
-    replies = (
-        Candidate(_text(c), str(c.get("finish_reason") or "stop"), _mean_logprob(c))
-        for c in choices
-    )
+    replies = (Candidate(_text(c), _finish_reason(c), _mean_logprob(c)) for c in choices)
     return Candidates(tuple(replies), *_token_counts(answer))
 
 
@@ -115,7 +117,9 @@ def refusal(status: int, body: bytes) -> ModelServerFault:
         why = error_text(json.loads(body))
     except ValueError:
         why = None
-    kind = NotANumber if why and NAN_REFUSAL in why else ModelServerFault
+    kind = RequestRefused if status in REFUSALS else ModelServerFault
+    if why and NAN_REFUSAL in why:
+        kind = NotANumber
     return kind(f"The model server answered with status {status}{f': {why}' if why else '.'}")
 
 
@@ -146,9 +150,25 @@ def _first_choice(event: dict[str, Any]) -> dict[str, Any]:
 
 def _text(choice: dict[str, Any]) -> str:
     text = choice.get("text")
-    if not isinstance(text, str):
+    if not isinstance(text, str) or not _is_unicode(text):
         raise nonsense(choice)
     return text
+
+
+def _is_unicode(text: str) -> bool:
+    """Half of a surrogate pair, which JSON may hold, is no character."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _finish_reason(choice: dict[str, Any]) -> str:
+    reason = choice.get("finish_reason") or "stop"
+    if not isinstance(reason, str) or not re.search(FINISH_REASON, reason):
+        raise nonsense(choice)
+    return reason
 
 
 def _only_logprob(score: Any) -> float:
@@ -182,7 +202,9 @@ def _token_counts(answer: dict[str, Any]) -> tuple[int, int]:
         else [None]
     )
     match counts:
-        case [int(prompt_tokens), int(completion_tokens)]:
+        case [int(prompt_tokens), int(completion_tokens)] if (
+            0 <= prompt_tokens <= MAX_TOKENS and 0 <= completion_tokens <= MAX_TOKENS
+        ):
             return prompt_tokens, completion_tokens
         case _:
             raise ModelServerFault("The model server sent no token counts.")

@@ -76,6 +76,14 @@ class RunningExperiments:
                 return Exposure(experiment.name, variant_of(experiment, unit), unit)
         return None
 
+    async def unserved(self, experiment: ExperimentRequest) -> list[str]:
+        """Of its models, those that are not deployed, or have no server that is ready."""
+        missing = self._not_ready(experiment)
+        if missing:  # as far as the last look knows
+            await self._routing.refresh()
+            missing = self._not_ready(experiment)
+        return missing
+
     def expose(
         self, session: AsyncSession, exposure: Exposure, conversation_id: str, now: datetime
     ) -> None:
@@ -95,6 +103,10 @@ class RunningExperiments:
         if (experiment, variant) not in self._variants:  # another process started it just now
             await self.refresh()
         return self._variants[experiment, variant]
+
+    def _not_ready(self, experiment: ExperimentRequest) -> list[str]:
+        ready = {one.serving.id for one in self._routing.live() if one.endpoints}
+        return [model for model in models_of(experiment) if model not in ready]
 
     async def _keep_fresh(self) -> None:
         while True:

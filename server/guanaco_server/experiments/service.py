@@ -14,7 +14,15 @@ from sqlalchemy import Subquery
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from guanaco.errors import ExperimentConflict, ExperimentNotFound
+from guanaco.bots import BOTS
+from guanaco.errors import (
+    BadChatTemplate,
+    ExperimentConflict,
+    ExperimentNotFound,
+    InvalidInput,
+    MissingFile,
+    PromptFailed,
+)
 from guanaco.experiments import (
     Estimate,
     Experiment,
@@ -23,6 +31,8 @@ from guanaco.experiments import (
     ExperimentState,
     VariantResults,
 )
+from guanaco.prompts import Prompt
+from guanaco.submissions import Submission
 from guanaco_server.accounts.service import Account
 from guanaco_server.clock import Clock
 from guanaco_server.competitions.service import CompetitionService
@@ -30,13 +40,13 @@ from guanaco_server.database.database import Database
 from guanaco_server.experiments import queries
 from guanaco_server.experiments.running import RunningExperiments
 from guanaco_server.experiments.tables import ExperimentRow
-from guanaco_server.experiments.variants import models_of
 from guanaco_server.intervals import (
     mean_interval,
     median_interval,
     newcombe_interval,
     wilson_interval,
 )
+from guanaco_server.prompts.service import PromptService, is_by_chat_template
 from guanaco_server.submissions.service import SubmissionService
 
 
@@ -71,6 +81,7 @@ class ExperimentService:
         submissions: SubmissionService,
         competitions: CompetitionService,
         running: RunningExperiments,
+        prompts: PromptService,
         outcomes: Outcomes,
     ) -> None:
         self._database = database
@@ -78,6 +89,7 @@ class ExperimentService:
         self._submissions = submissions
         self._competitions = competitions
         self._running = running
+        self._prompts = prompts
         self._outcomes = outcomes
 
     async def list_all(self) -> list[Experiment]:
@@ -125,7 +137,8 @@ class ExperimentService:
             return _read(row)
 
     async def start(self, name: str) -> Experiment:
-        """From now on, and within a second in every process; ExperimentConflict where another has some of its users."""
+        """From now on, and within a second in every process; ExperimentConflict where another has some of its users, or a model is not served."""
+        await self._require_served(await self.find(name))
         async with self._database.write() as session:
             rows = await queries.locked(session)
             row = rows.get(name)
@@ -175,8 +188,36 @@ class ExperimentService:
         """What it names is there."""
         if request.competition is not None:
             await self._competitions.find(request.competition)
-        for model in models_of(request):
-            await self._submissions.require_visible(account, model)
+        for variant in request.variants:
+            model = None
+            if variant.model is not None:
+                model = await self._submissions.require_visible(account, variant.model)
+            if variant.formatter is not None:
+                await self._check_prompt(variant.name, variant.formatter, model)
+
+    async def _check_prompt(self, variant: str, prompt: Prompt, model: Submission | None) -> None:
+        """As a submission's own is checked; InvalidInput where it can make no prompt."""
+        bot = next(iter(BOTS.values()))
+        artifact_key = model.artifact_key if model is not None else None
+        try:
+            if artifact_key is not None:
+                await self._prompts.check_served(prompt, artifact_key, bot)
+            elif not is_by_chat_template(prompt):
+                await self._prompts.check(prompt, {}, bot)
+            else:
+                raise InvalidInput(
+                    f"The variant {variant} uses a model's chat template: it needs a model of its own, with an artifact.",
+                    hint="Name the submission as the variant's model.",
+                )
+        except (MissingFile, BadChatTemplate, PromptFailed) as error:
+            raise InvalidInput(f"The variant {variant}: {error.detail}") from None
+
+    async def _require_served(self, experiment: ExperimentRequest) -> None:
+        if missing := await self._running.unserved(experiment):
+            raise ExperimentConflict(
+                f"{missing[0]} is not served now, and without it {experiment.name} would take nobody.",
+                hint=f"`guanaco status {missing[0]}` says why; start the experiment when it is.",
+            )
 
 
 @dataclass(frozen=True)

@@ -142,9 +142,9 @@ class Metrics:
         self._workers.set(workers)
         self._census_at.set(at)
 
-    def reply(self) -> ReplyTimer:
-        """Around one reply: counts it, however it ends."""
-        return ReplyTimer(self)
+    def reply(self, asked_at: float | None = None) -> ReplyTimer:
+        """Around one reply: counts it, however it ends. Its times are from ``asked_at`` on the performance counter, or from now."""
+        return ReplyTimer(self, asked_at)
 
     def note_first_token(self, seconds: float) -> None:
         self._first_token.observe(seconds)
@@ -185,12 +185,12 @@ class Metrics:
 
 
 class ReplyTimer:
-    """What is seen of one reply. ``started`` is on the performance counter."""
+    """What is seen of one reply, timed from ``asked_at`` on the performance counter."""
 
-    __slots__ = ("_first_token_s", "_is_whole", "_metrics", "started")
+    __slots__ = ("_asked_at", "_first_token_s", "_is_whole", "_metrics")
 
-    def __init__(self, metrics: Metrics) -> None:
-        self.started = time.perf_counter()
+    def __init__(self, metrics: Metrics, asked_at: float | None) -> None:
+        self._asked_at = time.perf_counter() if asked_at is None else asked_at
         self._metrics = metrics
         self._first_token_s: float | None = None
         self._is_whole = False
@@ -207,12 +207,12 @@ class ReplyTimer:
 
     def note_text(self) -> None:
         if self._first_token_s is None:
-            self._first_token_s = time.perf_counter() - self.started
+            self._first_token_s = time.perf_counter() - self._asked_at
             self._metrics.note_first_token(self._first_token_s)
 
     def note_end(self, prompt_tokens: int, completion_tokens: int) -> tuple[float, float]:
         """The reply is whole; what its reader does from now on changes nothing. Seconds to the first token, and to now."""
         self._is_whole = True
-        total_s = time.perf_counter() - self.started
+        total_s = time.perf_counter() - self._asked_at
         self._metrics.note_whole_reply(total_s, prompt_tokens, completion_tokens)
         return self._first_token_s or total_s, total_s

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import APIRouter
+from starlette.responses import JSONResponse, Response
 
 from guanaco.accounts import Role
+from guanaco.errors import SubmissionNotFound
 from guanaco_server.accounts.auth import Auth
 from guanaco_server.accounts.service import Account
 from guanaco_server.chat.gateway import ReplyRoute
@@ -23,6 +25,13 @@ def router(openai: OpenAiService, auth: Auth) -> APIRouter:
     @routes.get("/models")
     async def list_models(account: Account = anyone) -> dict[str, Any]:
         return {"object": "list", "data": [_model(name) for name in openai.models(account)]}
+
+    @routes.get("/models/{model:path}", response_model=None)
+    async def read_model(model: str, account: Account = anyone) -> Response:
+        try:
+            return JSONResponse(_model(openai.require_model(account, model)))
+        except SubmissionNotFound as error:
+            return wire.problem(error)
 
     return routes
 

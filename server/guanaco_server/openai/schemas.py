@@ -1,21 +1,34 @@
-"""What OpenAI's completion APIs take, as far as a chat model of ours can do it; what it cannot is refused, not ignored."""
+"""What OpenAI's completion APIs take, as far as a chat model of ours can do it; what it cannot is refused, not ignored.
+
+A null is as good as nothing, and so is an empty list or object of what is refused: the official clients may send them.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from functools import cached_property
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    model_validator,
+)
 
-from guanaco.chat import MAX_MESSAGE_CHARS
+from guanaco.chat import MAX_MESSAGE_CHARS, Sender, Turn
+from guanaco.forms import OneLine
 from guanaco.submissions import StoppingWord
 
 MAX_MESSAGES = 1_000
+SEEDS = 2**63  # vLLM's are 64 bits, signed
 
 
 def _text_of_parts(content: Any) -> Any:
     """A message's content may be a list of text parts."""
     if not isinstance(content, list):
-        return "" if content is None else content
+        return content
     texts = [part.get("text") if isinstance(part, dict) else None for part in content]
     if not all(isinstance(text, str) for text in texts):
         raise ValueError("only text can be sent to these models")
@@ -32,41 +45,92 @@ def _only_prompt(prompt: Any) -> Any:
     return prompt
 
 
+def _none_if_empty(text: Any) -> Any:
+    return text or None
+
+
+def _storable(text: str | None) -> str | None:
+    if text and "\x00" in text:
+        raise ValueError("it holds a character that cannot be stored")
+    return text
+
+
+def _without_nulls(given: Any) -> Any:
+    if not isinstance(given, dict):
+        return given
+    return {name: value for name, value in given.items() if value is not None}
+
+
 Content = Annotated[str, Field(max_length=MAX_MESSAGE_CHARS), BeforeValidator(_text_of_parts)]
 
 
-class ChatMessage(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
+NOTHING: tuple[Any, ...] = (None, [], {})
 
+
+class _Fields(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        known = {name: given[name] for name in given if name in cls.model_fields}
+        unknown = [name for name in given if name not in known and given[name] not in NOTHING]
+        if unknown:
+            names = ", ".join(name[:40] for name in unknown[:5])
+            raise ValueError(f"these models cannot do {names}: leave it out")
+        return _without_nulls(known)
+
+
+class ChatMessage(_Fields):
     role: Literal["system", "developer", "user", "assistant"]
-    content: Content
+    content: Content = ""
 
 
-class StreamOptions(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
+class StreamOptions(_Fields):
     include_usage: bool = False
+    include_obfuscation: Literal[False] = False
+
+
+class TextFormat(_Fields):
+    type: Literal["text"]
 
 
 class Metadata(BaseModel):
-    """Ours: who speaks, and whether the conversation is recorded. ``consent`` "true" records it, so that it can be rated."""
+    """Ours: who speaks, and whether the conversation is recorded. ``consent`` "true" records it, so that it can be rated.
+
+    Whatever else it holds is the caller's own.
+    """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    bot_name: str = Field(default="Assistant", min_length=1, max_length=64)
-    user_name: str = Field(default="User", min_length=1, max_length=64)
+    bot_name: OneLine = "Assistant"
+    user_name: OneLine = "User"
     consent: Literal["true", "false"] = "false"
-    conversation_id: str | None = Field(default=None, max_length=64)
+    conversation_id: Annotated[str | None, AfterValidator(_storable)] = Field(
+        default=None, max_length=64
+    )
+
+    _drop_nulls = model_validator(mode="before")(_without_nulls)
+
+    @model_validator(mode="after")
+    def _continues_what_is_recorded(self) -> Self:
+        if self.conversation_id is not None and self.consent != "true":
+            raise ValueError('conversation_id continues what is recorded: it needs consent "true"')
+        return self
 
 
-class _Request(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
+class _Request(_Fields):
+    """``service_tier``, ``safety_identifier`` and ``prompt_cache_key`` concern OpenAI's own service, and change nothing here."""
 
     model: str = Field(max_length=128)
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
-    user: str | None = Field(default=None, max_length=128)
-    max_tokens: int | None = Field(default=None, ge=1, le=4_096)
+    user: Annotated[str | None, BeforeValidator(_none_if_empty), AfterValidator(_storable)] = Field(
+        default=None, max_length=128
+    )
+    max_tokens: int | None = Field(default=None, ge=1)
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, gt=0, le=1)
     presence_penalty: float | None = Field(default=None, ge=-2, le=2)
@@ -74,22 +138,62 @@ class _Request(BaseModel):
     stop: Annotated[list[StoppingWord] | None, BeforeValidator(_one_or_many)] = Field(
         default=None, max_length=16
     )
-    n: Literal[1] | None = None
-    logprobs: Literal[False] | None = None
+    seed: int | None = Field(default=None, ge=-SEEDS, lt=SEEDS)
+    n: Literal[1] = 1
+
+    @property
+    def token_limit(self) -> int | None:
+        """Of the reply."""
+        return self.max_tokens
 
 
 class ChatCompletionRequest(_Request):
-    """``max_completion_tokens`` is OpenAI's newer name of ``max_tokens``."""
+    """``max_completion_tokens`` is OpenAI's newer name of ``max_tokens``. Without tools, ``parallel_tool_calls`` says nothing."""
 
     messages: list[ChatMessage] = Field(min_length=1, max_length=MAX_MESSAGES)
-    max_completion_tokens: int | None = Field(default=None, ge=1, le=4_096)
+    max_completion_tokens: int | None = Field(default=None, ge=1)
     metadata: Metadata = Metadata()
-    tools: Literal[None] = None
-    functions: Literal[None] = None
+    logprobs: Literal[False] = False
+    response_format: TextFormat | None = None
+    modalities: list[Literal["text"]] = []
+    tool_choice: Literal["none"] | None = None
+    function_call: Literal["none"] | None = None
+    parallel_tool_calls: bool | None = None
+    store: Literal[False] = False
+    service_tier: Literal["auto", "default"] | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+
+    @model_validator(mode="after")
+    def _can_be_a_conversation(self) -> Self:
+        if len(self.persona) > MAX_MESSAGE_CHARS:
+            raise ValueError(
+                f"the system messages have {len(self.persona):,} characters together; {MAX_MESSAGE_CHARS:,} are allowed"
+            )
+        if not self.turns or self.turns[-1].sender is not Sender.USER or not self.turns[-1].content:
+            raise ValueError("the last message must be the user's, and not empty")
+        return self
+
+    @property
+    def token_limit(self) -> int | None:
+        return self.max_completion_tokens or self.max_tokens
+
+    @cached_property
+    def persona(self) -> str:
+        """The system messages."""
+        return "\n".join(m.content for m in self.messages if m.role in ("system", "developer"))
+
+    @cached_property
+    def turns(self) -> list[Turn]:
+        """At least one, and the last is the user's."""
+        return [
+            Turn(sender=Sender.USER if m.role == "user" else Sender.BOT, content=m.content)
+            for m in self.messages
+            if m.role in ("user", "assistant")
+        ]
 
 
 class CompletionRequest(_Request):
-    prompt: Annotated[str, BeforeValidator(_only_prompt)] = Field(max_length=200_000)
-    echo: Literal[False] | None = None
-    suffix: Literal[None] = None
-    best_of: Literal[1] | None = None
+    prompt: Annotated[str, BeforeValidator(_only_prompt)] = Field(min_length=1, max_length=200_000)
+    echo: Literal[False] = False
+    best_of: Literal[1] = 1

@@ -29,12 +29,12 @@ def encoder(request: ChatCompletionRequest | CompletionRequest) -> Encoder:
 def problem(error: GuanacoError) -> Response:
     """OpenAI's form of an error, with the status and the headers of ours."""
     ours = answer(error)
-    status = 400 if isinstance(error, InvalidInput) else ours.status_code
+    status = 400 if ours.status_code == 422 else ours.status_code
     kept = {name: value for name, value in ours.headers.items() if name in KEPT_HEADERS}
     return JSONResponse(_error(error), status_code=status, headers=kept)
 
 
-KEPT_HEADERS = frozenset({"retry-after", "www-authenticate"})
+KEPT_HEADERS = frozenset({"retry-after", "www-authenticate", "allow"})
 
 
 def error_event(error: GuanacoError) -> bytes:

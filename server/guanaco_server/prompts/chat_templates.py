@@ -64,6 +64,7 @@ class Shape:
 
 
 SHAPES = (Shape(True, False), Shape(True, True), Shape(False, True))
+CHECKED_TURNS = 25  # of either side
 PROBE: tuple[Said, ...] = (
     ("system", "Persona."),
     ("assistant", "Greeting."),
@@ -97,6 +98,16 @@ class ChatTemplate:
         self._process = process
         self.shape = self._find_shape()
 
+    def require_fast(self) -> None:
+        """BadChatTemplate where a short conversation takes more than the thread's allowance; before it is served."""
+        said = [*PROBE[:1], *PROBE[2:4] * CHECKED_TURNS, PROBE[4]]
+        try:
+            self._render(self.shape.messages(said))
+        except TemplateOverrun as fault:
+            raise _unusable(str(fault)) from None
+        except TemplateFault:
+            return  # of a long conversation it may think what it likes
+
     def text(self, said: Sequence[Said]) -> str:
         """The prompt up to where the model goes on; PromptFailed when the template refuses the conversation."""
         try:
@@ -117,13 +128,17 @@ class ChatTemplate:
             else:
                 if all(said in text for _, said in PROBE):
                     return shape
-        raise BadChatTemplate(
-            f"{WHAT} cannot be rendered: {why}.",
-            hint="Submit with another --formatter, or put the template right.",
-        )
+        raise _unusable(why)
 
     def _render(self, messages: list[Message]) -> str:
         return self._process.render([Job(self._source, variables(self._config, messages))])[0]
+
+
+def _unusable(why: str) -> BadChatTemplate:
+    return BadChatTemplate(
+        f"{WHAT} cannot be rendered: {why}.",
+        hint="Submit with another --formatter, or put the template right.",
+    )
 
 
 class ChatTemplateCounter:

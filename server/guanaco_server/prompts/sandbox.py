@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -26,6 +27,12 @@ class Sandbox:
             undefined=StrictUndefined, keep_trailing_newline=True, trim_blocks=True
         )
         self._templates: OrderedDict[tuple[str, bool], Template] = OrderedDict()
+
+    def prepare(self, jobs: list[dict[str, Any]]) -> None:
+        """Compile what is not kept; what cannot be is for ``answer`` to say."""
+        for job in jobs:
+            with suppress(Exception):
+                self._template(job["template"], job["is_strict"])
 
     def answer(self, jobs: list[dict[str, Any]]) -> Answer:
         """The texts, or the first fault."""

@@ -3,24 +3,32 @@
 templates       parsed once; what is known of bot, turns and counts costs microseconds, without waiting
 chat_template   the artifact's own template, rendered in a process of its own
 file            parts and turns, rendered there once each, then laid out as text or by the chat template
+
+The latter two wait for their turn (template_queue.py), and are given CPU_S of that process, as submissions are
+CHECK_CPU_S when they are checked.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache
+from typing import TypeVar
 
 from guanaco.chat import Bot, Sender
 from guanaco.errors import MissingFile
 from guanaco.prompts import ChatTemplatePrompt, Prompt, PromptFile, PromptFormatter
 from guanaco_server.prompts import chat_templates
 from guanaco_server.prompts.chat_templates import ChatTemplate, ChatTemplateCounter
+from guanaco_server.prompts.counting import TokenCounter
 from guanaco_server.prompts.layouts import Layout, Part
 from guanaco_server.prompts.prompt_files import PromptFileRenderer
 from guanaco_server.prompts.rendering import render
-from guanaco_server.prompts.template_process import TemplateProcess
+from guanaco_server.prompts.template_process import CPU_S, Allowance, TemplateProcess
+from guanaco_server.prompts.template_queue import WIDTH, TemplateQueue
 from guanaco_server.prompts.templates import formatter_layout, layout_like
 from guanaco_server.prompts.tokenizers import KEPT, SmallFiles, TokenizerCache
 from guanaco_server.prompts.transcript import Transcript
@@ -29,17 +37,23 @@ from guanaco_server.prompts.utterances import Spoken, Utterance
 LONG_CHARS = (
     100_000  # of a history; beyond, it is counted in a thread: 10 ms for each 30,000 new ones
 )
+CHECK_CPU_S = 0.05  # of 50 turns; an honest template takes a twentieth
+RENDER_S = 30.0
 NO_TEMPLATE = "The model's repo has no chat template."
 NO_TEMPLATE_HINT = "Submit with --formatter and a preset, or push a tokenizer that has one."
 
 
+T = TypeVar("T")
+
+
 class PromptService:
-    """``render`` for whoever generates. ``close`` ends the process that renders strangers' Jinja."""
+    """``render`` for whoever generates. ``close`` ends the processes that render strangers' Jinja."""
 
     def __init__(self, store: SmallFiles) -> None:
         self.tokenizers = TokenizerCache(store)
         self._store = store
-        self._process = TemplateProcess()
+        self._process = TemplateProcess(WIDTH)
+        self._queue = TemplateQueue(WIDTH)
         self._files = PromptFileRenderer(self._process)
         self._chat_templates: OrderedDict[str, ChatTemplateCounter] = OrderedDict()
 
@@ -53,9 +67,11 @@ class PromptService:
         user_name: str,
         turns: Sequence[Spoken],
         transcript: Transcript | None = None,
+        within_s: float = RENDER_S,
     ) -> str:
         """The prompt, of at most ``max_input_tokens`` tokens; MessageTooLong, or PromptFailed by its template.
 
+        Overloaded where too many wait for that template, or its turn does not come ``within_s``.
         With the ``transcript`` of the conversation only its new turns are read, where that is certain to make the same.
         """
         at_once = self.try_render(
@@ -69,6 +85,7 @@ class PromptService:
         )
         if at_once is not None:
             return at_once
+        until = time.monotonic() + within_s
         counter = await self.tokenizers.counter(artifact_key)
         said = with_greeting(bot, turns)
         if isinstance(formatter, PromptFormatter):
@@ -76,14 +93,21 @@ class PromptService:
             return await asyncio.to_thread(
                 render, layout, said, counter, max_input_tokens, transcript
             )
-        if isinstance(formatter, PromptFile):
-            layout = await asyncio.to_thread(self._files.layout, formatter, bot, user_name, said)
-            if formatter.render == "text":
-                return await asyncio.to_thread(render, layout, said, counter, max_input_tokens)
-        else:
-            layout = chat_layout(bot)
-        template = await self._chat_template(artifact_key)
-        return await asyncio.to_thread(template.render, layout, said, max_input_tokens)
+        template = None
+        if is_by_chat_template(formatter):
+            template = await self._chat_template(artifact_key, counter, until)
+
+        def work() -> str:
+            layout = (
+                self._files.layout(formatter, bot, user_name, said)
+                if isinstance(formatter, PromptFile)
+                else chat_layout(bot)
+            )
+            if template is None:
+                return render(layout, said, counter, max_input_tokens)
+            return template.render(layout, said, max_input_tokens)
+
+        return await self._in_turn((artifact_key, formatter), work, until)
 
     def try_render(
         self,
@@ -117,17 +141,38 @@ class PromptService:
 
         ``files`` are those of ``chat_templates.FILES`` that the model's repo has.
         """
-        await asyncio.to_thread(self._check, formatter, files, bot)
+        until = time.monotonic() + RENDER_S
+        this_one = object()  # a submission that is checked waits for no other one's check
+
+        def check_prompt_file() -> None:
+            if isinstance(formatter, PromptFile):
+                said = [Utterance(Sender.BOT, "Hello."), Utterance(Sender.USER, "Hi.")]
+                PromptFileRenderer(self._process).layout(formatter, bot, "You", said)
+
+        await self._in_turn(this_one, check_prompt_file, until, CHECK_CPU_S)
+        if is_by_chat_template(formatter):
+            template = await self._in_turn(this_one, lambda: self._read_chat_template(files), until)
+            await self._in_turn(this_one, template.require_fast, until, CHECK_CPU_S)
+
+    async def check_served(self, formatter: Prompt, artifact_key: str, bot: Bot) -> None:
+        """The same for a model whose artifact is there."""
+        files = await self._template_files(artifact_key) if is_by_chat_template(formatter) else {}
+        await self.check(formatter, files, bot)
 
     async def close(self) -> None:
         await asyncio.to_thread(self._process.close)
+        await asyncio.to_thread(self._queue.close)
 
-    def _check(self, formatter: Prompt, files: dict[str, bytes], bot: Bot) -> None:
-        said = [Utterance(Sender.BOT, "Hello."), Utterance(Sender.USER, "Hi.")]
-        if isinstance(formatter, PromptFile):
-            self._files.layout(formatter, bot, "You", said)
-        if is_by_chat_template(formatter):
-            self._read_chat_template(files)
+    async def _in_turn(
+        self, template: Hashable, work: Callable[[], T], until: float, cpu_s: float = CPU_S
+    ) -> T:
+        """What ``work`` gives with the template process; it is one prompt."""
+
+        def allowed() -> T:
+            with self._process.allowance(Allowance(cpu_s, until)):
+                return work()
+
+        return await self._queue.run(template, allowed, until)
 
     def _read_chat_template(self, files: dict[str, bytes]) -> ChatTemplate:
         found = chat_templates.read_template(files)
@@ -135,22 +180,33 @@ class PromptService:
             raise MissingFile(NO_TEMPLATE, hint=NO_TEMPLATE_HINT)
         return ChatTemplate(*found, self._process)
 
-    async def _chat_template(self, artifact_key: str) -> ChatTemplateCounter:
-        if artifact_key not in self._chat_templates:
-            files = {}
-            for name in chat_templates.FILES:
-                try:
-                    files[name] = await self._store.read(artifact_key, name)
-                except FileNotFoundError:
-                    continue
-            counter = await self.tokenizers.counter(artifact_key)
-            template = await asyncio.to_thread(self._read_chat_template, files)
-            made = await asyncio.to_thread(ChatTemplateCounter, template, counter)
-            self._chat_templates[artifact_key] = made
+    async def _chat_template(
+        self, artifact_key: str, counter: TokenCounter, until: float
+    ) -> ChatTemplateCounter:
+        known = self._chat_templates.get(artifact_key)
+        if known is None:
+            files = await self._template_files(artifact_key)
+
+            def make() -> ChatTemplateCounter:
+                made = self._chat_templates.get(artifact_key)  # by one that waited before
+                if made is None:
+                    made = ChatTemplateCounter(self._read_chat_template(files), counter)
+                    self._chat_templates[artifact_key] = made
+                return made
+
+            known = await self._in_turn(artifact_key, make, until)
             if len(self._chat_templates) > KEPT:
                 self._chat_templates.popitem(last=False)
-        self._chat_templates.move_to_end(artifact_key)
-        return self._chat_templates[artifact_key]
+        if artifact_key in self._chat_templates:
+            self._chat_templates.move_to_end(artifact_key)
+        return known
+
+    async def _template_files(self, artifact_key: str) -> dict[str, bytes]:
+        files = {}
+        for name in chat_templates.FILES:
+            with contextlib.suppress(FileNotFoundError):
+                files[name] = await self._store.read(artifact_key, name)
+        return files
 
 
 def is_by_chat_template(formatter: Prompt) -> bool:

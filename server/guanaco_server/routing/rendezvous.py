@@ -11,11 +11,14 @@ from hashlib import blake2b
 
 
 def rendezvous(key: str, endpoints: Sequence[str]) -> list[str]:
-    """The endpoints, best first for this key."""
+    """The endpoints, best first for this key, of which every character counts."""
     if len(endpoints) < 2:
         return list(endpoints)
-    return sorted(endpoints, key=lambda endpoint: _weight(key, endpoint), reverse=True)
+    keyed = blake2b(key.encode(), digest_size=8)
 
+    def weight(endpoint: str) -> bytes:
+        hashed = keyed.copy()  # so that the key is read once
+        hashed.update(endpoint.encode())
+        return hashed.digest()
 
-def _weight(key: str, endpoint: str) -> bytes:
-    return blake2b(endpoint.encode(), key=key.encode()[:64], digest_size=8).digest()
+    return sorted(endpoints, key=weight, reverse=True)

@@ -5,10 +5,13 @@ Order is by rendezvous hashing of the conversation. A replica takes part while
     its load is bounded     in flight < 1.25 times its fair share, or eight, which a model server answers as
                             quickly as one: the overflow goes to the next in order
                             (V. Mirrokni et al., "Consistent hashing with bounded loads", SODA 2018)
-    it has room             in flight < ``max_streams``; with no room anywhere the answer is Overloaded, at once
-    it is well              three faults in a row eject it, and so does a time to first token of three times
-                            its peers' (after ten replies, and never the last one): for 1 s, doubling up to 30 s
+    it has room             in flight < ``max_streams``, and the head of its queue has not waited for ``longest_queue_s``;
+                            with no room anywhere the answer is Overloaded, at once
+    it is well              three faults without a whole reply between them eject it, and so does a time to first token
+                            of three times its peers' (after ten replies, and never the last one): for 1 s, doubling
+                            up to 30 s until it has given ten whole replies
 
+After an ejection one reply at a time is tried: whole, it lets the others in again; failed, the next ejection begins.
 The counts are this process's own: several gateways share nothing.
 """
 
@@ -16,10 +19,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
 from statistics import median
+from typing import Self
 
 from guanaco.errors import Overloaded
 from guanaco_server.routing.rendezvous import rendezvous
@@ -29,92 +31,98 @@ FREE_LOAD = 8
 FAULTS_TO_EJECT = 3
 SLOW_FACTOR = 3.0
 SLOW_S = 0.5  # quicker than that is never too slow
-SLOW_SAMPLES = 10
+SAMPLES = 10  # replies before a replica's speed, or its recovery, is believed
 SMOOTHING = 0.2
 EJECTION_S = 1.0
 LONGEST_EJECTION_S = 30.0
+MOST_EJECTIONS = 8  # that count for the duration
 FORGOTTEN_AFTER = 4_096  # endpoints of servers long gone
 
 
-@dataclass(slots=True)
 class Replica:
-    """What this process knows of one model server. Times are of the monotonic clock, in seconds."""
+    """What this process knows of one model server. Times are of the chooser's clock, in seconds."""
 
-    endpoint: str
-    in_flight: int = 0
-    faults: int = 0
-    ejections: int = 0
-    ejected_until: float = 0.0
-    ttft_s: float = 0.0
-    replies: int = 0
+    __slots__ = (
+        "answered_at", "ejected_until", "ejections", "endpoint", "faults", "first_tokens", "in_flight",
+        "is_on_trial", "probe", "served_up_to", "ttft_s", "waiting", "whole_replies",
+    )  # fmt: skip
+
+    def __init__(self, endpoint: str) -> None:
+        self.endpoint = endpoint
+        self.in_flight = 0
+        self.waiting: dict[
+            Ask, None
+        ] = {}  # for their first tokens, in the order in which they came
+        self.served_up_to = self.answered_at = float("-inf")
+        self.ttft_s = 0.0
+        self.first_tokens = self.whole_replies = 0  # since the last ejection
+        self.faults = 0  # since the last whole reply
+        self.ejections = 0
+        self.ejected_until = float("-inf")
+        self.is_on_trial = False
+        self.probe: Ask | None = None
+
+    def is_well(self, now: float) -> bool:
+        return self.ejected_until <= now and not (self.is_on_trial and self.probe is not None)
+
+    def queued_s(self, now: float) -> float:
+        """For how long the head of its queue has waited: whoever comes now waits at least as long. One that was overtaken is no head."""
+        for ask in self.waiting:
+            if ask.at > self.served_up_to:
+                return now - ask.at
+        return 0.0
+
+    def eject(self, now: float) -> None:
+        duration_s = min(LONGEST_EJECTION_S, EJECTION_S * 2**self.ejections)
+        self.ejections = min(self.ejections + 1, MOST_EJECTIONS)
+        self.ejected_until = now + duration_s
+        self.is_on_trial = True
+        self.faults = self.first_tokens = self.whole_replies = 0
 
 
 class ReplicaChooser:
-    def __init__(self, max_streams: int, clock: Callable[[], float] = time.monotonic) -> None:
+    """``longest_queue_s``: whoever would wait longer for a first token is told so instead."""
+
+    def __init__(
+        self,
+        max_streams: int,
+        longest_queue_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.now = clock
         self._max_streams = max_streams
-        self._clock = clock
+        self._longest_queue_s = longest_queue_s
         self._replicas: dict[str, Replica] = {}
 
     def choose(self, key: str, endpoints: Sequence[str], tried: Collection[str] = ()) -> str | None:
         """The replica for this conversation that was not tried yet; None when all were. Overloaded when none has room."""
         order = endpoints if len(endpoints) == 1 else rendezvous(key, endpoints)
-        left = [self._of(endpoint) for endpoint in order if endpoint not in tried]
+        left = [self.of(endpoint) for endpoint in order if endpoint not in tried]
         if not left:
             return None
-        roomy = [replica for replica in left if replica.in_flight < self._max_streams]
+        now = self.now()
+        roomy = [replica for replica in left if self._has_room(replica, now)]
         if not roomy:
             raise Overloaded
-        now = self._clock()
-        well = [replica for replica in roomy if replica.ejected_until <= now]
+        well = [replica for replica in roomy if replica.is_well(now)]
         if not well:  # all are ill: the one that will be well first
             return min(roomy, key=lambda replica: replica.ejected_until).endpoint
-        total = sum(self._of(endpoint).in_flight for endpoint in endpoints)
+        total = sum(self.of(endpoint).in_flight for endpoint in endpoints)
         bound = max(FREE_LOAD, math.ceil(LOAD_FACTOR * (total + 1) / len(endpoints)))
         for replica in well:
             if replica.in_flight < bound:
                 return replica.endpoint
         return well[0].endpoint
 
-    @contextmanager
-    def use(self, endpoint: str) -> Iterator[Replica]:
-        """Count a reply in flight."""
-        replica = self._of(endpoint)
-        replica.in_flight += 1
-        try:
-            yield replica
-        finally:
-            replica.in_flight -= 1
-
-    def note_first_token(self, replica: Replica, ttft_s: float, endpoints: Sequence[str]) -> None:
-        """It answers: its faults are forgiven. Among several, one that is slow is ejected."""
-        replica.faults = 0
-        replica.replies += 1
-        replica.ttft_s += (ttft_s - replica.ttft_s) * (SMOOTHING if replica.replies > 1 else 1.0)
-        if ttft_s <= SLOW_S or len(endpoints) < 2 or replica.replies < SLOW_SAMPLES:
-            replica.ejections = 0 if replica.ejected_until <= self._clock() else replica.ejections
-            return
-        peers = [self._of(endpoint) for endpoint in endpoints if endpoint != replica.endpoint]
-        known = [peer.ttft_s for peer in peers if peer.replies >= SLOW_SAMPLES]
-        is_slow = known and replica.ttft_s > max(SLOW_S, SLOW_FACTOR * median(known))
-        if is_slow and any(peer.ejected_until <= self._clock() for peer in peers):
-            self._eject(replica)
-
-    def note_fault(self, replica: Replica) -> None:
-        replica.faults += 1
-        if replica.faults >= FAULTS_TO_EJECT:
-            self._eject(replica)
+    def ask(self, endpoint: str, endpoints: Sequence[str]) -> Ask:
+        """Of that replica, with its peers among ``endpoints``."""
+        return Ask(self, self.of(endpoint), endpoints)
 
     def in_flight(self) -> dict[str, int]:
         """By endpoint."""
         return {name: replica.in_flight for name, replica in self._replicas.items()}
 
-    def _eject(self, replica: Replica) -> None:
-        duration_s = min(LONGEST_EJECTION_S, EJECTION_S * 2**replica.ejections)
-        replica.ejections = min(replica.ejections + 1, 8)
-        replica.faults = replica.replies = 0
-        replica.ejected_until = self._clock() + duration_s
-
-    def _of(self, endpoint: str) -> Replica:
+    def of(self, endpoint: str) -> Replica:
         replica = self._replicas.get(endpoint)
         if replica is None:
             if len(self._replicas) >= FORGOTTEN_AFTER:
@@ -123,3 +131,87 @@ class ReplicaChooser:
                 }
             replica = self._replicas[endpoint] = Replica(endpoint)
         return replica
+
+    def _has_room(self, replica: Replica, now: float) -> bool:
+        return (
+            replica.in_flight < self._max_streams and replica.queued_s(now) < self._longest_queue_s
+        )
+
+
+class Ask:
+    """One reply, asked of one replica from the block's beginning to its end; whoever asks says how it goes."""
+
+    __slots__ = ("_chooser", "_endpoints", "_replica", "at")
+
+    def __init__(self, chooser: ReplicaChooser, replica: Replica, endpoints: Sequence[str]) -> None:
+        self._chooser = chooser
+        self._replica = replica
+        self._endpoints = endpoints
+        self.at = chooser.now()
+
+    def __enter__(self) -> Self:
+        replica = self._replica
+        replica.in_flight += 1
+        replica.waiting[self] = None
+        if replica.is_on_trial and replica.probe is None and replica.ejected_until <= self.at:
+            replica.probe = self
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        replica = self._replica
+        replica.in_flight -= 1
+        replica.waiting.pop(self, None)
+        if replica.probe is self:
+            replica.probe = None
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether the replica has answered anybody since: then it is busy, and not ill."""
+        return self._replica.answered_at > self.at
+
+    def note_first_token(self) -> None:
+        """Among several, a replica that is slow is ejected."""
+        replica, now = self._replica, self._chooser.now()
+        ttft_s = now - self.at
+        replica.waiting.pop(self, None)
+        replica.served_up_to = max(replica.served_up_to, self.at)
+        replica.answered_at = now
+        replica.first_tokens += 1
+        replica.ttft_s += (ttft_s - replica.ttft_s) * (
+            SMOOTHING if replica.first_tokens > 1 else 1.0
+        )
+        if ttft_s <= SLOW_S or len(self._endpoints) < 2 or replica.ejected_until > now:
+            return
+        is_known = replica.first_tokens >= SAMPLES or replica.probe is self
+        if is_known and self._is_slow(ttft_s if replica.probe is self else replica.ttft_s, now):
+            replica.eject(now)
+
+    def note_end(self) -> None:
+        """The reply is whole: faults are forgiven, and ejections after ten of them."""
+        replica = self._replica
+        replica.faults = 0
+        replica.whole_replies += 1
+        if replica.probe is self and replica.ejected_until <= self._chooser.now():
+            replica.is_on_trial = False
+        if replica.whole_replies >= SAMPLES:
+            replica.ejections = 0
+
+    def note_fault(self) -> None:
+        """Those of replies that were under way when it was ejected are the same fault again."""
+        replica, now = self._replica, self._chooser.now()
+        if replica.ejected_until > now:
+            return
+        replica.faults += 1
+        if replica.faults >= FAULTS_TO_EJECT or replica.probe is self:
+            replica.eject(now)
+
+    def _is_slow(self, ttft_s: float, now: float) -> bool:
+        """Against its peers, of whom one must be well."""
+        peers = [
+            self._chooser.of(endpoint)
+            for endpoint in self._endpoints
+            if endpoint != self._replica.endpoint
+        ]
+        known = [peer.ttft_s for peer in peers if peer.first_tokens >= SAMPLES]
+        is_slow = bool(known) and ttft_s > max(SLOW_S, SLOW_FACTOR * median(known))
+        return is_slow and any(peer.is_well(now) for peer in peers)

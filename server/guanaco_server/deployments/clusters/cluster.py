@@ -70,10 +70,11 @@ class ReplicaPhase(StrEnum):
 
 @dataclass(frozen=True)
 class ReplicaState:
-    """``endpoint`` is the base URL of the server; running does not mean ready. ``problem`` says what keeps it from running.
+    """``endpoint`` is the base URL of the server, if it has one yet; running does not mean ready. ``problem`` says what keeps it from running.
 
     ``replicas`` are the servers that the cluster can tell apart, nearest first; empty where one address stands for
-    all. ``is_settled`` is False while applying again brings the cluster nearer to what it was asked for.
+    all. ``is_settled`` is False while applying again brings the cluster nearer to what it was asked for. What the
+    cluster itself sees not to be ready (``is_ready``) is asked nothing.
     """
 
     phase: ReplicaPhase
@@ -83,6 +84,7 @@ class ReplicaState:
     region: str = ""
     replicas: tuple[ReplicaState, ...] = ()
     is_settled: bool = True
+    is_ready: bool = True
 
 
 class Cluster(Protocol):

@@ -87,19 +87,28 @@ class Federation:
         raise OSError(f"No region takes {spec.name}: {self._why_down()}.")
 
     async def observe(self, name: str) -> ReplicaState | None:
-        """As the nearest server that runs; ``replicas`` has one for each region."""
+        """As the nearest server that runs; ``replicas`` has those of every region, or the region where it does not tell them apart."""
         states = await self._look(name)
         if not states:
             return None
         each = sorted(states.values(), key=lambda state: state.phase is not ReplicaPhase.RUNNING)
         wanted = self._place(name, states, {}, trusted=states)
         serving = {r for r, state in states.items() if state.phase is ReplicaPhase.RUNNING}
-        is_settled = not wanted or (set(wanted) <= serving and set(states) <= set(wanted))
-        problem = next((state.problem for state in each if state.problem), None)
-        return replace(each[0], replicas=tuple(each), is_settled=is_settled, problem=problem)
+        is_placed = not wanted or (set(wanted) <= serving and set(states) <= set(wanted))
+        has_all = all(state.is_settled or r in self._down for r, state in states.items())
+        return replace(
+            each[0],
+            replicas=tuple(one for state in each for one in _servers(state)),
+            is_settled=is_placed and has_all,
+            problem=next((state.problem for state in each if state.problem), None),
+        )
 
     async def stop_replica(self, name: str, endpoint: str) -> bool:
-        home = {r for r, seen in self._seen.get(name, {}).items() if seen.endpoint == endpoint}
+        home = {
+            region
+            for region, seen in self._seen.get(name, {}).items()
+            if endpoint in [one.endpoint for one in _servers(seen)]
+        }
         stopped = await self._everywhere(
             lambda _, cluster: cluster.stop_replica(name, endpoint), home
         )
@@ -173,11 +182,14 @@ class Federation:
     async def _leave(self, name: str, regions: set[str]) -> None:
         """Where it should not be, once all the others are ready."""
         staying = [s for r, s in (await self._look(name)).items() if r not in regions]
-        if not regions or not all([await self._is_ready(state.endpoint) for state in staying]):
+        if not regions or not all([await self._serves(state) for state in staying]):
             return
         await self._everywhere(lambda _, cluster: cluster.delete(name), regions)
         to = ", ".join(state.region for state in staying)
         logger.info("moved %s from %s to %s", name, ", ".join(sorted(regions)), to)
+
+    async def _serves(self, state: ReplicaState) -> bool:
+        return state.is_ready and await self._is_ready(state.endpoint)
 
     def _why_down(self) -> str:
         return "; ".join(f"{region}: {why}" for region, why in self._down.items()) or "all are full"
@@ -204,6 +216,11 @@ class Federation:
         if self._down.pop(region, None):
             logger.info("region %s answers again", region)
         return (given,)
+
+
+def _servers(state: ReplicaState) -> list[ReplicaState]:
+    """Of one region."""
+    return [replace(one, region=state.region) for one in state.replicas or (state,)]
 
 
 async def _checked(cluster: Cluster) -> bool:

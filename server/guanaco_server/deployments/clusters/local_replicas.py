@@ -62,8 +62,8 @@ class LocalReplicas:
 
     async def state(self) -> ReplicaState | None:
         """As the first that runs; None without any. The children of one that exited are stopped."""
-        await _stop_all(server for server in self if server.has_orphans())
         each = tuple(server.state() for server in self)
+        await _stop_all(server for server in self if server.has_orphans())
         if not each:
             return None
         exited = [one for one in each if one.phase is ReplicaPhase.EXITED]

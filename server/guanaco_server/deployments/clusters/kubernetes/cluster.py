@@ -1,10 +1,10 @@
 """Jobs and model servers in a namespace of a Kubernetes cluster.
 
     job           Job        + Secret, NetworkPolicy                                 jobs.py, job_objects.py
-    model server  Deployment + Service, PodDisruptionBudget, NetworkPolicy, Secret    objects.py, states.py
+    model server  Deployment + PodDisruptionBudget, NetworkPolicy, Secret             objects.py, states.py
 
 Each is owned by its Job or Deployment, so that deleting that one deletes all. What is there is known from
-watches (watching.py), not asked for.
+watches (watching.py), not asked for. A replica is a pod, and has the pod's address.
 """
 
 from __future__ import annotations
@@ -96,17 +96,22 @@ class KubernetesCluster:
         deployment = self._deployment(name)
         if deployment is None or is_leaving(deployment):
             return None
-        return state_of(
-            deployment,
-            self._pods(name),
-            self._endpoint(name),
-            datetime.now(UTC),
-            self._options.pending_s,
-        )
+        return state_of(deployment, self._pods(name), self._options, datetime.now(UTC))
 
     async def stop_replica(self, name: str, endpoint: str) -> bool:
-        """One address stands for all of them here, and their liveness probes find who hangs."""
-        return False
+        """Its pod is deleted, and the Deployment makes another; False where one address stands for all of them."""
+        async with self._locks[name]:
+            deployment = self._deployment(name)
+            if deployment is None or not self._options.has_replica_addresses:
+                return False
+            hanging = [
+                pod
+                for pod in pods_of(deployment, self._pods(name))
+                if self._options.endpoint_of(object_name(name), pod) == endpoint
+            ]
+            for pod in hanging:
+                await self._dismiss(pod)
+            return bool(hanging)
 
     async def list_deployments(self) -> list[str]:
         return sorted(map(full_name, self._mirrors.all(DEPLOYMENT).values()))
@@ -150,11 +155,6 @@ class KubernetesCluster:
         found = self._mirrors.pods(name)
         return [pod for pod in found if pod["metadata"]["uid"] not in self._dismissed]
 
-    def _endpoint(self, name: str) -> str:
-        return self._options.endpoint.format(
-            name=object_name(name), namespace=self._options.namespace
-        )
-
     def _telling_pod(self, name: str) -> Json | None:
         deployment = self._deployment(name)
         if deployment is None:
@@ -164,12 +164,17 @@ class KubernetesCluster:
         return next(iter([*ended_pods(deployment, pods), *started]), None)
 
     async def _dismiss_ended(self, name: str, deployment: Json) -> None:
-        """A server that exited is started again by a new pod, not when the cluster's back-off has run out."""
+        """What exited is started again by a new pod, not when the cluster's back-off has run out."""
         self._dismissed &= {pod["metadata"]["uid"] for pod in self._mirrors.all(POD).values()}
         state = await self.observe(name)
-        if state is None or state.phase is not ReplicaPhase.EXITED:
+        if state is None:
             return
-        for pod in pods_of(deployment, self._pods(name)):
+        find = pods_of if state.phase is ReplicaPhase.EXITED else ended_pods
+        for pod in find(deployment, self._pods(name)):
             logger.info("%s exited: replacing %s", name, pod["metadata"]["name"])
-            self._dismissed.add(pod["metadata"]["uid"])
-            await self._api.delete(POD, pod["metadata"]["name"], is_foreground=False)
+            await self._dismiss(pod)
+
+    async def _dismiss(self, pod: Json) -> None:
+        """It counts as gone from now on."""
+        self._dismissed.add(pod["metadata"]["uid"])
+        await self._api.delete(POD, pod["metadata"]["name"], is_foreground=False)

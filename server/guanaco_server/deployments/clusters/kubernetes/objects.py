@@ -72,9 +72,10 @@ def owned_objects(spec: DeploymentSpec, options: KubernetesOptions, owner: Json)
     pods = {MANAGED_BY: MANAGER, NAME: label_value(spec.name)}
     metadata = {**_metadata(spec, described), "ownerReferences": owned_by(owner)}
     ingress = {"from": [_platform_pods(options)], "ports": [{"protocol": "TCP", "port": PORT}]}
+    selected = {**pods, SPEC: spec_hash(spec, options)}
     return [
         network_policy(metadata, pods, [ingress], options.engine_egress),
-        _service(metadata, {**pods, SPEC: spec_hash(spec, options)}),
+        *([] if options.has_replica_addresses else [_service(metadata, selected)]),
         _disruption_budget(metadata, pods),
         secret_object(metadata, spec.secrets),
     ]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from ipaddress import ip_network
+from ipaddress import ip_address, ip_network
 
 from guanaco.errors import InvalidSettings
 from guanaco_server.deployments.clusters.cluster import Resources
+from guanaco_server.deployments.clusters.kubernetes.names import Json
 
 NOTHING_ASKED = Resources()
-ENDPOINT = "http://{name}.{namespace}.svc:8000"
+ENDPOINT = "http://{address}:8000"
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Egress:
 
 @dataclass(frozen=True)
 class KubernetesOptions:
-    """``worker`` names this platform process; ``endpoint`` is a template of ``name`` and ``namespace``.
+    """``worker`` names this platform process; ``endpoint`` is a template of a pod's ``address`` and ``pod``, and of ``name`` and ``namespace``.
 
     ``gpu_nodes`` has the node labels of each kind of GPU. ``pending_s`` is how long a pod may wait for a machine.
     """
@@ -55,3 +56,26 @@ class KubernetesOptions:
     job_defaults: Resources = NOTHING_ASKED
     engine_defaults: Resources = NOTHING_ASKED
     pending_s: float = 300
+
+    @property
+    def has_replica_addresses(self) -> bool:
+        """Else one address, a Service's, stands for all replicas of a deployment."""
+        return has_replica_addresses(self.endpoint)
+
+    def endpoint_of(self, name: str, pod: Json | None = None) -> str:
+        """Of a Deployment's pod, or of all of them where they have no addresses; "" while it has none."""
+        if not self.has_replica_addresses:
+            return self.endpoint.format(name=name, namespace=self.namespace)
+        address = pod.get("status", {}).get("podIP") if pod else None
+        if pod is None or not address:
+            return ""
+        return self.endpoint.format(
+            name=name,
+            namespace=self.namespace,
+            pod=pod["metadata"]["name"],
+            address=f"[{address}]" if ip_address(address).version == 6 else address,
+        )
+
+
+def has_replica_addresses(endpoint: str) -> bool:
+    return "{address}" in endpoint or "{pod}" in endpoint

@@ -30,6 +30,10 @@ class Ending:
     exit_code: int
     problem: str | None = None
 
+    @property
+    def words(self) -> str:
+        return self.problem or f"A replica exited with status {self.exit_code}."
+
 
 def ending_of(pod: Json) -> Ending | None:
     """None while its container runs, or has not run yet."""
@@ -107,6 +111,17 @@ def has_started(pod: Json) -> bool:
 
 def is_running(pod: Json) -> bool:
     return next(iter(_states(pod.get("status", {}), "state", "running")), None) is not None
+
+
+def has_started_up(pod: Json) -> bool:
+    """Whether its container runs and its startup probe has passed: from then on it is expected to answer."""
+    status = pod.get("status", {})
+    containers = status.get("containerStatuses", [])
+    return is_running(pod) and any(container.get("started") for container in containers)
+
+
+def is_ready(pod: Json) -> bool:
+    return _condition(pod.get("status", {}), "Ready", "True") is not None
 
 
 def is_leaving(pod: Json) -> bool:
