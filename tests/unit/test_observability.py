@@ -17,6 +17,7 @@ from guanaco_server.observability.logs import JsonFormatter, Redaction, TextForm
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.observability.scope import request_id, scope
 from guanaco_server.settings import Settings
+from guanaco_server.web.metric_tiles import METRICS
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 ROW = re.compile(r"^\| `(guanaco_\w+)` \| (\w+) \| (.*?) \| (.+?) \|$", re.M)
@@ -120,3 +121,8 @@ def value(metrics: Metrics, sample: str, **labels: str) -> float | None:
             if found.name == sample and found.labels == labels:
                 return found.value
     return None
+
+
+def test_the_page_has_each_metric_of_a_submission() -> None:
+    page = PAGE.read_text()
+    assert [one.name for one in METRICS if f"| {one.name} | {one.meaning} |\n" not in page] == []

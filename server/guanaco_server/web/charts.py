@@ -115,8 +115,12 @@ def trend(
     top: float | None = None,
     *,
     is_from_zero: bool = True,
+    least: float = 1.0,
 ) -> Trend | None:
-    """One figure over time; ``top`` fixes the upper end of the axis. None with fewer than two points."""
+    """One figure over time; ``top`` fixes the upper end of the axis, which is ``least`` where all is 0.
+
+    None with fewer than two points.
+    """
     found = [(point, at) for point in points if (at := value(point)) is not None]
     if len(found) < 2:
         return None
@@ -125,7 +129,7 @@ def trend(
     lowest = 0.0
     if not is_from_zero:
         lowest = min([at for _, at in found] + [low for low, _ in edges if low is not None])
-    ticks = _ticks(highest if highest > lowest else lowest + 1.0, bottom=lowest)
+    ticks = _ticks(highest if highest > lowest else lowest + least, bottom=lowest)
     scale_top, scale_bottom = top or ticks[-1], ticks[0]
     begin, end = found[0][0].at.timestamp(), found[-1][0].at.timestamp()
 

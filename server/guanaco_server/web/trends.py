@@ -71,6 +71,7 @@ def _metric_trend(points: Sequence[Past], metric: Metric) -> charts.Trend | None
         (lambda point: band(point.figures)) if band else None,
         metric.show,
         top=1.0 if band else None,
+        least=0.1 if metric.is_share else 1.0,
     )
 
 

@@ -1,0 +1,30 @@
+"""The board that pages share."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from guanaco.competitions import RankingRule
+from guanaco.leaderboard import Leaderboard, LeaderboardRow
+from guanaco_server.web.boards import Boards
+
+
+async def test_a_board_is_read_anew_for_a_submission_that_it_does_not_hold_yet() -> None:
+    names: list[str] = ["one"]
+
+    async def read(competition: str) -> Leaderboard:
+        rows = [LeaderboardRow.model_construct(submission_id=name) for name in names]
+        return Leaderboard.model_construct(
+            at=datetime.now(UTC),
+            competition=competition,
+            ranking=RankingRule.THUMBS_UP,
+            rows=rows,
+        )
+
+    boards = Boards(read, fresh_s=1_000_000)
+    first = await boards.board("open")
+    names.append("two")
+    assert await boards.board("open", "one") is first
+    held = await boards.board("open", "two")
+    assert [row.submission_id for row in held.rows] == ["one", "two"]
+    assert await boards.board("open") is held
