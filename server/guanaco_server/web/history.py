@@ -1,4 +1,4 @@
-"""How each submission's figures went: an hour's last ones for three days, a day's for a year."""
+"""How each submission's figures went: an hour's last ones for three days, a day's for good."""
 
 from __future__ import annotations
 

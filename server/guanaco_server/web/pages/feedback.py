@@ -7,13 +7,15 @@ from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request
-from fastapi.responses import Response, StreamingResponse
+from fastapi.responses import Response
 
 from guanaco.accounts import Role
 from guanaco.errors import InvalidInput
 from guanaco.feedback import Feedback, FeedbackPage
+from guanaco_server.feedback.api import file_answer
 from guanaco_server.web.guards import Member
 from guanaco_server.web.ratings import RatingFilter, length
+from guanaco_server.web.rendering import SECURITY_HEADERS
 from guanaco_server.web.web import Web
 
 MAX_LENGTH = 10_000
@@ -63,10 +65,10 @@ def add_routes(routes: APIRouter, web: Web) -> None:
     ) -> Response:
         wanted = _filter(rating, text, bot, since, until, length)
         made = await web.ratings.export(member.account, submission_id, wanted, form)
-        name = f"attachment; filename={made.file_name}"
-        return StreamingResponse(
-            made.chunks, media_type=made.media_type, headers={"Content-Disposition": name}
-        )
+        answer = file_answer(made)
+        for name, value in SECURITY_HEADERS.items():
+            answer.headers.setdefault(name, value)
+        return answer
 
     @routes.get("/submissions/{submission_id}/feedback/{feedback_id}")
     async def read_rating(
