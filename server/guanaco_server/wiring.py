@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 from datetime import timedelta
 from pathlib import Path
 
-from guanaco.feedback import ErasureRequest
+from guanaco.feedback import Erasure, ErasureRequest
 from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import Account
 from guanaco_server.artifacts.hub.hugging_face import HuggingFaceHub
@@ -114,13 +114,13 @@ def outcomes(feedback: FeedbackService, conversations: ConversationService) -> O
 def web_hooks(audit: AuditLog, erasures: ErasureService, scores: Scores) -> WebHooks:
     """What the pages may do beyond reading."""
 
-    def erase(acting: Account, user_id: str, backend: str | None) -> Awaitable[object]:
+    def erase(acting: Account, user_id: str, backend: str | None) -> Awaitable[Erasure]:
         return erasures.erase(acting, ErasureRequest(user_id=user_id, account=backend))
 
-    def freeze(_acting: Account, competition_id: str) -> Awaitable[object]:
-        return scores.seasons.freeze(competition_id)
+    def freeze(acting: Account, competition_id: str) -> Awaitable[object]:
+        return scores.seasons.freeze(competition_id, acting)
 
-    return WebHooks(erase=erase, audit=audit.list, freeze=freeze)
+    return WebHooks(erase, erasures.on_erase, audit.list, freeze)
 
 
 def store(settings: Settings) -> ArtifactStore:

@@ -171,6 +171,8 @@ class ConversationService:
 
     async def erase(self, session: AsyncSession, conversation_ids: Sequence[str]) -> int:
         """Within the caller's transaction: they are gone, and every process will hear of it. How many messages they had."""
+        if not conversation_ids:
+            return 0
         now = self._clock.now()
         await in_commit_order(session, ErasedConversationRow.__tablename__)
         await queries.note_erased(session, conversation_ids, now, now - ERASED_KEPT)

@@ -34,7 +34,7 @@ from guanaco_server.submissions.service import SubmissionService
 logger = logging.getLogger(__name__)
 
 WITHHELD = "<WITHHELD>"
-BATCH = 200  # ratings, of which the anonymizer makes some 2,000 a second
+BATCH = 200  # ratings, of which some 330 to 535 a second are loaded, anonymized and stored
 
 
 Variants = Callable[[AsyncSession, Sequence[str]], Awaitable[Mapping[str, str]]]

@@ -19,6 +19,7 @@ from datetime import datetime
 from guanaco.competitions import Competition
 from guanaco.errors import SeasonNotFound
 from guanaco.leaderboard import Season, SeasonCheck
+from guanaco_server.accounts.audit import Actor
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.database import Database
 from guanaco_server.feedback import records
@@ -42,9 +43,9 @@ class SeasonService:
         self._submissions = submissions
         self._competitions = competitions
 
-    async def freeze(self, competition_id: str) -> Season:
+    async def freeze(self, competition_id: str, by: Actor) -> Season:
         """The final ranking; the same when it is frozen already."""
-        competition = await self._competitions.freeze(competition_id)
+        competition = await self._competitions.freeze(competition_id, by)
         assert competition.frozen_at is not None
         async with self._database.read() as session:
             known = await standing_queries.season(session, competition_id)

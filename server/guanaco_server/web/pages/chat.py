@@ -56,6 +56,14 @@ def add_routes(routes: APIRouter, web: Web) -> None:
         web.guards.keep_visitor(answer, request, await web.chat.consent())
         return answer
 
+    @routes.get("/chat/forget")
+    async def ask(request: Request, guest: Guest = guest_of) -> Response:
+        if guest.visitor is None:
+            return see_other("/chat")
+        return web.pages.show(
+            request, "chat_forget.html", token=guest.form_token, can_erase=web.chat.can_erase
+        )
+
     @routes.post("/chat/forget")
     async def forget(request: Request, guest: Guest = guest_of) -> Response:
         await web.chat.forget(guest.require_visitor())
