@@ -12,6 +12,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.feedback import FeedbackFilter, Order
+from guanaco_server.chat.user_keys import user_key
 from guanaco_server.database.bulk import BulkInsert
 from guanaco_server.database.database import among
 from guanaco_server.feedback.conditions import conditions
@@ -47,15 +48,15 @@ async def insert(session: AsyncSession, rows: Sequence[dict[str, Any]]) -> set[s
 async def latest_times(
     session: AsyncSession, user_ids: Collection[str], since: datetime
 ) -> dict[str, list[datetime]]:
-    """When each of these users has rated since then, oldest first."""
+    """When each backend's user of these ids has rated since then, oldest first; by the user's key."""
     rows = await session.execute(
-        select(FeedbackRow.user_id, FeedbackRow.created_at)
+        select(FeedbackRow.account_id, FeedbackRow.user_id, FeedbackRow.created_at)
         .where(among(session, FeedbackRow.user_id, user_ids), FeedbackRow.created_at > since)
         .order_by(FeedbackRow.created_at)
     )
     found: dict[str, list[datetime]] = {}
-    for user_id, at in rows:
-        found.setdefault(user_id, []).append(at)
+    for account_id, user_id, at in rows:
+        found.setdefault(user_key(account_id, user_id), []).append(at)
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from guanaco_server.chat.user_keys import user_key
 from guanaco_server.clock import Clock
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.database import Database
@@ -35,4 +36,5 @@ class Scores:
 
     async def forget(self, session: AsyncSession, erased: ErasedUser) -> None:
         """Within the caller's transaction, in which what the user wrote is erased."""
-        await self.books.forget_users(session, [erased.user_id])
+        keys = [user_key(account_id, erased.user_id) for account_id in erased.account_ids]
+        await self.books.forget_users(session, keys)
