@@ -175,42 +175,6 @@ async def delete_ratings(session: AsyncSession, feedback_ids: Sequence[str]) -> 
         )
 
 
-async def counts(session: AsyncSession) -> dict[str, int]:
-    """Ratings by submission."""
-    rows = await session.execute(
-        select(FeedbackRow.submission_id, func.count()).group_by(FeedbackRow.submission_id)
-    )
-    return {submission_id: count for submission_id, count in rows}
-
-
-async def votes(
-    session: AsyncSession, since: datetime | None = None, until: datetime | None = None
-) -> Sequence[Row[str, int, int]]:
-    """Submission, thumbs up, thumbs down: of each user the latest rating, of those in the window."""
-    place = (
-        func.row_number()
-        .over(
-            partition_by=(FeedbackRow.submission_id, FeedbackRow.user_id),
-            order_by=(FeedbackRow.created_at.desc(), FeedbackRow.id.desc()),
-        )
-        .label("place")
-    )
-    rated = select(FeedbackRow.submission_id, FeedbackRow.thumbs_up, place)
-    if since is not None:
-        rated = rated.where(FeedbackRow.created_at >= since)
-    if until is not None:
-        rated = rated.where(FeedbackRow.created_at < until)
-    latest = rated.subquery()
-    up = func.sum(case((latest.c.thumbs_up, 1), else_=0))
-    down = func.sum(case((latest.c.thumbs_up, 0), else_=1))
-    rows = await session.execute(
-        select(latest.c.submission_id, up, down)
-        .where(latest.c.place == 1)
-        .group_by(latest.c.submission_id)
-    )
-    return rows.all()
-
-
 async def votes_of(session: AsyncSession, groups: Subquery) -> Sequence[Row[str, int, int]]:
     """Variant, thumbs up, thumbs down: of each unit the latest rating."""
     place = (

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Select, select, update
+from sqlalchemy import Row, Select, case, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco_server.chat.user_keys import user_id_of, user_key
@@ -73,6 +73,49 @@ async def within(
         FeedbackRow.created_at < until,
     )
     return await _read(session, statement)
+
+
+async def counts(session: AsyncSession, submission_ids: Iterable[str]) -> dict[str, int]:
+    """By submission; without those that have none."""
+    rows = await session.execute(
+        select(FeedbackRow.submission_id, func.count())
+        .where(among(session, FeedbackRow.submission_id, submission_ids))
+        .group_by(FeedbackRow.submission_id)
+    )
+    return {submission_id: count for submission_id, count in rows}
+
+
+async def votes_between(
+    session: AsyncSession,
+    competition: str,
+    since: datetime,
+    until: datetime | None,
+    left_out: Select[str],
+) -> Sequence[Row[str, int, int]]:
+    """Submission, thumbs up and thumbs down: of each user the latest of those in time that are not left out."""
+    row = FeedbackRow
+    place = (
+        func.row_number()
+        .over(
+            partition_by=(row.submission_id, row.account_id, row.user_id),
+            order_by=(row.created_at.desc(), row.id.desc()),
+        )
+        .label("place")
+    )
+    rated = select(row.submission_id, row.thumbs_up, place).where(
+        row.competition == competition, row.created_at >= since, row.id.not_in(left_out)
+    )
+    if until is not None:
+        rated = rated.where(row.created_at < until)
+    latest = rated.subquery()
+    up = func.sum(case((latest.c.thumbs_up, 1), else_=0))
+    down = func.sum(case((latest.c.thumbs_up, 0), else_=1))
+    rows = await session.execute(
+        select(latest.c.submission_id, up, down)
+        .where(latest.c.place == 1)
+        .group_by(latest.c.submission_id)
+    )
+    return rows.all()
 
 
 async def by_id(session: AsyncSession, feedback_id: str) -> RecordedRating | None:

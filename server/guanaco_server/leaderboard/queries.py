@@ -102,6 +102,14 @@ async def vote_counts(session: AsyncSession) -> Sequence[SqlRow[str, str, int, i
     return rows.all()
 
 
+async def rating_counts(session: AsyncSession) -> Sequence[SqlRow[str, int]]:
+    """Submission and ratings, over all competitions."""
+    rows = await session.execute(
+        select(ScoreRow.submission_id, func.sum(ScoreRow.rated)).group_by(ScoreRow.submission_id)
+    )
+    return rows.all()
+
+
 async def measured(
     session: AsyncSession, conversation_ids: Iterable[str]
 ) -> Sequence[MeasuredConversationRow]:

@@ -11,6 +11,7 @@ from guanaco_server.database.database import Database
 from guanaco_server.feedback.erasure import ErasedUser
 from guanaco_server.leaderboard.audit import AuditService
 from guanaco_server.leaderboard.books import Books
+from guanaco_server.leaderboard.rating_counts import RatingCounts
 from guanaco_server.leaderboard.scorekeeper import Scorekeeper
 from guanaco_server.leaderboard.seasons import SeasonService
 from guanaco_server.leaderboard.service import LeaderboardService
@@ -31,6 +32,7 @@ class Scores:
         self.books = Books(database, clock, submissions, competitions)
         self.keeper = Scorekeeper(self.books, StandingsKeeper(database, clock, competitions))
         self.leaderboard = LeaderboardService(database, clock, submissions, competitions)
+        self.counts = RatingCounts(database)
         self.audit = AuditService(database, clock)
         self.seasons = SeasonService(database, submissions, competitions)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import UTC
+from datetime import UTC, datetime
 
 from guanaco.competitions import OPEN, Competition
 from guanaco.leaderboard import (
@@ -25,6 +25,7 @@ from guanaco_server.feedback.service import Votes
 from guanaco_server.leaderboard import queries, standing_queries
 from guanaco_server.leaderboard.final_boards import NO_VOTES, FinalEntry, entries_of
 from guanaco_server.leaderboard.metrics import metrics_of
+from guanaco_server.leaderboard.past_votes import PastVotes
 from guanaco_server.leaderboard.standings import Shown
 from guanaco_server.leaderboard.tally import Tally, total
 from guanaco_server.submissions.service import SubmissionBrief, SubmissionService
@@ -46,6 +47,7 @@ class LeaderboardService:
         self._clock = clock
         self._submissions = submissions
         self._competitions = competitions
+        self._past = PastVotes(database, clock, competitions)
         self._parsed: dict[tuple[str, str], tuple[str, SubmissionMetrics]] = {}
 
     async def leaderboard(
@@ -116,6 +118,12 @@ class LeaderboardService:
             if not points or points[-1].at < point.at:
                 points.append(point)
         return ScoreHistory(submission_id=submission_id, competition=competition_id, points=points)
+
+    async def votes_between(
+        self, since: datetime | None, until: datetime | None
+    ) -> dict[str, Votes]:
+        """In the open competition, of ratings at ``since`` or later and before ``until`` that no rule leaves out."""
+        return await self._past.between(since, until)
 
     async def votes_by_competition(self) -> dict[str, dict[str, Votes]]:
         """Votes that count, by competition and submission: one read of a small table."""
