@@ -198,7 +198,7 @@ class Platform:
         self.leaderboard = self.scores.leaderboard
         self.erasures.on_erase(self.scores.forget)
         self.notifications = Notifications(
-            self.database, clock, self.events, self.feedback, self._changes, settings
+            self.database, clock, self.events, self.scores.counts, self._changes, settings
         )
         self.web = Web(
             self.database,
@@ -275,7 +275,7 @@ class Platform:
             concurrency=settings.pipeline_concurrency,
         )
         usage = UsageReader(
-            self.submissions.owners, self.feedback.counts, self.conversations.open_streams
+            self.submissions.owners, self.scores.counts.kept, self.conversations.open_streams
         )
         self._autoscaler = Autoscaler(
             self._deployments, self._model_server, clock, sleeper, usage, scaling

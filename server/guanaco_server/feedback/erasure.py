@@ -11,6 +11,7 @@ from guanaco.feedback import Erasure, ErasureRequest
 from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import Account, AccountService
 from guanaco_server.chat.conversations import ConversationService
+from guanaco_server.chat.user_keys import user_key
 from guanaco_server.database.database import Database
 from guanaco_server.feedback.pseudonyms import Pseudonyms
 from guanaco_server.feedback.service import FeedbackService
@@ -58,12 +59,13 @@ class ErasureService:
 
     async def erase(self, account: Account, request: ErasureRequest) -> Erasure:
         """AccountNotFound; AmbiguousUser when users of several backends have that id. Safe to repeat."""
-        pseudonym = self._pseudonyms.of(request.user_id)
         messages = ratings = 0
         async with self._database.write() as session:
             owner = await self._accounts.require_named(session, request.account)
             owners = await self._conversations.lock_of_user(session, request.user_id, owner)
             account_ids = frozenset(owners.values()) | ({owner} if owner else frozenset())
+            named = user_key(next(iter(account_ids), ""), request.user_id)
+            pseudonym = self._pseudonyms.of(named)  # of one account, or AmbiguousUser was raised
             for batch in _batches(tuple(owners)):
                 feedback_ids = await self._feedback.lock_of_conversations(session, batch)
                 erased = ErasedUser(request.user_id, account_ids, batch, feedback_ids)

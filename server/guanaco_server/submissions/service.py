@@ -71,6 +71,7 @@ class SubmissionBrief:
     repo: str
     status: Status
     created_at: datetime
+    parameter_count: int | None
 
 
 @dataclass(frozen=True)
