@@ -23,6 +23,7 @@ from guanaco.accounts import KeyRequest, Role
 from guanaco.chat import Bot, Sender
 from guanaco.prompts import PromptFormatter
 from guanaco.submissions import GenerationParams, Status
+from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import AccountService
 from guanaco_server.chat.tables import ConversationRow, MessageRow
 from guanaco_server.clock import SystemClock
@@ -126,7 +127,7 @@ def prepare(
 async def _fill(url: str, mock_port: int, conversations: list[str]) -> str:
     database, clock = Database(url), SystemClock()
     await upgrade(database)
-    accounts = AccountService(database, clock)
+    accounts = AccountService(database, clock, AuditLog(database, clock))
     key = (await accounts.create_key(KeyRequest(role=Role.BACKEND, name="bench"))).key
     account = await accounts.authenticate(key)
     now = clock.now()

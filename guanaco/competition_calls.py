@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import TypeAdapter
 
+from guanaco.assignments import AssignmentReplay
 from guanaco.calls import API, _get, _id, _of, _post
 from guanaco.competitions import OPEN, Competition, CompetitionRequest
 from guanaco.leaderboard import (
@@ -45,6 +46,14 @@ def competitions() -> Call[list[Competition]]:
 def competition(competition_id: str) -> Call[Competition]:
     """One, with its rules. Needs no key."""
     return _get(f"/competitions/{_id(competition_id)}", parse=Competition.model_validate_json)
+
+
+def assignment(conversation_id: str) -> Call[AssignmentReplay]:
+    """How a conversation got its submission, and whether the same choice gives it again. Admin."""
+    return _get(
+        f"/conversations/{_id(conversation_id)}/assignment",
+        parse=AssignmentReplay.model_validate_json,
+    )
 
 
 def put_competition(competition_id: str, request: CompetitionRequest) -> Call[Competition]:

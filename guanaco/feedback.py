@@ -134,3 +134,17 @@ class Erasure(BaseModel):
     conversations: int
     messages: int
     ratings: int
+
+    @property
+    def summary(self) -> str:
+        """What there was, as the CLI and the pages say it."""
+        if not self.conversations:
+            return (
+                "No conversation of a user with that id was found, so none was erased. "
+                "The id is the app's own, not the pseudonym that developers see."
+            )
+        counts = (
+            (self.conversations, "conversation"), (self.messages, "message"), (self.ratings, "rating")
+        )  # fmt: skip
+        parts = [f"{count:,} {noun}{'' if count == 1 else 's'}" for count, noun in counts]
+        return f"Erased: {', '.join(parts)}. Developers knew this user as {self.user}."

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from guanaco_cli import (
+    assignment,
     chat,
     competitions,
     costs,
@@ -46,6 +47,7 @@ COMMANDS = (
     feedback,
     leaderboard,
     lifecycle,
+    assignment,
     recipe,
     costs,
     plan,

@@ -40,9 +40,7 @@ def erase(
     if as_json:
         console.json(erased)
         return
-    console.say(
-        f"Erased {erased.user}: {erased.conversations} conversations with {erased.messages} messages, {erased.ratings} ratings."
-    )
+    console.say(erased.summary)
 
 
 @audit_app.command(epilog="Example: guanaco audit --limit 20")
@@ -50,7 +48,7 @@ def audit(
     limit: Annotated[int, typer.Option(min=1, max=500, help="Entries at most.")] = 100,
     as_json: AsJson = False,
 ) -> None:
-    """Who read or erased users' raw data, newest first (admin)."""
+    """What admins did, newest first: reading or erasing users' data, keys, competitions, others' submissions (admin)."""
     with connect() as client:
         page = client.audit(limit=limit)
     if as_json:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -34,11 +33,10 @@ from guanaco_server.observability.http import Observed
 from guanaco_server.openai import api as openai_api
 from guanaco_server.platform import Platform
 from guanaco_server.routing import api as routing_api
+from guanaco_server.settings import Settings
 from guanaco_server.submissions import api as submissions_api
 from guanaco_server.submissions import recipe_api
 from guanaco_server.web.mounting import include_web
-
-LOOPBACK = "127.0.0.1,::1"  # whose word for a client's address is taken, as uvicorn has it
 
 
 def create_app(platform: Platform) -> FastAPI:
@@ -58,15 +56,18 @@ def create_app(platform: Platform) -> FastAPI:
     app.add_middleware(BodyLimit, limit_bytes=platform.settings.max_body_bytes)
     http_errors.install(app)
     app.add_middleware(Observed, metrics=platform.metrics)
-    app.add_middleware(
-        ProxyHeadersMiddleware, trusted_hosts=os.environ.get("FORWARDED_ALLOW_IPS", LOOPBACK)
-    )
+    trust_proxies(app, platform.settings)
     if platform.settings.role == "worker":
         include_operations(app, platform)
     else:
         install_gateway(app, platform, platform.settings.max_body_bytes)
         include_routes(app, platform)
     return app
+
+
+def trust_proxies(app: FastAPI, settings: Settings) -> None:
+    """Behind them a client's address and scheme are those that X-Forwarded-For and -Proto name."""
+    app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=list(settings.trusted_proxies))
 
 
 class GatewayedApp(FastAPI):

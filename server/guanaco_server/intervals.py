@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
+from itertools import accumulate
 from statistics import fmean, stdev
 
+TAIL = 0.025
+EXACT_TRIALS = 1_000
 Z_95 = 1.959963984540054  # the standard normal's 97.5 % quantile
 FEW_T_95 = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060)
 LEAST_FOR_MEDIAN = 6  # with fewer not even smallest to largest covers the median in 95 of 100 cases
@@ -13,7 +17,7 @@ LEAST_FOR_MEDIAN = 6  # with fewer not even smallest to largest covers the media
 Interval = tuple[float, float]
 
 
-def wilson_interval(successes: int, trials: int, z: float = Z_95) -> Interval:
+def wilson_interval(successes: float, trials: int, z: float = Z_95) -> Interval:
     """The score interval of a binomial proportion, within [0, 1]; ``trials`` is at least 1.
 
     E. B. Wilson, "Probable inference, the law of succession, and statistical inference", JASA 22 (1927).
@@ -64,6 +68,22 @@ def median_interval(values: Sequence[float]) -> Interval | None:
     return ranked[spare], ranked[-1 - spare]
 
 
+@lru_cache(maxsize=4_096)
+def quantile_ranks(trials: int, share: float) -> tuple[int, int]:
+    """The ranks (from 1) of the values that bound a quantile with 95 % confidence; 0 or ``trials + 1`` where none does.
+
+    The greatest r with P(B < r) ≤ 2.5 % and the least s with P(B ≥ s) ≤ 2.5 %, B being the number of values below the
+    quantile. Exact up to EXACT_TRIALS, then by the normal approximation, rounded outwards.
+    """
+    if trials > EXACT_TRIALS:
+        spread = Z_95 * math.sqrt(trials * share * (1 - share))
+        return math.floor(trials * share - spread), math.ceil(trials * share + spread) + 1
+    below = list(accumulate(_binomial(trials, share, k) for k in range(trials + 1)))
+    low = next(rank for rank, chance in enumerate(below) if chance > TAIL)
+    high = next(rank for rank, chance in enumerate(below) if 1 - chance <= TAIL) + 1
+    return low, high
+
+
 def t_95(freedom: int) -> float:
     """Student's 97.5 % quantile; over 8 degrees by the expansion 26.7.5 of Abramowitz and Stegun, to 0.001."""
     if freedom <= len(FEW_T_95):
@@ -74,6 +94,15 @@ def t_95(freedom: int) -> float:
         + (z**3 + z) / (4 * n)
         + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
         + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * n**3)
+    )
+
+
+def _binomial(trials: int, share: float, successes: int) -> float:
+    log_ways = (
+        math.lgamma(trials + 1) - math.lgamma(successes + 1) - math.lgamma(trials - successes + 1)
+    )
+    return math.exp(
+        log_ways + successes * math.log(share) + (trials - successes) * math.log1p(-share)
     )
 
 

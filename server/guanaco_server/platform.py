@@ -103,13 +103,14 @@ class Platform:
             scaling.budget.is_limited,
         )
         sleeper = Sleeper(self.database, clock, self._deployments, settings.wake_wait_s)
-        self.accounts = AccountService(self.database, clock)
         self.audit = AuditLog(self.database, clock)
+        self.accounts = AccountService(self.database, clock, self.audit)
         self.submissions = SubmissionService(
             self.database,
             clock,
             self._changes,
             self._deployments,
+            self.audit,
             settings.default_reward_submission,
         )
         self.costs = CostService(self.database, clock, settings.budgets)
@@ -122,7 +123,7 @@ class Platform:
         generator = wiring.reply_generator(
             settings, self._model_server, self._prompts, self._deployments, rewards, self.metrics
         )
-        self.competitions = CompetitionService(self.database, clock)
+        self.competitions = CompetitionService(self.database, clock, self.audit)
         self.routing = RoutingService(
             clock,
             self.submissions,
@@ -144,7 +145,7 @@ class Platform:
             self.competitions,
             self.audit,
             self._running,
-            settings.conversation_open_s,
+            wiring.conversation_spans(settings),
         )
         self.replies = ReplyService(
             history_reader(self.database),
@@ -182,12 +183,7 @@ class Platform:
         )
         self.feedback.on_rated(self._copying.wake)
         self.erasures = ErasureService(
-            self.database,
-            self.accounts,
-            self.conversations,
-            self.feedback,
-            pseudonyms,
-            self.audit,
+            self.database, self.accounts, self.conversations, self.feedback, pseudonyms, self.audit
         )
         self.experiments = ExperimentService(
             self.database,
@@ -202,7 +198,7 @@ class Platform:
         self.leaderboard = self.scores.leaderboard
         self.erasures.on_erase(self.scores.forget)
         self.notifications = Notifications(
-            self.database, clock, self.events, self.feedback, self._changes, settings
+            self.database, clock, self.events, self.scores.counts, self._changes, settings
         )
         self.web = Web(
             self.database,
@@ -279,7 +275,7 @@ class Platform:
             concurrency=settings.pipeline_concurrency,
         )
         usage = UsageReader(
-            self.submissions.owners, self.feedback.counts, self.conversations.open_streams
+            self.submissions.owners, self.scores.counts.kept, self.conversations.open_streams
         )
         self._autoscaler = Autoscaler(
             self._deployments, self._model_server, clock, sleeper, usage, scaling

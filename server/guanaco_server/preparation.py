@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from guanaco.accounts import CreatedKey
+from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import AccountService
 from guanaco_server.clock import SystemClock
 from guanaco_server.database.database import Database
@@ -40,6 +41,8 @@ async def _migrate(settings: Settings) -> tuple[str | None, str]:
 async def _first_key(settings: Settings) -> CreatedKey | None:
     database = Database(settings.sqlalchemy_url)
     try:
-        return await AccountService(database, SystemClock()).create_first_key()
+        clock = SystemClock()
+        accounts = AccountService(database, clock, AuditLog(database, clock))
+        return await accounts.create_first_key()
     finally:
         await database.close()

@@ -18,6 +18,7 @@ from guanaco.errors import InvalidSettings
 from guanaco_server.app import create_app
 from guanaco_server.data_dir import PSEUDONYM_KEY, DataDir
 from guanaco_server.gateways import Gateways
+from guanaco_server.http_protocol import AbortableProtocol
 from guanaco_server.observability import logs
 from guanaco_server.observability.exposition import serving
 from guanaco_server.platform import Platform
@@ -96,7 +97,7 @@ class _Server(uvicorn.Server):
                 log_config=None,
                 access_log=False,
                 loop="uvloop",
-                http="httptools",
+                http=AbortableProtocol,
                 timeout_graceful_shutdown=_patience_s(settings),
                 server_header=False,
                 proxy_headers=False,  # app.py does that, behind the gateway

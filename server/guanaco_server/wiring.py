@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable
+from datetime import timedelta
 from pathlib import Path
 
-from guanaco.feedback import ErasureRequest
+from guanaco.feedback import Erasure, ErasureRequest
 from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import Account
 from guanaco_server.artifacts.hub.hugging_face import HuggingFaceHub
@@ -17,7 +18,7 @@ from guanaco_server.artifacts.stores.s3_client import S3Config, split_url
 from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.artifacts.verification import ArtifactVerifier
 from guanaco_server.chat.best_of import BestOf
-from guanaco_server.chat.conversations import ConversationService
+from guanaco_server.chat.conversations import ConversationService, Spans
 from guanaco_server.chat.generation import Deadlines, ReplyGenerator
 from guanaco_server.chat.reward_models import RewardModels
 from guanaco_server.chat.turn_log import TurnLog, TurnStatements
@@ -98,6 +99,13 @@ def turn_log(settings: Settings, database: Database, clock: Clock) -> TurnLog:
     return TurnLog(statements, clock, settings.record_patience_s, longest_s)
 
 
+def conversation_spans(settings: Settings) -> Spans:
+    return Spans(
+        timedelta(seconds=settings.conversation_open_s),
+        timedelta(days=settings.assignment_snapshot_days),
+    )
+
+
 def outcomes(feedback: FeedbackService, conversations: ConversationService) -> Outcomes:
     """What experiments are judged by."""
     return Outcomes(feedback.votes_of, conversations.mean_lengths, conversations.mean_reply_ms)
@@ -106,13 +114,13 @@ def outcomes(feedback: FeedbackService, conversations: ConversationService) -> O
 def web_hooks(audit: AuditLog, erasures: ErasureService, scores: Scores) -> WebHooks:
     """What the pages may do beyond reading."""
 
-    def erase(acting: Account, user_id: str, backend: str | None) -> Awaitable[object]:
+    def erase(acting: Account, user_id: str, backend: str | None) -> Awaitable[Erasure]:
         return erasures.erase(acting, ErasureRequest(user_id=user_id, account=backend))
 
-    def freeze(_acting: Account, competition_id: str) -> Awaitable[object]:
-        return scores.seasons.freeze(competition_id)
+    def freeze(acting: Account, competition_id: str) -> Awaitable[object]:
+        return scores.seasons.freeze(competition_id, acting)
 
-    return WebHooks(erase=erase, audit=audit.list, freeze=freeze)
+    return WebHooks(erase, erasures.on_erase, audit.list, freeze)
 
 
 def store(settings: Settings) -> ArtifactStore:

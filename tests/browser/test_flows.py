@@ -145,12 +145,13 @@ async def test_withdrawing_leads_back_to_the_question(site: Site) -> None:
     visit = await site.visit()
     await visit.agree_and_talk()
     page = await visit.open("/chat")
-    await page.get_by_text("Withdraw my agreement").click()
+    await page.get_by_role("link", name="Withdraw my agreement").click()
     await page.get_by_role("button", name="Erase everything").click()
     await expect(page.get_by_text("are erased")).to_be_visible()
     await page.get_by_role("link", name="To the beginning").click()
     await expect(page.get_by_role("button", name="I agree")).to_be_visible()
-    assert len(site.world.erased) == 1
+    newest = (await site.world.audit.list(1)).items[0]
+    assert (newest.account, newest.action) == ("web-chat", "erase user")
 
 
 async def test_the_first_tab_skips_to_the_content_and_focus_is_seen(site: Site) -> None:

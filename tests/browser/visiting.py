@@ -47,6 +47,7 @@ ADMIN_PAGES = (
     "/admin/competitions",
     "/admin/competitions/new",
     "/admin/competitions/spring",
+    "/admin/competitions/spring/freeze",
     "/admin/users",
     "/admin/audit",
 )

@@ -244,12 +244,13 @@ async def test_with_a_seed_every_assignment_can_be_made_again(world: Assigning, 
         if number % 3 == 0:
             await world.count()
     later = Assigning(world.database)  # another process, which knows nothing but the database
-    async with world.database.read() as session:
-        for conversation, submission in given.items():
-            row = await by_id(session, conversation)
-            assert row is not None
-            assert row.decision is not None
-            assert await later.routing.replay(session, row.decision) == submission
+    admin = await later.http(Role.ADMIN, "root")
+    for conversation, submission in given.items():
+        replay = (await admin.get(f"/conversations/{conversation}/assignment")).json()
+        assert (replay["submission_id"], replay["replayed"]) == (submission, submission)
+        assert replay["is_same"] is True
+        assert replay["decision"]["key"] == conversation
+        assert replay["decision"]["seed"] == 7
 
 
 async def test_without_a_seed_nothing_is_recorded_of_a_decision(world: Assigning) -> None:

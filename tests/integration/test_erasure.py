@@ -102,7 +102,8 @@ async def test_no_table_and_no_export_holds_anything_of_an_erased_user(world: Wo
     assert (metrics["thumbs_up"], metrics["feedback_count"]) == (1, 1)
     (noted,) = (await world.audit.list(10)).items
     assert (noted.account, noted.action, noted.subject) == ("root", "erase user", found["user"])
-    again = (await admin.post("/users/erase", json={"user_id": f"id-{CANARY}"})).json()
+    body = {"user_id": f"id-{CANARY}", "account": "app"}
+    again = (await admin.post("/users/erase", json=body)).json()
     assert (again["conversations"], again["user"]) == (0, found["user"])
 
 

@@ -24,6 +24,8 @@ from guanaco_server.database.migrations import (
     upgrade,
 )
 from guanaco_server.deployments.tables import DeploymentRow
+from guanaco_server.feedback.service import Votes
+from tests.fixtures.world import World
 
 REBUILD_ACCOUNTS = """
 import sqlalchemy as sa
@@ -62,6 +64,33 @@ A_SUBMISSION = text(
 ITS_DEPLOYMENT = text(
     "INSERT INTO deployments (submission_id, run, artifact_key, max_model_tokens, phase, restarts, endpoint, updated_at)"
     " VALUES (:id, 1, 'k', 100, 'ready', 0, :endpoint, '2026-01-01 00:00:00+00')"
+)
+
+TWO_BACKENDS = text(
+    "INSERT INTO accounts (id, name, role, created_at) VALUES ('b', 'app', 'backend', '2026-01-01 00:00:00+00'),"
+    " ('c', 'other', 'backend', '2026-01-01 00:00:00+00')"
+)
+A_RATED_CONVERSATION = (
+    text(
+        "INSERT INTO conversations (id, account_id, submission_id, user_id, user_name, competition, bot, created_at,"
+        " message_count, measured_count) VALUES (:id, :account, :submission, :user, 'You', 'open',"
+        """ '{"name": "Luna", "memory": ""}', '2026-01-01 00:00:00+00', 0, 0)"""
+    ),
+    text(
+        "INSERT INTO feedback (id, conversation_id, submission_id, user_id, account_id, competition, bot_name,"
+        " thumbs_up, text, created_at, anonymized_by, is_counted) VALUES ('fb_' || CAST(:id AS varchar), :id,"
+        " :submission, :user, :account, 'open', 'Luna', :up, '', '2026-01-01 00:00:00+00', 1, true)"
+    ),
+    text(
+        "INSERT INTO score_conversations (conversation_id, submission_id, competition, user_id, tally)"
+        " VALUES (:id, :submission, 'open', :user, '{}')"
+    ),
+)
+COUNTED_BY_USER_ID = (
+    "INSERT INTO score_votes VALUES ('17', 'open', 'm_v1', true), ('18', 'open', 'm_v2', true)",
+    "INSERT INTO score_visits VALUES ('17', 'open', 'm_v1', 4, true), ('18', 'open', 'm_v2', 5, false)",
+    """INSERT INTO scores (competition, submission_id, tally, up, down, version)
+    VALUES ('open', 'm_v2', '{"rated": 7, "up": 1}', 1, 0, 1)""",
 )
 
 
@@ -187,6 +216,41 @@ async def test_the_endpoint_of_each_deployment_becomes_its_list(
         "m_v1": ["http://one"],
         "m_v2": [],
     }
+
+
+async def test_users_that_several_accounts_have_are_told_apart_and_counted_anew(
+    empty: Database, tmp_path: Path
+) -> None:
+    await upgrade(empty, scripts_before("users_of_accounts", tmp_path))
+    async with empty.write() as session:
+        await session.execute(AN_ACCOUNT)
+        await session.execute(TWO_BACKENDS)
+        for id in ("m_v1", "m_v2", "m_v3"):
+            await session.execute(A_SUBMISSION, {"id": id})
+        for values in (
+            {"id": "c1", "account": "c", "user": "17", "submission": "m_v1", "up": False},
+            {"id": "c2", "account": "b", "user": "17", "submission": "m_v1", "up": True},
+            {"id": "c3", "account": "b", "user": "18", "submission": "m_v2", "up": True},
+        ):
+            for statement in A_RATED_CONVERSATION:
+                await session.execute(statement, values)
+        for statement in COUNTED_BY_USER_ID:
+            await session.execute(text(statement))
+
+    await upgrade(empty)
+
+    assert await rows(empty, "SELECT user_key FROM score_votes") == [("b/18",)]
+    assert await rows(empty, "SELECT user_key, first_day FROM score_visits") == [("b/18", 5)]
+    counted = "SELECT conversation_id, user_key FROM score_conversations ORDER BY 1"
+    assert await rows(empty, counted) == [("c1", "c/17"), ("c2", "b/17"), ("c3", "b/18")]
+    assert await rows(empty, "SELECT submission_id FROM score_recounts") == [("m_v1",)]
+    assert await rows(empty, "SELECT rated FROM scores") == [(7,)]
+    assert await rows(empty, "SELECT DISTINCT anonymized_by FROM feedback") == [(0,)]
+    world = World(empty)
+    while not (await world.scores.books.settle()).is_all:
+        pass
+    votes = (await world.leaderboard.votes_by_competition())["open"]
+    assert votes == {"m_v1": Votes(1, 1), "m_v2": Votes(1, 0)}
 
 
 async def test_a_migration_that_breaks_halfway_leaves_nothing(

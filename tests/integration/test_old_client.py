@@ -12,7 +12,9 @@ from guanaco.accounts import Role
 from guanaco.submissions import Status
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.memory_server import Script
+from guanaco_server.leaderboard.flags import DEVOTED_RATINGS
 from tests.fixtures.old_client import old_client_python, session
+from tests.fixtures.rating import rate
 from tests.fixtures.serving import serving
 from tests.fixtures.world import World
 
@@ -214,6 +216,28 @@ async def test_the_leaderboards_window_counts_the_thumbs_given_in_it(world: OldW
     assert (wrong.status_code, wrong.json()["detail"][:10]) == (422, "start_date")
     assert row["timestamp"] == "2026-01-01T00:00:00+00:00"
     assert (row["is_custom_reward"], row["reward_repo"]) == (False, None)
+
+
+async def test_a_window_over_everything_counts_the_votes_of_the_board(world: OldWorld) -> None:
+    """Neither what rules leave out nor another competition's."""
+    backend = await world.account(Role.BACKEND, "app")
+    other = await world.account(Role.BACKEND, "other")
+    starts_at = world.clock.now().isoformat()
+    admin = await world.http(Role.ADMIN)
+    await admin.put("/competitions/cup", json={"name": "Cup", "starts_at": starts_at})
+    for _ in range(DEVOTED_RATINGS):
+        await rate(world, backend, "acme-tiny_v1", "fan", True)
+    await rate(world, backend, "acme-tiny_v1", "17", False)
+    await rate(world, backend, "acme-tiny_v1", "17", True)
+    await rate(world, other, "acme-tiny_v1", "17", False)
+    await rate(world, other, "acme-tiny_v1", "18", True, competition="cup")
+    await world.count()
+    thumbs = []
+    async with world.old() as http:
+        for window in ("", "?start_date=2020-01-01", "?end_date=2030-01-01"):
+            row = (await http.get(f"/leaderboard{window}")).json()["acme-tiny_v1"]
+            thumbs.append((row["thumbs_up"], row["thumbs_down"]))
+    assert thumbs == [(1, 1)] * 3
 
 
 async def test_a_model_that_cannot_answer_is_a_sentence(world: OldWorld) -> None:

@@ -80,6 +80,18 @@ async def test_what_was_said_elsewhere_is_not_recorded_and_not_dropped_unsaid(
             assert not await session.scalar(select(func.count()).select_from(ConversationRow))
 
 
+@pytest.mark.parametrize("role", ["system", "assistant", "user"])
+async def test_what_cannot_be_stored_is_refused_before_anything_is(
+    database: Database, role: str
+) -> None:
+    async with talking(database) as (_, client, _model):
+        said = [{"role": role, "content": "a\x00b"}, *([] if role == "user" else [users("Hi")])]
+        with pytest.raises(openai.BadRequestError, match="cannot be stored"):
+            await ask(client, said)
+        async with database.read() as session:
+            assert not await session.scalar(select(func.count()).select_from(ConversationRow))
+
+
 async def test_another_users_conversation_is_not_found(database: Database) -> None:
     async with talking(database) as (_, client, _model):
         named = {"conversation_id": id_of(await ask(client, HELLO))}

@@ -16,6 +16,7 @@ from guanaco.chat import Sender
 from guanaco.feedback import FeedbackRequest
 from guanaco_server.accounts.service import Account
 from guanaco_server.chat.tables import MessageRow
+from guanaco_server.chat.user_keys import user_key
 from guanaco_server.database.database import Database
 from guanaco_server.feedback.tables import FeedbackRow
 from guanaco_server.leaderboard.tables import ScoreRow
@@ -92,7 +93,7 @@ class Rated(World):
     async def forget(self, user: str) -> None:
         """As an erasure does: her ratings and conversations go, and every row that names her."""
         async with self.database.write() as session:
-            await self.scores.books.forget_users(session, [user])
+            await self.scores.books.forget_users(session, [user_key(self.backend.id, user)])
             theirs = "SELECT id FROM conversations WHERE user_id = :user"
             for statement in (
                 "DELETE FROM feedback WHERE user_id = :user",
@@ -249,8 +250,8 @@ async def test_an_erased_user_is_named_nowhere_and_counts_no_more(world: Rated) 
     assert await votes(world) == 1
     async with world.database.read() as session:
         for table in TABLES_WITH_USERS:
-            users = await session.scalars(text(f"SELECT DISTINCT user_id FROM {table}"))
-            assert "alice" not in set(users)
+            users = await session.scalars(text(f"SELECT DISTINCT user_key FROM {table}"))
+            assert "alice" not in str(users.all())
 
 
 async def test_a_new_leader_of_the_loop_ranks_what_another_has_counted(world: Rated) -> None:

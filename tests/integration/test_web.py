@@ -15,6 +15,7 @@ from guanaco.submissions import Status
 from guanaco_server.database.database import Database
 from guanaco_server.submissions.tables import SubmissionRow
 from guanaco_server.web.guards import SESSION_COOKIE
+from guanaco_server.web.rendering import SECURITY_HEADERS
 from tests.fixtures.web import WebWorld
 from tests.fixtures.web_client import browser, send, signed_in, token
 
@@ -66,7 +67,7 @@ async def test_a_revoked_key_and_time_and_signing_out_end_a_session(world: WebWo
     assert (await send(eve, "/signout")).headers["location"] == "/"
     eve.cookies.set(SESSION_COOKIE, kept)
     keys = {key.name: key.id for key in await world.accounts.list_keys()}
-    await world.accounts.revoke_key(keys["ada"])
+    await world.accounts.revoke_key(keys["ada"], await world.account(Role.ADMIN, "root"))
     for client in (ada, eve):
         answer = await client.get("/submissions")
         assert (answer.status_code, answer.headers["location"]) == (
@@ -297,6 +298,8 @@ async def test_the_feedback_viewer_filters_and_exports(world: WebWorld) -> None:
     exported = await ada.get(f"{base}.jsonl?rating=down")
     assert len(exported.text.splitlines()) == 10
     assert "attachment" in exported.headers["content-disposition"]
+    assert exported.headers["cache-control"] == "no-store"
+    assert {name.lower() for name in SECURITY_HEADERS} <= set(exported.headers)
     one = re.search(r'data-id="(fb_\w+)"', down)
     assert one
     assert "opinion 27" in (await ada.get(f"{base}/{one[1]}")).text
@@ -334,23 +337,34 @@ async def test_competitions_are_made_changed_and_frozen_by_pages(world: WebWorld
     fields = {"id": "spring", "name": "Spring", "starts_at": "2026-01-01T00:00", "per_developer": "2"}  # fmt: skip
     assert (await send(root, "/admin/competitions", fields)).status_code == 303
     changed = {**fields, "name": "Spring Cup", "ends_at": "2026-03-01T12:00"}
-    assert (await send(root, "/admin/competitions", changed)).status_code == 303
+    assert (await send(root, "/admin/competitions/spring", changed)).status_code == 303
     found = await world.competitions.find("spring")
     assert (found.name, found.entry.per_developer) == ("Spring Cup", 2)
-    wrong = await send(root, "/admin/competitions", {**fields, "ends_at": "2025-01-01T00:00"})
+    backwards = {**fields, "ends_at": "2025-01-01T00:00"}
+    wrong = await send(root, "/admin/competitions/spring", backwards)
     assert (wrong.status_code, "ends_at must be later" in wrong.text) == (422, True)
     wrong = await send(root, "/admin/competitions", {**fields, "id": "Not A Slug"})
     assert (wrong.status_code, 'id="id-problem"' in wrong.text) == (422, True)
     assert (await send(root, "/admin/competitions/spring/freeze")).status_code == 303
-    assert world.frozen == ["spring"]
+    assert (await world.competitions.find("spring")).frozen_at is not None
 
 
 async def test_a_user_is_erased_only_when_named_twice(world: WebWorld) -> None:
     root = await signed_in(world, Role.ADMIN, "root")
+    await world.publish(await world.developer("ada"))
+    await world.open(await world.http(Role.BACKEND), "alice")
     once = await send(root, "/admin/users/erase", {"user_id": "alice", "again": "alise"})
-    assert (once.status_code, world.erased) == (422, [])
-    await send(root, "/admin/users/erase", {"user_id": "alice", "again": "alice"})
-    assert world.erased == [("root", "alice", None)]
+    assert (once.status_code, (await world.audit.list(10)).items) == (422, [])
+    twice = {"user_id": "alice", "again": "alice"}
+    assert (
+        "1 conversation, 0 messages, 0 ratings"
+        in (await send(root, "/admin/users/erase", twice)).text
+    )
+    again = await send(root, "/admin/users/erase", twice)
+    assert "No conversation of a user with that id was found" in again.text
+    assert {(one.account, one.action) for one in (await world.audit.list(10)).items} == {
+        ("root", "erase user")
+    }
 
 
 async def test_assets_are_kept_for_ever_under_their_version_only(world: WebWorld) -> None:

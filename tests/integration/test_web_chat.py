@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import httpx
 import pytest
 
 from guanaco.accounts import Role
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.memory_server import Script
 from guanaco_server.web.guards import CHAT_COOKIE
+from guanaco_server.web.pages.chat import CONSENTS, CONSENTS_A_DAY, DAY_S, WITHIN_S
 from tests.fixtures.web import WebWorld
-from tests.fixtures.web_client import agreed, browser, chatting, send, token
+from tests.fixtures.web_client import HERE, agreed, browser, chatting, send, token
 
 
 @pytest.fixture
@@ -31,6 +33,31 @@ async def test_nothing_is_stored_of_a_beta_user_before_she_agrees(world: WebWorl
     assert not client.cookies
     agreed = await client.post("/chat/consent", data={"consent": "yes"})
     assert {"HttpOnly", "Path=/chat"} <= set(agreed.headers["set-cookie"].split("; "))
+
+
+async def test_one_network_gets_so_many_votes_a_day_and_no_more(world: WebWorld) -> None:
+    def of(address: str) -> httpx.AsyncClient:
+        return httpx.AsyncClient(
+            transport=httpx.ASGITransport(world.app, client=(address, 1)),
+            base_url="http://guanaco",
+            headers=HERE,
+        )
+
+    async def consents(number: int, times: int) -> set[int]:
+        one = of(f"2001:db8::{number}")
+        answers = [await one.post("/chat/consent", data={"consent": "yes"}) for _ in range(times)]
+        return {answer.status_code for answer in answers}
+
+    given = 0
+    while given < CONSENTS_A_DAY:
+        times = min(CONSENTS, CONSENTS_A_DAY - given)
+        assert await consents(given, times) == {303}
+        given += times
+        world.clock.advance(WITHIN_S + 1)
+    assert await consents(given, 1) == {429}
+    assert (await of("2001:db8:0:1::").post("/chat/consent", data={"consent": "yes"})).is_redirect
+    world.clock.advance(DAY_S)
+    assert await consents(given, 1) == {303}
 
 
 async def test_a_chat_without_javascript_and_without_the_models_name(world: WebWorld) -> None:
@@ -92,8 +119,8 @@ async def test_withdrawing_erases_and_shuts_the_door(world: WebWorld) -> None:
     cookie = client.cookies[CHAT_COOKIE]
     answer = await send(client, "/chat/forget", page="/chat")
     assert "are erased" in answer.text
-    [(account, user_id, backend)] = world.erased
-    assert (account, backend, user_id.startswith("web-")) == ("web-chat", "web-chat", True)
+    (noted,) = (await world.audit.list(10)).items
+    assert (noted.account, noted.action) == ("web-chat", "erase user")
     client.cookies.set(CHAT_COOKIE, cookie, path="/chat")
     assert "I agree" in (await client.get("/chat")).text
     assert (await client.get(path)).headers["location"] == "/chat"

@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import event
 
 from guanaco.accounts import Role
 from guanaco.errors import ModelServerDied
@@ -27,7 +28,8 @@ class Telling(World):
     """A world whose developer, ada, sets webhooks."""
 
     async def tell(self) -> None:
-        """One turn of the loop, to its end."""
+        """One turn of the scorekeeper and of the loop, to their ends."""
+        await self.count()
         await self.notifications.outbox.fill()
         while await self.notifications.sender.send_due():
             await self.notifications.sender.settled()
@@ -129,6 +131,24 @@ async def test_the_first_rating_and_every_nth_are_told(world: Telling, receiver:
     assert b"u1" not in b"".join(one.body for one in receiver.received)
 
 
+async def test_looking_for_what_to_tell_reads_no_ratings(
+    world: Telling, receiver: Receiver
+) -> None:
+    """However many there are: it is done every few seconds."""
+    await put(world, receiver.url)
+    await world.rate(1)
+    await world.count()
+    asked: list[str] = []
+
+    @event.listens_for(world.database.engine.sync_engine, "before_cursor_execute")
+    def note(*executed: Any) -> None:
+        asked.append(executed[2])
+
+    await world.notifications.outbox.fill()
+    assert asked
+    assert not [one for one in asked if "FROM feedback" in one]
+
+
 async def test_two_processes_that_look_at_once_write_one_delivery(
     world: Telling, receiver: Receiver
 ) -> None:
@@ -138,7 +158,7 @@ async def test_two_processes_that_look_at_once_write_one_delivery(
         world.database,
         world.clock,
         world.events,
-        world.feedback,
+        world.scores.counts,
         StatusChanges(),
         world.notification_settings,
     )

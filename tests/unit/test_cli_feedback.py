@@ -150,7 +150,7 @@ def test_erasing_asks_first(server: Any, capsys: Any, monkeypatch: pytest.Monkey
     assert json.loads(script.requests[0].content) == {"user_id": "user-17", "account": "app"}
     assert json.loads(capsys.readouterr().out) == erased
     assert run(["users", "erase", "user-17", "--yes"]) == 0
-    assert "2 conversations with 4 messages, 1 ratings" in capsys.readouterr().err
+    assert "2 conversations, 4 messages, 1 rating." in capsys.readouterr().err
 
 
 def test_the_audit_log_is_a_table_or_json(server: Any, capsys: Any) -> None:

@@ -11,6 +11,7 @@ import pytest
 from guanaco.chat import Sender
 from guanaco.competitions import RankingRule
 from guanaco_server.chat.records import RecordedMessage
+from guanaco_server.intervals import wilson_interval
 from guanaco_server.leaderboard import bradley_terry, estimates, flags
 from guanaco_server.leaderboard.measures import measure
 from guanaco_server.leaderboard.metrics import metrics_of
@@ -99,14 +100,66 @@ def test_the_interval_of_a_mean_covers_it() -> None:
     assert 0.92 < covered / 400 < 0.98
 
 
-def test_the_interval_of_a_quantile_covers_it() -> None:
+@pytest.mark.parametrize(("share", "n"), [(0.5, 6), (0.5, 9), (0.5, 30), (0.95, 80), (0.95, 200)])
+def test_the_interval_of_a_quantile_covers_it(share: float, n: int) -> None:
     rng = random.Random(4)
     covered = 0
-    for _ in range(400):
-        found = estimates.quantile(Counter(rng.randint(1, 1_000) for _ in range(200)), 0.95)
+    for _ in range(1_000):
+        found = estimates.quantile(Counter(rng.randrange(100_000) for _ in range(n)), share)
         assert found is not None
-        covered += found[1] <= 950 <= found[2]
-    assert covered / 400 > 0.93
+        _, low, high = found
+        assert low is not None
+        assert high is not None
+        covered += low <= share * 100_000 <= high
+    assert covered / 1_000 > 0.94
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5])
+def test_so_few_values_bound_no_quantile_from_above(n: int) -> None:
+    values = Counter(range(n))
+    for share in (0.5, 0.95):
+        found = estimates.quantile(values, share)
+        assert found is not None
+        assert found[2] is None
+    assert estimates.quantile(values, 0.5) == (-(-n // 2) - 1, None, None)
+
+
+def test_one_reply_has_times_without_an_interval() -> None:
+    metrics = metrics_of("s", Tally({"ttft:33": 1, "length:4": 1, "rated": 1}), 0)
+    for found in (metrics.ttft_ms_median, metrics.ttft_ms_p95, metrics.median_conversation_length):
+        assert found is not None
+        assert (found.low, found.high, found.n) == (None, None, 1)
+
+
+def test_values_that_are_all_the_same_have_a_mean_without_an_interval() -> None:
+    for n in (1, 2, 38):
+        found = estimates.mean(n, 3 * n, 9 * n)
+        assert found is not None
+        assert (found.value, found.low, found.high) == (3, None, None)
+
+
+@pytest.mark.parametrize("n", [1, 2, 30])
+def test_none_or_all_of_the_replies_regenerated_is_no_certainty(n: int) -> None:
+    none = estimates.ratio(n, (0, 3 * n), (0, 0, 9 * n))
+    all_of_them = estimates.ratio(n, (3 * n, 3 * n), (9 * n, 9 * n, 9 * n))
+    assert none is not None
+    assert all_of_them is not None
+    assert (none.value, none.low) == (0, pytest.approx(0, abs=1e-12))
+    assert none.high == pytest.approx(wilson_interval(0, n)[1])
+    assert (all_of_them.value, all_of_them.low) == (1, pytest.approx(1 - none.high))
+
+
+def test_the_interval_of_a_mean_of_few_covers_it() -> None:
+    rng = random.Random(9)
+    covered = 0
+    for _ in range(2_000):
+        sample = [round(rng.gauss(10_000, 3_000)) for _ in range(4)]
+        found = estimates.mean(4, sum(sample), sum(one * one for one in sample))
+        assert found is not None
+        assert found.low is not None
+        assert found.high is not None
+        covered += found.low <= 10_000 <= found.high
+    assert 0.935 < covered / 2_000 < 0.965
 
 
 def test_the_interval_of_a_ratio_covers_it_when_conversations_differ() -> None:
@@ -221,13 +274,20 @@ def test_the_combined_score_needs_both_and_lies_between_them() -> None:
     assert found["a"].low < found["a"].value < found["a"].high
 
 
-def test_a_burst_is_more_than_the_hour_before_makes_likely() -> None:
-    quiet = {slot: 1 for slot in range(60)}
-    assert flags.burst_slots(quiet | {60: flags.least_burst()}, [60]) == set()
-    assert flags.burst_slots(quiet | {60: flags.least_burst() + 1}, [60]) == {60}
-    busy = {slot: 200 for slot in range(60)}
-    assert flags.burst_slots(busy | {60: 250}, [60]) == set()
-    assert flags.burst_slots(busy | {60: 400}, [60]) == {60}
+def test_a_burst_is_more_than_the_hour_before_and_the_others_minute_make_likely() -> None:
+    quiet, busy, none = 60, 60 * 200, ()
+    assert not flags.is_burst(flags.least_burst(), quiet, none)
+    assert flags.is_burst(flags.least_burst() + 1, quiet, none)
+    assert not flags.is_burst(250, busy, none)
+    assert flags.is_burst(400, busy, none)
+    assert flags.is_burst(250, quiet, (3, 1, 2))
+    assert not flags.is_burst(250, quiet, (150, 120, 130))
+    assert flags.is_rush(250, (150, 120, 130))
+    assert not flags.is_rush(250, (3, 1, 2))
+
+
+def test_a_submission_with_fifty_ratings_a_day_has_no_room_for_a_hundred_in_a_minute() -> None:
+    assert flags.is_burst(100, hour_before=2, others=(1, 1))
 
 
 def test_tallies_add_up_in_any_order_and_keep_no_zero() -> None:

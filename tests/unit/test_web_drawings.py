@@ -18,7 +18,7 @@ from guanaco_server.leaderboard.history import Past
 from guanaco_server.stress.verdict import MOST_BINS, histogram
 from guanaco_server.web import charts, tokens, words
 from guanaco_server.web.bots import read_bots
-from guanaco_server.web.throttle import Throttle
+from guanaco_server.web.throttle import Throttle, network_of
 
 LATENCIES = st.lists(
     st.floats(min_value=0, max_value=1e6, allow_nan=False), min_size=1, max_size=200
@@ -94,6 +94,20 @@ def test_attempts_are_counted_by_name_and_forgotten_in_time() -> None:
     throttle.require_room("b")
     seconds[0] = 60
     throttle.require_room("a")
+
+
+@pytest.mark.parametrize(
+    ("address", "network"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("::1", "::/64"),
+        ("testclient", "testclient"),
+    ],
+)
+def test_all_addresses_of_one_home_are_one_network(address: str, network: str) -> None:
+    assert network_of(address) == network
 
 
 def test_a_forms_token_fits_its_cookie_only() -> None:

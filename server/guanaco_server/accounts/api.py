@@ -25,7 +25,7 @@ def router(accounts: AccountService, audit: AuditLog, auth: Auth) -> APIRouter:
 
     @routes.post("/keys", status_code=201)
     async def create_key(request: KeyRequest, account: Account = admin) -> CreatedKey:
-        return await accounts.create_key(request)
+        return await accounts.create_key(request, account)
 
     @routes.get("/keys")
     async def list_keys(account: Account = admin) -> list[ApiKey]:
@@ -33,11 +33,11 @@ def router(accounts: AccountService, audit: AuditLog, auth: Auth) -> APIRouter:
 
     @routes.post("/keys/{key_id}/revoke")
     async def revoke_key(key_id: str, account: Account = admin) -> ApiKey:
-        return await accounts.revoke_key(key_id)
+        return await accounts.revoke_key(key_id, account)
 
     @routes.get("/audit", dependencies=[admin])
     async def read_audit_log(cursor: str | None = None, limit: Limit = 100) -> AuditPage:
-        """Who read or erased users' raw data, newest first."""
+        """What admins did: reading or erasing users' data, keys, competitions, others' submissions. Newest first."""
         return await audit.list(limit, cursor)
 
     return routes

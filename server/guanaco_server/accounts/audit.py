@@ -1,16 +1,25 @@
-"""The audit log: what was done to users' data and by whom, for good."""
+"""The audit log, for good: who looked at users' data or erased it, and what admins did that others feel."""
 
 from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Protocol
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.accounts import AuditEntry, AuditPage
 from guanaco.errors import InvalidInput
 from guanaco_server.accounts import queries
-from guanaco_server.accounts.service import Account
 from guanaco_server.accounts.tables import AuditRow
 from guanaco_server.clock import Clock
 from guanaco_server.database.database import Database
+
+
+class Actor(Protocol):
+    """An account."""
+
+    @property
+    def name(self) -> str: ...
 
 
 class AuditLog:
@@ -20,13 +29,17 @@ class AuditLog:
         self._database = database
         self._clock = clock
 
-    async def note(
-        self, session: AsyncSession, account: Account, action: str, subject: str
-    ) -> None:
+    async def note(self, session: AsyncSession, account: Actor, action: str, subject: str) -> None:
         """Within the caller's transaction: noted if and only if it was done."""
         session.add(
             AuditRow(at=self._clock.now(), account=account.name, action=action, subject=subject)
         )
+
+    async def forget(
+        self, session: AsyncSession, subjects: Collection[str], pseudonym: str
+    ) -> None:
+        """Within the caller's transaction: what was done to one of them was done to ``pseudonym``."""
+        await queries.rename_subjects(session, subjects, pseudonym)
 
     async def list(self, limit: int, cursor: str | None = None) -> AuditPage:
         """Newest first."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco_server.accounts.tables import AccountRow, ApiKeyRow, AuditRow
+from guanaco_server.database.database import among
 
 
 async def account_by_name(session: AsyncSession, name: str) -> AccountRow | None:
@@ -34,3 +35,10 @@ async def audit_before(
     if entry_id is not None:
         statement = statement.where(AuditRow.id < entry_id)
     return (await session.scalars(statement)).all()
+
+
+async def rename_subjects(session: AsyncSession, subjects: Collection[str], name: str) -> None:
+    if subjects:
+        await session.execute(
+            update(AuditRow).where(among(session, AuditRow.subject, subjects)).values(subject=name)
+        )

@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from guanaco.accounts import ApiKey, CreatedKey, KeyRequest, Role
 from guanaco.errors import AccountNotFound, AccountRoleConflict, KeyNotFound, Unauthenticated
 from guanaco_server.accounts import queries, secrets
+from guanaco_server.accounts.audit import Actor, AuditLog
 from guanaco_server.accounts.tables import AccountRow, ApiKeyRow
 from guanaco_server.clock import Clock
 from guanaco_server.database.database import Database
@@ -19,6 +20,7 @@ from guanaco_server.database.database import Database
 LAST_USED_STEP = timedelta(minutes=1)  # `last_used_at` need not cost a write per request
 KNOWN_FOR_S = 2.0  # a key that was revoked elsewhere opens for so long here
 KNOWN_KEYS = 10_000
+CREATE_KEY, REVOKE_KEY = "create key", "revoke key"
 
 
 @dataclass(frozen=True)
@@ -29,15 +31,19 @@ class Account:
 
 
 class AccountService:
-    def __init__(self, database: Database, clock: Clock) -> None:
+    def __init__(self, database: Database, clock: Clock, audit: AuditLog) -> None:
         self._database = database
         self._clock = clock
+        self._audit = audit
         self._known: dict[bytes, tuple[Account, float]] = {}
 
-    async def create_key(self, request: KeyRequest) -> CreatedKey:
-        """A new key, and its account if the name is new. The secret is in this answer only."""
+    async def create_key(self, request: KeyRequest, by: Actor | None = None) -> CreatedKey:
+        """A new key, and its account if the name is new. The secret is in this answer only. ``by`` is None for the platform itself."""
         async with self._database.write() as session:
-            return await self._add_key(session, request)
+            created = await self._add_key(session, request)
+            if by is not None:
+                await self._audit.note(session, by, CREATE_KEY, _named(created))
+            return created
 
     async def create_first_key(self) -> CreatedKey | None:
         """The admin key of a platform that has no key at all; None on any later start."""
@@ -50,14 +56,17 @@ class AccountService:
         async with self._database.read() as session:
             return [_read(row) for row in await queries.all_keys(session)]
 
-    async def revoke_key(self, key_id: str) -> ApiKey:
+    async def revoke_key(self, key_id: str, by: Actor) -> ApiKey:
         """Revoking twice keeps the first time."""
         async with self._database.write() as session:
             row = await queries.key_by_id(session, key_id)
             if row is None:
                 raise KeyNotFound(key_id)
+            is_news = row.revoked_at is None
             row.revoked_at = row.revoked_at or self._clock.now()
             revoked = _read(row)
+            if is_news:
+                await self._audit.note(session, by, REVOKE_KEY, _named(revoked))
         self._known.clear()
         return revoked
 
@@ -148,6 +157,10 @@ class AccountService:
 
 def _account(row: AccountRow) -> Account:
     return Account(row.id, row.name, Role(row.role))
+
+
+def _named(key: ApiKey) -> str:
+    return f"{key.id} of {key.name} ({key.role})"
 
 
 def _read(row: ApiKeyRow) -> ApiKey:

@@ -36,7 +36,7 @@ class ApiKeyRow(Table):
 
 
 class AuditRow(Table):
-    """Who did what to whom, for good; ``subject`` is never a user's own id."""
+    """Who did what to whom or what, for good; ``subject`` is never a user's own id."""
 
     __tablename__ = "audit"
     __table_args__ = {"sqlite_autoincrement": True}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from guanaco.accounts import Role
+from guanaco.assignments import AssignmentReplay
 from guanaco.chat import Conversation, ConversationOpened, ConversationRequest
 from guanaco_server.accounts.auth import Auth
 from guanaco_server.accounts.service import Account
@@ -14,6 +15,7 @@ from guanaco_server.chat.conversations import ConversationService
 def router(conversations: ConversationService, auth: Auth) -> APIRouter:
     routes = APIRouter(prefix="/api/v1", tags=["chat"])
     backend = auth.require(Role.BACKEND)
+    admin = auth.require(Role.ADMIN)
 
     @routes.post("/conversations", status_code=201)
     async def open_conversation(
@@ -24,5 +26,10 @@ def router(conversations: ConversationService, auth: Auth) -> APIRouter:
     @routes.get("/conversations/{conversation_id}")
     async def read_conversation(conversation_id: str, account: Account = backend) -> Conversation:
         return await conversations.read(account, conversation_id)
+
+    @routes.get("/conversations/{conversation_id}/assignment")
+    async def read_assignment(conversation_id: str, _: Account = admin) -> AssignmentReplay:
+        """How it got its submission, and whether the recorded choice, made again, gives the same."""
+        return await conversations.assignment(conversation_id)
 
     return routes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from itertools import groupby
 
@@ -11,6 +12,7 @@ from sqlalchemy import Subquery
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.accounts import Role
+from guanaco.assignments import AssignmentReplay
 from guanaco.chat import (
     Conversation,
     ConversationOpened,
@@ -23,6 +25,7 @@ from guanaco.errors import AmbiguousUser, ConsentRequired, ConversationNotFound
 from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import Account
 from guanaco_server.chat import queries, records
+from guanaco_server.chat.assignments import assignment_of
 from guanaco_server.chat.forgetting import Forgetting, OnErased
 from guanaco_server.chat.history import History
 from guanaco_server.chat.tables import ConversationRow, ErasedConversationRow, MessageRow
@@ -33,10 +36,19 @@ from guanaco_server.database.database import Database
 from guanaco_server.experiments.running import Exposure, RunningExperiments
 from guanaco_server.routing.service import Assigned, RoutingService
 
-OPEN_S = 5.0
-
 READ = "read conversation"
 ERASED_KEPT = timedelta(days=1)  # a process that is behind by more has been started again
+
+
+@dataclass(frozen=True)
+class Spans:
+    """How long a conversation counts as open after its opening, and how long its assignment can be made again."""
+
+    is_open: timedelta = timedelta(seconds=5)
+    is_repeatable: timedelta = timedelta(days=30)
+
+
+NO_SETTINGS = Spans()
 
 
 class ConversationService:
@@ -48,16 +60,16 @@ class ConversationService:
         competitions: CompetitionService,
         audit: AuditLog,
         experiments: RunningExperiments,
-        open_s: float = OPEN_S,
+        spans: Spans = NO_SETTINGS,
     ) -> None:
-        """A conversation counts as open for ``open_s`` after its opening, and whenever a reply is being written."""
+        """A conversation is open for a while after its opening, and whenever a reply is being written."""
         self._database = database
         self._clock = clock
         self._routing = routing
         self._competitions = competitions
         self._audit = audit
         self._experiments = experiments
-        self._open = timedelta(seconds=open_s)
+        self._spans = spans
         self.forgetting = Forgetting(database)
         self._on_opened: list[Callable[[History], None]] = []
 
@@ -119,6 +131,10 @@ class ConversationService:
                 raise ConversationNotFound(conversation_id)
             return _read_conversation(row, await queries.messages_of(session, [conversation_id]))
 
+    async def assignment(self, conversation_id: str) -> AssignmentReplay:
+        """How it got its submission, and what the same choice comes to now."""
+        return await assignment_of(self._database, self._routing, conversation_id)
+
     async def messages(
         self, session: AsyncSession, conversation_ids: Sequence[str]
     ) -> dict[str, list[Message]]:
@@ -155,6 +171,8 @@ class ConversationService:
 
     async def erase(self, session: AsyncSession, conversation_ids: Sequence[str]) -> int:
         """Within the caller's transaction: they are gone, and every process will hear of it. How many messages they had."""
+        if not conversation_ids:
+            return 0
         now = self._clock.now()
         await in_commit_order(session, ErasedConversationRow.__tablename__)
         await queries.note_erased(session, conversation_ids, now, now - ERASED_KEPT)
@@ -182,7 +200,7 @@ class ConversationService:
         """By submission."""
         now = self._clock.now()
         async with self._database.read() as session:
-            return await queries.open_conversations(session, now, now - self._open)
+            return await queries.open_conversations(session, now, now - self._spans.is_open)
 
     async def open_streams(self) -> dict[str, int]:
         """Replies that are being written now, by submission."""
@@ -202,7 +220,7 @@ class ConversationService:
             row.experiment, row.variant = exposure.experiment, exposure.variant.name
         async with self._database.write() as session:
             session.add(row)
-            await self._routing.record(session, assigned)
+            await self._routing.record(session, assigned, self._spans.is_repeatable)
             if exposure is not None:
                 await session.flush()
                 self._experiments.expose(session, exposure, row.id, row.created_at)

@@ -19,6 +19,7 @@ from guanaco.chat import MessageRequest, PreviewRequest, RegenerateRequest
 from guanaco.errors import GuanacoError, InvalidInput, MethodNotAllowed, PayloadTooLarge
 from guanaco_server.accounts.auth import Auth, key_in
 from guanaco_server.accounts.service import Account
+from guanaco_server.chat.deadline import Deadline
 from guanaco_server.chat.events import ENCODER
 from guanaco_server.chat.previews import PreviewService
 from guanaco_server.chat.replies import ReplyEvents, ReplyService
@@ -72,6 +73,8 @@ def reply_routes(replies: ReplyService, previews: PreviewService) -> tuple[Reply
 class ChatGateway:
     """In front of ``app`` and of all that wraps it: measures, limits and authenticates by itself. ``heartbeat_s`` is the longest silence of a stream."""
 
+    body_timeout_s = BODY_TIMEOUT_S
+
     def __init__(
         self,
         app: ASGIApp,
@@ -114,6 +117,7 @@ class ChatGateway:
         receive: Receive,
         response: ReplyResponse,
     ) -> None:
+        is_stuck = False
         try:
             if asgi["method"] != "POST":
                 raise MethodNotAllowed(asgi["method"], asgi["path"], "POST")
@@ -121,10 +125,14 @@ class ChatGateway:
             if not length.isdigit() or int(length) > self._limit_bytes:
                 raise PayloadTooLarge(self._limit_bytes)
             account = await enter(key_in(header(asgi, b"authorization")))
-            body = await read_body(receive, self._limit_bytes)
+            body = await read_body(receive, self._limit_bytes, self.body_timeout_s)
+            if body is None:
+                is_stuck = True
+                raise InvalidInput("The request's body did not come.")
             request = parse_body(route.model, body)
         except Exception as fault:  # noqa: BLE001 - every fault has an answer
-            await response.refuse(route.problem(as_guanaco_error(route.path, fault)))
+            problem = route.problem(as_guanaco_error(route.path, fault))
+            await response.refuse(problem, is_last=is_stuck)
             return
         respond = response.stream if getattr(request, "stream", False) else response.whole
         await respond(route.events(account, name, request), route.encoder(request))
@@ -145,24 +153,22 @@ def header(asgi: Scope, name: bytes) -> str:
     return ""
 
 
-async def read_body(receive: Receive, limit_bytes: int) -> bytes:
-    """The whole request body; InvalidInput when it does not come, PayloadTooLarge when it does not end."""
-    message = await receive()
-    body: bytes = message.get("body", b"")
-    if message.get("more_body"):
-        pieces, size = [body], len(body)
-        try:
-            async with asyncio.timeout(BODY_TIMEOUT_S):
-                while message.get("more_body") and size <= limit_bytes:
-                    message = await receive()
-                    pieces.append(message.get("body", b""))
-                    size += len(pieces[-1])
-        except TimeoutError:
-            raise InvalidInput("The request's body did not come.") from None
-        body = b"".join(pieces)
-    if len(body) > limit_bytes:
+async def read_body(receive: Receive, limit_bytes: int, timeout_s: float) -> bytes | None:
+    """The whole request body; None when it does not come, PayloadTooLarge when it does not end."""
+    pieces: list[bytes] = []
+    size, has_more = 0, True
+    try:
+        with Deadline(asyncio.get_running_loop().time() + timeout_s):
+            while has_more and size <= limit_bytes:
+                message = await receive()
+                pieces.append(message.get("body", b""))
+                size += len(pieces[-1])
+                has_more = message.get("more_body", False)
+    except TimeoutError:
+        return None
+    if size > limit_bytes:
         raise PayloadTooLarge(limit_bytes)
-    return body
+    return b"".join(pieces)
 
 
 def parse_body(model: type[Model], body: bytes) -> Model:

@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.chat import Sender
 from guanaco_server.chat.tables import ConversationRow, MessageRow
+from guanaco_server.chat.user_keys import user_key
 from guanaco_server.database.database import among
 from guanaco_server.database.types import JsonColumn
 
@@ -34,8 +35,13 @@ class RecordedConversation:
     id: str
     submission_id: str
     competition: str
+    account_id: str
     user_id: str
     message_count: int
+
+    @property
+    def user_key(self) -> str:
+        return user_key(self.account_id, self.user_id)
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,10 @@ class RateableConversation:
     user_id: str
     competition: str
     bot_name: str
+
+    @property
+    def user_key(self) -> str:
+        return user_key(self.account_id, self.user_id)
 
 
 async def rateable(session: AsyncSession, ids: Iterable[str]) -> dict[str, RateableConversation]:
@@ -86,6 +96,7 @@ async def lock(session: AsyncSession, ids: Iterable[str]) -> list[RecordedConver
             ConversationRow.id,
             ConversationRow.submission_id,
             ConversationRow.competition,
+            ConversationRow.account_id,
             ConversationRow.user_id,
             ConversationRow.message_count,
         )

@@ -2,25 +2,27 @@
 
 The status waits for the first token, so that an early fault has one of its own; if that takes longer than a heartbeat,
 the stream begins without it. A client that leaves ends the generation; one that reads slowly slows it down, for
-``send`` waits while the socket's buffer is full.
+``send`` waits while the socket's buffer is full. If it still waits when the reply's time is over, the connection ends.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from guanaco.chat import Reply
 from guanaco.errors import GuanacoError
 from guanaco_server.chat.sample import Pieces
 from guanaco_server.http_errors import as_guanaco_error
+from guanaco_server.http_protocol import abort_of
 from guanaco_server.observability.http import ABANDONED, HEADER, labelled
 from guanaco_server.sse import HEARTBEAT
 
@@ -30,6 +32,8 @@ SSE_HEADERS = (
     (b"x-accel-buffering", b"no"),
 )
 WATCH_AFTER_S = 0.05  # whether the client has left: a reply that is over sooner need not know
+
+logger = logging.getLogger(__name__)
 
 Events = AsyncGenerator[Pieces | Reply, None]
 
@@ -58,6 +62,7 @@ class ReplyResponse:
         self._id_header = (HEADER.encode(), request_id.encode())
         self._request_id = request_id
         self._heartbeat_s = heartbeat_s
+        self._abort = abort_of(scope)
         self._is_stream = self._is_sending = False
         self._sent_at = time.monotonic()
 
@@ -68,13 +73,14 @@ class ReplyResponse:
     async def whole(self, events: Coroutine[Any, Any, Events], encoder: Encoder) -> None:
         await self._while_connected(self._whole(events, encoder))
 
-    async def refuse(self, problem: ASGIApp) -> None:
-        """With an answer that a framework has made."""
+    async def refuse(self, problem: ASGIApp, is_last: bool = False) -> None:
+        """With an answer that a framework has made; ``is_last`` for a connection of which nothing more is expected."""
 
         def note(status: int) -> None:
             self.status = status
 
-        await problem(self._scope, self._receive, labelled(self._send, self._request_id, note))
+        send = closing(self._send) if is_last else self._send
+        await problem(self._scope, self._receive, labelled(send, self._request_id, note))
 
     async def _stream(self, events: Coroutine[Any, Any, Events], encoder: Encoder) -> None:
         try:
@@ -128,17 +134,39 @@ class ReplyResponse:
         try:
             await work
         except asyncio.CancelledError:
-            if not watch.has_left:
+            if watch.has_left:
+                task.uncancel()
+            elif task.cancelling() or self._abort is None:
                 raise
-            task.uncancel()
+            else:  # the reply's deadline has come while ``send`` waited for a client that does not read
+                watch.end()
+                await self._hang_up(self._abort)
         finally:
             watch.end()
+
+    async def _hang_up(self, abort: Callable[[], None]) -> None:
+        """An error event could not be written either."""
+        logger.info("a client did not read its reply in time")
+        abort()
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
 
     async def _beat(self) -> None:
         is_quiet = time.monotonic() - self._sent_at >= self._heartbeat_s * 0.9
         if self._is_stream and is_quiet and not self._is_sending:
             with contextlib.suppress(OSError):
                 await self._write(HEARTBEAT)
+
+
+def closing(send: Send) -> Send:
+    """The same, and the connection ends with the answer."""
+
+    async def send_closing(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message["headers"], (b"connection", b"close")]
+        await send(message)
+
+    return send_closing
 
 
 class _Watch:

@@ -101,13 +101,13 @@ class OldClientService:
     async def ranked(
         self, since: datetime | None, until: datetime | None
     ) -> dict[str, OldLeaderboardRow]:
-        """Best first. With a window, the thumbs are those given in it."""
+        """Best first. With a window, the thumbs are those given in it, without those that rules leave out."""
         board = await self.leaderboard.leaderboard()
         all_of_them = {one.id: one for one in await self.submissions.list_all()}
         repos = await self._reward_repos()
         votes = {row.submission_id: Votes(row.thumbs_up, row.thumbs_down) for row in board.rows}
         if since is not None or until is not None:
-            votes = await self.feedback.votes_between(since, until)
+            votes = await self.leaderboard.votes_between(since, until)
         rows = {}
         for row in board.rows:
             cast = votes.get(row.submission_id, Votes(0, 0))

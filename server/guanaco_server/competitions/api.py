@@ -28,6 +28,6 @@ def router(competitions: CompetitionService, auth: Auth) -> APIRouter:
     async def put_competition(
         competition_id: Slug, request: CompetitionRequest, account: Account = admin
     ) -> Competition:
-        return await competitions.put(competition_id, request)
+        return await competitions.put(competition_id, request, account)
 
     return routes

@@ -9,6 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.competitions import OPEN, Competition, CompetitionRequest
 from guanaco.errors import CompetitionClosed, CompetitionNotFound, InvalidInput
+from guanaco_server.accounts.audit import Actor, AuditLog
 from guanaco_server.clock import Clock
 from guanaco_server.competitions import queries
 from guanaco_server.competitions.tables import CompetitionRow
@@ -18,11 +19,14 @@ OPEN_COMPETITION = Competition(
     id=OPEN, name="Open", starts_at=datetime(2000, 1, 1, tzinfo=UTC), ends_at=None
 )
 
+CREATE, CHANGE, FREEZE = "create competition", "change competition", "freeze competition"
+
 
 class CompetitionService:
-    def __init__(self, database: Database, clock: Clock) -> None:
+    def __init__(self, database: Database, clock: Clock, audit: AuditLog) -> None:
         self._database = database
         self._clock = clock
+        self._audit = audit
 
     async def list_all(self) -> list[Competition]:
         """``open`` first, then in the order in which they were made."""
@@ -54,7 +58,7 @@ class CompetitionService:
         """Within the caller's transaction: none of them is frozen before it ends. ``open`` never is."""
         await queries.hold(session, set(competition_ids) - {OPEN})
 
-    async def freeze(self, competition_id: str) -> Competition:
+    async def freeze(self, competition_id: str, by: Actor) -> Competition:
         """From this moment on nothing more counts; InvalidInput for ``open``. A frozen one stays as it is."""
         if competition_id == OPEN:
             raise InvalidInput("The open competition has no end, so it cannot be frozen.")
@@ -64,23 +68,41 @@ class CompetitionService:
                 raise CompetitionNotFound(competition_id)
             if row.frozen_at is None:
                 row.frozen_at = row.updated_at = self._clock.now()
+                await self._audit.note(session, by, FREEZE, competition_id)
             return _read(row)
 
-    async def put(self, competition_id: str, request: CompetitionRequest) -> Competition:
-        """Make it, or change its rules; CompetitionClosed once it is frozen."""
+    async def put(
+        self, competition_id: str, request: CompetitionRequest, by: Actor | None = None
+    ) -> Competition:
+        """Make it, or change its rules; CompetitionClosed once it is frozen. ``by`` is None for the platform itself."""
         now = self._clock.now()
         async with self._database.write() as session:
             row = await queries.by_id(session, competition_id)
+            before = None if row is None else row.rules
             if row is None:
                 row = CompetitionRow(id=competition_id, created_at=now)
                 session.add(row)
             elif row.frozen_at is not None:
                 raise CompetitionClosed(competition_id)
             row.rules, row.updated_at = request, now
+            if by is not None and before != request:
+                action = CHANGE if before else CREATE
+                await self._audit.note(session, by, action, _noted(competition_id, before, request))
             return _read(row)
 
     def _is_running(self, competition: Competition) -> bool:
         return competition.frozen_at is None and competition.is_running(self._clock.now())
+
+
+def _noted(
+    competition_id: str, before: CompetitionRequest | None, after: CompetitionRequest
+) -> str:
+    """With the names of the rules that are others now."""
+    if before is None:
+        return competition_id
+    names = type(after).model_fields
+    changed = [name for name in names if getattr(before, name) != getattr(after, name)]
+    return f"{competition_id}: {', '.join(changed)}"
 
 
 def _read(row: CompetitionRow) -> Competition:

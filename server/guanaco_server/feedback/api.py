@@ -49,7 +49,7 @@ def router(feedback: FeedbackService, erasures: ErasureService, auth: Auth) -> A
         """A page; with `Accept: application/x-ndjson` everything, a rating a line."""
         if NDJSON in accept:
             wanted = FeedbackFilter(**query.model_dump(exclude={"cursor", "limit", "order"}))
-            return _file(
+            return file_answer(
                 await feedback.export(account, submission_id, wanted, "jsonl", query.cursor)
             )
         return await feedback.page(
@@ -61,7 +61,7 @@ def router(feedback: FeedbackService, erasures: ErasureService, auth: Auth) -> A
         submission_id: str, query: Annotated[ExportQuery, Query()], account: Account = developer
     ) -> Response:
         """A file of everything; `X-Next-Cursor`, given back as `cursor`, leads to what is new since."""
-        return _file(
+        return file_answer(
             await feedback.export(account, submission_id, query, query.format, query.cursor)
         )
 
@@ -82,10 +82,11 @@ def router(feedback: FeedbackService, erasures: ErasureService, auth: Auth) -> A
     return routes
 
 
-def _file(export: Export) -> StreamingResponse:
+def file_answer(export: Export) -> StreamingResponse:
     headers = {
         "Content-Disposition": f'attachment; filename="{export.file_name}"',
         "X-Next-Cursor": export.next_cursor,
         "Cache-Control": "no-store",
+        "X-Content-Type-Options": "nosniff",
     }
     return StreamingResponse(export.chunks, media_type=export.media_type, headers=headers)

@@ -22,6 +22,7 @@ from guanaco.feedback import Feedback
 from guanaco.submissions import GenerationParams
 from guanaco_server.anonymization.anonymizer import VERSION, Anonymizer
 from guanaco_server.chat.conversations import ConversationService
+from guanaco_server.chat.user_keys import user_key
 from guanaco_server.database.commit_order import in_commit_order
 from guanaco_server.database.database import Database
 from guanaco_server.feedback import queries
@@ -34,7 +35,7 @@ from guanaco_server.submissions.service import SubmissionService
 logger = logging.getLogger(__name__)
 
 WITHHELD = "<WITHHELD>"
-BATCH = 200  # ratings, of which the anonymizer makes some 2,000 a second
+BATCH = 200  # ratings, of which some 330 to 535 a second are loaded, anonymized and stored
 
 
 Variants = Callable[[AsyncSession, Sequence[str]], Awaitable[Mapping[str, str]]]
@@ -144,7 +145,7 @@ class CopyService:
             conversation_id=row.conversation_id,
             competition=row.competition,
             variant=raw.variant,
-            user=self._pseudonyms.of(row.user_id),
+            user=self._pseudonyms.of(user_key(row.account_id, row.user_id)),
             bot_name=shown(row.bot_name),
             first_message=shown(raw.first_message),
             thumbs_up=row.thumbs_up,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -12,6 +11,7 @@ from guanaco.feedback import Erasure, ErasureRequest
 from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import Account, AccountService
 from guanaco_server.chat.conversations import ConversationService
+from guanaco_server.chat.user_keys import user_key
 from guanaco_server.database.database import Database
 from guanaco_server.feedback.pseudonyms import Pseudonyms
 from guanaco_server.feedback.service import FeedbackService
@@ -31,8 +31,8 @@ class ErasedUser:
 
 
 Eraser = Callable[[AsyncSession, ErasedUser], Awaitable[None]]
-"""Another room's part, within the same transaction, before the rows that its own may refer to go. May be called
-several times for one user, each time with other conversations."""
+"""Another room's part, within the same transaction, before the rows that its own may refer to go. Called at least once
+for a user, and several times for one with many conversations, each time with others of them."""
 
 
 class ErasureService:
@@ -59,23 +59,29 @@ class ErasureService:
 
     async def erase(self, account: Account, request: ErasureRequest) -> Erasure:
         """AccountNotFound; AmbiguousUser when users of several backends have that id. Safe to repeat."""
-        pseudonym = self._pseudonyms.of(request.user_id)
         messages = ratings = 0
         async with self._database.write() as session:
             owner = await self._accounts.require_named(session, request.account)
             owners = await self._conversations.lock_of_user(session, request.user_id, owner)
             account_ids = frozenset(owners.values()) | ({owner} if owner else frozenset())
-            waiting = iter(owners)
-            while batch := tuple(islice(waiting, BATCH)):
+            named = user_key(next(iter(account_ids), ""), request.user_id)
+            pseudonym = self._pseudonyms.of(named)  # of one account, or AmbiguousUser was raised
+            for batch in _batches(tuple(owners)):
                 feedback_ids = await self._feedback.lock_of_conversations(session, batch)
                 erased = ErasedUser(request.user_id, account_ids, batch, feedback_ids)
                 for eraser in self._erasers:
                     await eraser(session, erased)
                 await self._feedback.erase(session, feedback_ids)
                 messages += await self._conversations.erase(session, batch)
+                await self._audit.forget(session, (*batch, *feedback_ids), pseudonym)
                 ratings += len(feedback_ids)
             await self._audit.note(session, account, ACTION, pseudonym)
         await self._database.empty_log()
         return Erasure(
             user=pseudonym, conversations=len(owners), messages=messages, ratings=ratings
         )
+
+
+def _batches(ids: Sequence[str]) -> list[tuple[str, ...]]:
+    """One that is empty where there are none."""
+    return [tuple(ids[start : start + BATCH]) for start in range(0, len(ids), BATCH)] or [()]

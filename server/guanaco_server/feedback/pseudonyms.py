@@ -1,4 +1,4 @@
-"""User ids as developers see them."""
+"""Users as developers see them: of two backends' users of one id each has her own pseudonym."""
 
 from __future__ import annotations
 
@@ -14,5 +14,6 @@ class Pseudonyms:
     def __init__(self, key: bytes) -> None:
         self._key = key
 
-    def of(self, user_id: str) -> str:
-        return "user_" + hmac.new(self._key, user_id.encode(), hashlib.sha256).hexdigest()[:DIGITS]
+    def of(self, user_key: str) -> str:
+        digest = hmac.new(self._key, user_key.encode(), hashlib.sha256).hexdigest()
+        return "user_" + digest[:DIGITS]

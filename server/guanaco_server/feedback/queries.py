@@ -12,6 +12,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.feedback import FeedbackFilter, Order
+from guanaco_server.chat.user_keys import user_key
 from guanaco_server.database.bulk import BulkInsert
 from guanaco_server.database.database import among
 from guanaco_server.feedback.conditions import conditions
@@ -47,15 +48,15 @@ async def insert(session: AsyncSession, rows: Sequence[dict[str, Any]]) -> set[s
 async def latest_times(
     session: AsyncSession, user_ids: Collection[str], since: datetime
 ) -> dict[str, list[datetime]]:
-    """When each of these users has rated since then, oldest first."""
+    """When each backend's user of these ids has rated since then, oldest first; by the user's key."""
     rows = await session.execute(
-        select(FeedbackRow.user_id, FeedbackRow.created_at)
+        select(FeedbackRow.account_id, FeedbackRow.user_id, FeedbackRow.created_at)
         .where(among(session, FeedbackRow.user_id, user_ids), FeedbackRow.created_at > since)
         .order_by(FeedbackRow.created_at)
     )
     found: dict[str, list[datetime]] = {}
-    for user_id, at in rows:
-        found.setdefault(user_id, []).append(at)
+    for account_id, user_id, at in rows:
+        found.setdefault(user_key(account_id, user_id), []).append(at)
     return found
 
 
@@ -172,42 +173,6 @@ async def delete_ratings(session: AsyncSession, feedback_ids: Sequence[str]) -> 
             .where(column.in_(feedback_ids))
             .execution_options(synchronize_session=False)
         )
-
-
-async def counts(session: AsyncSession) -> dict[str, int]:
-    """Ratings by submission."""
-    rows = await session.execute(
-        select(FeedbackRow.submission_id, func.count()).group_by(FeedbackRow.submission_id)
-    )
-    return {submission_id: count for submission_id, count in rows}
-
-
-async def votes(
-    session: AsyncSession, since: datetime | None = None, until: datetime | None = None
-) -> Sequence[Row[str, int, int]]:
-    """Submission, thumbs up, thumbs down: of each user the latest rating, of those in the window."""
-    place = (
-        func.row_number()
-        .over(
-            partition_by=(FeedbackRow.submission_id, FeedbackRow.user_id),
-            order_by=(FeedbackRow.created_at.desc(), FeedbackRow.id.desc()),
-        )
-        .label("place")
-    )
-    rated = select(FeedbackRow.submission_id, FeedbackRow.thumbs_up, place)
-    if since is not None:
-        rated = rated.where(FeedbackRow.created_at >= since)
-    if until is not None:
-        rated = rated.where(FeedbackRow.created_at < until)
-    latest = rated.subquery()
-    up = func.sum(case((latest.c.thumbs_up, 1), else_=0))
-    down = func.sum(case((latest.c.thumbs_up, 0), else_=1))
-    rows = await session.execute(
-        select(latest.c.submission_id, up, down)
-        .where(latest.c.place == 1)
-        .group_by(latest.c.submission_id)
-    )
-    return rows.all()
 
 
 async def votes_of(session: AsyncSession, groups: Subquery) -> Sequence[Row[str, int, int]]:

@@ -99,7 +99,7 @@ class RatingRecorder:
     ) -> GuanacoError | None:
         if conversation is None or not _is_own(one.account, conversation):
             return ConversationNotFound(one.conversation_id)
-        given = times.setdefault(conversation.user_id, [])
+        given = times.setdefault(conversation.user_key, [])
         if len(given) >= self._limit:
             free_at = given[-self._limit] + MINUTE
             return TooManyRatings(self._limit, (free_at - now).total_seconds())

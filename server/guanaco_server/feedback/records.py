@@ -6,13 +6,14 @@ as it can be seen, whatever was counted before.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Select, select, update
+from sqlalchemy import Row, Select, case, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from guanaco_server.chat.user_keys import user_id_of, user_key
 from guanaco_server.database.database import among
 from guanaco_server.feedback.tables import FeedbackRow
 
@@ -31,9 +32,19 @@ class RecordedRating:
     at: datetime
     is_counted: bool = False
 
+    @property
+    def user_key(self) -> str:
+        return user_key(self.account_id, self.user_id)
+
 
 async def uncounted(session: AsyncSession, limit: int) -> list[RecordedRating]:
-    statement = _ratings().where(FeedbackRow.is_counted.is_(False)).limit(limit)
+    """The oldest first: in a backlog nobody's waits for ever."""
+    statement = (
+        _ratings()
+        .where(FeedbackRow.is_counted.is_(False))
+        .order_by(FeedbackRow.created_at)
+        .limit(limit)
+    )
     return await _read(session, statement)
 
 
@@ -41,9 +52,11 @@ async def of_submission(session: AsyncSession, submission_id: str) -> list[Recor
     return await _read(session, _ratings().where(FeedbackRow.submission_id == submission_id))
 
 
-async def of_users(session: AsyncSession, user_ids: Iterable[str]) -> list[RecordedRating]:
+async def of_users(session: AsyncSession, user_keys: Collection[str]) -> list[RecordedRating]:
     """All ratings that they ever gave."""
-    return await _read(session, _ratings().where(among(session, FeedbackRow.user_id, user_ids)))
+    ids = {user_id_of(key) for key in user_keys}
+    found = await _read(session, _ratings().where(among(session, FeedbackRow.user_id, ids)))
+    return [rating for rating in found if rating.user_key in user_keys]
 
 
 async def of_competition(session: AsyncSession, competition: str) -> list[RecordedRating]:
@@ -60,6 +73,49 @@ async def within(
         FeedbackRow.created_at < until,
     )
     return await _read(session, statement)
+
+
+async def counts(session: AsyncSession, submission_ids: Iterable[str]) -> dict[str, int]:
+    """By submission; without those that have none."""
+    rows = await session.execute(
+        select(FeedbackRow.submission_id, func.count())
+        .where(among(session, FeedbackRow.submission_id, submission_ids))
+        .group_by(FeedbackRow.submission_id)
+    )
+    return {submission_id: count for submission_id, count in rows}
+
+
+async def votes_between(
+    session: AsyncSession,
+    competition: str,
+    since: datetime,
+    until: datetime | None,
+    left_out: Select[str],
+) -> Sequence[Row[str, int, int]]:
+    """Submission, thumbs up and thumbs down: of each user the latest of those in time that are not left out."""
+    row = FeedbackRow
+    place = (
+        func.row_number()
+        .over(
+            partition_by=(row.submission_id, row.account_id, row.user_id),
+            order_by=(row.created_at.desc(), row.id.desc()),
+        )
+        .label("place")
+    )
+    rated = select(row.submission_id, row.thumbs_up, place).where(
+        row.competition == competition, row.created_at >= since, row.id.not_in(left_out)
+    )
+    if until is not None:
+        rated = rated.where(row.created_at < until)
+    latest = rated.subquery()
+    up = func.sum(case((latest.c.thumbs_up, 1), else_=0))
+    down = func.sum(case((latest.c.thumbs_up, 0), else_=1))
+    rows = await session.execute(
+        select(latest.c.submission_id, up, down)
+        .where(latest.c.place == 1)
+        .group_by(latest.c.submission_id)
+    )
+    return rows.all()
 
 
 async def by_id(session: AsyncSession, feedback_id: str) -> RecordedRating | None:

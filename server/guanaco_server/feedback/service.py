@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
 from sqlalchemy import Subquery
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -171,23 +170,10 @@ class FeedbackService:
         """Within the caller's transaction: the ratings and their copies are gone."""
         await queries.delete_ratings(session, feedback_ids)
 
-    async def counts(self) -> dict[str, int]:
-        """Ratings by submission."""
-        async with self._database.read() as session:
-            return await queries.counts(session)
-
     async def votes_of(self, session: AsyncSession, groups: Subquery) -> dict[str, Votes]:
         """Within the caller's transaction, for groups of conversations: one vote a unit, by variant."""
         rows = await queries.votes_of(session, groups)
         return {variant: Votes(up, down) for variant, up, down in rows}
-
-    async def votes_between(
-        self, since: datetime | None, until: datetime | None
-    ) -> dict[str, Votes]:
-        """The votes by submission, of ratings at ``since`` or later and before ``until``."""
-        async with self._database.read() as session:
-            rows = await queries.votes(session, since, until)
-        return {submission_id: Votes(up, down) for submission_id, up, down in rows}
 
     @staticmethod
     async def _read(documents: AsyncIterator[Sequence[str]]) -> AsyncIterator[Feedback]:

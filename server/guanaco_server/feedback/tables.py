@@ -20,9 +20,10 @@ class FeedbackRow(Table):
         Index("ix_feedback_submission_id_created_at_id", "submission_id", "created_at", "id"),
         Index("ix_feedback_anonymized_by_submission_id", "anonymized_by", "submission_id"),
         Index("ix_feedback_user_id_created_at", "user_id", "created_at"),
+        Index("ix_feedback_competition_created_at", "competition", "created_at"),
         Index(
             "ix_feedback_uncounted",
-            "id",
+            "created_at",
             postgresql_where=text("NOT is_counted"),
             sqlite_where=text("NOT is_counted"),
         ),

@@ -70,7 +70,7 @@ def router(
 
     @routes.post("/competitions/{competition_id}/freeze")
     async def freeze(competition_id: str, account: Account = admin) -> Season:
-        return await seasons.freeze(competition_id)
+        return await seasons.freeze(competition_id, account)
 
     @routes.post("/competitions/{competition_id}/recompute")
     async def recompute(competition_id: str, account: Account = admin) -> SeasonCheck:

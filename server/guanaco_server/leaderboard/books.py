@@ -12,7 +12,7 @@ for the next batch, together with its rating.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -37,7 +37,7 @@ from guanaco_server.leaderboard.vote_books import (
     Circumstances,
     Reopened,
     count_votes,
-    slot_key,
+    slots_of,
 )
 from guanaco_server.leaderboard.votes import Window, window_of
 from guanaco_server.submissions.service import SubmissionService
@@ -86,10 +86,10 @@ class Books:
             await _notice_windows(session, around.windows)
             return await _Batch(session, version, around).settle()
 
-    async def forget_users(self, session: AsyncSession, user_ids: Collection[str]) -> None:
+    async def forget_users(self, session: AsyncSession, user_keys: Collection[str]) -> None:
         """Within the caller's transaction, in which what they wrote is erased: nothing here names them any more."""
         await queries.open_books(session)
-        await queries.ask_recounts(session, await queries.forget_users(session, user_ids))
+        await queries.ask_recounts(session, await queries.forget_users(session, user_keys))
 
     async def recount(self, session: AsyncSession, submission_ids: Collection[str]) -> None:
         """Within the caller's transaction: what is recorded of them has changed, so count them anew soon."""
@@ -140,11 +140,12 @@ class _Batch:
             await drop_gone(self._session, submission_id, self._ledger)
             ratings = await feedback_records.of_submission(self._session, submission_id)
             votes = await queries.votes_of_submission(self._session, submission_id)
-            slots = Counter(slot_key(one) for one in ratings if one.is_counted)
-            await queries.drop_slots(self._session, submission_id)
+            counted = [rating for rating in ratings if rating.is_counted]
+            slots = slots_of(counted, self._around.windows)
+            reopened.slots.update(await queries.drop_slots(self._session, submission_id))
             await queries.add_to_slots(self._session, slots)
-            reopened.users.update(rating.user_id for rating in ratings)
-            reopened.users.update(vote.user_id for vote in votes)
+            reopened.users.update(rating.user_key for rating in ratings)
+            reopened.users.update(vote.user_key for vote in votes)
             reopened.slots.update(slots)
         return reopened
 
@@ -170,6 +171,7 @@ class _Batch:
                 "tally": tally.to_json(),
                 "up": tally["up"],
                 "down": tally["down"],
+                "rated": tally["rated"],
                 "version": self._version,
             }
             for (competition, submission_id), tally in tallies.items()
@@ -191,7 +193,7 @@ async def sum_of_parts(session: AsyncSession, submission_id: str) -> dict[Key, T
 
 
 async def _notice_windows(session: AsyncSession, windows: Mapping[str, Window]) -> None:
-    """A competition whose window has changed is counted anew."""
+    """A competition whose window has changed is counted anew; so is a new one that a batch before did not know yet."""
     known = await queries.counted_windows(session)
     rows = []
     for competition, window in windows.items():
@@ -199,8 +201,7 @@ async def _notice_windows(session: AsyncSession, windows: Mapping[str, Window]) 
         if row is not None and Window(row.starts_at, row.ends_at) == window:
             continue
         rows.append({"competition": competition, **_columns(window)})
-        if row is not None:
-            await queries.ask_recounts(session, await queries.scored_in(session, competition))
+        await queries.ask_recounts(session, await queries.scored_in(session, competition))
     await queries.put(session, CountedWindowRow, rows)
 
 

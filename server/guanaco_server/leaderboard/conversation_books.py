@@ -37,7 +37,7 @@ async def count_conversations(
         ledger.replace((one.competition, one.submission_id), before, found.tally)
         rows.append(_row(one, found, text))
         if is_other_day:
-            users.add(one.user_id)
+            users.add(one.user_key)
     await queries.put(session, MeasuredConversationRow, rows)
     await chat_records.note_measured(session, ids)
     session.expunge_all()  # the rows just written are read anew below
@@ -52,7 +52,7 @@ async def drop_gone(session: AsyncSession, submission_id: str, ledger: Ledger) -
     await queries.drop_measured(session, [row.conversation_id for row in gone])
     session.expunge_all()
     visits = await queries.visits_of_submission(session, submission_id)
-    users = {row.user_id for row in rows} | {row.user_id for row in visits}
+    users = {row.user_key for row in rows} | {row.user_key for row in visits}
     await count_visits(session, users, ledger)
 
 
@@ -63,7 +63,7 @@ async def count_visits(session: AsyncSession, users: Iterable[str], ledger: Ledg
         return
     days = await queries.days(session, users)
     known = {
-        (row.user_id, row.competition, row.submission_id): row
+        (row.user_key, row.competition, row.submission_id): row
         for row in await queries.visits(session, users)
     }
     rows = []
@@ -80,7 +80,7 @@ async def count_visits(session: AsyncSession, users: Iterable[str], ledger: Ledg
         else:
             rows.append(
                 {
-                    "user_id": user,
+                    "user_key": user,
                     "competition": competition,
                     "submission_id": submission,
                     "first_day": new.first_day,
@@ -96,7 +96,7 @@ def _row(one: RecordedConversation, found: Measured, text: str) -> queries.Row:
         "conversation_id": one.id,
         "submission_id": one.submission_id,
         "competition": one.competition,
-        "user_id": one.user_id,
+        "user_key": one.user_key,
         "tally": text,
         "first_day": found.first_day,
         "second_day": found.second_day,

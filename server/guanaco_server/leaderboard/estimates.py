@@ -6,8 +6,9 @@ import math
 from collections.abc import Mapping
 
 from guanaco.leaderboard import Estimate
-from guanaco_server.intervals import Z_95, wilson_interval
+from guanaco_server.intervals import quantile_ranks, t_95, wilson_interval
 
+SAME = 1e-12  # of what varies: less is rounding
 BUCKET_RATIO = 1.05  # neighbouring buckets of a time: a value read from one is off by 2.5 % at most
 
 
@@ -30,45 +31,55 @@ def proportion(successes: int, trials: int) -> Estimate | None:
 
 
 def mean(n: int, total: int, squares: int, unit: float = 1.0) -> Estimate | None:
-    """The mean, and 1.96 standard errors to each side (central limit theorem); none below two values."""
+    """The mean, and Student's t times the standard error to each side; none where all values are the same, or there is
+    only one: they say nothing of how far another could lie."""
     if n == 0:
         return None
     value = total / n * unit
-    if n == 1:
-        return Estimate(value=value, low=None, high=None, n=1)
-    # n · squares - total² is exact, whatever the numbers' size
-    error = math.sqrt((n * squares - total * total) / (n * n * (n - 1))) * unit
-    return Estimate(value=value, low=value - Z_95 * error, high=value + Z_95 * error, n=n)
+    spread = n * squares - total * total  # exact, whatever the numbers' size
+    if n == 1 or spread == 0:
+        return Estimate(value=value, low=None, high=None, n=n)
+    error = t_95(n - 1) * math.sqrt(spread / (n * n * (n - 1))) * unit
+    return Estimate(value=value, low=value - error, high=value + error, n=n)
 
 
-def quantile(counts: Mapping[int, int], share: float) -> tuple[int, int, int] | None:
+def quantile(counts: Mapping[int, int], share: float) -> tuple[int, int | None, int | None] | None:
     """The bucket of the quantile, and those of the order statistics that bound it with 95 % confidence.
 
-    W. J. Conover, "Practical Nonparametric Statistics" (3rd ed., 1999), section 3.2: the normal approximation.
+    How many of n values lie below the quantile is binomial, so that each end is missed in 2.5 % of cases at most; None
+    where not even the smallest or the greatest value is far enough out. H. A. David, H. N. Nagaraja, "Order Statistics"
+    (3rd ed., 2003), section 7.1.
     """
     n = sum(counts.values())
     if n == 0:
         return None
-    spread = Z_95 * math.sqrt(n * share * (1 - share))
-    ranks = (math.ceil(n * share), math.floor(n * share - spread), math.ceil(n * share + spread))
-    value, low, high = (_at_rank(counts, min(n, max(1, rank))) for rank in ranks)
-    return value, low, high
+    low, high = quantile_ranks(n, share)
+    return (
+        _at_rank(counts, max(1, math.ceil(n * share))),
+        _at_rank(counts, low) if low >= 1 else None,
+        _at_rank(counts, high) if high <= n else None,
+    )
 
 
 def ratio(n: int, sums: tuple[int, int], products: tuple[int, int, int]) -> Estimate | None:
     """Σy/Σx over ``n`` independent pairs: y is counted within x, and a conversation is a cluster.
 
-    ``products`` are Σyy, Σxy, Σxx. W. G. Cochran, "Sampling Techniques" (3rd ed., 1977), equation 6.13.
+    ``products`` are Σyy, Σxy, Σxx. W. G. Cochran, "Sampling Techniques" (3rd ed., 1977), equation 6.13. Where all
+    clusters have the same ratio, as when nothing or everything was counted, the spread says nothing: then Wilson's
+    interval, a cluster counting as one trial (near 3/n for 0 of n, as J. A. Hanley and A. Lippman-Hand's rule of three).
     """
     (y, x), (yy, xy, xx) = sums, products
     if x == 0:
         return None
     value = y / x
-    if n < 2:
+    residuals = x * x * yy - 2 * x * y * xy + y * y * xx  # exact, times x²
+    if residuals == 0:
+        low, high = wilson_interval(value * n, n)
+    elif n < 2:
         return Estimate(value=value, low=None, high=None, n=n)
-    residuals = max(0.0, yy - 2 * value * xy + value * value * xx)
-    error = math.sqrt(residuals * n / (n - 1)) / x
-    low, high = max(0.0, value - Z_95 * error), min(1.0, value + Z_95 * error)
+    else:
+        error = t_95(n - 1) * math.sqrt(residuals * n / (n - 1)) / (x * x)
+        low, high = max(0.0, value - error), min(1.0, value + error)
     return Estimate(value=value, low=low, high=high, n=n)
 
 
@@ -78,7 +89,8 @@ def slope_speed(
     """1,000 over the first coefficient of t = a + b·x + c·y by least squares: units of x a second, t being in ms.
 
     ``firsts`` are Σx, Σy, Σt; ``products`` Σxx, Σxy, Σyy, Σxt, Σyt, Σtt. The interval is b's, turned over; its
-    upper end is None where b's reaches 0. None where the data say nothing, or that writing takes no time.
+    upper end is None where b's reaches 0, and both are where the times fit exactly. None where the data say nothing, or
+    that writing takes no time.
     """
     if n < 4:
         return None
@@ -93,7 +105,9 @@ def slope_speed(
     if b <= 0:
         return None
     variance = max(0.0, tt - b * xt - c * yt) / n / (n - 3)
-    spread = Z_95 * math.sqrt(variance * n * yy / determinant)
+    if variance <= SAME * tt:
+        return Estimate(value=1_000 / b, low=None, high=None, n=n)
+    spread = t_95(n - 3) * math.sqrt(variance * n * yy / determinant)
     return Estimate(
         value=1_000 / b,
         low=1_000 / (b + spread),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import Select, delete, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco_server.database.database import among
@@ -39,6 +39,13 @@ async def allowed(
         )
     )
     return {(feedback_id, rule) for feedback_id, rule in rows}
+
+
+def left_out() -> Select[str]:
+    """The ratings that some rule leaves out now."""
+    return select(VoteFlagRow.feedback_id).where(
+        VoteFlagRow.lifted_at.is_(None), VoteFlagRow.allowed_at.is_(None)
+    )
 
 
 async def allow(session: AsyncSession, feedback_id: str, at: datetime, by: str) -> None:

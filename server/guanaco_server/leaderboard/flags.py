@@ -2,7 +2,7 @@
 
     own_account   the backend that talked is the submission's own account
     devoted_user  a user who rated often, always thumbs up, and one developer's submissions only
-    burst         more ratings of a submission in a minute than its past hour makes likely
+    burst         more ratings of a submission in a minute than its past hour, or the others' minute, makes likely
 
 Nothing but the ratings themselves goes into a rule, neither the clock nor the order of arrival, so that ratings
 counted anew are flagged alike.
@@ -14,6 +14,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 
 from guanaco_server.feedback.records import RecordedRating
 
@@ -22,7 +23,8 @@ DEVOTED_RATINGS = (
 )
 SLOT_S = 60
 BASELINE_SLOTS = 60
-BASELINE_FLOOR = 60.0  # ratings a minute that no submission has to explain
+BASELINE_FLOOR = 10.0  # ratings a minute that no submission has to explain
+UNEVENNESS = 2.0  # routing may give one submission so many times what the others get
 BURST_ODDS = 1e-9  # a million submission-minutes give one false alarm in a thousand
 
 
@@ -70,21 +72,30 @@ def flags_of_user(
         yield from (Flag(rating.id, Rule.DEVOTED_USER, evidence) for rating in ratings)
 
 
-def burst_slots(counts: Mapping[int, int], slots: Collection[int]) -> set[int]:
-    """Which of the slots are bursts, given one submission's ratings by slot, of the hour before each too."""
-    return {slot for slot in slots if counts.get(slot, 0) > _bound(_baseline(counts, slot))}
-
-
 def least_burst() -> int:
-    """So many ratings, and no burst can be smaller: spares the look at the hour before."""
+    """So many ratings, and no burst can be smaller: spares a closer look."""
     return _bound(BASELINE_FLOOR)
 
 
-def _baseline(counts: Mapping[int, int], slot: int) -> float:
-    before = sum(counts.get(slot - back, 0) for back in range(1, BASELINE_SLOTS + 1))
-    return max(BASELINE_FLOOR, before / BASELINE_SLOTS)
+def is_rush(ratings: int, others: Collection[int]) -> bool:
+    """Whether a minute's ratings need no other explanation than those of the ``others`` that were rated in that minute.
+
+    Users do not choose whom they talk to, so a rush reaches all.
+    """
+    return ratings <= _bound(max(BASELINE_FLOOR, _beside(others)))
 
 
+def is_burst(ratings: int, hour_before: int, others: Collection[int]) -> bool:
+    """``hour_before`` are the submission's own in the BASELINE_SLOTS before."""
+    usual = hour_before / BASELINE_SLOTS
+    return ratings > _bound(max(BASELINE_FLOOR, _beside(others), usual))
+
+
+def _beside(others: Collection[int]) -> float:
+    return UNEVENNESS * sum(others) / len(others) if others else 0.0
+
+
+@lru_cache(maxsize=10_000)
 def _bound(expected: float) -> int:
     """The least number that a Poisson variable exceeds with at most BURST_ODDS: its Chernoff bound,
     P(X ≥ k) ≤ exp(k - λ - k·ln(k/λ)) for k > λ (Mitzenmacher and Upfal, "Probability and Computing", theorem 5.4)."""

@@ -51,8 +51,13 @@ def _time(tally: Tally, name: str, share: float) -> Estimate | None:
     found = estimates.quantile(counts, share)
     if found is None:
         return None
-    value, low, high = (estimates.middle_of(bucket) for bucket in found)
-    return Estimate(value=value, low=low, high=high, n=sum(counts.values()))
+    value, low, high = found
+    return Estimate(
+        value=estimates.middle_of(value),
+        low=None if low is None else estimates.middle_of(low),
+        high=None if high is None else estimates.middle_of(high),
+        n=sum(counts.values()),
+    )
 
 
 def _retention(tally: Tally, today: int) -> Estimate | None:

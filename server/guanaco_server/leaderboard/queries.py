@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Row as SqlRow
-from sqlalchemy import delete, select, update
+from sqlalchemy import delete, func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco_server.database.bulk import BulkInsert
@@ -102,6 +102,14 @@ async def vote_counts(session: AsyncSession) -> Sequence[SqlRow[str, str, int, i
     return rows.all()
 
 
+async def rating_counts(session: AsyncSession) -> Sequence[SqlRow[str, int]]:
+    """Submission and ratings, over all competitions."""
+    rows = await session.execute(
+        select(ScoreRow.submission_id, func.sum(ScoreRow.rated)).group_by(ScoreRow.submission_id)
+    )
+    return rows.all()
+
+
 async def measured(
     session: AsyncSession, conversation_ids: Iterable[str]
 ) -> Sequence[MeasuredConversationRow]:
@@ -129,13 +137,13 @@ async def drop_measured(session: AsyncSession, conversation_ids: Iterable[str]) 
 
 
 async def days(
-    session: AsyncSession, user_ids: Iterable[str]
+    session: AsyncSession, user_keys: Iterable[str]
 ) -> dict[tuple[str, str, str], list[int]]:
     """The days on which each (user, competition, submission) wrote: of each conversation the first two."""
     row = MeasuredConversationRow
     statement = select(
-        row.user_id, row.competition, row.submission_id, row.first_day, row.second_day
-    ).where(among(session, row.user_id, user_ids))
+        row.user_key, row.competition, row.submission_id, row.first_day, row.second_day
+    ).where(among(session, row.user_key, user_keys))
     found: dict[tuple[str, str, str], list[int]] = {}
     for user, competition, submission, first, second in await session.execute(statement):
         known = found.setdefault((user, competition, submission), [])
@@ -143,8 +151,8 @@ async def days(
     return found
 
 
-async def visits(session: AsyncSession, user_ids: Iterable[str]) -> Sequence[VisitRow]:
-    statement = select(VisitRow).where(among(session, VisitRow.user_id, user_ids))
+async def visits(session: AsyncSession, user_keys: Iterable[str]) -> Sequence[VisitRow]:
+    statement = select(VisitRow).where(among(session, VisitRow.user_key, user_keys))
     return (await session.scalars(statement)).all()
 
 
@@ -153,9 +161,9 @@ async def visits_of_submission(session: AsyncSession, submission_id: str) -> Seq
     return (await session.scalars(statement)).all()
 
 
-async def votes(session: AsyncSession, user_ids: Iterable[str]) -> Sequence[VoteRow]:
+async def votes(session: AsyncSession, user_keys: Iterable[str]) -> Sequence[VoteRow]:
     return (
-        await session.scalars(select(VoteRow).where(among(session, VoteRow.user_id, user_ids)))
+        await session.scalars(select(VoteRow).where(among(session, VoteRow.user_key, user_keys)))
     ).all()
 
 
@@ -167,7 +175,7 @@ async def votes_of_submission(session: AsyncSession, submission_id: str) -> Sequ
 async def ballots(session: AsyncSession, competition: str) -> Sequence[tuple[str, str, bool]]:
     """User, submission and thumbs up, of every vote in a competition."""
     rows = await session.execute(
-        select(VoteRow.user_id, VoteRow.submission_id, VoteRow.thumbs_up).where(
+        select(VoteRow.user_key, VoteRow.submission_id, VoteRow.thumbs_up).where(
             VoteRow.competition == competition
         )
     )
@@ -199,24 +207,36 @@ async def add_to_slots(session: AsyncSession, counts: dict[tuple[str, str, int],
 async def large_slots(
     session: AsyncSession, first: int, last: int, over: int
 ) -> Sequence[RatingSlotRow]:
-    """Those with more ratings than ``over``, which is at least 100."""
+    """Those with more ratings than ``over``, which is at least 30."""
     statement = select(RatingSlotRow).where(
-        RatingSlotRow.ratings > 100,
+        text("ratings > 30"),  # as its index has it
         RatingSlotRow.ratings > over,
         RatingSlotRow.slot.between(first, last),
     )
     return (await session.scalars(statement)).all()
 
 
-async def slot_counts(
+async def minutes(
+    session: AsyncSession, competition: str, slots: Collection[int]
+) -> Sequence[SqlRow[str, int, int]]:
+    """Submission, slot and ratings, of all that were rated in those slots."""
+    rows = await session.execute(
+        select(RatingSlotRow.submission_id, RatingSlotRow.slot, RatingSlotRow.ratings).where(
+            RatingSlotRow.competition == competition, RatingSlotRow.slot.in_(slots)
+        )
+    )
+    return rows.all()
+
+
+async def ratings_within(
     session: AsyncSession, submission_id: str, competition: str, first: int, last: int
-) -> dict[int, int]:
-    statement = select(RatingSlotRow.slot, RatingSlotRow.ratings).where(
+) -> int:
+    statement = select(func.sum(RatingSlotRow.ratings)).where(
         RatingSlotRow.submission_id == submission_id,
         RatingSlotRow.competition == competition,
         RatingSlotRow.slot.between(first, last),
     )
-    return {slot: count for slot, count in await session.execute(statement)}
+    return await session.scalar(statement) or 0
 
 
 async def bursts(session: AsyncSession) -> Sequence[RatingSlotRow]:
@@ -225,8 +245,15 @@ async def bursts(session: AsyncSession) -> Sequence[RatingSlotRow]:
     ).all()
 
 
-async def drop_slots(session: AsyncSession, submission_id: str) -> None:
-    await session.execute(delete(RatingSlotRow).where(RatingSlotRow.submission_id == submission_id))
+async def drop_slots(session: AsyncSession, submission_id: str) -> list[tuple[str, str, int]]:
+    """What there was: submission, competition, slot."""
+    rows = await session.execute(
+        delete(RatingSlotRow)
+        .where(RatingSlotRow.submission_id == submission_id)
+        .returning(RatingSlotRow.competition, RatingSlotRow.slot)
+        .execution_options(synchronize_session=False)
+    )
+    return [(submission_id, competition, slot) for competition, slot in rows]
 
 
 async def counted_windows(session: AsyncSession) -> dict[str, CountedWindowRow]:
@@ -234,11 +261,11 @@ async def counted_windows(session: AsyncSession) -> dict[str, CountedWindowRow]:
     return {row.competition: row for row in rows}
 
 
-async def forget_users(session: AsyncSession, user_ids: Iterable[str]) -> set[str]:
+async def forget_users(session: AsyncSession, user_keys: Iterable[str]) -> set[str]:
     """Every row with their ids goes; the submissions that it was about."""
-    users, touched = list(user_ids), set()
+    users, touched = list(user_keys), set()
     for table in (MeasuredConversationRow, VoteRow, VisitRow):
-        is_theirs = among(session, table.user_id, users)
+        is_theirs = among(session, table.user_key, users)
         touched |= set(await session.scalars(select(table.submission_id).where(is_theirs)))
         await session.execute(delete(table).where(is_theirs))
     return touched

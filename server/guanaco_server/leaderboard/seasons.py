@@ -19,16 +19,24 @@ from datetime import datetime
 from guanaco.competitions import Competition
 from guanaco.errors import SeasonNotFound
 from guanaco.leaderboard import Season, SeasonCheck
+from guanaco_server.accounts.audit import Actor
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.database import Database
 from guanaco_server.feedback import records
 from guanaco_server.feedback.records import RecordedRating
 from guanaco_server.leaderboard import flag_queries, ranking, standing_queries
 from guanaco_server.leaderboard.ballots import BallotBox
-from guanaco_server.leaderboard.flags import Owner, burst_slots, flags_of_user, slot_of
+from guanaco_server.leaderboard.flags import (
+    BASELINE_SLOTS,
+    Owner,
+    flags_of_user,
+    is_burst,
+    least_burst,
+    slot_of,
+)
 from guanaco_server.leaderboard.ranking import Count, Standing
 from guanaco_server.leaderboard.tables import SeasonRow
-from guanaco_server.leaderboard.votes import votes_of, window_of
+from guanaco_server.leaderboard.votes import in_time, votes_of, window_of
 from guanaco_server.submissions.service import SubmissionService
 
 Allowed = Collection[tuple[str, str]]  # (rating, rule)
@@ -42,9 +50,9 @@ class SeasonService:
         self._submissions = submissions
         self._competitions = competitions
 
-    async def freeze(self, competition_id: str) -> Season:
+    async def freeze(self, competition_id: str, by: Actor) -> Season:
         """The final ranking; the same when it is frozen already."""
-        competition = await self._competitions.freeze(competition_id)
+        competition = await self._competitions.freeze(competition_id, by)
         assert competition.frozen_at is not None
         async with self._database.read() as session:
             known = await standing_queries.season(session, competition_id)
@@ -119,12 +127,11 @@ def _votes(
     allowed: Allowed,
 ) -> list[tuple[str, str, bool]]:
     """(user, submission, thumbs up), ordered by submission and user, so that ids get the same indexes every time."""
-    window = window_of(competition)
-    within = [rating for rating in ratings if window.holds(rating.at)]
+    within = in_time(ratings, {competition.id: window_of(competition)})
     bursts = _bursts(within)
     groups: defaultdict[str, list[RecordedRating]] = defaultdict(list)
     for rating in within:
-        groups[rating.user_id].append(rating)
+        groups[rating.user_key].append(rating)
     found = []
     for user, group in groups.items():
         left_out = {
@@ -132,20 +139,26 @@ def _votes(
             for flag in flags_of_user(group, owners, bursts)
             if (flag.feedback_id, flag.rule.value) not in allowed
         }
-        votes = votes_of(group, left_out, window)
+        votes = votes_of(group, left_out)
         found += [(user, submission, vote.thumbs_up) for submission, vote in votes.items()]
     return sorted(found, key=lambda vote: (vote[1], vote[0]))
 
 
 def _bursts(ratings: Collection[RecordedRating]) -> dict[tuple[str, int], int]:
-    slots: defaultdict[str, Counter[int]] = defaultdict(Counter)
+    slots: defaultdict[int, Counter[str]] = defaultdict(Counter)
     for rating in ratings:
-        slots[rating.submission_id][slot_of(rating)] += 1
-    return {
-        (submission_id, slot): counts[slot]
-        for submission_id, counts in slots.items()
-        for slot in burst_slots(counts, counts.keys())
-    }
+        slots[slot_of(rating)][rating.submission_id] += 1
+    found = {}
+    for slot, counts in slots.items():
+        for submission_id, count in counts.items():
+            if count <= least_burst():
+                continue
+            others = [other for one, other in counts.items() if one != submission_id]
+            before = range(slot - BASELINE_SLOTS, slot)
+            hour = sum(slots[one][submission_id] for one in before if one in slots)
+            if is_burst(count, hour, others):
+                found[submission_id, slot] = count
+    return found
 
 
 def _entry(standing: Standing, count: Count, owners: Mapping[str, Owner]) -> dict[str, object]:

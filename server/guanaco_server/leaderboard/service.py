@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import UTC
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import UTC, datetime
 
-from guanaco.competitions import OPEN
+from guanaco.competitions import OPEN, Competition
 from guanaco.leaderboard import (
     Estimate,
     Leaderboard,
@@ -18,11 +18,14 @@ from guanaco.leaderboard import (
 from guanaco.submissions import Status
 from guanaco_server.accounts.service import Account
 from guanaco_server.clock import Clock
+from guanaco_server.competitions.entry import admitted
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.database import Database
 from guanaco_server.feedback.service import Votes
 from guanaco_server.leaderboard import queries, standing_queries
+from guanaco_server.leaderboard.final_boards import NO_VOTES, FinalEntry, entries_of
 from guanaco_server.leaderboard.metrics import metrics_of
+from guanaco_server.leaderboard.past_votes import PastVotes
 from guanaco_server.leaderboard.standings import Shown
 from guanaco_server.leaderboard.tally import Tally, total
 from guanaco_server.submissions.service import SubmissionBrief, SubmissionService
@@ -44,23 +47,29 @@ class LeaderboardService:
         self._clock = clock
         self._submissions = submissions
         self._competitions = competitions
+        self._past = PastVotes(database, clock, competitions)
         self._parsed: dict[tuple[str, str], tuple[str, SubmissionMetrics]] = {}
 
     async def leaderboard(
         self, competition_id: str = OPEN, sort: LeaderboardSort = LeaderboardSort.RANK
     ) -> Leaderboard:
-        """Every submission that is or was published; without a competition's ratings it has no rank, and comes last."""
+        """Those that take part, and those that are rated; without ratings one has no rank, and comes last."""
         competition = await self._competitions.find(competition_id)
         async with self._database.read() as session:
             found = await standing_queries.of_competition(session, competition_id)
+            season = await standing_queries.season(session, competition_id)
         shown: dict[str, Shown] = {
             submission_id: (rank, score, low, high, metrics)
             for submission_id, rank, score, low, high, metrics in found
         }
-        briefs = [one for one in await self._submissions.briefs() if one.status in SHOWN]
+        final = entries_of(season.ranking) if season else None
+        metrics = {one: self._metrics_of(competition_id, one, shown) for one in shown}
+        rated = {one for one, found in metrics.items() if found.feedback_count}
         rows = [
-            _row(brief, shown.get(brief.id), self._metrics_of(competition_id, brief.id, shown))
-            for brief in briefs
+            _row(brief, shown.get(brief.id), metrics.get(brief.id) or _nothing_of(brief))
+            if final is None
+            else _final_row(brief, final.get(brief.id, NO_VOTES), metrics.get(brief.id))
+            for brief in _listed(competition, await self._submissions.briefs(), rated, final)
         ]
         rows.sort(key=lambda row: (POSITIONS[sort](row), -row.created_at.timestamp()))
         return Leaderboard(
@@ -74,8 +83,6 @@ class LeaderboardService:
         self, competition_id: str, submission_id: str, shown: dict[str, Shown]
     ) -> SubmissionMetrics:
         """Parsed once as long as the text is the same: half of a leaderboard's time."""
-        if submission_id not in shown:
-            return metrics_of(submission_id, Tally(), 0)
         text, key = shown[submission_id][4], (competition_id, submission_id)
         known = self._parsed.get(key)
         if known is None or known[0] != text:
@@ -113,6 +120,12 @@ class LeaderboardService:
                 points.append(point)
         return ScoreHistory(submission_id=submission_id, competition=competition_id, points=points)
 
+    async def votes_between(
+        self, since: datetime | None, until: datetime | None
+    ) -> dict[str, Votes]:
+        """In the open competition, of ratings at ``since`` or later and before ``until`` that no rule leaves out."""
+        return await self._past.between(since, until)
+
     async def votes_by_competition(self) -> dict[str, dict[str, Votes]]:
         """Votes that count, by competition and submission: one read of a small table."""
         async with self._database.read() as session:
@@ -121,6 +134,35 @@ class LeaderboardService:
         for competition, submission_id, up, down in rows:
             found.setdefault(competition, {})[submission_id] = Votes(up, down)
         return found
+
+
+def _listed(
+    competition: Competition,
+    briefs: Sequence[SubmissionBrief],
+    rated: Collection[str],
+    final: Mapping[str, FinalEntry] | None,
+) -> list[SubmissionBrief]:
+    """Of what is or was published the admitted and the rated; of a frozen competition all that its season has.
+
+    What was torn down takes no place from a developer's older submission that still runs.
+    """
+    published = [one for one in briefs if one.status in SHOWN]
+    running = [one for one in published if one.status is Status.DEPLOYED]
+    entrants = {one.id for group in (published, running) for one in admitted(competition, group)}
+    listed = entrants | {one.id for one in published if one.id in rated}
+    listed.update(final or ())
+    return [one for one in briefs if one.id in listed]
+
+
+def _final_row(
+    brief: SubmissionBrief, final: FinalEntry, metrics: SubmissionMetrics | None
+) -> LeaderboardRow:
+    shown = (final.rank, final.score, final.low, final.high, "")
+    return _row(brief, shown, final.settle(metrics or _nothing_of(brief)))
+
+
+def _nothing_of(brief: SubmissionBrief) -> SubmissionMetrics:
+    return metrics_of(brief.id, Tally(), 0)
 
 
 def _row(brief: SubmissionBrief, shown: Shown | None, metrics: SubmissionMetrics) -> LeaderboardRow:

@@ -1,6 +1,6 @@
 """What the leaderboard keeps: all of it follows from conversations and ratings, and can be counted anew.
 
-Raw user ids are in here, to count a user once; ``forget_users`` takes them out.
+Keys of users are in here (chat/user_keys.py), to count a user once; ``forget_users`` takes them out.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from datetime import datetime
 from sqlalchemy import ForeignKey, Index, LargeBinary, String, text
 from sqlalchemy.orm import Mapped, mapped_column
 
+from guanaco_server.chat.user_keys import USER_KEY_CHARS
 from guanaco_server.database.tables import Table
 from guanaco_server.database.types import UtcDateTime
 
@@ -33,6 +34,7 @@ class ScoreRow(Table):
     tally: Mapped[str]
     up: Mapped[int] = mapped_column(default=0)
     down: Mapped[int] = mapped_column(default=0)
+    rated: Mapped[int] = mapped_column(default=0)
     version: Mapped[int]
 
 
@@ -40,12 +42,12 @@ class MeasuredConversationRow(Table):
     """What a conversation has added so far."""
 
     __tablename__ = "score_conversations"
-    __table_args__ = (Index("ix_score_conversations_user_id", "user_id", "submission_id"),)
+    __table_args__ = (Index("ix_score_conversations_user_key", "user_key", "submission_id"),)
 
     conversation_id: Mapped[str] = mapped_column(String(64), primary_key=True)
     submission_id: Mapped[str] = mapped_column(String(128), index=True)
     competition: Mapped[str] = mapped_column(String(64))
-    user_id: Mapped[str] = mapped_column(String(128))
+    user_key: Mapped[str] = mapped_column(String(USER_KEY_CHARS))
     tally: Mapped[str]
     first_day: Mapped[int | None]
     second_day: Mapped[int | None]
@@ -56,7 +58,7 @@ class VoteRow(Table):
 
     __tablename__ = "score_votes"
 
-    user_id: Mapped[str] = mapped_column(String(128), primary_key=True)
+    user_key: Mapped[str] = mapped_column(String(USER_KEY_CHARS), primary_key=True)
     competition: Mapped[str] = mapped_column(String(64), primary_key=True)
     submission_id: Mapped[str] = mapped_column(String(128), primary_key=True, index=True)
     thumbs_up: Mapped[bool]
@@ -67,7 +69,7 @@ class VisitRow(Table):
 
     __tablename__ = "score_visits"
 
-    user_id: Mapped[str] = mapped_column(String(128), primary_key=True)
+    user_key: Mapped[str] = mapped_column(String(USER_KEY_CHARS), primary_key=True)
     competition: Mapped[str] = mapped_column(String(64), primary_key=True)
     submission_id: Mapped[str] = mapped_column(String(128), primary_key=True, index=True)
     first_day: Mapped[int]
@@ -82,8 +84,8 @@ class RatingSlotRow(Table):
         Index(
             "ix_score_slots_large",
             "slot",
-            postgresql_where=text("ratings > 100"),
-            sqlite_where=text("ratings > 100"),
+            postgresql_where=text("ratings > 30"),
+            sqlite_where=text("ratings > 30"),
         ),
         Index(
             "ix_score_slots_bursts",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 
 from sqlalchemy import delete
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -13,25 +13,16 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from guanaco_server.feedback import records
 from guanaco_server.feedback.records import RecordedRating
 from guanaco_server.leaderboard import flag_queries, queries
-from guanaco_server.leaderboard.flags import (
-    BASELINE_SLOTS,
-    SLOT_S,
-    Flag,
-    Owner,
-    burst_slots,
-    flags_of_user,
-    least_burst,
-    slot_of,
-)
+from guanaco_server.leaderboard.burst_books import SlotKey, users_of_changed_bursts
+from guanaco_server.leaderboard.flags import Flag, Owner, flags_of_user, slot_of
 from guanaco_server.leaderboard.ledger import Ledger
 from guanaco_server.leaderboard.tables import VoteFlagRow, VoteRow
 from guanaco_server.leaderboard.tally import Tally
-from guanaco_server.leaderboard.votes import Window, votes_of
+from guanaco_server.leaderboard.votes import Window, in_time, votes_of
 
 UP, DOWN = Tally({"up": 1}), Tally({"down": 1})
 
 Group = tuple[str, str]  # competition, user
-SlotKey = tuple[str, str, int]  # submission, competition, slot
 
 
 @dataclass(frozen=True)
@@ -59,31 +50,33 @@ async def count_votes(
     ledger: Ledger,
 ) -> None:
     """``ratings`` are the new ones."""
-    slots = Counter(slot_key(one) for one in ratings)
+    slots = slots_of(ratings, around.windows)
     await queries.add_to_slots(session, slots)
-    touched = {one.user_id for one in ratings} | reopened.users
-    touched |= await _users_of_changed_bursts(session, slots.keys() | reopened.slots)
+    touched = {one.user_key for one in ratings} | reopened.users
+    touched |= await users_of_changed_bursts(session, slots.keys() | reopened.slots)
     if not touched:
         return
+    recorded = await records.of_users(session, touched)
     groups: defaultdict[Group, list[RecordedRating]] = defaultdict(list)
-    for rating in await records.of_users(session, touched):
-        groups[rating.competition, rating.user_id].append(rating)
-    left_out = await _left_out(session, groups.values(), around)
+    for rating in in_time(recorded, around.windows):
+        groups[rating.competition, rating.user_key].append(rating)
+    left_out = await _left_out(session, recorded, groups.values(), around)
     known: defaultdict[Group, dict[str, bool]] = defaultdict(dict)
     for row in await queries.votes(session, touched):
-        known[row.competition, row.user_id][row.submission_id] = row.thumbs_up
+        known[row.competition, row.user_key][row.submission_id] = row.thumbs_up
     rows: list[queries.Row] = []
     for group in groups.keys() | known.keys():
-        window = around.windows.get(group[0])
-        votes = votes_of(groups.get(group, ()), left_out, window) if window else {}
+        votes = votes_of(groups.get(group, ()), left_out)
         now = {submission: vote.thumbs_up for submission, vote in votes.items()}
         gone = _enter(group, known.get(group, {}), now, ledger, rows)
         await _drop(session, group, gone)
     await queries.put(session, VoteRow, rows)
 
 
-def slot_key(rating: RecordedRating) -> SlotKey:
-    return rating.submission_id, rating.competition, slot_of(rating)
+def slots_of(ratings: Iterable[RecordedRating], windows: Mapping[str, Window]) -> Counter[SlotKey]:
+    return Counter(
+        (one.submission_id, one.competition, slot_of(one)) for one in in_time(ratings, windows)
+    )
 
 
 def _enter(
@@ -101,7 +94,7 @@ def _enter(
             continue
         rows.append(
             {
-                "user_id": user,
+                "user_key": user,
                 "competition": competition,
                 "submission_id": submission,
                 "thumbs_up": thumbs_up,
@@ -125,48 +118,27 @@ async def _drop(session: AsyncSession, group: Group, submissions: Sequence[str])
     for submission in submissions:
         await session.execute(
             delete(VoteRow).where(
-                VoteRow.user_id == user,
+                VoteRow.user_key == user,
                 VoteRow.competition == competition,
                 VoteRow.submission_id == submission,
             )
         )
 
 
-async def _users_of_changed_bursts(session: AsyncSession, slots: Collection[SlotKey]) -> set[str]:
-    """Decide anew about the slots that new ratings are in or shortly before; those who rated in one that changed."""
-    if not slots:
-        return set()
-    numbers = [slot for _, _, slot in slots]
-    touched = {(submission, competition) for submission, competition, _ in slots}
-    users: set[str] = set()
-    session.expunge_all()
-    for row in await queries.large_slots(
-        session, min(numbers), max(numbers) + BASELINE_SLOTS, least_burst()
-    ):
-        if (row.submission_id, row.competition) not in touched:
-            continue
-        counts = await queries.slot_counts(
-            session, row.submission_id, row.competition, row.slot - BASELINE_SLOTS, row.slot
-        )
-        is_burst = row.slot in burst_slots(counts, [row.slot])
-        if is_burst or row.is_burst:  # also a burst that grows, for who came late
-            row.is_burst = is_burst
-            since = datetime.fromtimestamp(row.slot * SLOT_S, UTC)
-            until = since + timedelta(seconds=SLOT_S)
-            found = await records.within(session, row.submission_id, since, until)
-            users |= {one.user_id for one in found if one.competition == row.competition}
-    await session.flush()
-    return users
-
-
 async def _left_out(
-    session: AsyncSession, groups: Collection[Sequence[RecordedRating]], around: Circumstances
+    session: AsyncSession,
+    recorded: Collection[RecordedRating],
+    groups: Collection[Sequence[RecordedRating]],
+    around: Circumstances,
 ) -> set[str]:
-    """The ratings under a flag that no admin has allowed; the audit trail says so from now on."""
+    """Of all that was recorded of some users, in the groups what is under a flag that no admin has allowed.
+
+    The audit trail says so from now on; flags of what is in no group any more are lifted.
+    """
     bursts: defaultdict[str, dict[tuple[str, int], int]] = defaultdict(dict)
     for slot in await queries.bursts(session):
         bursts[slot.competition][slot.submission_id, slot.slot] = slot.ratings
-    ratings = {one.id: one for group in groups for one in group}
+    ratings = {one.id: one for one in recorded}
     known = {
         (row.feedback_id, row.rule): row for row in await flag_queries.of_ratings(session, ratings)
     }

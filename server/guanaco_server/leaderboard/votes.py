@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -26,12 +26,23 @@ def window_of(competition: Competition) -> Window:
     return Window(competition.starts_at, min(ends, default=None))
 
 
+def in_time(
+    ratings: Iterable[RecordedRating], windows: Mapping[str, Window]
+) -> list[RecordedRating]:
+    """Those within their competition's window. Of others neither a vote nor a rule nor a slot ever knows."""
+    return [
+        rating
+        for rating in ratings
+        if rating.competition in windows and windows[rating.competition].holds(rating.at)
+    ]
+
+
 def votes_of(
-    ratings: Iterable[RecordedRating], left_out: Collection[str], window: Window
+    ratings: Iterable[RecordedRating], left_out: Collection[str]
 ) -> dict[str, RecordedRating]:
-    """By submission, of one user's ratings in one competition."""
+    """By submission, of one user's ratings in one competition that are ``in_time``."""
     found: dict[str, RecordedRating] = {}
     for rating in sorted(ratings, key=lambda one: (one.at, one.id)):
-        if rating.id not in left_out and window.holds(rating.at):
+        if rating.id not in left_out:
             found[rating.submission_id] = rating
     return found

@@ -6,7 +6,7 @@ import asyncio
 
 from guanaco_server.clock import Clock
 from guanaco_server.database.database import Database
-from guanaco_server.feedback.service import FeedbackService
+from guanaco_server.leaderboard.rating_counts import RatingCounts
 from guanaco_server.notification_settings import NotificationSettings
 from guanaco_server.notifications.courier import Courier, Resolve, resolve
 from guanaco_server.notifications.loop import NotificationLoop
@@ -25,7 +25,7 @@ class Notifications:
         database: Database,
         clock: Clock,
         events: EventFeed,
-        feedback: FeedbackService,
+        counts: RatingCounts,
         changes: StatusChanges,
         settings: NotificationSettings,
         resolve: Resolve = resolve,
@@ -37,7 +37,7 @@ class Notifications:
         courier = Courier(
             allow_private=allow_private, timeout_s=settings.webhook_timeout_s, resolve=resolve
         )
-        self.outbox = Outbox(database, clock, events, feedback, link_base)
+        self.outbox = Outbox(database, clock, events, counts, link_base)
         self.sender = Sender(database, clock, courier, woken.set)
         self.loop = NotificationLoop(
             database, clock, self.outbox, self.sender, woken, settings.webhook_poll_s
@@ -46,7 +46,7 @@ class Notifications:
             database,
             clock,
             events,
-            feedback,
+            counts,
             allow_private=allow_private,
             link_base=link_base,
             wake=woken.set,

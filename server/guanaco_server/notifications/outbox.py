@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from guanaco_server.clock import Clock
 from guanaco_server.database.database import Database
-from guanaco_server.feedback.service import FeedbackService
+from guanaco_server.leaderboard.rating_counts import RatingCounts
 from guanaco_server.notifications import queries
 from guanaco_server.notifications.messages import (
     Happening,
@@ -27,13 +27,13 @@ class Outbox:
         database: Database,
         clock: Clock,
         events: EventFeed,
-        feedback: FeedbackService,
+        counts: RatingCounts,
         link_base: str,
     ) -> None:
         self._database = database
         self._clock = clock
         self._events = events
-        self._feedback = feedback
+        self._rating_counts = counts
         self._link_base = link_base
 
     async def fill(self) -> None:
@@ -43,7 +43,7 @@ class Outbox:
                 return
             progress = await queries.all_progress(session)
             heads = await self._events.heads(session, list(webhooks))
-        counts = await self._feedback.counts()
+        counts = await self._rating_counts.kept()
         for head in heads:
             webhook = webhooks[head.account_id]
             told = progress.get((webhook.id, head.submission_id), NOTHING_TOLD)

@@ -23,7 +23,7 @@ from guanaco.webhooks import (
 from guanaco_server.accounts.service import Account
 from guanaco_server.clock import Clock
 from guanaco_server.database.database import Database
-from guanaco_server.feedback.service import FeedbackService
+from guanaco_server.leaderboard.rating_counts import RatingCounts
 from guanaco_server.notifications import queries
 from guanaco_server.notifications.addresses import require_allowed_url
 from guanaco_server.notifications.messages import test_delivery
@@ -43,7 +43,7 @@ class WebhookService:
         database: Database,
         clock: Clock,
         events: EventFeed,
-        feedback: FeedbackService,
+        counts: RatingCounts,
         *,
         allow_private: bool,
         link_base: str,
@@ -52,7 +52,7 @@ class WebhookService:
         self._database = database
         self._clock = clock
         self._events = events
-        self._feedback = feedback
+        self._rating_counts = counts
         self._allow_private = allow_private
         self._link_base = link_base
         self._wake = wake
@@ -60,7 +60,9 @@ class WebhookService:
     async def put(self, account: Account, request: WebhookRequest) -> WebhookSet:
         """A new one tells of what happens from now on. One that is there keeps its secret and what it has to tell."""
         require_allowed_url(request.url, allow_private=self._allow_private)
-        counts = await self._feedback.counts()
+        async with self._database.read() as session:
+            own = [head.submission_id for head in await self._events.heads(session, [account.id])]
+        counts = await self._rating_counts.exact(own)
         try:
             return await self._put(account, request, counts)
         except IntegrityError:  # the other of two racers made it: now it is there to change

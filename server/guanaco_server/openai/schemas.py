@@ -172,6 +172,9 @@ class ChatCompletionRequest(_Request):
             )
         if not self.turns or self.turns[-1].sender is not Sender.USER or not self.turns[-1].content:
             raise ValueError("the last message must be the user's, and not empty")
+        if self.metadata.consent == "true":
+            for message in self.messages:
+                _storable(message.content)
         return self
 
     @property

@@ -9,6 +9,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from datetime import timedelta
 
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -24,11 +25,11 @@ from guanaco_server.deployments.scaling.sleep import Sleeper
 from guanaco_server.deployments.scaling.traffic import Traffic
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.routing import queries
-from guanaco_server.routing.decision import Decision, replay
+from guanaco_server.routing.decision import Decision
 from guanaco_server.routing.occupancy import Occupancy
 from guanaco_server.routing.policies.posterior import Posterior
 from guanaco_server.routing.policy import LiveSubmission
-from guanaco_server.routing.snapshot import Pool, Votes, policy_of, take
+from guanaco_server.routing.snapshot import Pool, Snapshot, Votes, policy_of, take
 from guanaco_server.submissions.service import ServingSubmission, SubmissionService
 
 REFRESH_S = 1.0  # how old a rating's count may be; statuses come at once
@@ -79,6 +80,7 @@ class RoutingService:
         self._posterior = Posterior()
         self._seed = secrets.randbits(63)  # of the competitions that have none
         self._refreshed_at = float("-inf")
+        self._looking = asyncio.Lock()
         self._woken = asyncio.Event()
         self._background = Background("routing snapshot")
 
@@ -130,7 +132,7 @@ class RoutingService:
         """
         pool = await self._pool(competition)
         if not any(map(self._deployments.replicas, pool.snapshot.ids)):
-            await self.refresh()
+            await self._look_again()
             pool = await self._pool(competition)
         return self.choose(pool, seen, key or secrets.token_hex())
 
@@ -167,20 +169,19 @@ class RoutingService:
         """The conversation is stored, or will never be."""
         self._occupancy.settle(assigned.submission_id)
 
-    async def record(self, session: AsyncSession, assigned: Assigned) -> None:
-        """Within the caller's transaction: what the decision needs to be replayed."""
+    async def record(self, session: AsyncSession, assigned: Assigned, kept: timedelta) -> None:
+        """Within the caller's transaction: what the decision needs to be replayed, for as long as it is ``kept``."""
         if assigned.pool is not None:
-            await queries.keep_snapshot(session, assigned.pool.snapshot, self._clock.now())
+            await queries.keep_snapshot(session, assigned.pool.snapshot, self._clock.now(), kept)
 
-    async def replay(self, session: AsyncSession, decision: Decision) -> str | None:
-        """Within the caller's transaction: what the recorded decision comes to, made again."""
-        snapshot = await queries.snapshot(session, decision.snapshot)
-        return None if snapshot is None else await replay(decision, snapshot)
+    async def recorded(self, session: AsyncSession, decision: Decision) -> Snapshot | None:
+        """Within the caller's transaction: what the decision was made of, if it is still kept."""
+        return await queries.snapshot(session, decision.snapshot)
 
     async def target(self, submission_id: str) -> LiveSubmission:
         """A conversation's own submission, while it is served: also an inactive one, and one that sleeps is woken. Without endpoints while its server is started again; ModelUnavailable otherwise, ModelWaking when waking takes long."""
         if submission_id not in self._serving:
-            await self.refresh()
+            await self._look_again()
         elif not self._deployments.replicas(submission_id):
             await self._deployments.refresh_endpoints()
         serving = self._serving.get(submission_id)
@@ -191,6 +192,15 @@ class RoutingService:
         if live.endpoints:
             return live
         return replace(live, endpoints=await self._sleeper.wake(submission_id))
+
+    async def _look_again(self) -> None:
+        """A snapshot that is begun after now: whoever misses something shares the next one, which is at most a second away."""
+        now = time.monotonic()
+        async with self._looking:
+            if self._refreshed_at < now:
+                await asyncio.sleep(REFRESH_S - self.age_s())
+            if self._refreshed_at < now:  # by the loop, meanwhile
+                await self.refresh()
 
     async def _pool(self, competition: Competition) -> Pool:
         """Of these very rules, which may be newer than the snapshot."""

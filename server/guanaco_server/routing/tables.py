@@ -13,10 +13,10 @@ from guanaco_server.routing.snapshot import Snapshot
 
 
 class SnapshotRow(Table):
-    """Only of competitions with a seed, and only those by which a conversation was assigned."""
+    """Only of competitions with a seed, and only those by which a conversation was assigned; ``used_at`` to the hour."""
 
     __tablename__ = "assignment_snapshots"
 
     digest: Mapped[str] = mapped_column(String(64), primary_key=True)
     snapshot: Mapped[Snapshot] = mapped_column(Pydantic(Snapshot))
-    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    used_at: Mapped[datetime] = mapped_column("created_at", UtcDateTime, index=True)

@@ -134,7 +134,9 @@ async def by_ids(session: AsyncSession, ids: Sequence[str]) -> Sequence[Submissi
     return (await session.scalars(select(SubmissionRow).where(SubmissionRow.id.in_(ids)))).all()
 
 
-async def briefs(session: AsyncSession) -> Sequence[Row[str, str, str, str, str, Status, datetime]]:
+async def briefs(
+    session: AsyncSession,
+) -> Sequence[Row[str, str, str, str, str, Status, datetime, int | None]]:
     """Of every chat submission what names it, without the rest of the row."""
     rows = await session.execute(
         select(
@@ -145,6 +147,7 @@ async def briefs(session: AsyncSession) -> Sequence[Row[str, str, str, str, str,
             SubmissionRow.repo,
             SubmissionRow.status,
             SubmissionRow.created_at,
+            SubmissionRow.parameter_count,
         ).where(SubmissionRow.kind == SubmissionKind.CHAT)
     )
     return rows.all()

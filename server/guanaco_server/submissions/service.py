@@ -25,6 +25,7 @@ from guanaco.submissions import (
     SubmissionKind,
     SubmissionRequest,
 )
+from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import Account
 from guanaco_server.clock import Clock
 from guanaco_server.database.database import Database
@@ -70,6 +71,7 @@ class SubmissionBrief:
     repo: str
     status: Status
     created_at: datetime
+    parameter_count: int | None
 
 
 @dataclass(frozen=True)
@@ -87,12 +89,14 @@ class SubmissionService:
         clock: Clock,
         changes: StatusChanges,
         deployments: DeploymentService,
+        audit: AuditLog,
         default_reward: str | None = None,
     ) -> None:
         self._database = database
         self._clock = clock
         self._changes = changes
         self._deployments = deployments
+        self._audit = audit
         self._serving: dict[str, tuple[queries.Version, ServingSubmission]] = {}
         self.recipes = RecipeService(database, clock, deployments)
         self.rewards = RewardService(database, default_reward)
@@ -210,32 +214,33 @@ class SubmissionService:
 
     async def cancel(self, account: Account, submission_id: str) -> Submission:
         """The running stage notices, stops and cleans up."""
-        return await self._move(account, submission_id, Status.CANCELLED)
+        return await self._move(account, submission_id, "cancel", Status.CANCELLED)
 
     async def deactivate(self, account: Account, submission_id: str) -> Submission:
         """No new conversations; the open ones go on."""
-        return await self._move(account, submission_id, Status.INACTIVE)
+        return await self._move(account, submission_id, "deactivate", Status.INACTIVE)
 
     async def reactivate(self, account: Account, submission_id: str) -> Submission:
-        return await self._move(
-            account, submission_id, Status.DEPLOYED, sources=frozenset({Status.INACTIVE})
-        )
+        inactive = frozenset({Status.INACTIVE})
+        return await self._move(account, submission_id, "reactivate", Status.DEPLOYED, inactive)
 
     async def teardown(self, account: Account, submission_id: str) -> Submission:
         """Stop its model server; its feedback stays readable. RewardInUse for a reward model that is named by others."""
-        return await self._move(account, submission_id, Status.TORN_DOWN)
+        return await self._move(account, submission_id, "tear down", Status.TORN_DOWN)
 
     async def redeploy(self, account: Account, submission_id: str) -> Submission:
         """Run the pipeline again, at the same commit if one was resolved; a serialized artifact is used again."""
-        return await self._move(account, submission_id, Status.QUEUED)
+        return await self._move(account, submission_id, "redeploy", Status.QUEUED)
 
     async def _move(
         self,
         account: Account,
         submission_id: str,
+        verb: str,
         to: Status,
         sources: frozenset[Status] | None = None,
     ) -> Submission:
+        """An admin's with another's submission is noted in the audit log."""
         async with self._database.write() as session:
             row = await self._visible_row(session, account, submission_id)
             row = await lifecycle.transition(
@@ -250,6 +255,8 @@ class SubmissionService:
                 await self.rewards.require_unused(session, submission_id)
             if to in (Status.TORN_DOWN, Status.QUEUED):
                 await self._deployments.withdraw(session, submission_id)
+            if row.account_id != account.id:
+                await self._audit.note(session, account, f"{verb} submission", submission_id)
             moved = read_submission(row, await queries.stage_runs(session, submission_id))
         self._changes.announce(submission_id, to)
         return moved

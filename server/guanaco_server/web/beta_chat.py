@@ -6,17 +6,22 @@ services under it say when they fail may name a submission: nothing of it passes
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from sqlalchemy.ext.asyncio import AsyncSession
+
 from guanaco.accounts import Role
 from guanaco.chat import Bot, ConversationRequest, Message, MessageRequest, Reply
 from guanaco.errors import (
+    AccountNotFound,
     AlreadyRated,
     ConversationBusy,
     ConversationNotFound,
+    Forbidden,
     GuanacoError,
     InvalidInput,
     MessageTooLong,
@@ -31,6 +36,7 @@ from guanaco_server.chat.conversations import ConversationService
 from guanaco_server.chat.replies import ReplyEvents, ReplyService
 from guanaco_server.clock import Clock
 from guanaco_server.database.database import Database
+from guanaco_server.feedback.erasure import ErasedUser
 from guanaco_server.feedback.service import FeedbackService
 from guanaco_server.web import queries, tokens
 from guanaco_server.web.hooks import Eraser
@@ -39,6 +45,7 @@ from guanaco_server.web.tables import VisitorChatRow, VisitorRow
 ACCOUNT = "web-chat"
 USER_PREFIX = "web-"
 USER_CHARS = 32  # of the visitor's hash: 128 bits
+HASH_PREFIX = re.compile(rf"[0-9a-f]{{{USER_CHARS}}}")
 CHATS_SHOWN = 12
 CHATS_AN_HOUR = 20  # of one visitor; a person reads the first reply before she opens the next
 
@@ -143,7 +150,12 @@ class BetaChat:
             created_at=self._clock.now(),
         )
         async with self._database.write() as session:
-            session.add(row)
+            is_known = await queries.lock_visitor(session, visitor.id) is not None
+            if is_known:
+                session.add(row)
+        if not is_known:
+            await self.forget(visitor)  # erased while the conversation was opened
+            raise Forbidden("Your agreement was withdrawn.", hint="The chat page asks you again.")
         return opened.conversation_id
 
     async def read(self, visitor: Visitor, conversation_id: str) -> Chat:
@@ -182,6 +194,24 @@ class BetaChat:
             await self._eraser(await self._account(), visitor.user_id, ACCOUNT)
         async with self._database.write() as session:
             await queries.forget_visitor(session, visitor.id)
+
+    async def forget_user(self, session: AsyncSession, erased: ErasedUser) -> None:
+        """Within the caller's transaction, in which all else of a user is erased: her chats' list and her consent too."""
+        prefix = erased.user_id.removeprefix(USER_PREFIX)
+        if prefix == erased.user_id or not HASH_PREFIX.fullmatch(prefix):
+            return
+        if erased.account_ids and not await self._is_one_of(session, erased.account_ids):
+            return
+        for visitor_id in await queries.visitors_between(
+            session, prefix, prefix + "f" * USER_CHARS
+        ):
+            await queries.forget_visitor(session, visitor_id)
+
+    async def _is_one_of(self, session: AsyncSession, account_ids: Collection[str]) -> bool:
+        try:
+            return await self._accounts.require_named(session, ACCOUNT) in account_ids
+        except AccountNotFound:
+            return False
 
     async def _account(self) -> Account:
         return await self._accounts.built_in(ACCOUNT, Role.BACKEND)

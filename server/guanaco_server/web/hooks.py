@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
+from guanaco.feedback import Erasure
 from guanaco_server.accounts.service import Account
+from guanaco_server.feedback import erasure
 
 
 class AuditEntry(Protocol):
@@ -32,7 +34,7 @@ class AuditPage(Protocol):
     def next_cursor(self) -> str | None: ...
 
 
-Eraser = Callable[[Account, str, str | None], Awaitable[object]]
+Eraser = Callable[[Account, str, str | None], Awaitable[Erasure]]
 """Erases all that is stored of a user: on whose behalf, the user's id, and the backend's account name where given."""
 
 AuditReader = Callable[[int, str | None], Awaitable[AuditPage]]
@@ -44,6 +46,9 @@ Freezer = Callable[[Account, str], Awaitable[object]]
 
 @dataclass(frozen=True)
 class WebHooks:
+    """``on_erase`` has the pages' own rows of a user erased within the same transaction as all others."""
+
     erase: Eraser | None = None
+    on_erase: Callable[[erasure.Eraser], None] | None = None
     audit: AuditReader | None = None
     freeze: Freezer | None = None

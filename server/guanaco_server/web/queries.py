@@ -57,3 +57,13 @@ async def chat_count(session: AsyncSession, visitor_id: str, since: datetime) ->
 async def forget_visitor(session: AsyncSession, visitor_id: str) -> None:
     await session.execute(delete(VisitorChatRow).where(VisitorChatRow.visitor_id == visitor_id))
     await session.execute(delete(VisitorRow).where(VisitorRow.id == visitor_id))
+
+
+async def lock_visitor(session: AsyncSession, visitor_id: str) -> VisitorRow | None:
+    return await session.get(VisitorRow, visitor_id, with_for_update=True)
+
+
+async def visitors_between(session: AsyncSession, first: str, last: str) -> Sequence[str]:
+    return (
+        await session.scalars(select(VisitorRow.id).where(VisitorRow.id.between(first, last)))
+    ).all()

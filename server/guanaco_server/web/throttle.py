@@ -5,10 +5,25 @@ from __future__ import annotations
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from ipaddress import IPv4Address, IPv6Network, ip_address
 
 from guanaco.errors import TooManyAttempts
 
 MOST_NAMES = 10_000  # addresses remembered at once: a flood of new ones pushes out the oldest
+
+
+HOME_BITS = 64  # of an IPv6 address: the rest one customer chooses freely
+
+
+def network_of(address: str) -> str:
+    """What one customer has of a provider: an IPv4 address, or an IPv6 network."""
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(found, IPv4Address):
+        return address
+    return str(found.ipv4_mapped or IPv6Network((int(found), HOME_BITS), strict=False))
 
 
 class Throttle:

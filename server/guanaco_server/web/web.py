@@ -94,4 +94,6 @@ class Web:
             options.bots,
             self.hooks.erase,
         )
+        if self.hooks.on_erase is not None:
+            self.hooks.on_erase(self.chat.forget_user)
         self.guards = Guards(self.sessions, self.chat, options.is_https)

@@ -77,8 +77,8 @@ def add_routes(routes: APIRouter, web: Web) -> None:
                 "The two ids are not the same.", hint="Type the user's id twice: this is final."
             )
         backend = member.fields.get("backend", "").strip() or None
-        await eraser(member.account, user_id, backend)
-        return web.pages.show(request, "admin/users.html", hooks=web.hooks, erased=user_id)
+        erased = await eraser(member.account, user_id, backend)
+        return web.pages.show(request, "admin/users.html", hooks=web.hooks, erased=erased)
 
     @routes.get("/admin/audit")
     async def read_audit(

@@ -19,15 +19,19 @@ from guanaco_server.web.beta_chat import whole_reply
 from guanaco_server.web.guards import Guest
 from guanaco_server.web.page_route import EVENT_STREAM
 from guanaco_server.web.rendering import see_other
-from guanaco_server.web.throttle import Throttle
+from guanaco_server.web.throttle import Throttle, network_of
 from guanaco_server.web.web import Web
 
-CONSENTS, WITHIN_S = 60, 600.0  # of one address, which a whole office may share
+CONSENTS, WITHIN_S = 60, 600.0  # of one network, which a whole office may share
+CONSENTS_A_DAY, DAY_S = 150, 86_400.0  # each is a user with a vote
 
 
 def add_routes(routes: APIRouter, web: Web) -> None:
     guest_of = web.guards.guest()
-    consents = Throttle(CONSENTS, WITHIN_S)
+    throttles = [
+        Throttle(attempts, within_s, lambda: web.clock.now().timestamp())
+        for attempts, within_s in ((CONSENTS, WITHIN_S), (CONSENTS_A_DAY, DAY_S))
+    ]
 
     @routes.get("/chat")
     async def show_start(request: Request, guest: Guest = guest_of) -> Response:
@@ -49,12 +53,22 @@ def add_routes(routes: APIRouter, web: Web) -> None:
     ) -> Response:
         if fields.get("consent") != "yes":
             return see_other("/chat")
-        address = request.client.host if request.client else ""
-        consents.require_room(address)
-        consents.note(address)
+        network = network_of(request.client.host if request.client else "")
+        for throttle in throttles:
+            throttle.require_room(network)
+        for throttle in throttles:
+            throttle.note(network)
         answer = see_other("/chat")
         web.guards.keep_visitor(answer, request, await web.chat.consent())
         return answer
+
+    @routes.get("/chat/forget")
+    async def ask(request: Request, guest: Guest = guest_of) -> Response:
+        if guest.visitor is None:
+            return see_other("/chat")
+        return web.pages.show(
+            request, "chat_forget.html", token=guest.form_token, can_erase=web.chat.can_erase
+        )
 
     @routes.post("/chat/forget")
     async def forget(request: Request, guest: Guest = guest_of) -> Response:

@@ -10,7 +10,7 @@ from fastapi.responses import Response
 from pydantic import TypeAdapter, ValidationError
 
 from guanaco.accounts import Role
-from guanaco.competitions import AssignmentKind, Competition, CompetitionRequest, RankingRule
+from guanaco.competitions import OPEN, AssignmentKind, Competition, CompetitionRequest, RankingRule
 from guanaco.errors import NotFound
 from guanaco.forms import Slug
 from guanaco.problems import problems_of
@@ -52,22 +52,45 @@ def add_routes(routes: APIRouter, web: Web) -> None:
         return _form(web, request, _fields(found), found, {})
 
     @routes.post("/admin/competitions")
-    async def put(request: Request, member: Member = admin) -> Response:
+    async def create(request: Request, member: Member = admin) -> Response:
         fields = EMPTY | member.fields
-        known = {found.id: found for found in await web.competitions.list_all()}
-        existing = known.get(fields["id"])
         try:
             competition_id = _SLUG.validate_python(fields["id"].strip())
         except ValidationError as error:
             problems = {"id": " ".join(text for _, text in problems_of(error))}
-            return _form(web, request, fields, existing, problems)
+            return _form(web, request, fields, None, problems)
+        if competition_id in {found.id for found in await web.competitions.list_all()}:
+            problems = {"id": "There is a competition with this id already; open it to change it."}
+            return _form(web, request, fields, None, problems)
+        return await put(request, member, competition_id, fields, None)
+
+    @routes.post("/admin/competitions/{competition_id}")
+    async def change(request: Request, competition_id: str, member: Member = admin) -> Response:
+        existing = await web.competitions.find(competition_id)
+        fields = EMPTY | member.fields | {"id": competition_id}
+        return await put(request, member, competition_id, fields, existing)
+
+    async def put(
+        request: Request,
+        member: Member,
+        competition_id: str,
+        fields: dict[str, str],
+        existing: Competition | None,
+    ) -> Response:
         try:
             wanted = CompetitionRequest.model_validate(_request(fields, existing))
         except ValidationError as error:
             problems = {place.rpartition(".")[2]: text for place, text in problems_of(error)}
             return _form(web, request, fields, existing, problems)
-        await web.competitions.put(competition_id, wanted)
+        await web.competitions.put(competition_id, wanted, member.account)
         return see_other("/admin/competitions")
+
+    @routes.get("/admin/competitions/{competition_id}/freeze")
+    async def ask(request: Request, competition_id: str, member: Member = admin) -> Response:
+        found = await web.competitions.find(competition_id)
+        if web.hooks.freeze is None or found.id == OPEN or found.frozen_at is not None:
+            raise NotFound("There is no such page.")
+        return web.pages.show(request, "admin/freeze.html", hooks=web.hooks, competition=found)
 
     @routes.post("/admin/competitions/{competition_id}/freeze")
     async def freeze(competition_id: str, member: Member = admin) -> Response:
@@ -117,8 +140,8 @@ def _request(fields: dict[str, str], existing: Competition | None) -> dict[str, 
     before = existing.model_dump(exclude={"id", "frozen_at"}) if existing else {}
     return before | {
         "name": fields["name"].strip(),
-        "starts_at": _utc(fields["starts_at"]),
-        "ends_at": _utc(fields["ends_at"]) or None,
+        "starts_at": _utc(fields["starts_at"], existing.starts_at if existing else None),
+        "ends_at": _utc(fields["ends_at"], existing.ends_at if existing else None) or None,
         "ranking": fields["ranking"],
         "assignment": before.get("assignment", {}) | {"kind": fields["assignment"]},
         "entry": {
@@ -131,9 +154,15 @@ def _request(fields: dict[str, str], existing: Competition | None) -> dict[str, 
 
 def _local(at: datetime | None) -> str:
     """As a browser's date and time field has it, in UTC."""
-    return f"{at.astimezone(UTC):%Y-%m-%dT%H:%M}" if at else ""
+    return f"{at.astimezone(UTC):%Y-%m-%dT%H:%M:%S}" if at else ""
 
 
-def _utc(text: str) -> str:
+def _utc(text: str, before: datetime | None) -> datetime | str:
+    """``before`` where the form names the same second, for it cannot name what is smaller."""
     text = text.strip()
-    return f"{text}Z" if text and not text.endswith("Z") else text
+    written = f"{text}Z" if text and not text.endswith("Z") else text
+    try:
+        at = datetime.fromisoformat(written)
+    except ValueError:
+        return written
+    return before if before is not None and before.replace(microsecond=0) == at else written

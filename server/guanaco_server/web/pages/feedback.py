@@ -7,14 +7,16 @@ from typing import Annotated, Any
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Query, Request
-from fastapi.responses import Response, StreamingResponse
+from fastapi.responses import Response
 
 from guanaco.accounts import Role
 from guanaco.errors import InvalidInput
 from guanaco.feedback import ExportFormat, Order
+from guanaco_server.feedback.api import file_answer
 from guanaco_server.feedback.export import formats
 from guanaco_server.web.guards import Member
 from guanaco_server.web.ratings import RatingFilter, RatingPage
+from guanaco_server.web.rendering import SECURITY_HEADERS
 from guanaco_server.web.web import Web
 
 MAX_LENGTH = 10_000
@@ -82,10 +84,10 @@ def add_routes(routes: APIRouter, web: Web) -> None:
         submission_id: str, form: ExportFormat, wanted: Wanted, member: Member = developer
     ) -> Response:
         made = await web.ratings.export(member.account, submission_id, wanted, form)
-        name = f"attachment; filename={made.file_name}"
-        return StreamingResponse(
-            made.chunks, media_type=made.media_type, headers={"Content-Disposition": name}
-        )
+        answer = file_answer(made)
+        for name, value in SECURITY_HEADERS.items():
+            answer.headers.setdefault(name, value)
+        return answer
 
     @routes.get("/submissions/{submission_id}/feedback/{feedback_id}")
     async def read_rating(

@@ -31,7 +31,7 @@ def add_routes(routes: APIRouter, web: Web) -> None:
             wanted = KeyRequest.model_validate(
                 {name: member.fields.get(name, "").strip() for name in ("role", "name")}
             )
-            created = await web.accounts.create_key(wanted)
+            created = await web.accounts.create_key(wanted, member.account)
         except ValidationError as error:
             return await _show(web, request, status=422, problem=one_sentence(error))
         except GuanacoError as error:
@@ -46,7 +46,7 @@ def add_routes(routes: APIRouter, web: Web) -> None:
 
     @routes.post("/admin/keys/{key_id}/revoke")
     async def revoke_key(key_id: str, member: Member = admin) -> Response:
-        await web.accounts.revoke_key(key_id)
+        await web.accounts.revoke_key(key_id, member.account)
         return see_other("/admin/keys")
 
 

@@ -1,0 +1,114 @@
+"""What an operator's pages must not do by mistake, and behind which proxy visitors are told apart; on both databases."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import httpx
+import pytest
+from pydantic import ValidationError
+
+from guanaco.accounts import Role
+from guanaco.competitions import CompetitionRequest
+from guanaco_server.database.database import Database
+from guanaco_server.settings import Settings
+from tests.fixtures.web import WebWorld
+from tests.fixtures.web_client import HERE, agreed, send, signed_in
+
+FORM = {"name": "Spring", "starts_at": "2026-01-01T00:00"}
+PROXY = "10.1.2.3"
+
+
+class ProxiedWorld(WebWorld):
+    trusted_proxies = ("10.0.0.0/8",)
+
+
+@pytest.fixture
+def world(database: Database) -> WebWorld:
+    return WebWorld(database)
+
+
+async def test_a_new_competition_overwrites_none(world: WebWorld) -> None:
+    root = await signed_in(world, Role.ADMIN, "root")
+    assert (await send(root, "/admin/competitions", {**FORM, "id": "spring"})).status_code == 303
+    for known in ("spring", "open"):
+        again = await send(root, "/admin/competitions", {**FORM, "id": known, "name": "Other"})
+        assert again.status_code == 422
+        assert "There is a competition with this id already" in again.text
+    assert [found.name for found in await world.competitions.list_all()] == ["Open", "Spring"]
+    missing = await send(root, "/admin/competitions/summer", {**FORM, "id": "summer"})
+    assert missing.status_code == 404
+
+
+async def test_saving_a_competition_keeps_times_to_the_microsecond(world: WebWorld) -> None:
+    starts_at = datetime(2026, 1, 1, 10, 11, 12, 345_678, tzinfo=UTC)
+    ends_at = datetime(2026, 2, 1, 10, 11, 0, 999, tzinfo=UTC)
+    rules = CompetitionRequest(name="Spring", starts_at=starts_at, ends_at=ends_at)
+    await world.competitions.put("spring", rules)
+    root = await signed_in(world, Role.ADMIN, "root")
+    page = (await root.get("/admin/competitions/spring")).text
+    assert 'value="2026-01-01T10:11:12"' in page
+    fields = {"name": "Renamed", "starts_at": "2026-01-01T10:11:12", "ends_at": "2026-02-01T10:11"}
+    assert (await send(root, "/admin/competitions/spring", fields)).status_code == 303
+    found = await world.competitions.find("spring")
+    assert (found.name, found.starts_at, found.ends_at) == ("Renamed", starts_at, ends_at)
+    later = {**fields, "ends_at": "2026-02-01T10:11:30"}
+    assert (await send(root, "/admin/competitions/spring", later)).status_code == 303
+    moved = (await world.competitions.find("spring")).ends_at
+    assert moved == ends_at.replace(microsecond=0) + timedelta(seconds=30)
+
+
+async def test_freezing_is_asked_about_on_a_page_of_its_own(world: WebWorld) -> None:
+    root = await signed_in(world, Role.ADMIN, "root")
+    await send(root, "/admin/competitions", {**FORM, "id": "spring"})
+    path = "/admin/competitions/spring/freeze"
+    assert f'href="{path}"' in (await root.get("/admin/competitions/spring")).text
+    assert "This cannot be undone" in (await root.get(path)).text
+    assert (await world.competitions.find("spring")).frozen_at is None
+    assert (await send(root, path, page=path)).status_code == 303
+    assert (await world.competitions.find("spring")).frozen_at is not None
+    for unfreezable in (path, "/admin/competitions/open/freeze"):
+        assert (await root.get(unfreezable)).status_code == 404
+
+
+async def test_withdrawing_is_asked_about_on_a_page_of_its_own(world: WebWorld) -> None:
+    client = await agreed(world)
+    assert 'href="/chat/forget"' in (await client.get("/chat")).text
+    assert "This cannot be undone" in (await client.get("/chat/forget")).text
+    assert "I agree" not in (await client.get("/chat")).text
+    assert "are erased" in (await send(client, "/chat/forget", page="/chat/forget")).text
+    assert (await client.get("/chat/forget")).headers["location"] == "/chat"
+
+
+def through(world: WebWorld, proxy: str, visitor: str) -> httpx.AsyncClient:
+    transport = httpx.ASGITransport(world.app, client=(proxy, 4711))
+    headers = {"Accept": "text/html", "X-Forwarded-For": visitor, **HERE}
+    return httpx.AsyncClient(transport=transport, base_url="http://guanaco", headers=headers)
+
+
+async def wrong_keys(client: httpx.AsyncClient, times: int) -> int:
+    """The last one's status."""
+    answers = [await client.post("/signin", data={"key": "gk_no"}) for _ in range(times)]
+    return answers[-1].status_code
+
+
+async def test_behind_a_trusted_proxy_one_visitors_wrong_keys_lock_out_nobody_else(
+    database: Database,
+) -> None:
+    world = ProxiedWorld(database)
+    assert await wrong_keys(through(world, PROXY, "203.0.113.7"), 11) == 429
+    assert await wrong_keys(through(world, PROXY, "203.0.113.8"), 1) == 401
+    spoofed = through(world, PROXY, "203.0.113.9, 203.0.113.7")
+    assert await wrong_keys(spoofed, 1) == 429, "only what the proxy itself added counts"
+
+
+async def test_the_word_of_a_stranger_for_an_address_is_not_taken(database: Database) -> None:
+    world = ProxiedWorld(database)
+    assert await wrong_keys(through(world, "198.51.100.1", "203.0.113.7"), 11) == 429
+    assert await wrong_keys(through(world, "198.51.100.1", "203.0.113.8"), 1) == 429
+
+
+@pytest.mark.parametrize("wrong", ["proxy.example", "10.0.0.1/8", "*"])
+def test_a_trusted_proxy_is_an_address_or_a_network(wrong: str) -> None:
+    with pytest.raises(ValidationError, match="neither an address nor a network"):
+        Settings(trusted_proxies=(wrong,))
