@@ -110,6 +110,7 @@ class Scaled(World):
             f"/conversations/{conversation_id}/feedback", json={"thumbs_up": True}
         )
         assert answer.status_code in (200, 201), answer.text
+        await self.count()
 
 
 class Hasty(Scaled):

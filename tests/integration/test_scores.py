@@ -5,20 +5,24 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import delete, select, text
+from sqlalchemy import delete, event, select, text
 
 from guanaco.accounts import Role
 from guanaco.chat import Sender
 from guanaco.feedback import FeedbackRequest
 from guanaco_server.accounts.service import Account
+from guanaco_server.chat import records as chat_records
 from guanaco_server.chat.tables import MessageRow
 from guanaco_server.chat.user_keys import user_key
 from guanaco_server.database.database import Database
+from guanaco_server.feedback import records as feedback_records
 from guanaco_server.feedback.tables import FeedbackRow
+from guanaco_server.leaderboard import queries as score_queries
 from guanaco_server.leaderboard.tables import ScoreRow
 from tests.fixtures.rating import converse, rate, say
 from tests.fixtures.world import World
@@ -206,6 +210,45 @@ async def test_a_rating_that_commits_late_is_counted(world: Rated) -> None:
         await connection.commit()
     await world.settle_all()
     assert await votes(world) == 2
+
+
+async def test_in_a_backlog_the_oldest_rating_is_counted_first(world: Rated) -> None:
+    given = [
+        await rate(world, world.backend, "one_v1", f"user-{number}", True) for number in range(8)
+    ]
+    async with world.database.read() as session:
+        waiting = await feedback_records.uncounted(session, 5)
+    assert [rating.id for rating in waiting] == given[:5]
+
+
+async def test_what_waits_is_found_by_its_index(world: Rated) -> None:
+    """However many ratings there are: it is looked for twice a second."""
+    asked: list[tuple[str, Any]] = []
+
+    @event.listens_for(world.database.engine.sync_engine, "before_cursor_execute")
+    def note(*executed: Any) -> None:
+        asked.append((executed[2], executed[3]))
+
+    async with world.database.read() as session:
+        await feedback_records.uncounted(session, 1)
+        await chat_records.changed(session, 1)
+        await score_queries.bursts(session)
+    queries = asked[-3:]
+    is_sqlite = world.database.engine.dialect.name == "sqlite"
+    explain = "EXPLAIN QUERY PLAN " if is_sqlite else "EXPLAIN "
+    plans = []
+    async with world.database.engine.connect() as connection:
+        if not is_sqlite:
+            await connection.exec_driver_sql("SET enable_seqscan = off")
+        for statement, values in queries:
+            found = await connection.exec_driver_sql(explain + statement, values)
+            plans.append(str(found.all()))
+    for plan, index in zip(
+        plans,
+        ("ix_feedback_uncounted", "ix_conversations_changed", "ix_score_slots_bursts"),
+        strict=True,
+    ):
+        assert index in plan
 
 
 async def test_many_who_rate_while_two_keepers_count_are_each_counted_once(world: Rated) -> None:

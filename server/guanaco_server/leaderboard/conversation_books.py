@@ -63,20 +63,22 @@ async def count_visits(session: AsyncSession, users: Iterable[str], ledger: Ledg
         return
     days = await queries.days(session, users)
     known = {
-        (row.user_key, row.competition, row.submission_id): row
-        for row in await queries.visits(session, users)
+        (user, competition, submission): Visit(first_day, has_returned)
+        for user, competition, submission, first_day, has_returned in await queries.visits(
+            session, users
+        )
     }
     rows = []
     for key in days.keys() | known.keys():
         user, competition, submission = key
-        new, old = visit_of(days.get(key, ())), _visit(known.get(key))
+        new, old = visit_of(days.get(key, ())), known.get(key)
         if new == old:
             continue
         ledger.replace(
             (competition, submission), old.tally() if old else None, new.tally() if new else None
         )
         if new is None:
-            await session.delete(known[key])
+            await queries.drop_visit(session, *key)
         else:
             rows.append(
                 {
@@ -87,7 +89,6 @@ async def count_visits(session: AsyncSession, users: Iterable[str], ledger: Ledg
                     "has_returned": new.has_returned,
                 }
             )
-    await session.flush()
     await queries.put(session, VisitRow, rows)
 
 
@@ -105,7 +106,3 @@ def _row(one: RecordedConversation, found: Measured, text: str) -> queries.Row:
 
 def _days(row: MeasuredConversationRow | None) -> tuple[int | None, int | None]:
     return (None, None) if row is None else (row.first_day, row.second_day)
-
-
-def _visit(row: VisitRow | None) -> Visit | None:
-    return None if row is None else Visit(row.first_day, row.has_returned)

@@ -151,9 +151,29 @@ async def days(
     return found
 
 
-async def visits(session: AsyncSession, user_keys: Iterable[str]) -> Sequence[VisitRow]:
-    statement = select(VisitRow).where(among(session, VisitRow.user_key, user_keys))
-    return (await session.scalars(statement)).all()
+async def visits(
+    session: AsyncSession, user_keys: Iterable[str]
+) -> Sequence[SqlRow[str, str, str, int, bool]]:
+    """User, competition, submission, first day and whether she returned: plain rows, for they are many."""
+    row = VisitRow
+    rows = await session.execute(
+        select(
+            row.user_key, row.competition, row.submission_id, row.first_day, row.has_returned
+        ).where(among(session, row.user_key, user_keys))
+    )
+    return rows.all()
+
+
+async def drop_visit(
+    session: AsyncSession, user_key: str, competition: str, submission_id: str
+) -> None:
+    await session.execute(
+        delete(VisitRow).where(
+            VisitRow.user_key == user_key,
+            VisitRow.competition == competition,
+            VisitRow.submission_id == submission_id,
+        )
+    )
 
 
 async def visits_of_submission(session: AsyncSession, submission_id: str) -> Sequence[VisitRow]:
@@ -161,10 +181,17 @@ async def visits_of_submission(session: AsyncSession, submission_id: str) -> Seq
     return (await session.scalars(statement)).all()
 
 
-async def votes(session: AsyncSession, user_keys: Iterable[str]) -> Sequence[VoteRow]:
-    return (
-        await session.scalars(select(VoteRow).where(among(session, VoteRow.user_key, user_keys)))
-    ).all()
+async def votes(
+    session: AsyncSession, user_keys: Iterable[str]
+) -> Sequence[SqlRow[str, str, str, bool]]:
+    """User, competition, submission and thumbs up: plain rows, for they are many."""
+    row = VoteRow
+    rows = await session.execute(
+        select(row.user_key, row.competition, row.submission_id, row.thumbs_up).where(
+            among(session, row.user_key, user_keys)
+        )
+    )
+    return rows.all()
 
 
 async def votes_of_submission(session: AsyncSession, submission_id: str) -> Sequence[VoteRow]:
@@ -240,9 +267,8 @@ async def ratings_within(
 
 
 async def bursts(session: AsyncSession) -> Sequence[RatingSlotRow]:
-    return (
-        await session.scalars(select(RatingSlotRow).where(RatingSlotRow.is_burst.is_(True)))
-    ).all()
+    """As their index has it: IS TRUE would not use it."""
+    return (await session.scalars(select(RatingSlotRow).where(text("is_burst")))).all()
 
 
 async def drop_slots(session: AsyncSession, submission_id: str) -> list[tuple[str, str, int]]:

@@ -62,8 +62,8 @@ async def count_votes(
         groups[rating.competition, rating.user_key].append(rating)
     left_out = await _left_out(session, recorded, groups.values(), around)
     known: defaultdict[Group, dict[str, bool]] = defaultdict(dict)
-    for row in await queries.votes(session, touched):
-        known[row.competition, row.user_key][row.submission_id] = row.thumbs_up
+    for user, competition, submission, thumbs_up in await queries.votes(session, touched):
+        known[competition, user][submission] = thumbs_up
     rows: list[queries.Row] = []
     for group in groups.keys() | known.keys():
         votes = votes_of(groups.get(group, ()), left_out)
