@@ -23,7 +23,7 @@ PNG = b"\x89PNG"
 MAX_BYTES = 200_000
 LABELS = (
     "h1, h2, h3, thead th, dt, label, option, button, .button, summary, figcaption, legend, "
-    "header a, nav a:not([href*='cursor=']), .tile .label, .note"
+    "header a, nav a:not([href*='cursor=']), p.label, .note"
 )
 
 
