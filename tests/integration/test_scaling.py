@@ -3,114 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from datetime import datetime
-from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import update
 
 from guanaco.accounts import Role
 from guanaco.errors import ModelWaking, NoModelAvailable
-from guanaco.submissions import GenerationParams, Status, SubmissionKind
+from guanaco.submissions import GenerationParams, SubmissionKind
 from guanaco_server.competitions.service import OPEN_COMPETITION
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.memory_server import Script
 from guanaco_server.deployments.model_server import ServerLoad
-from guanaco_server.deployments.reconciler import Reconciler
-from guanaco_server.deployments.scaling.admission import Admission
-from guanaco_server.deployments.scaling.autoscaler import Autoscaler, ScalingPolicy
-from guanaco_server.deployments.scaling.budget import Budget
 from guanaco_server.deployments.scaling.decision import Limits
 from guanaco_server.deployments.service import Deployment
 from guanaco_server.deployments.specs import deployment_name
-from guanaco_server.deployments.tables import DeploymentRow, Phase
-from guanaco_server.submissions.tables import SubmissionRow
-from tests.fixtures.world import World, eventually
-
-LIMITS = Limits(max_replicas=3, target=0.5, up_window_s=10, down_window_s=60)
-IDLE_S = 100.0
-QUIET_S = 50.0
-
-
-class Scaled(World):
-    """A world that scales; ``servers`` is the budget, 0 is none."""
-
-    def __init__(self, database: Database, servers: int = 0, feedback_target: int = 0) -> None:
-        super().__init__(database, is_budgeted=servers > 0)
-        budget = Budget(max_model_servers=servers, quiet_s=QUIET_S)
-        self.policy = ScalingPolicy(LIMITS, budget, feedback_target, IDLE_S)
-        self.scale_by(LIMITS)
-        self.reconciler = Reconciler(
-            self.deployments,
-            self.cluster,
-            self.clock,
-            self._give_up,
-            restart_limit=1,
-            ready_timeout_s=60,
-            admission=Admission(
-                database,
-                self.clock,
-                self.cluster,
-                self.deployments,
-                self.sleeper,
-                self.usage,
-                budget,
-                feedback_target,
-            ),
-        )
-
-    def scale_by(self, limits: Limits, shares_addresses: bool = True) -> None:
-        policy = replace(self.policy, limits=limits, shares_addresses=shares_addresses)
-        self.autoscaler = Autoscaler(
-            self.deployments, self.model_server, self.clock, self.sleeper, self.usage, policy
-        )
-
-    async def _give_up(self, submission_id: str, lines: list[str]) -> None:
-        raise AssertionError(f"{submission_id} was given up")
-
-    async def ask(self, submission_id: str, developer: str, **columns: Any) -> None:
-        """A submission in its deploy stage that wishes to be served."""
-        account = await self.account(Role.DEVELOPER, developer)
-        await self.publish(account, submission_id, Status.DEPLOYING, **columns)
-        self.deployments.note_replicas(submission_id, ())
-        await self.deployments.wish(self.deployment(submission_id))
-
-    async def serve(self, submission_id: str, developer: str = "ada", **columns: Any) -> None:
-        """From there to published, as the pipeline does it; there must be room."""
-        await self.ask(submission_id, developer, **columns)
-        await self.reconciler.reconcile()
-        assert await self.deployments.waits_for(submission_id) is None
-        await self.deployments.apply(self.deployment(submission_id))
-        self.clock.advance(3)
-        await self.deployments.mark_ready(submission_id, f"memory://{submission_id}")
-        async with self.database.write() as session:
-            await session.execute(
-                update(SubmissionRow)
-                .where(SubmissionRow.id == submission_id)
-                .values(status=Status.DEPLOYED)
-            )
-        await self.routing.refresh()
-        await self.reconciler.reconcile()
-
-    def deployment(self, submission_id: str) -> Deployment:
-        return Deployment(submission_id, 1, "a" * 64, 1_096)
-
-    async def row(self, submission_id: str) -> DeploymentRow:
-        row = await self.deployments.find(submission_id)
-        assert row is not None
-        return row
-
-    async def phase(self, submission_id: str) -> Phase:
-        return (await self.row(submission_id)).phase
-
-    async def rate(self, http: httpx.AsyncClient, conversation_id: str) -> None:
-        answer = await http.post(
-            f"/conversations/{conversation_id}/feedback", json={"thumbs_up": True}
-        )
-        assert answer.status_code in (200, 201), answer.text
-        await self.count()
+from guanaco_server.deployments.tables import Phase
+from tests.fixtures.scaled import IDLE_S, LIMITS, QUIET_S, Scaled
+from tests.fixtures.world import eventually
 
 
 class Hasty(Scaled):
