@@ -84,6 +84,12 @@ def test_a_queue_that_has_waited_too_long_takes_nobody_more(room: Room) -> None:
         assert room.choose() == NEAR, "the first one was overtaken: it says nothing about the queue"
 
 
+def test_replies_that_come_whole_are_no_queue(room: Room) -> None:
+    with room.chooser.ask(NEAR, PAIR, is_streamed=False):
+        room.now += 20
+        assert room.choose() == NEAR
+
+
 @pytest.mark.parametrize("after_first_token", [False, True])
 def test_three_faults_without_a_whole_reply_between_them_eject(
     room: Room, after_first_token: bool

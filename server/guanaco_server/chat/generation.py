@@ -194,10 +194,10 @@ class ReplyGenerator:
                 tried.clear()
                 continue
             tried.add(endpoint)
-            is_last = len(tried) == len(endpoints) or generation.candidate_count > 1
+            is_streamed, has_begun = generation.candidate_count == 1, False
+            is_last = len(tried) == len(endpoints) or not is_streamed
             give_up_at = first_token_by if is_last else (loop.time() + first_token_by) / 2
-            has_begun = False
-            with self._replicas.ask(endpoint, endpoints) as ask:
+            with self._replicas.ask(endpoint, endpoints, is_streamed) as ask:
                 try:
                     asked = self._ask(endpoint, generation, live, scene, first_token_by)
                     with Deadline(give_up_at, _respite(ask, first_token_by)) as deadline:

@@ -50,9 +50,7 @@ class Replica:
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
         self.in_flight = 0
-        self.waiting: dict[
-            Ask, None
-        ] = {}  # for their first tokens, in the order in which they came
+        self.waiting: dict[Ask, None] = {}  # for first tokens, in the order in which they came
         self.served_up_to = self.answered_at = float("-inf")
         self.ttft_s = 0.0
         self.first_tokens = self.whole_replies = 0  # since the last ejection
@@ -114,9 +112,9 @@ class ReplicaChooser:
                 return replica.endpoint
         return well[0].endpoint
 
-    def ask(self, endpoint: str, endpoints: Sequence[str]) -> Ask:
-        """Of that replica, with its peers among ``endpoints``."""
-        return Ask(self, self.of(endpoint), endpoints)
+    def ask(self, endpoint: str, endpoints: Sequence[str], is_streamed: bool = True) -> Ask:
+        """Of that replica, with its peers among ``endpoints``. A reply that comes whole says nothing about the queue."""
+        return Ask(self, self.of(endpoint), endpoints, is_streamed)
 
     def in_flight(self) -> dict[str, int]:
         """By endpoint."""
@@ -141,9 +139,16 @@ class ReplicaChooser:
 class Ask:
     """One reply, asked of one replica from the block's beginning to its end; whoever asks says how it goes."""
 
-    __slots__ = ("_chooser", "_endpoints", "_replica", "at")
+    __slots__ = ("_chooser", "_endpoints", "_is_streamed", "_replica", "at")
 
-    def __init__(self, chooser: ReplicaChooser, replica: Replica, endpoints: Sequence[str]) -> None:
+    def __init__(
+        self,
+        chooser: ReplicaChooser,
+        replica: Replica,
+        endpoints: Sequence[str],
+        is_streamed: bool,
+    ) -> None:
+        self._is_streamed = is_streamed
         self._chooser = chooser
         self._replica = replica
         self._endpoints = endpoints
@@ -152,7 +157,8 @@ class Ask:
     def __enter__(self) -> Self:
         replica = self._replica
         replica.in_flight += 1
-        replica.waiting[self] = None
+        if self._is_streamed:
+            replica.waiting[self] = None
         if replica.is_on_trial and replica.probe is None and replica.ejected_until <= self.at:
             replica.probe = self
         return self
