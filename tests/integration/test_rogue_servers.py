@@ -6,7 +6,6 @@ import asyncio
 import json
 from typing import Any
 
-import httpx
 import pytest
 
 from guanaco_server.database.database import Database
@@ -203,23 +202,6 @@ async def test_more_replies_than_the_servers_hold_are_refused_at_once(database: 
         assert int(refused.headers["retry-after"]) >= 1
         go_on.set()
         assert (await first).status_code == 200
-
-
-async def test_a_thousand_clients_at_once_are_all_answered(database: Database) -> None:
-    async with rogue(well) as endpoint, talking(database, endpoint) as (http, path, world):
-        world.replicas._max_streams = 2_000
-        url = httpx.URL(str(http.base_url))
-
-        async def ask() -> bytes:
-            reader, writer = await asyncio.open_connection(url.host, url.port)
-            writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-            answer = await reader.read()
-            writer.close()
-            return answer[:15]
-
-        assert set(await asyncio.gather(*(ask() for _ in range(1_000)))) == {b"HTTP/1.1 200 OK"}
-        answer = await http.post(f"{path}/messages", json={"content": "Hello"})
-        assert answer.status_code == 200
 
 
 @pytest.mark.parametrize(
