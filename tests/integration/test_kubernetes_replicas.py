@@ -161,7 +161,7 @@ async def test_every_regions_pods_are_replicas_of_the_federation(kubernetes: Fak
         assert len({one.region for one in state.replicas}) == 1
         assert await federation.stop_replica("m-tiny", ready(state)[2])
         again = await seen(federation, lambda state: len(ready(state)) == 3)
-        assert ready(again)[:2] == ready(state)[:2]
+        assert {*ready(state)[:2]} < {*ready(again)}
     finally:
         await federation.close()
         await server.close()

@@ -18,6 +18,7 @@ from guanaco_server.deployments.model_server import (
     NotANumber,
 )
 from guanaco_server.deployments.vllm_server import VllmServer
+from guanaco_server.deployments.vllm_stream import StreamReader
 from tests.fixtures.vllm_socket import ENDPOINT, NAN_REFUSED, Answer, serving
 from tests.fixtures.world import eventually
 
@@ -99,6 +100,14 @@ async def test_tokens_come_with_their_logprobs_and_nan_as_nan() -> None:
     assert received[0].tokens[0].logprob == -0.5
     assert math.isnan(received[0].tokens[1].logprob)
     assert asked[0]["logprobs"] == 0
+
+
+def test_tokens_without_a_text_are_not_lost_when_they_come_alone() -> None:
+    silent = piece("")
+    silent["choices"][0]["logprobs"] = {"tokens": [""], "token_logprobs": [None]}
+    chunk = StreamReader(max_output_tokens=16).feed(events(silent))
+    assert chunk is not None
+    assert [math.isnan(token.logprob) for token in chunk.tokens] == [True]
 
 
 async def test_a_seed_is_passed_on_where_one_was_given() -> None:

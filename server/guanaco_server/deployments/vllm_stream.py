@@ -75,7 +75,7 @@ class StreamReader:
         self._pieces += len(texts)
         if self._pieces > self._max_pieces:
             raise ModelServerFault("The model server goes on beyond the tokens it was asked for.")
-        return Chunk(tuple(texts), tokens=tuple(tokens)) if texts else None
+        return Chunk(tuple(texts), tokens=tuple(tokens)) if texts or tokens else None
 
     def broken_off(self) -> ModelServerFault:
         """For a server that has nothing more to send."""
