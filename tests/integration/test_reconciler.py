@@ -23,6 +23,8 @@ from guanaco_server.formats.manifest import MANIFEST_NAME, TENSORS_NAME
 from guanaco_server.submissions.pipeline.readiness import evidence
 from tests.fixtures.world import World, eventually
 
+pytestmark = pytest.mark.both_databases
+
 ID = "acme-tiny_v1"
 NAME = deployment_name(ID)
 OTHER = "acme-tiny_v2"
