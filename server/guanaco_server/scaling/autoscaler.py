@@ -14,11 +14,11 @@ from datetime import timedelta
 
 from sqlalchemy.exc import DBAPIError
 
-from guanaco_server.background import Background
-from guanaco_server.clock import Clock
 from guanaco_server.deployments.model_server import ModelServer, ModelServerFault, ServerLoad
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.deployments.tables import DeploymentRow, Phase
+from guanaco_server.runtime.background import Background
+from guanaco_server.runtime.clock import Clock
 from guanaco_server.scaling.admission import awake_of, is_rated, tenants_of
 from guanaco_server.scaling.budget import Budget, Room, spare_replicas
 from guanaco_server.scaling.capacity import capacity

@@ -24,7 +24,6 @@ from guanaco_server.chat.reward_models import RewardModels
 from guanaco_server.chat.turn_log import TurnLog, TurnStatements
 from guanaco_server.chat.turns_postgresql import PostgresqlTurns
 from guanaco_server.chat.turns_sqlite import SqliteTurns
-from guanaco_server.clock import Clock
 from guanaco_server.clusters.cluster import Cluster
 from guanaco_server.clusters.federation import Federation, Region
 from guanaco_server.clusters.kubernetes.cluster import KubernetesCluster
@@ -35,7 +34,6 @@ from guanaco_server.clusters.kubernetes.pods import CACHE
 from guanaco_server.clusters.leadership import AlwaysLeading, Leadership
 from guanaco_server.clusters.local import LocalCluster
 from guanaco_server.clusters.placement import RegionShare
-from guanaco_server.data_dir import DataDir
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.model_server import ModelServer
 from guanaco_server.deployments.service import DeploymentService
@@ -47,6 +45,8 @@ from guanaco_server.leaderboard.scores import Scores
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.prompts.service import PromptService
 from guanaco_server.routing.replicas import ReplicaChooser
+from guanaco_server.runtime.clock import Clock
+from guanaco_server.runtime.data_dir import DataDir
 from guanaco_server.scaling.autoscaler import ScalingPolicy
 from guanaco_server.scaling.budget import Budget
 from guanaco_server.scaling.decision import Limits
