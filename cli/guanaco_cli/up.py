@@ -58,7 +58,7 @@ def read_settings(given: dict[str, Any]) -> Settings:
     """The settings; InvalidSettings in one sentence that names each wrong one."""
     from pydantic import ValidationError
 
-    from guanaco.problems import problems_of
+    from guanaco.errors.validation import problems_of
     from guanaco_server.settings import Settings
 
     try:

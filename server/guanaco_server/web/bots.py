@@ -11,7 +11,7 @@ from guanaco.bots import BOTS
 from guanaco.chat import Bot
 from guanaco.errors import InvalidSettings
 from guanaco.forms import Slug
-from guanaco.problems import one_sentence
+from guanaco.errors.validation import one_sentence
 
 _FILE = TypeAdapter(dict[Slug, Bot])
 
