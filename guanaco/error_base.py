@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Any, ClassVar
 
+from guanaco.open_enum import OpenEnum
 
-class Blame(StrEnum):
+
+class Blame(OpenEnum):
     """Who can do something about a failed stage."""
 
     DEVELOPER = "developer"

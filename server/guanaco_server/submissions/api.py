@@ -11,7 +11,7 @@ from guanaco.accounts import Role
 from guanaco.submissions import StressReport, Submission, SubmissionRequest
 from guanaco_server.accounts.auth import Auth
 from guanaco_server.accounts.service import Account
-from guanaco_server.sse import event_stream
+from guanaco_server.http.sse import event_stream
 from guanaco_server.submissions.event_stream import encoded
 from guanaco_server.submissions.events import EventFeed
 from guanaco_server.submissions.service import SubmissionService

@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator
 
 from guanaco.submissions import SubmissionEvent
-from guanaco_server.sse import HEARTBEAT, encode_event
+from guanaco_server.http.sse import HEARTBEAT, encode_event
 
 HEARTBEAT_S = 10
 
