@@ -1,4 +1,4 @@
-"""What every error is made of."""
+"""The root of the error tree, and the way to the wire and back."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class GuanacoError(Exception):
 
     @staticmethod
     def from_wire(body: dict[str, Any]) -> GuanacoError:
-        """The error that a server's JSON body stands for; an unknown code gives a plain GuanacoError."""
+        """Build the error that a server's JSON body describes; an unknown code gives a plain GuanacoError."""
         kind = error_classes().get(str(body.get("error")), GuanacoError)
         error = kind.__new__(kind)
         GuanacoError.__init__(error, str(body.get("detail", "")), hint=body.get("hint"))
@@ -38,7 +38,7 @@ class GuanacoError(Exception):
 
 
 def error_classes() -> dict[str, type[GuanacoError]]:
-    """Every error class by its code."""
+    """Return every error class by its code."""
     found: dict[str, type[GuanacoError]] = {}
     waiting = [GuanacoError]
     while waiting:
