@@ -27,12 +27,11 @@ from guanaco_server.chat.turns_sqlite import SqliteTurns
 from guanaco_server.clusters.cluster import Cluster
 from guanaco_server.clusters.federation import Federation, Region
 from guanaco_server.clusters.kubernetes.cluster import KubernetesCluster
-from guanaco_server.clusters.kubernetes.connecting import connected
 from guanaco_server.clusters.kubernetes.lease import LeaseLeadership
-from guanaco_server.clusters.kubernetes.options import has_replica_addresses
-from guanaco_server.clusters.kubernetes.pods import CACHE
+from guanaco_server.clusters.kubernetes.manifests import CACHE
+from guanaco_server.clusters.kubernetes.options import connected, has_replica_addresses
 from guanaco_server.clusters.leadership import AlwaysLeading, Leadership
-from guanaco_server.clusters.local import LocalCluster
+from guanaco_server.clusters.local.cluster import LocalCluster
 from guanaco_server.clusters.placement import RegionShare
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.model_server import ModelServer
