@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from guanaco.accounts import Role
-from guanaco_server.clock import Clock, SystemClock
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.clusters.local import LocalCluster
 from guanaco_server.deployments.clusters.local_records import ReplicaRecord
@@ -23,6 +22,7 @@ from guanaco_server.deployments.service import Deployment, DeploymentService
 from guanaco_server.deployments.specs import EngineOptions, deployment_name
 from guanaco_server.deployments.tables import DeploymentRow, Phase
 from guanaco_server.deployments.vllm_server import VllmServer
+from guanaco_server.runtime.clock import Clock, SystemClock
 from tests.fixtures.local_cluster import IMPORTS, SCRIPTED, is_live, leader, running_cluster, until
 from tests.fixtures.world import World, eventually
 

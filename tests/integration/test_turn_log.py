@@ -19,9 +19,9 @@ from guanaco_server.chat.tables import ConversationRow, MessageRow
 from guanaco_server.chat.turn_log import EndedTurn, NewMessage, NewReply, TurnLog
 from guanaco_server.chat.turns_postgresql import PostgresqlTurns
 from guanaco_server.chat.turns_sqlite import SqliteTurns
-from guanaco_server.clock import SystemClock
 from guanaco_server.database.database import Database
 from guanaco_server.database.migrations import upgrade
+from guanaco_server.runtime.clock import SystemClock
 from guanaco_server.submissions.tables import SubmissionRow
 from tests.fixtures.postgres import MissingPostgresError, PostgresServer, running_server
 from tests.fixtures.world import BOT

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guanaco.submissions import Percentiles, StressReport
-from guanaco_server import wiring
+from guanaco_server.assembly import wiring
 from guanaco_server.deployments.model_server import ModelServerFault, ServerLoad
 from guanaco_server.deployments.scaling.capacity import (
     LEAST_CAPACITY,

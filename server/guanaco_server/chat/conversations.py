@@ -29,12 +29,12 @@ from guanaco_server.chat.assignments import assignment_of
 from guanaco_server.chat.forgetting import Forgetting, OnErased
 from guanaco_server.chat.history import History
 from guanaco_server.chat.tables import ConversationRow, ErasedConversationRow, MessageRow
-from guanaco_server.clock import Clock
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.commit_order import in_commit_order
 from guanaco_server.database.database import Database
 from guanaco_server.experiments.running import Exposure, RunningExperiments
 from guanaco_server.routing.service import Assigned, RoutingService
+from guanaco_server.runtime.clock import Clock
 
 READ = "read conversation"
 ERASED_KEPT = timedelta(days=1)  # a process that is behind by more has been started again

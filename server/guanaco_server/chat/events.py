@@ -8,8 +8,8 @@ from guanaco.chat import Reply
 from guanaco.errors import GuanacoError
 from guanaco_server.chat.sample import Pieces
 from guanaco_server.chat.streaming import Encoder
-from guanaco_server.http_errors import answer
-from guanaco_server.sse import encode_event
+from guanaco_server.http.errors import answer
+from guanaco_server.http.sse import encode_event
 
 _json = msgspec.json.Encoder().encode
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 
 from sqlalchemy.exc import DBAPIError
 
-from guanaco_server.background import Background
 from guanaco_server.chat import queries
 from guanaco_server.database.database import Database
+from guanaco_server.runtime.background import Background
 
 POLL_S = 1.0
 

@@ -24,7 +24,7 @@ from guanaco_server.chat.events import ENCODER
 from guanaco_server.chat.previews import PreviewService
 from guanaco_server.chat.replies import ReplyEvents, ReplyService
 from guanaco_server.chat.streaming import Encoder, ReplyResponse
-from guanaco_server.http_errors import answer, as_guanaco_error, describe_problems
+from guanaco_server.http.errors import answer, as_guanaco_error, describe_problems
 from guanaco_server.observability.http import HEADER, METHODS
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.observability.scope import request_id, scope

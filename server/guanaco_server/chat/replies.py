@@ -34,11 +34,11 @@ from guanaco_server.chat.history import History, HistoryCache
 from guanaco_server.chat.history_reader import HistoryReader
 from guanaco_server.chat.sample import Pieces
 from guanaco_server.chat.turn_log import EndedTurn, Lease, NewMessage, NewReply, TurnLog
-from guanaco_server.clock import Clock
 from guanaco_server.experiments.running import RunningExperiments
 from guanaco_server.experiments.variants import apply_variant
 from guanaco_server.routing.policy import LiveSubmission
 from guanaco_server.routing.service import RoutingService
+from guanaco_server.runtime.clock import Clock
 
 logger = logging.getLogger(__name__)
 

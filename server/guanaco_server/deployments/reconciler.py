@@ -24,8 +24,6 @@ from datetime import timedelta
 from sqlalchemy.exc import DBAPIError
 
 from guanaco.errors import ClusterRefused, ClusterUnreachable, StoreUnreachable
-from guanaco_server.background import Background
-from guanaco_server.clock import Clock
 from guanaco_server.deployments.clusters.cluster import Cluster
 from guanaco_server.deployments.hangs import HangWatch
 from guanaco_server.deployments.looks import ServerState, Sighting
@@ -34,6 +32,8 @@ from guanaco_server.deployments.scaling.admission import Admission
 from guanaco_server.deployments.service import Deployment, DeploymentService
 from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.tables import DeploymentRow, Phase
+from guanaco_server.runtime.background import Background
+from guanaco_server.runtime.clock import Clock
 
 INTERVAL_S = 1.0
 STABLE_S = 600  # a server that ran this long has its restarts forgiven

@@ -11,12 +11,12 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.experiments import ExperimentRequest, ExperimentState, Overrides, Variant
-from guanaco_server.background import Background
 from guanaco_server.database.database import Database
 from guanaco_server.experiments import queries
 from guanaco_server.experiments.tables import ExposureRow
 from guanaco_server.experiments.variants import is_in_part, models_of, unit_of, variant_of
 from guanaco_server.routing.service import RoutingService
+from guanaco_server.runtime.background import Background
 
 REFRESH_S = 1.0
 

@@ -22,7 +22,6 @@ from guanaco.feedback import (
 from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import Account
 from guanaco_server.chat.conversations import ConversationService
-from guanaco_server.clock import Clock
 from guanaco_server.database.database import Database
 from guanaco_server.feedback import cursors, queries
 from guanaco_server.feedback.copies import CopyService
@@ -30,6 +29,7 @@ from guanaco_server.feedback.cursors import Window
 from guanaco_server.feedback.export import MEDIA_TYPES, Export, encoded
 from guanaco_server.feedback.recording import RATINGS_PER_MINUTE, RatingRecorder
 from guanaco_server.observability.metrics import Metrics
+from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions.service import SubmissionService
 
 EVERYTHING = FeedbackFilter()

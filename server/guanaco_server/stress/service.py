@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from guanaco.submissions import GenerationParams, StressReport
-from guanaco_server.clock import Clock
 from guanaco_server.deployments.model_server import Generation, ModelServer
+from guanaco_server.runtime.clock import Clock
 from guanaco_server.stress.load import (
     LoadProfile,
     Measure,

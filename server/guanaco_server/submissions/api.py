@@ -12,7 +12,7 @@ from guanaco.recipes import RecipeOverride, RecipeStatus
 from guanaco.submissions import StressReport, Submission, SubmissionRequest
 from guanaco_server.accounts.auth import Auth
 from guanaco_server.accounts.service import Account
-from guanaco_server.sse import event_stream
+from guanaco_server.http.sse import event_stream
 from guanaco_server.submissions.events import EventFeed, encoded
 from guanaco_server.submissions.service import SubmissionService
 

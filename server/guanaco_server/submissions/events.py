@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from guanaco.errors import SubmissionNotFound
 from guanaco.submissions import IN_PROGRESS, Status, SubmissionEvent
 from guanaco_server.database.database import Database
-from guanaco_server.sse import HEARTBEAT, encode_event
+from guanaco_server.http.sse import HEARTBEAT, encode_event
 from guanaco_server.submissions import queries
 from guanaco_server.submissions.tables import SubmissionEventRow
 

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Set
 from datetime import timedelta
 
 from guanaco.errors import StoreUnreachable
-from guanaco_server.clock import Clock
 from guanaco_server.database.database import Database
 from guanaco_server.deployments import queries
 from guanaco_server.deployments.clusters.cluster import Cluster
@@ -21,6 +20,7 @@ from guanaco_server.deployments.scaling.usage import Usage, UsageReader
 from guanaco_server.deployments.service import Deployment, DeploymentService
 from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.tables import DeploymentRow, Phase
+from guanaco_server.runtime.clock import Clock
 
 ASKING = (Phase.WAITING, Phase.WAKING, Phase.SLEEPING)
 

@@ -14,8 +14,6 @@ from datetime import timedelta
 
 from sqlalchemy.exc import DBAPIError
 
-from guanaco_server.background import Background
-from guanaco_server.clock import Clock
 from guanaco_server.deployments.model_server import ModelServer, ModelServerFault, ServerLoad
 from guanaco_server.deployments.scaling.admission import awake_of, is_rated, tenants_of
 from guanaco_server.deployments.scaling.budget import Budget, Room, spare_replicas
@@ -25,6 +23,8 @@ from guanaco_server.deployments.scaling.sleep import Sleeper
 from guanaco_server.deployments.scaling.usage import Usage, UsageReader
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.deployments.tables import DeploymentRow, Phase
+from guanaco_server.runtime.background import Background
+from guanaco_server.runtime.clock import Clock
 
 logger = logging.getLogger(__name__)
 

@@ -12,11 +12,11 @@ import time
 from datetime import datetime
 
 from guanaco.errors import ModelWaking
-from guanaco_server.clock import Clock
 from guanaco_server.database.database import Database
 from guanaco_server.deployments import queries
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.deployments.tables import DeploymentRow, Phase
+from guanaco_server.runtime.clock import Clock
 
 POLL_S = 0.05
 SLACK = 1.5  # a start on a busy machine takes longer than the last one did

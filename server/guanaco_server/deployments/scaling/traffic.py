@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from guanaco_server.clock import Clock
 from guanaco_server.database.database import Database
 from guanaco_server.deployments import queries
+from guanaco_server.runtime.clock import Clock
 
 
 class Traffic:

@@ -20,9 +20,9 @@ from guanaco.submissions import (
     StressReport,
     Submission,
 )
-from guanaco_server.clock import Clock
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.service import DeploymentService
+from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions import lifecycle, queries
 from guanaco_server.submissions.events import StatusChanges
 from guanaco_server.submissions.service import read_submission

@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 
 from guanaco.errors import StageFault, SubmissionFailure
 from guanaco.submissions import Level, Outcome, Stage
-from guanaco_server.http_errors import internal_fault
+from guanaco_server.http.errors import internal_fault
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.observability.scope import scope
 from guanaco_server.submissions.pipeline.records import PipelineRun

@@ -16,7 +16,7 @@ from dbos import DBOS, DBOSConfig, DBOSPortableJSONSerializer, SetWorkflowID
 from sqlalchemy.exc import DBAPIError
 
 from guanaco.submissions import Outcome, Stage, Status
-from guanaco_server.background import Background
+from guanaco_server.runtime.background import Background
 from guanaco_server.submissions.events import StatusChanges
 from guanaco_server.submissions.pipeline.records import PipelineRun, RunRecords
 from guanaco_server.submissions.pipeline.runner import StageRunner

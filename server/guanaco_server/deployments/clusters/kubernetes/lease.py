@@ -12,9 +12,9 @@ import time
 from datetime import UTC, datetime
 
 from guanaco.errors import ClusterRefused, ClusterUnreachable
-from guanaco_server.background import Background
 from guanaco_server.deployments.clusters.kubernetes.api import LEASE, Answered, KubernetesApi
 from guanaco_server.deployments.clusters.kubernetes.names import MANAGED_BY, MANAGER, Json
+from guanaco_server.runtime.background import Background
 
 DURATION_S, ACT_S, RENEW_S = 15.0, 10.0, 3.0
 NAME = "guanaco-reconciler"

@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping
 
 from guanaco.errors import ClusterUnreachable
-from guanaco_server.background import Background
 from guanaco_server.deployments.clusters.kubernetes.api import (
     DEPLOYMENT,
     EVENT,
@@ -18,6 +17,7 @@ from guanaco_server.deployments.clusters.kubernetes.api import (
 )
 from guanaco_server.deployments.clusters.kubernetes.names import NAME, OURS, Json, label_value
 from guanaco_server.deployments.clusters.kubernetes.watching import Bell, Mirror
+from guanaco_server.runtime.background import Background
 
 LOOK_S = 2.0  # without news that long, ask: the watch may be cut
 GONE_S = 90.0

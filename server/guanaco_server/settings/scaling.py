@@ -1,12 +1,13 @@
-"""The settings about replicas, sleep and room (docs/scaling.md); a part of settings.py."""
+"""Settings of replicas, sleep and room (docs/scaling.md)."""
 
 from __future__ import annotations
 
-from pydantic import Field
-from pydantic_settings import BaseSettings
+from pydantic import BaseModel, Field
 
 
-class ScalingSettings(BaseSettings):
+class ScalingSettings(BaseModel):
+    """Replicas and sleep"""
+
     min_replicas: int = Field(
         default=1,
         ge=1,

@@ -1,8 +1,8 @@
-"""What trying again later can help. A part of errors.py, which draws the whole tree."""
+"""The errors that the platform, or this machine, causes. For `Unavailable` and below, trying again later can help."""
 
 from __future__ import annotations
 
-from guanaco.error_base import GuanacoError
+from guanaco.errors.tree import GuanacoError
 
 
 class Unavailable(GuanacoError):
@@ -132,4 +132,35 @@ class WorkerGivenUp(Unavailable):
         super().__init__(
             f"Worker {executor_id} was silent for too long, and others have taken over its work.",
             hint="It may start again.",
+        )
+
+
+class InvalidSettings(GuanacoError):
+    code = "invalid_settings"
+
+
+class ExportUnsupported(GuanacoError):
+    code = "export_unsupported"
+
+    def __init__(self, form: str, remedy: str) -> None:
+        super().__init__(
+            f"This server cannot write {form} files.",
+            hint=f"Take jsonl or csv; an operator adds it with `{remedy}`.",
+        )
+
+
+class LibraryMissing(GuanacoError):
+    code = "library_missing"
+
+    def __init__(self, what: str, packages: str) -> None:
+        super().__init__(f"{what} needs {packages}.", hint=f"`pip install {packages.split()[0]}`")
+
+
+class InternalFault(GuanacoError):
+    code = "internal_fault"
+
+    def __init__(self, incident: str) -> None:
+        super().__init__(
+            f"Something went wrong on the platform (incident {incident}).",
+            hint="Tell the operator the incident number.",
         )

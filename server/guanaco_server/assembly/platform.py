@@ -12,23 +12,21 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from guanaco.accounts import CreatedKey
 from guanaco.errors import ModelServerDied
-from guanaco_server import wiring
 from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import AccountService
 from guanaco_server.anonymization.anonymizer import Anonymizer
 from guanaco_server.artifacts.checking.checks import CheckLimits
 from guanaco_server.artifacts.collector import ArtifactCollector, Graces
 from guanaco_server.artifacts.service import ArtifactService
+from guanaco_server.assembly import wiring
 from guanaco_server.chat.conversations import ConversationService
 from guanaco_server.chat.history import HistoryCache
 from guanaco_server.chat.history_reader import history_reader
 from guanaco_server.chat.previews import PreviewService
 from guanaco_server.chat.replies import ReplyService
 from guanaco_server.chat.reward_models import RewardModels
-from guanaco_server.clock import SystemClock
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.costs.service import CostService
-from guanaco_server.data_dir import DataDir
 from guanaco_server.database.database import Database
 from guanaco_server.database.migrations import upgrade
 from guanaco_server.database.schema import wait_until_current
@@ -48,7 +46,7 @@ from guanaco_server.feedback.copying import Copying
 from guanaco_server.feedback.erasure import ErasureService
 from guanaco_server.feedback.pseudonyms import Pseudonyms
 from guanaco_server.feedback.service import FeedbackService
-from guanaco_server.health import Health
+from guanaco_server.http.health import Health
 from guanaco_server.leaderboard.scores import Scores
 from guanaco_server.notifications.notifications import Notifications
 from guanaco_server.observability.census import Census, Counts
@@ -57,6 +55,8 @@ from guanaco_server.openai.service import OpenAiService
 from guanaco_server.prompts.service import PromptService
 from guanaco_server.routing.occupancy import Occupancy
 from guanaco_server.routing.service import RoutingService
+from guanaco_server.runtime.clock import SystemClock
+from guanaco_server.runtime.data_dir import DataDir
 from guanaco_server.settings import Settings
 from guanaco_server.stress.service import StressService
 from guanaco_server.submissions.events import EventFeed, StatusChanges

@@ -24,8 +24,6 @@ from guanaco_server.chat.reward_models import RewardModels
 from guanaco_server.chat.turn_log import TurnLog, TurnStatements
 from guanaco_server.chat.turns_postgresql import PostgresqlTurns
 from guanaco_server.chat.turns_sqlite import SqliteTurns
-from guanaco_server.clock import Clock
-from guanaco_server.data_dir import DataDir
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.clusters.cluster import Cluster
 from guanaco_server.deployments.clusters.federation import Federation, Region
@@ -49,6 +47,8 @@ from guanaco_server.leaderboard.scores import Scores
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.prompts.service import PromptService
 from guanaco_server.routing.replicas import ReplicaChooser
+from guanaco_server.runtime.clock import Clock
+from guanaco_server.runtime.data_dir import DataDir
 from guanaco_server.settings import Settings
 from guanaco_server.stress.load import LoadProfile
 from guanaco_server.stress.verdict import Thresholds

@@ -12,8 +12,8 @@ import os
 import sys
 from pathlib import Path
 
-from guanaco_server.background import Background
-from guanaco_server.data_dir import DataDir
+from guanaco_server.runtime.background import Background
+from guanaco_server.runtime.data_dir import DataDir
 from guanaco_server.settings import Settings
 
 RESTART_S = 1.0

@@ -1,9 +1,8 @@
-"""The settings about GPUs, their recipes and their cost; a part of settings.py."""
+"""Settings of the GPUs: which there are, what a replica must hold, what they cost."""
 
 from __future__ import annotations
 
-from pydantic import Field, field_validator
-from pydantic_settings import BaseSettings
+from pydantic import BaseModel, Field, field_validator
 
 from guanaco.errors import NoSuchGpu
 from guanaco.recipes import ImageKind
@@ -14,7 +13,9 @@ from guanaco_server.recipes.prices import PriceTable
 from guanaco_server.recipes.recipe import Fleet
 
 
-class GpuSettings(BaseSettings):
+class GpuSettings(BaseModel):
+    """GPUs"""
+
     gpu_types: list[str] = Field(
         default=[],
         description="Types of GPU that model servers may use (A100-40, A100-80, H100, H200, L40S, MI300X, MI325X); with none there are no recipes, as on a CPU.",

@@ -1,10 +1,10 @@
-"""Why a pipeline stage ended badly. Each says whom to blame, and whether trying again can help."""
+"""The errors that end a pipeline stage. Each says who can do something about it, and whether trying again can help."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-from guanaco.error_base import Blame, GuanacoError
+from guanaco.errors.tree import Blame, GuanacoError
 
 
 class SubmissionFailure(GuanacoError):

@@ -1,12 +1,13 @@
-"""What every error is made of."""
+"""The root of the error tree, and the way to the wire and back."""
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Any, ClassVar
 
+from guanaco.open_enum import OpenEnum
 
-class Blame(StrEnum):
+
+class Blame(OpenEnum):
     """Who can do something about a failed stage."""
 
     DEVELOPER = "developer"
@@ -29,7 +30,7 @@ class GuanacoError(Exception):
 
     @staticmethod
     def from_wire(body: dict[str, Any]) -> GuanacoError:
-        """The error that a server's JSON body stands for; an unknown code gives a plain GuanacoError."""
+        """Build the error that a server's JSON body describes; an unknown code gives a plain GuanacoError."""
         kind = error_classes().get(str(body.get("error")), GuanacoError)
         error = kind.__new__(kind)
         GuanacoError.__init__(error, str(body.get("detail", "")), hint=body.get("hint"))
@@ -37,7 +38,7 @@ class GuanacoError(Exception):
 
 
 def error_classes() -> dict[str, type[GuanacoError]]:
-    """Every error class by its code."""
+    """Return every error class by its code."""
     found: dict[str, type[GuanacoError]] = {}
     waiting = [GuanacoError]
     while waiting:

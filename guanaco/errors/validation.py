@@ -1,4 +1,4 @@
-"""What pydantic found wrong, in words for people."""
+"""Words pydantic's validation errors for people."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def problems_of(error: ValidationError) -> Iterator[tuple[str, str]]:
-    """Of each problem: where it is (``params.temperature``, or empty for the whole), and one sentence."""
+    """Yield, for each problem, where it is (``params.temperature``; empty for the whole) and one sentence."""
     for problem in error.errors(include_url=False, include_context=False, include_input=False):
         place = ".".join(str(part) for part in problem["loc"])
         message = problem["msg"].removeprefix("Value error, ").rstrip(".")
@@ -18,5 +18,5 @@ def problems_of(error: ValidationError) -> Iterator[tuple[str, str]]:
 
 
 def one_sentence(error: ValidationError) -> str:
-    """All problems on one line."""
+    """Join all problems into one line."""
     return " ".join(f"{place}: {text}" if place else text for place, text in problems_of(error))

@@ -13,10 +13,9 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from guanaco import __version__
 from guanaco.accounts import Role
-from guanaco_server import health, http_errors
 from guanaco_server.accounts import api as accounts_api
 from guanaco_server.accounts.auth import Auth
-from guanaco_server.body_limit import BodyLimit
+from guanaco_server.assembly.platform import Platform
 from guanaco_server.chat import api as chat_api
 from guanaco_server.chat.gateway import ChatGateway, reply_routes
 from guanaco_server.chat.openapi import document
@@ -26,12 +25,14 @@ from guanaco_server.competitions import api as competitions_api
 from guanaco_server.costs import api as costs_api
 from guanaco_server.experiments import api as experiments_api
 from guanaco_server.feedback import api as feedback_api
+from guanaco_server.http import errors as http_errors
+from guanaco_server.http import health
+from guanaco_server.http.body_limit import BodyLimit
 from guanaco_server.leaderboard import api as leaderboard_api
 from guanaco_server.notifications import api as notifications_api
 from guanaco_server.observability.exposition import CONTENT_TYPE, scrape
 from guanaco_server.observability.http import Observed
 from guanaco_server.openai import api as openai_api
-from guanaco_server.platform import Platform
 from guanaco_server.routing import api as routing_api
 from guanaco_server.settings import Settings
 from guanaco_server.submissions import api as submissions_api

@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from guanaco.errors import PayloadTooLarge
-from guanaco_server.http_errors import answer
+from guanaco_server.http.errors import answer
 
 
 class BodyLimit:
