@@ -168,6 +168,7 @@ class Platform:
             self.conversations,
             pseudonyms,
             Anonymizer(settings.phone_regions),
+            self._running.variants_of,
         )
         self._copying = Copying(copies, clock, self.metrics)
         self.feedback = FeedbackService(
