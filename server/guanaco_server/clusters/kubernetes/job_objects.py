@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from guanaco_server.deployments.clusters.cluster import JobSpec
-from guanaco_server.deployments.clusters.kubernetes.names import (
+from guanaco_server.clusters.cluster import JobSpec
+from guanaco_server.clusters.kubernetes.names import (
     MANAGED_BY,
     MANAGER,
     NAME,
@@ -17,9 +17,9 @@ from guanaco_server.deployments.clusters.kubernetes.names import (
     object_name,
     owned_by,
 )
-from guanaco_server.deployments.clusters.kubernetes.objects import network_policy, secret_object
-from guanaco_server.deployments.clusters.kubernetes.options import KubernetesOptions
-from guanaco_server.deployments.clusters.kubernetes.pods import (
+from guanaco_server.clusters.kubernetes.objects import network_policy, secret_object
+from guanaco_server.clusters.kubernetes.options import KubernetesOptions
+from guanaco_server.clusters.kubernetes.pods import (
     CONTAINER,
     command_in_pod,
     filled,

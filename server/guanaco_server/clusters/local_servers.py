@@ -13,13 +13,13 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from guanaco_server.deployments.clusters.cluster import (
+from guanaco_server.clusters.cluster import (
     DeploymentSpec,
     ReplicaPhase,
     ReplicaState,
 )
-from guanaco_server.deployments.clusters.local_processes import Leader, spawn, stop_group
-from guanaco_server.deployments.clusters.local_records import RECORD_NAME, ReplicaRecord
+from guanaco_server.clusters.local_processes import Leader, spawn, stop_group
+from guanaco_server.clusters.local_records import RECORD_NAME, ReplicaRecord
 
 HOST = "127.0.0.1"
 LOG_NAME = "server.log"

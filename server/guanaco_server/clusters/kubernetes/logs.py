@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from guanaco_server.deployments.clusters.kubernetes.api import POD, Answered, KubernetesApi
-from guanaco_server.deployments.clusters.kubernetes.names import Json
-from guanaco_server.deployments.clusters.kubernetes.pods import CONTAINER
+from guanaco_server.clusters.kubernetes.api import POD, Answered, KubernetesApi
+from guanaco_server.clusters.kubernetes.names import Json
+from guanaco_server.clusters.kubernetes.pods import CONTAINER
 
 SILENCE_S = 30.0  # then it is asked for anew: a connection may have died unnoticed
 LINE_CHARS = 65_536  # the rest of a longer line is dropped

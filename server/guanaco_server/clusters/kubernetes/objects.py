@@ -9,8 +9,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict
 
-from guanaco_server.deployments.clusters.cluster import DeploymentSpec
-from guanaco_server.deployments.clusters.kubernetes.names import (
+from guanaco_server.clusters.cluster import DeploymentSpec
+from guanaco_server.clusters.kubernetes.names import (
     MANAGED_BY,
     MANAGER,
     NAME,
@@ -22,8 +22,8 @@ from guanaco_server.deployments.clusters.kubernetes.names import (
     object_name,
     owned_by,
 )
-from guanaco_server.deployments.clusters.kubernetes.options import Egress, KubernetesOptions
-from guanaco_server.deployments.clusters.kubernetes.pods import (
+from guanaco_server.clusters.kubernetes.options import Egress, KubernetesOptions
+from guanaco_server.clusters.kubernetes.pods import (
     PORT,
     command_in_pod,
     filled,

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 
 from guanaco.errors import ClusterUnreachable
-from guanaco_server.deployments.clusters.kubernetes.api import (
+from guanaco_server.clusters.kubernetes.api import (
     DEPLOYMENT,
     EVENT,
     JOB,
@@ -15,8 +15,8 @@ from guanaco_server.deployments.clusters.kubernetes.api import (
     Kind,
     KubernetesApi,
 )
-from guanaco_server.deployments.clusters.kubernetes.names import NAME, OURS, Json, label_value
-from guanaco_server.deployments.clusters.kubernetes.watching import Bell, Mirror
+from guanaco_server.clusters.kubernetes.names import NAME, OURS, Json, label_value
+from guanaco_server.clusters.kubernetes.watching import Bell, Mirror
 from guanaco_server.runtime.background import Background
 
 LOOK_S = 2.0  # without news that long, ask: the watch may be cut

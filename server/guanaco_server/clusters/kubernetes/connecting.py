@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from guanaco.errors import InvalidSettings
-from guanaco_server.deployments.clusters.cluster import Resources
-from guanaco_server.deployments.clusters.kubernetes.api import KubernetesApi
-from guanaco_server.deployments.clusters.kubernetes.options import Egress, KubernetesOptions
+from guanaco_server.clusters.cluster import Resources
+from guanaco_server.clusters.kubernetes.api import KubernetesApi
+from guanaco_server.clusters.kubernetes.options import Egress, KubernetesOptions
 from guanaco_server.settings import Settings
 
 IN_CLUSTER = "in-cluster"

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from guanaco_server.deployments.clusters.cluster import (
+from guanaco_server.clusters.cluster import (
     DeploymentSpec,
     JobResult,
     JobSpec,

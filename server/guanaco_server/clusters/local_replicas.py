@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from guanaco_server.deployments.clusters.cluster import DeploymentSpec, ReplicaPhase, ReplicaState
-from guanaco_server.deployments.clusters.local_servers import LOG_NAME, LocalServer
+from guanaco_server.clusters.cluster import DeploymentSpec, ReplicaPhase, ReplicaState
+from guanaco_server.clusters.local_servers import LOG_NAME, LocalServer
 
 Start = Callable[[DeploymentSpec, Path], LocalServer]
 

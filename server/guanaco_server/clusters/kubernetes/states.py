@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from guanaco_server.deployments.clusters.cluster import ReplicaPhase, ReplicaState
-from guanaco_server.deployments.clusters.kubernetes.names import Json
-from guanaco_server.deployments.clusters.kubernetes.options import KubernetesOptions
-from guanaco_server.deployments.clusters.kubernetes.problems import (
+from guanaco_server.clusters.cluster import ReplicaPhase, ReplicaState
+from guanaco_server.clusters.kubernetes.names import Json
+from guanaco_server.clusters.kubernetes.options import KubernetesOptions
+from guanaco_server.clusters.kubernetes.problems import (
     Problem,
     ending_of,
     has_started_up,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from guanaco.errors import GuanacoError
-from guanaco_server.deployments.clusters.cluster import (
+from guanaco_server.clusters.cluster import (
     Cluster,
     DeploymentSpec,
     JobResult,
@@ -24,7 +24,7 @@ from guanaco_server.deployments.clusters.cluster import (
     ReplicaPhase,
     ReplicaState,
 )
-from guanaco_server.deployments.clusters.placement import RegionShare, place
+from guanaco_server.clusters.placement import RegionShare, place
 
 logger = logging.getLogger(__name__)
 

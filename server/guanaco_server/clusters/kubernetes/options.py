@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address, ip_network
 
 from guanaco.errors import InvalidSettings
-from guanaco_server.deployments.clusters.cluster import Resources
-from guanaco_server.deployments.clusters.kubernetes.names import Json
+from guanaco_server.clusters.cluster import Resources
+from guanaco_server.clusters.kubernetes.names import Json
 
 NOTHING_ASKED = Resources()
 ENDPOINT = "http://{address}:8000"

@@ -10,17 +10,17 @@ from collections.abc import Iterable, Set
 from datetime import timedelta
 
 from guanaco.errors import StoreUnreachable
+from guanaco_server.clusters.cluster import Cluster
 from guanaco_server.database.database import Database
 from guanaco_server.deployments import queries
-from guanaco_server.deployments.clusters.cluster import Cluster
 from guanaco_server.deployments.pace import Pace
-from guanaco_server.deployments.scaling.budget import Budget, Claim, Plan, Room, Tenant, share
-from guanaco_server.deployments.scaling.sleep import Sleeper
-from guanaco_server.deployments.scaling.usage import Usage, UsageReader
 from guanaco_server.deployments.service import Deployment, DeploymentService
 from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.tables import DeploymentRow, Phase
 from guanaco_server.runtime.clock import Clock
+from guanaco_server.scaling.budget import Budget, Claim, Plan, Room, Tenant, share
+from guanaco_server.scaling.sleep import Sleeper
+from guanaco_server.scaling.usage import Usage, UsageReader
 
 ASKING = (Phase.WAITING, Phase.WAKING, Phase.SLEEPING)
 

@@ -15,16 +15,16 @@ from datetime import timedelta
 from sqlalchemy.exc import DBAPIError
 
 from guanaco_server.deployments.model_server import ModelServer, ModelServerFault, ServerLoad
-from guanaco_server.deployments.scaling.admission import awake_of, is_rated, tenants_of
-from guanaco_server.deployments.scaling.budget import Budget, Room, spare_replicas
-from guanaco_server.deployments.scaling.capacity import capacity
-from guanaco_server.deployments.scaling.decision import Limits, Load, Sample, decide
-from guanaco_server.deployments.scaling.sleep import Sleeper
-from guanaco_server.deployments.scaling.usage import Usage, UsageReader
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.deployments.tables import DeploymentRow, Phase
 from guanaco_server.runtime.background import Background
 from guanaco_server.runtime.clock import Clock
+from guanaco_server.scaling.admission import awake_of, is_rated, tenants_of
+from guanaco_server.scaling.budget import Budget, Room, spare_replicas
+from guanaco_server.scaling.capacity import capacity
+from guanaco_server.scaling.decision import Limits, Load, Sample, decide
+from guanaco_server.scaling.sleep import Sleeper
+from guanaco_server.scaling.usage import Usage, UsageReader
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class Autoscaler:
         sleeper: Sleeper,
         usage: UsageReader,
         policy: ScalingPolicy,
-        is_leader: Callable[[], bool] = lambda: True,
+        is_leader: Callable[[], bool],
     ) -> None:
         self._deployments = deployments
         self._model_server = model_server

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from guanaco_server.deployments.clusters.kubernetes.names import Json
+from guanaco_server.clusters.kubernetes.names import Json
 
 IMAGE_S = 60.0  # a registry may have a bad moment; a name with a typing error stays wrong
 PULL_REASONS = {"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "RegistryUnavailable"}

@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from guanaco_server.deployments.clusters.cluster import JobResult, LineSink
-from guanaco_server.deployments.clusters.local_processes import POLL_S, Leader, stop_group
+from guanaco_server.clusters.cluster import JobResult, LineSink
+from guanaco_server.clusters.local_processes import POLL_S, Leader, stop_group
 
 KEPT_LINES = 20
 LINE_BYTES = 65_536  # the rest of a longer line is dropped

@@ -7,8 +7,8 @@ import secrets
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from guanaco_server.deployments.clusters.cluster import DeploymentSpec, Resources
-from guanaco_server.deployments.clusters.local_processes import Leader
+from guanaco_server.clusters.cluster import DeploymentSpec, Resources
+from guanaco_server.clusters.local_processes import Leader
 
 RECORD_NAME = "replica.json"
 INSTANCE_NAME = ".instance"

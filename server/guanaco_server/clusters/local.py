@@ -17,18 +17,18 @@ import subprocess
 from collections import defaultdict
 from pathlib import Path
 
-from guanaco_server.deployments.clusters.cluster import (
+from guanaco_server.clusters.cluster import (
     DeploymentSpec,
     JobResult,
     JobSpec,
     LineSink,
     ReplicaState,
 )
-from guanaco_server.deployments.clusters.local_jobs import follow
-from guanaco_server.deployments.clusters.local_processes import Leader, kill_marked, spawn
-from guanaco_server.deployments.clusters.local_records import read_instance
-from guanaco_server.deployments.clusters.local_replicas import LocalReplicas
-from guanaco_server.deployments.clusters.local_servers import LocalServer, ServerStarter, read_lines
+from guanaco_server.clusters.local_jobs import follow
+from guanaco_server.clusters.local_processes import Leader, kill_marked, spawn
+from guanaco_server.clusters.local_records import read_instance
+from guanaco_server.clusters.local_replicas import LocalReplicas
+from guanaco_server.clusters.local_servers import LocalServer, ServerStarter, read_lines
 from guanaco_server.engine.lifeline import GRACE_VARIABLE, PATH_VARIABLE
 
 logger = logging.getLogger(__name__)

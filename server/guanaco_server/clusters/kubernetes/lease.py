@@ -12,8 +12,8 @@ import time
 from datetime import UTC, datetime
 
 from guanaco.errors import ClusterRefused, ClusterUnreachable
-from guanaco_server.deployments.clusters.kubernetes.api import LEASE, Answered, KubernetesApi
-from guanaco_server.deployments.clusters.kubernetes.names import MANAGED_BY, MANAGER, Json
+from guanaco_server.clusters.kubernetes.api import LEASE, Answered, KubernetesApi
+from guanaco_server.clusters.kubernetes.names import MANAGED_BY, MANAGER, Json
 from guanaco_server.runtime.background import Background
 
 DURATION_S, ACT_S, RENEW_S = 15.0, 10.0, 3.0
@@ -22,8 +22,8 @@ NAME = "guanaco-reconciler"
 logger = logging.getLogger(__name__)
 
 
-class Leadership:
-    """``holder`` is this worker's name, which no other one has."""
+class LeaseLeadership:
+    """Leads while it holds the namespace's Lease. ``holder`` is this process's own name."""
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ import logging
 from collections import defaultdict
 from datetime import UTC, datetime
 
-from guanaco_server.deployments.clusters.cluster import (
+from guanaco_server.clusters.cluster import (
     DeploymentSpec,
     JobResult,
     JobSpec,
@@ -22,21 +22,21 @@ from guanaco_server.deployments.clusters.cluster import (
     ReplicaPhase,
     ReplicaState,
 )
-from guanaco_server.deployments.clusters.kubernetes.api import DEPLOYMENT, JOB, POD, KubernetesApi
-from guanaco_server.deployments.clusters.kubernetes.jobs import JobRun
-from guanaco_server.deployments.clusters.kubernetes.logs import LogReader
-from guanaco_server.deployments.clusters.kubernetes.mirrors import Mirrors
-from guanaco_server.deployments.clusters.kubernetes.names import (
+from guanaco_server.clusters.kubernetes.api import DEPLOYMENT, JOB, POD, KubernetesApi
+from guanaco_server.clusters.kubernetes.jobs import JobRun
+from guanaco_server.clusters.kubernetes.logs import LogReader
+from guanaco_server.clusters.kubernetes.mirrors import Mirrors
+from guanaco_server.clusters.kubernetes.names import (
     WORKER,
     Json,
     full_name,
     label_value,
     object_name,
 )
-from guanaco_server.deployments.clusters.kubernetes.objects import deployment_object, owned_objects
-from guanaco_server.deployments.clusters.kubernetes.options import KubernetesOptions
-from guanaco_server.deployments.clusters.kubernetes.problems import has_started, is_leaving
-from guanaco_server.deployments.clusters.kubernetes.states import ended_pods, pods_of, state_of
+from guanaco_server.clusters.kubernetes.objects import deployment_object, owned_objects
+from guanaco_server.clusters.kubernetes.options import KubernetesOptions
+from guanaco_server.clusters.kubernetes.problems import has_started, is_leaving
+from guanaco_server.clusters.kubernetes.states import ended_pods, pods_of, state_of
 
 logger = logging.getLogger(__name__)
 

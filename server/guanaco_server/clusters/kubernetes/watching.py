@@ -15,8 +15,8 @@ import random
 from contextlib import aclosing, suppress
 
 from guanaco.errors import ClusterRefused, ClusterUnreachable
-from guanaco_server.deployments.clusters.kubernetes.api import Answered, Kind, KubernetesApi
-from guanaco_server.deployments.clusters.kubernetes.names import Json
+from guanaco_server.clusters.kubernetes.api import Answered, Kind, KubernetesApi
+from guanaco_server.clusters.kubernetes.names import Json
 
 WATCH_S = 60  # a connection that died unnoticed is noticed after this
 SLACK_S = 10

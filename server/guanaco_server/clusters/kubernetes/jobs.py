@@ -17,25 +17,25 @@ from contextlib import aclosing
 from datetime import UTC, datetime
 
 from guanaco.errors import ClusterRefused, ClusterUnreachable
-from guanaco_server.deployments.clusters.cluster import JobResult, JobSpec, LineSink
-from guanaco_server.deployments.clusters.kubernetes.api import (
+from guanaco_server.clusters.cluster import JobResult, JobSpec, LineSink
+from guanaco_server.clusters.kubernetes.api import (
     EVENT,
     JOB,
     POD,
     Answered,
     KubernetesApi,
 )
-from guanaco_server.deployments.clusters.kubernetes.job_objects import job_object, owned_by_job
-from guanaco_server.deployments.clusters.kubernetes.logs import LogReader
-from guanaco_server.deployments.clusters.kubernetes.mirrors import Mirrors
-from guanaco_server.deployments.clusters.kubernetes.names import (
+from guanaco_server.clusters.kubernetes.job_objects import job_object, owned_by_job
+from guanaco_server.clusters.kubernetes.logs import LogReader
+from guanaco_server.clusters.kubernetes.mirrors import Mirrors
+from guanaco_server.clusters.kubernetes.names import (
     WORKER,
     Json,
     label_value,
     object_name,
 )
-from guanaco_server.deployments.clusters.kubernetes.options import KubernetesOptions
-from guanaco_server.deployments.clusters.kubernetes.problems import (
+from guanaco_server.clusters.kubernetes.options import KubernetesOptions
+from guanaco_server.clusters.kubernetes.problems import (
     Problem,
     creation_problem,
     ending_of,

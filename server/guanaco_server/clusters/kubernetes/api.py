@@ -18,8 +18,8 @@ from urllib.parse import quote
 import urllib3
 
 from guanaco.errors import ClusterRefused, ClusterUnreachable
-from guanaco_server.deployments.clusters.kubernetes.names import MANAGER, Json
-from guanaco_server.deployments.clusters.kubernetes.streams import read_lines
+from guanaco_server.clusters.kubernetes.names import MANAGER, Json
+from guanaco_server.clusters.kubernetes.streams import read_lines
 
 CONNECT_S = 5.0
 APPLY = "application/apply-patch+yaml"

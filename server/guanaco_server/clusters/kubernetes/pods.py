@@ -7,9 +7,9 @@ so that nothing runs before its network policy is there.
 from __future__ import annotations
 
 from guanaco.errors import ClusterRefused
-from guanaco_server.deployments.clusters.cluster import Resources
-from guanaco_server.deployments.clusters.kubernetes.names import Json
-from guanaco_server.deployments.clusters.kubernetes.options import KubernetesOptions
+from guanaco_server.clusters.cluster import Resources
+from guanaco_server.clusters.kubernetes.names import Json
+from guanaco_server.clusters.kubernetes.options import KubernetesOptions
 
 UID = 10_001
 CONTAINER = "main"
