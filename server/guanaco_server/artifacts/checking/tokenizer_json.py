@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from guanaco.errors import CorruptConfig
-from guanaco_server.artifacts.repo_json import parse_object
+from guanaco_server.artifacts.checking.repo_json import parse_object
 
 NAME = "tokenizer.json"
 MAX_TOKENIZER_BYTES = 64_000_000  # the largest known has 34 MB

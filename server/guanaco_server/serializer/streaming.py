@@ -27,14 +27,12 @@ from guanaco_server.formats.tensorizer_file import (
     prologue,
     tensor_header,
 )
-from guanaco_server.serializer.failures import JobFailed
 from guanaco_server.serializer.floats import from_float32, has_nan, to_float32
-from guanaco_server.serializer.journal import Journal, PieceFacts
 from guanaco_server.serializer.lora import LoraMatrices, LoraPair
-from guanaco_server.serializer.plan import Piece, Plan, PlannedTensor, Run, pieces_of
-from guanaco_server.serializer.progress import Counter
+from guanaco_server.serializer.plan import PlannedTensor, Run, StreamPlan, TensorPiece, pieces_of
 from guanaco_server.serializer.repo_files import RepoFiles, Stream
-from guanaco_server.serializer.targets import Sink
+from guanaco_server.serializer.reporting import Counter, JobFailed
+from guanaco_server.serializer.targets import PieceFacts, ResumeLog, Sink
 
 BLOCK_BYTES = 1024**2  # fits the cores' caches, so that hashing reads what has just been read
 
@@ -43,23 +41,23 @@ class Matrices(Protocol):
     def load(self, pair: LoraPair) -> LoraMatrices: ...
 
 
-class Pump:
+class StreamingPass:
     """Runs once. ``workers`` is also the number of requests under way."""
 
     def __init__(
         self,
-        plan: Plan,
+        plan: StreamPlan,
         files: RepoFiles,
         matrices: Matrices | None,
         sink: Sink,
-        journal: Journal,
+        resume_log: ResumeLog,
         workers: int,
     ) -> None:
         self._plan = plan
         self._files = files
         self._matrices = matrices
         self._sink = sink
-        self._journal = journal
+        self._resume_log = resume_log
         self._workers = workers
         self._lock = threading.Lock()
         self._is_stopped = threading.Event()
@@ -70,7 +68,7 @@ class Pump:
         """Until the whole file is written; raises what the first worker raised that failed."""
         self._sink.write(0, memoryview(prologue(self._plan.layout)))
         waiting = self._take_up()
-        with ThreadPoolExecutor(self._workers, thread_name_prefix="pump") as pool:
+        with ThreadPoolExecutor(self._workers, thread_name_prefix="stream") as pool:
             jobs = [pool.submit(self._stream, run) for run in waiting]
             done, _ = wait(jobs, return_when=FIRST_EXCEPTION)
             if any(job.exception() for job in done):
@@ -85,7 +83,7 @@ class Pump:
     def facts(self, tensor: int) -> list[PieceFacts]:
         """The hashes of each of a tensor's pieces."""
         pieces = pieces_of(self._plan.tensors[tensor], tensor)
-        return [self._journal.pieces[_key(piece)] for piece in pieces]
+        return [self._resume_log.pieces[_key(piece)] for piece in pieces]
 
     def _take_up(self) -> list[Run]:
         """The runs that are still to be done, after what an earlier job left."""
@@ -111,7 +109,7 @@ class Pump:
 
     def _is_done(self, run: Run) -> bool:
         spans = [self._plan.piece_bytes(piece) for piece in run.pieces]
-        is_known = all(_key(piece) in self._journal.pieces for piece in run.pieces)
+        is_known = all(_key(piece) in self._resume_log.pieces for piece in run.pieces)
         return is_known and self._sink.is_written(spans[0][0], spans[-1][1])
 
     def _stream(self, run: Run) -> None:
@@ -122,7 +120,7 @@ class Pump:
             for piece in run.pieces:
                 self._stream_piece(piece, stream, buffer)
 
-    def _stream_piece(self, piece: Piece, stream: Stream, buffer: memoryview) -> None:
+    def _stream_piece(self, piece: TensorPiece, stream: Stream, buffer: memoryview) -> None:
         tensor = self._plan.tensors[piece.tensor]
         is_early = self._is_early(piece.tensor)
         if is_early and piece.number == 0:
@@ -134,7 +132,7 @@ class Pump:
             crc32 = zlib.crc32(block, crc32)
             self._sink.write(offset, block)
             offset += len(block)
-        self._journal.note_piece(_key(piece), PieceFacts(sha256=sha256.hexdigest(), crc32=crc32))
+        self._resume_log.note_piece(_key(piece), PieceFacts(sha256=sha256.hexdigest(), crc32=crc32))
         with self._lock:
             self._missing[piece.tensor] -= 1
             is_last = self._missing[piece.tensor] == 0
@@ -142,7 +140,7 @@ class Pump:
             self._write_header(piece.tensor, self._crc32(piece.tensor))
 
     def _blocks(
-        self, tensor: PlannedTensor, piece: Piece, stream: Stream, buffer: memoryview
+        self, tensor: PlannedTensor, piece: TensorPiece, stream: Stream, buffer: memoryview
     ) -> Iterator[memoryview]:
         """The piece's bytes as they are to be written."""
         item = DTYPE_BYTES[tensor.source_dtype]
@@ -165,7 +163,7 @@ class Pump:
         crc32 = 0
         for piece in pieces_of(self._plan.tensors[tensor], tensor):
             begin, end = self._plan.piece_bytes(piece)
-            crc32 = crc32_combine(crc32, self._journal.pieces[_key(piece)].crc32, end - begin)
+            crc32 = crc32_combine(crc32, self._resume_log.pieces[_key(piece)].crc32, end - begin)
         return crc32
 
     def _write_header(self, tensor: int, crc32: int) -> None:
@@ -173,7 +171,7 @@ class Pump:
         self._sink.write(placed.header_offset, memoryview(tensor_header(placed.tensor, crc32)))
 
 
-def _key(piece: Piece) -> str:
+def _key(piece: TensorPiece) -> str:
     return f"{piece.tensor}:{piece.number}"
 
 

@@ -1,8 +1,8 @@
-"""What a serializer job is asked to do. The platform writes it, and the job needs nothing else but HF_TOKEN.
+"""Defines what a serializer job is asked to do. The platform writes it, and the job needs nothing else but HF_TOKEN.
 
-A job has no credentials of the store: its ticket holds either a folder to write into, or presigned URLs, one
-for each part of the tensors file and one for each small file. The ticket itself lies in the store's staging
-place, and the job gets its URL in the environment (TICKET_VARIABLE), for such a URL is a secret.
+A job has no credentials of the store: its task holds either a folder to write into, or presigned URLs, one for each
+part of the tensors file and one for each small file. The task itself is a file in the store's staging place; the job
+gets that file's URL in the environment (TICKET_VARIABLE), because the URL is a secret.
 """
 
 from __future__ import annotations
@@ -95,5 +95,5 @@ class Upload(BaseModel):
     get_urls: dict[str, str] = {}
 
 
-class Ticket(SerializerJob):
+class SerializerTask(SerializerJob):
     upload: Upload

@@ -1,4 +1,4 @@
-"""What the pipeline writes about a submission: stages begun and ended, log lines, statuses, the report."""
+"""Records what the pipeline does with a submission: stages begun and ended, log lines, statuses, the report."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from guanaco_server.database.database import Database
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions import lifecycle, queries
-from guanaco_server.submissions.changes import StatusChanges
+from guanaco_server.submissions.events import StatusChanges
 from guanaco_server.submissions.service import read_submission
 from guanaco_server.submissions.tables import StageRunRow, StressReportRow, SubmissionRow
 
@@ -39,14 +39,14 @@ STATUS_DURING = {
 
 
 @dataclass(frozen=True)
-class Ticket:
+class PipelineRun:
     """One run of the pipeline over one submission."""
 
     submission_id: str
-    run: int
+    number: int
 
 
-class Journal:
+class RunRecords:
     def __init__(
         self,
         database: Database,
@@ -59,94 +59,92 @@ class Journal:
         self._changes = changes
         self._deployments = deployments
 
-    async def load(self, ticket: Ticket) -> Submission:
+    async def load(self, run: PipelineRun) -> Submission:
         async with self._database.read() as session:
-            return read_submission(await _row(session, ticket))
+            return read_submission(await _row(session, run))
 
-    async def recipe_override(self, ticket: Ticket) -> RecipeOverride | None:
+    async def recipe_override(self, run: PipelineRun) -> RecipeOverride | None:
         async with self._database.read() as session:
-            return (await _row(session, ticket)).recipe_override
+            return (await _row(session, run)).recipe_override
 
-    async def list_queued(self) -> list[Ticket]:
+    async def list_queued(self) -> list[PipelineRun]:
         async with self._database.read() as session:
             rows = await queries.with_status(session, Status.QUEUED)
-            return [Ticket(row.id, row.run) for row in rows]
+            return [PipelineRun(row.id, row.run) for row in rows]
 
-    async def is_wanted(self, ticket: Ticket) -> bool:
+    async def is_wanted(self, run: PipelineRun) -> bool:
         """False when the submission was cancelled, or a later run has taken over."""
         async with self._database.read() as session:
-            row = await queries.by_id(session, ticket.submission_id)
-            return row is not None and row.run == ticket.run and row.status.is_in_progress
+            row = await queries.by_id(session, run.submission_id)
+            return row is not None and row.run == run.number and row.status.is_in_progress
 
-    async def is_superseded(self, ticket: Ticket) -> bool:
+    async def is_superseded(self, run: PipelineRun) -> bool:
         """True when a later run has begun."""
         async with self._database.read() as session:
-            return (await _row(session, ticket)).run != ticket.run
+            return (await _row(session, run)).run != run.number
 
-    async def begin_stage(self, ticket: Ticket, stage: Stage) -> Outcome | None:
+    async def begin_stage(self, run: PipelineRun, stage: Stage) -> Outcome | None:
         """Record that a stage begins, or begins again; its outcome if it had ended before."""
         now = self._clock.now()
         async with self._database.write() as session:
-            row = await _row(session, ticket)
-            stage_run = await queries.stage_run(session, *_key(ticket, stage))
+            row = await _row(session, run)
+            stage_run = await queries.stage_run(session, *_key(run, stage))
             if stage_run is not None and stage_run.outcome is not None:
                 return stage_run.outcome
-            if row.run != ticket.run or not row.status.is_in_progress:
+            if row.run != run.number or not row.status.is_in_progress:
                 return Outcome.CANCELLED
             if row.status is not STATUS_DURING[stage]:
-                await lifecycle.transition(
-                    session, ticket.submission_id, STATUS_DURING[stage], at=now
-                )
+                await lifecycle.transition(session, run.submission_id, STATUS_DURING[stage], at=now)
             if stage_run is None:
-                session.add(_new_stage_run(ticket, stage, now))
+                session.add(_new_stage_run(run, stage, now))
             else:
                 stage_run.attempts += 1
-            await self._event(session, ticket, stage, f"Stage {stage} started.", {"outcome": None})
-        self._changes.announce(ticket.submission_id, STATUS_DURING[stage])
+            await self._event(session, run, stage, f"Stage {stage} started.", {"outcome": None})
+        self._changes.announce(run.submission_id, STATUS_DURING[stage])
         return None
 
-    async def end_stage(self, ticket: Ticket, stage: Stage, facts: dict[str, Any]) -> None:
+    async def end_stage(self, run: PipelineRun, stage: Stage, facts: dict[str, Any]) -> None:
         """The stage is done: its end, what it found out (columns of the submission), and after publish the status, in one step."""
         async with self._database.write() as session:
-            await self._close(session, ticket, stage, Outcome.DONE)
+            await self._close(session, run, stage, Outcome.DONE)
             if facts:
                 await session.execute(
                     update(SubmissionRow)
-                    .where(SubmissionRow.id == ticket.submission_id)
+                    .where(SubmissionRow.id == run.submission_id)
                     .values(**facts)
                     .execution_options(synchronize_session=False)
                 )
             if stage is Stage.PUBLISH:
                 await lifecycle.transition(
                     session,
-                    ticket.submission_id,
+                    run.submission_id,
                     Status.DEPLOYED,
                     at=self._clock.now(),
                     sources=frozenset({Status.STRESS_TESTING}),
                 )
         if stage is Stage.PUBLISH:
-            self._changes.announce(ticket.submission_id, Status.DEPLOYED)
+            self._changes.announce(run.submission_id, Status.DEPLOYED)
 
-    async def fail_stage(self, ticket: Ticket, stage: Stage, error: SubmissionFailure) -> Outcome:
+    async def fail_stage(self, run: PipelineRun, stage: Stage, error: SubmissionFailure) -> Outcome:
         """The submission fails by this stage, unless it was cancelled meanwhile."""
         try:
             async with self._database.write() as session:
-                await self._close(session, ticket, stage, Outcome.FAILED)
+                await self._close(session, run, stage, Outcome.FAILED)
                 await lifecycle.transition(
                     session,
-                    ticket.submission_id,
+                    run.submission_id,
                     Status.FAILED,
                     at=self._clock.now(),
                     failure=as_failure(error, stage),
                 )
         except IllegalTransition:
-            return await self.cancel_stage(ticket, stage)
-        self._changes.announce(ticket.submission_id, Status.FAILED)
+            return await self.cancel_stage(run, stage)
+        self._changes.announce(run.submission_id, Status.FAILED)
         return Outcome.FAILED
 
-    async def cancel_stage(self, ticket: Ticket, stage: Stage) -> Outcome:
+    async def cancel_stage(self, run: PipelineRun, stage: Stage) -> Outcome:
         async with self._database.write() as session:
-            await self._close(session, ticket, stage, Outcome.CANCELLED)
+            await self._close(session, run, stage, Outcome.CANCELLED)
         return Outcome.CANCELLED
 
     async def fail_published(self, submission_id: str, error: SubmissionFailure) -> None:
@@ -167,14 +165,14 @@ class Journal:
         self._changes.announce(submission_id, Status.FAILED)
 
     async def log(
-        self, ticket: Ticket, stage: Stage, *lines: str, level: Level = Level.INFO
+        self, run: PipelineRun, stage: Stage, *lines: str, level: Level = Level.INFO
     ) -> None:
         """Log lines of a stage, in one transaction."""
         async with self._database.write() as session:
             for line in lines:
                 await lifecycle.append_event(
                     session,
-                    ticket.submission_id,
+                    run.submission_id,
                     EventKind.LOG,
                     line,
                     at=self._clock.now(),
@@ -182,23 +180,23 @@ class Journal:
                     level=level,
                 )
 
-    async def save_report(self, ticket: Ticket, report: StressReport) -> None:
+    async def save_report(self, run: PipelineRun, report: StressReport) -> None:
         async with self._database.write() as session:
             await session.merge(
-                StressReportRow(submission_id=ticket.submission_id, run=ticket.run, report=report)
+                StressReportRow(submission_id=run.submission_id, run=run.number, report=report)
             )
 
     async def _close(
-        self, session: AsyncSession, ticket: Ticket, stage: Stage, outcome: Outcome
+        self, session: AsyncSession, run: PipelineRun, stage: Stage, outcome: Outcome
     ) -> None:
-        stage_run = await queries.stage_run(session, *_key(ticket, stage))
+        stage_run = await queries.stage_run(session, *_key(run, stage))
         if stage_run is None or stage_run.outcome is not None:
             return
         stage_run.outcome, stage_run.ended_at = outcome, self._clock.now()
         seconds = (stage_run.ended_at - stage_run.started_at).total_seconds()
         await self._event(
             session,
-            ticket,
+            run,
             stage,
             f"Stage {stage} {outcome} after {seconds:.1f} s.",
             {"outcome": outcome, "duration_s": seconds},
@@ -207,14 +205,14 @@ class Journal:
     async def _event(
         self,
         session: AsyncSession,
-        ticket: Ticket,
+        run: PipelineRun,
         stage: Stage,
         message: str,
         data: dict[str, Any],
     ) -> None:
         await lifecycle.append_event(
             session,
-            ticket.submission_id,
+            run.submission_id,
             EventKind.STAGE,
             message,
             at=self._clock.now(),
@@ -229,20 +227,18 @@ def as_failure(error: SubmissionFailure, stage: Stage | None) -> Failure:
     )
 
 
-async def _row(session: AsyncSession, ticket: Ticket) -> SubmissionRow:
-    row = await queries.by_id(session, ticket.submission_id)
+async def _row(session: AsyncSession, run: PipelineRun) -> SubmissionRow:
+    row = await queries.by_id(session, run.submission_id)
     if row is None:
-        raise GuanacoError(
-            f"The pipeline was asked for {ticket.submission_id}, which is not there."
-        )
+        raise GuanacoError(f"The pipeline was asked for {run.submission_id}, which is not there.")
     return row
 
 
-def _key(ticket: Ticket, stage: Stage) -> tuple[str, int, Stage]:
-    return ticket.submission_id, ticket.run, stage
+def _key(run: PipelineRun, stage: Stage) -> tuple[str, int, Stage]:
+    return run.submission_id, run.number, stage
 
 
-def _new_stage_run(ticket: Ticket, stage: Stage, now: Any) -> StageRunRow:
+def _new_stage_run(run: PipelineRun, stage: Stage, now: Any) -> StageRunRow:
     return StageRunRow(
-        submission_id=ticket.submission_id, run=ticket.run, stage=stage, attempts=1, started_at=now
+        submission_id=run.submission_id, run=run.number, stage=stage, attempts=1, started_at=now
     )

@@ -6,8 +6,8 @@ import asyncio
 from dataclasses import dataclass, field
 
 from guanaco.errors import CorruptWeights, MissingFile, PickleWeights
+from guanaco_server.artifacts.checking.repo_json import read_json
 from guanaco_server.artifacts.hub.hub import Hub, RepoSnapshot
-from guanaco_server.artifacts.repo_json import read_json
 from guanaco_server.formats.safetensors_header import (
     LENGTH_BYTES,
     TensorInfo,

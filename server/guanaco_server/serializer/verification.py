@@ -1,7 +1,7 @@
-"""Proofs of an artifact: that its bytes are those of its manifest, and that these are what the Hub's files make.
+"""Proves that an artifact's bytes are those of its manifest, and that the manifest is what the Hub's files make.
 
-The first reads model.tensors from beginning to end and holds each byte against the manifest, tensorizer's own
-headers and index included. The second makes the artifact once more and keeps nothing but its hashes.
+The first proof reads model.tensors from beginning to end and compares each byte with the manifest, including
+tensorizer's headers and index. The second makes the artifact once more and keeps only its hashes.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ import hashlib
 import sys
 import tempfile
 import zlib
-from collections.abc import Callable
-from contextlib import redirect_stdout
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, redirect_stdout
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
+from guanaco_server.engine.ranged_http import RangedFile
 from guanaco_server.formats.manifest import Manifest, TensorRecord
 from guanaco_server.formats.tensorizer_file import (
     FileTensor,
@@ -23,12 +25,11 @@ from guanaco_server.formats.tensorizer_file import (
     prologue,
     tensor_header,
 )
-from guanaco_server.serializer.download import prepare
-from guanaco_server.serializer.journal import Journal
 from guanaco_server.serializer.making import make_artifact
-from guanaco_server.serializer.pump import BLOCK_BYTES
-from guanaco_server.serializer.repo_files import Stream
-from guanaco_server.serializer.ticket import SerializerJob
+from guanaco_server.serializer.repo_files import FileStream, Stream, prepare
+from guanaco_server.serializer.streaming import BLOCK_BYTES
+from guanaco_server.serializer.targets import ResumeLog
+from guanaco_server.serializer.task import SerializerJob
 
 WORKERS = 4
 
@@ -102,7 +103,7 @@ class NullTarget:
     def put_file(self, name: str, content: bytes) -> None:
         """Its hash is in the manifest."""
 
-    def open_tensors(self, total_bytes: int, journal: Journal) -> NullSink:
+    def open_tensors(self, total_bytes: int, resume_log: ResumeLog) -> NullSink:
         return NullSink()
 
 
@@ -133,3 +134,23 @@ def _tensor_differences(made: Manifest, stored: Manifest) -> list[str]:
 def _file_differences(made: Manifest, stored: Manifest) -> list[str]:
     ours, theirs = set(stored.files), set(made.files)
     return sorted({f"The file {file.path} differs from the Hub's." for file in ours ^ theirs})
+
+
+@contextmanager
+def open_artifact_file(url: str, size_bytes: int, name: str) -> Iterator[Stream]:
+    """From a file URL or a presigned one, which no message shows."""
+    if urlsplit(url).scheme == "file":
+        with FileStream(Path(unquote(urlsplit(url).path)), 0) as stream:
+            yield stream
+        return
+    with closing(RangedFile(url, name)) as file:
+        file.begin(0, size_bytes)
+        yield _Remote(file)
+
+
+class _Remote:
+    def __init__(self, file: RangedFile) -> None:
+        self._file = file
+
+    def read_exactly(self, view: memoryview) -> None:
+        self._file.fill(view)

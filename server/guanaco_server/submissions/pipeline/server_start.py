@@ -1,4 +1,4 @@
-"""Starting a model server and waiting until it can generate, with its log as the evidence when it cannot."""
+"""Starts a model server and waits until it can generate; when it cannot, its log is the evidence."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from guanaco_server.costs.service import CostService
 from guanaco_server.deployments.looks import ServerState, Sighting
 from guanaco_server.deployments.service import Deployment, DeploymentService
 from guanaco_server.submissions.pipeline.content_checks import ContentChecks
-from guanaco_server.submissions.pipeline.journal import Journal, Ticket
 from guanaco_server.submissions.pipeline.quantization_check import QuantizationCheck
+from guanaco_server.submissions.pipeline.records import PipelineRun, RunRecords
 from guanaco_server.submissions.recipes import describe, max_model_tokens
 
 POLL_S = 0.25
@@ -32,37 +32,37 @@ ERROR_MARKS = ("ERROR", "Error:", "error:", "Exception", "CRITICAL")
 class ServerStart:
     def __init__(
         self,
-        journal: Journal,
+        records: RunRecords,
         deployments: DeploymentService,
         content: ContentChecks,
         quantization: QuantizationCheck,
         costs: CostService,
         ready_timeout_s: float,
     ) -> None:
-        self._journal = journal
+        self._records = records
         self._deployments = deployments
         self._content = content
         self._quantization = quantization
         self._costs = costs
         self._ready_timeout_s = ready_timeout_s
 
-    async def run(self, ticket: Ticket, submission: Submission) -> None:
+    async def run(self, run: PipelineRun, submission: Submission) -> None:
         """From the wish to replies that pass. A server found again after a kill is waited for, not started twice."""
-        await self._content.check_files(ticket, submission)
-        deployment = await self._with_recipe(ticket, deployment_of(ticket, submission))
+        await self._content.check_files(run, submission)
+        deployment = await self._with_recipe(run, deployment_of(run, submission))
         if deployment.quantization is not None:
             await self._quantization.require_possible(
                 deployment.artifact_key, deployment.quantization
             )
-        unquantized = await self._unquantized_perplexity(ticket, deployment)
+        unquantized = await self._unquantized_perplexity(run, deployment)
         started = time.monotonic()
-        endpoint = await self._serve_as_wished(ticket, deployment)
-        await self._content.check_served(ticket, submission, endpoint)
+        endpoint = await self._serve_as_wished(run, deployment)
+        await self._content.check_served(run, submission, endpoint)
         if unquantized is not None:
-            await self._quantization.compare(ticket, deployment, endpoint, unquantized)
+            await self._quantization.compare(run, deployment, endpoint, unquantized)
         await self._deployments.mark_ready(submission.id, endpoint)
-        await self._journal.log(
-            ticket,
+        await self._records.log(
+            run,
             Stage.DEPLOY,
             f"Model server is ready, {time.monotonic() - started:.1f} s after its start.",
         )
@@ -79,48 +79,50 @@ class ServerStart:
             f"The model server was not ready within {self._ready_timeout_s:,.0f} s."
         )
 
-    async def _with_recipe(self, ticket: Ticket, deployment: Deployment) -> Deployment:
+    async def _with_recipe(self, run: PipelineRun, deployment: Deployment) -> Deployment:
         """On GPUs, if the platform has any, and the developer's budget for them is not used up."""
-        recipe = await self._recipe(ticket, deployment)
+        recipe = await self._recipe(run, deployment)
         if recipe is None:
             return deployment
         warning = await self._costs.require_within_budget(deployment.developer)
         if warning is not None:
-            await self._journal.log(ticket, Stage.DEPLOY, warning, level=Level.WARNING)
-        await self._journal.log(ticket, Stage.DEPLOY, f"On {describe(recipe)}.")
+            await self._records.log(run, Stage.DEPLOY, warning, level=Level.WARNING)
+        await self._records.log(run, Stage.DEPLOY, f"On {describe(recipe)}.")
         return replace(deployment, recipe=recipe)
 
-    async def _recipe(self, ticket: Ticket, deployment: Deployment) -> Recipe | None:
+    async def _recipe(self, run: PipelineRun, deployment: Deployment) -> Recipe | None:
         return await self._deployments.recipes.choose(
             deployment.submission_id,
             deployment.artifact_key,
             deployment.max_model_tokens,
             deployment.quantization,
-            await self._journal.recipe_override(ticket),
+            await self._records.recipe_override(run),
         )
 
-    async def _unquantized_perplexity(self, ticket: Ticket, deployment: Deployment) -> float | None:
+    async def _unquantized_perplexity(
+        self, run: PipelineRun, deployment: Deployment
+    ) -> float | None:
         """Measured on a server of its own, which is stopped again; None when nothing is quantized."""
         if deployment.quantization is None:
             return None
         known = self._quantization.remembered(deployment)
         if known is not None:
             return known
-        await self._journal.log(
-            ticket,
+        await self._records.log(
+            run,
             Stage.DEPLOY,
             f"Serving the model unquantized first, to measure what {deployment.quantization} costs.",
         )
         unquantized = replace(deployment, quantization=None)
-        larger = await self._recipe(ticket, unquantized)  # it may need more GPUs
-        endpoint = await self._serve(ticket, replace(unquantized, recipe=larger))
-        measured = await self._quantization.measure_unquantized(ticket, deployment, endpoint)
-        await self._deployments.stop_server(ticket.submission_id)
+        larger = await self._recipe(run, unquantized)  # it may need more GPUs
+        endpoint = await self._serve(run, replace(unquantized, recipe=larger))
+        measured = await self._quantization.measure_unquantized(run, deployment, endpoint)
+        await self._deployments.stop_server(run.submission_id)
         return measured
 
-    async def _serve_as_wished(self, ticket: Ticket, deployment: Deployment) -> str:
+    async def _serve_as_wished(self, run: PipelineRun, deployment: Deployment) -> str:
         try:
-            return await self._serve(ticket, deployment)
+            return await self._serve(run, deployment)
         except ModelServerDied as death:
             if deployment.quantization is None:
                 raise
@@ -129,10 +131,10 @@ class ServerStart:
                 hint="Submit it without --quantization; docs/quantization.md lists what needs which hardware.",
             ) from death
 
-    async def _serve(self, ticket: Ticket, deployment: Deployment) -> str:
+    async def _serve(self, run: PipelineRun, deployment: Deployment) -> str:
         """The endpoint, once it is healthy."""
         await self._deployments.wish(deployment)
-        await self._wait_for_room(ticket)
+        await self._wait_for_room(run)
         try:
             await self._deployments.apply(deployment)
         except FileNotFoundError as error:
@@ -140,30 +142,30 @@ class ServerStart:
                 f"The engine environment is missing: there is no {error.filename}.",
                 hint="The operator runs `guanaco doctor`.",
             ) from None
-        await self._journal.log(ticket, Stage.DEPLOY, "Model server started; loading the artifact.")
-        return await self._wait_healthy(ticket, time.monotonic())
+        await self._records.log(run, Stage.DEPLOY, "Model server started; loading the artifact.")
+        return await self._wait_healthy(run, time.monotonic())
 
-    async def _wait_for_room(self, ticket: Ticket) -> None:
+    async def _wait_for_room(self, run: PipelineRun) -> None:
         """For as long as it takes; whenever what it waits for changes, the log says so."""
         said: str | None = None
-        while why := await self._deployments.waits_for(ticket.submission_id):
+        while why := await self._deployments.waits_for(run.submission_id):
             if why != said:
-                await self._journal.log(ticket, Stage.DEPLOY, f"Waiting for room: {why}")
+                await self._records.log(run, Stage.DEPLOY, f"Waiting for room: {why}")
                 said = why
             await asyncio.sleep(POLL_S)
 
-    async def _wait_healthy(self, ticket: Ticket, started: float) -> str:
+    async def _wait_healthy(self, run: PipelineRun, started: float) -> str:
         offset, seen, problem = 0, list[str](), None
         while time.monotonic() - started < self._ready_timeout_s:
-            sighting = await self._deployments.look(ticket.submission_id)
-            lines, offset = await self._deployments.logs(ticket.submission_id, offset)
+            sighting = await self._deployments.look(run.submission_id)
+            lines, offset = await self._deployments.logs(run.submission_id, offset)
             if lines:
-                await self._journal.log(ticket, Stage.DEPLOY, *lines, level=Level.DEBUG)
+                await self._records.log(run, Stage.DEPLOY, *lines, level=Level.DEBUG)
                 seen.extend(lines)
             if sighting.state is ServerState.HEALTHY:
                 return sighting.endpoints[0]
             if sighting.state in (ServerState.EXITED, ServerState.MISSING):
-                raise _death(ticket.submission_id, sighting, seen)
+                raise _death(run.submission_id, sighting, seen)
             problem = sighting.problem
             await asyncio.sleep(POLL_S)
         raise ModelServerTooSlow(
@@ -182,11 +184,11 @@ def _death(submission_id: str, sighting: Sighting, seen: list[str]) -> Submissio
     )
 
 
-def deployment_of(ticket: Ticket, submission: Submission) -> Deployment:
+def deployment_of(run: PipelineRun, submission: Submission) -> Deployment:
     assert submission.artifact_key is not None, "the serialize stage is done"
     return Deployment(
         submission.id,
-        ticket.run,
+        run.number,
         submission.artifact_key,
         max_model_tokens(submission.params, submission.kind),
         submission.quantization,
