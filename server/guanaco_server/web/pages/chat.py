@@ -12,7 +12,7 @@ from guanaco.chat import MessageRequest, Reply
 from guanaco.errors import GuanacoError, InvalidInput
 from guanaco.feedback import FeedbackRequest
 from guanaco.problems import one_sentence
-from guanaco_server.chat.replies import ReplyEvents
+from guanaco_server.chat.gateway.replies import ReplyEvents
 from guanaco_server.http_errors import internal_fault
 from guanaco_server.sse import encode_event, event_stream
 from guanaco_server.web.beta_chat import whole_reply
