@@ -27,18 +27,18 @@ from guanaco.chat import (
 from guanaco.errors import AmbiguousUser, ConsentRequired, ConversationNotFound
 from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import Account
-from guanaco_server.background import Background
 from guanaco_server.chat import queries
 from guanaco_server.chat.conversations import records
 from guanaco_server.chat.conversations.history import History
 from guanaco_server.chat.tables import ConversationRow, ErasedConversationRow, MessageRow
-from guanaco_server.clock import Clock
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.commit_order import in_commit_order
 from guanaco_server.database.database import Database
 from guanaco_server.experiments.running import Exposure, RunningExperiments
 from guanaco_server.routing.decision import replay
 from guanaco_server.routing.service import Assigned, RoutingService
+from guanaco_server.runtime.background import Background
+from guanaco_server.runtime.clock import Clock
 
 READ = "read conversation"
 ERASED_KEPT = timedelta(days=1)  # a process that is behind by more has been started again

@@ -29,11 +29,11 @@ from guanaco_server.deployments.model_server import (
     NotANumber,
 )
 from guanaco_server.deployments.reward_score import reward_score
-from guanaco_server.deployments.scaling.traffic import Traffic
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.prompts.service import PromptService
 from guanaco_server.prompts.utterances import Spoken
+from guanaco_server.scaling.traffic import Traffic
 from guanaco_server.submissions.rewards import RewardService, ServingReward
 from guanaco_server.submissions.service import ServingSubmission
 

@@ -25,11 +25,11 @@ from guanaco_server.chat.gateway.deadline import Deadline
 from guanaco_server.chat.gateway.generation import Pieces
 from guanaco_server.chat.gateway.replies import PreviewService, ReplyEvents, ReplyService
 from guanaco_server.chat.gateway.streaming import Encoder, ReplyResponse
-from guanaco_server.http_errors import answer, as_guanaco_error, describe_problems
+from guanaco_server.http.errors import answer, as_guanaco_error, describe_problems
+from guanaco_server.http.sse import encode_event
 from guanaco_server.observability.http import HEADER, METHODS
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.observability.scope import request_id, scope
-from guanaco_server.sse import encode_event
 
 ID_HEADER = HEADER.encode()
 BODY_TIMEOUT_S = 30.0  # for a client that sends its request a byte at a time

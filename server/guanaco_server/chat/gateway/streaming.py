@@ -21,10 +21,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from guanaco.chat import Reply
 from guanaco.errors import GuanacoError
 from guanaco_server.chat.gateway.generation import Pieces
-from guanaco_server.http_errors import as_guanaco_error
-from guanaco_server.http_protocol import abort_of
+from guanaco_server.http.errors import as_guanaco_error
+from guanaco_server.http.protocol import abort_of
+from guanaco_server.http.sse import HEARTBEAT
 from guanaco_server.observability.http import ABANDONED, HEADER, labelled
-from guanaco_server.sse import HEARTBEAT
 
 SSE_HEADERS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),

@@ -28,8 +28,8 @@ import psycopg
 from sqlalchemy.exc import DBAPIError
 
 from guanaco.errors import ConversationBusy, DatabaseUnavailable
-from guanaco_server.clock import Clock
 from guanaco_server.database.group_commit import GroupCommit
+from guanaco_server.runtime.clock import Clock
 
 RETRY_S = 0.25
 LEASE_S = 20.0  # how long a turn is held by a process that has died

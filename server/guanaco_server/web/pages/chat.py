@@ -10,17 +10,17 @@ from pydantic import ValidationError
 
 from guanaco.chat import MessageRequest, Reply
 from guanaco.errors import GuanacoError, InvalidInput
+from guanaco.errors.validation import one_sentence
 from guanaco.feedback import FeedbackRequest
-from guanaco.problems import one_sentence
 from guanaco_server.chat.gateway.replies import ReplyEvents
-from guanaco_server.http_errors import internal_fault
-from guanaco_server.sse import encode_event, event_stream
+from guanaco_server.http.errors import internal_fault
+from guanaco_server.http.sse import encode_event, event_stream
 from guanaco_server.web.beta_chat import whole_reply
 from guanaco_server.web.guards import Guest
 from guanaco_server.web.page_route import EVENT_STREAM
 from guanaco_server.web.rendering import see_other
+from guanaco_server.web.room import Web
 from guanaco_server.web.throttle import Throttle, network_of
-from guanaco_server.web.web import Web
 
 CONSENTS, WITHIN_S = 60, 600.0  # of one network, which a whole office may share
 CONSENTS_A_DAY, DAY_S = 150, 86_400.0  # each is a user with a vote

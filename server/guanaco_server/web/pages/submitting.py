@@ -9,13 +9,13 @@ from fastapi.responses import Response
 from pydantic import ValidationError
 
 from guanaco.accounts import Role
-from guanaco.problems import problems_of
+from guanaco.errors.validation import problems_of
 from guanaco.prompts import PRESETS
 from guanaco.submissions import GenerationParams, Quantization, SubmissionRequest, WeightDtype
 from guanaco_server.web import tokens
 from guanaco_server.web.guards import Member
 from guanaco_server.web.rendering import see_other
-from guanaco_server.web.web import Web
+from guanaco_server.web.room import Web
 
 PARAMS = tuple(name for name in GenerationParams.model_fields if name != "stopping_words")
 STOPPING_WORDS = "stopping_words"
