@@ -66,7 +66,7 @@ from guanaco_server.submissions.pipeline.server_start import ServerStart, eviden
 from guanaco_server.submissions.pipeline.stages import StageParts
 from guanaco_server.submissions.pipeline.workflow import Pipeline
 from guanaco_server.submissions.service import SubmissionService
-from guanaco_server.web.room import Web, WebOptions
+from guanaco_server.web.web import Web, WebOptions
 from guanaco_server.workers.heartbeat import Heartbeat, Loop
 from guanaco_server.workers.service import WorkerService
 

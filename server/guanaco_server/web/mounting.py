@@ -19,7 +19,7 @@ from guanaco_server.web.pages import (
     submissions,
     submitting,
 )
-from guanaco_server.web.room import Web
+from guanaco_server.web.web import Web
 
 
 def include_web(app: FastAPI, web: Web) -> None:

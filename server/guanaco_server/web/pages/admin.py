@@ -15,7 +15,7 @@ from guanaco_server.deployments.replica_states import replicas_of
 from guanaco_server.submissions.service import SubmissionFilter
 from guanaco_server.web.guards import Member
 from guanaco_server.web.pages.leaderboard import PageNumber, SearchText
-from guanaco_server.web.room import Web
+from guanaco_server.web.web import Web
 
 H = TypeVar("H")
 

@@ -16,7 +16,7 @@ from guanaco.errors.validation import problems_of
 from guanaco.forms import Slug
 from guanaco_server.web.guards import Member
 from guanaco_server.web.rendering import see_other
-from guanaco_server.web.room import Web
+from guanaco_server.web.web import Web
 
 _SLUG = TypeAdapter(Slug)
 EMPTY = {

@@ -17,7 +17,7 @@ from guanaco_server.feedback.export import formats
 from guanaco_server.web.guards import Member
 from guanaco_server.web.ratings import RatingFilter, RatingPage
 from guanaco_server.web.rendering import SECURITY_HEADERS
-from guanaco_server.web.room import Web
+from guanaco_server.web.web import Web
 
 MAX_LENGTH = 10_000
 FORMAT_NAMES: dict[ExportFormat, str] = {

@@ -13,7 +13,7 @@ from guanaco_server.http.errors import status_of
 from guanaco_server.web.guards import Member
 from guanaco_server.web.pages.leaderboard import PageNumber
 from guanaco_server.web.rendering import see_other
-from guanaco_server.web.room import Web
+from guanaco_server.web.web import Web
 
 ROWS = 100
 

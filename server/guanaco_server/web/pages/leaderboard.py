@@ -10,7 +10,7 @@ from fastapi.responses import Response
 from guanaco.competitions import OPEN
 from guanaco_server.web import trends
 from guanaco_server.web.boards import Sort, page_of, shared_ranks
-from guanaco_server.web.room import Web
+from guanaco_server.web.web import Web
 from guanaco_server.web.scales import scale_of
 from guanaco_server.web.viewer import Viewer
 

@@ -10,7 +10,7 @@ from guanaco.errors import IllegalTransition, NotFound
 from guanaco_server.web.guards import Member
 from guanaco_server.web.lifecycle_view import Action, find_action
 from guanaco_server.web.rendering import see_other
-from guanaco_server.web.room import Web
+from guanaco_server.web.web import Web
 
 
 def add_routes(routes: APIRouter, web: Web) -> None:

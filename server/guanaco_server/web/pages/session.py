@@ -12,7 +12,7 @@ from guanaco.errors import Unauthenticated
 from guanaco_server.accounts.service import Account
 from guanaco_server.web.guards import Member
 from guanaco_server.web.rendering import see_other
-from guanaco_server.web.room import Web
+from guanaco_server.web.web import Web
 from guanaco_server.web.throttle import Throttle
 from guanaco_server.web.viewer import Viewer
 

@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from fastapi.responses import Response
 
 from guanaco.errors import NotFound
-from guanaco_server.web.room import Web
+from guanaco_server.web.web import Web
 from guanaco_server.web.viewer import Viewer
 
 FOR_EVER = "public, max-age=31536000, immutable"

@@ -15,7 +15,7 @@ from guanaco.submissions import GenerationParams, Quantization, SubmissionReques
 from guanaco_server.web import tokens
 from guanaco_server.web.guards import Member
 from guanaco_server.web.rendering import see_other
-from guanaco_server.web.room import Web
+from guanaco_server.web.web import Web
 
 PARAMS = tuple(name for name in GenerationParams.model_fields if name != "stopping_words")
 STOPPING_WORDS = "stopping_words"
