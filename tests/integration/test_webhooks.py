@@ -15,7 +15,7 @@ from guanaco.errors import ModelServerDied
 from guanaco.submissions import Status
 from guanaco.webhooks import verify
 from guanaco_server.database.database import Database
-from guanaco_server.notifications.room import Notifications
+from guanaco_server.notifications.notifications import Notifications
 from guanaco_server.submissions import lifecycle
 from guanaco_server.submissions.events import StatusChanges
 from tests.fixtures.receiver import Receiver, receiving

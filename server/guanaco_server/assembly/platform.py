@@ -39,8 +39,8 @@ from guanaco_server.feedback.erasure import ErasureService
 from guanaco_server.feedback.pseudonyms import Pseudonyms
 from guanaco_server.feedback.service import FeedbackService
 from guanaco_server.http.health import Health
-from guanaco_server.leaderboard.room import Scores
-from guanaco_server.notifications.room import Notifications
+from guanaco_server.leaderboard.scores import Scores
+from guanaco_server.notifications.notifications import Notifications
 from guanaco_server.observability.census import Census, Counts
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.openai.service import OpenAiService

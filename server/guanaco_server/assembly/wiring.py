@@ -39,7 +39,7 @@ from guanaco_server.deployments.specs import EngineOptions
 from guanaco_server.experiments.service import Outcomes
 from guanaco_server.feedback.erasure import ErasureService
 from guanaco_server.feedback.service import FeedbackService
-from guanaco_server.leaderboard.room import Scores
+from guanaco_server.leaderboard.scores import Scores
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.prompts.service import PromptService
 from guanaco_server.routing.replicas import ReplicaChooser

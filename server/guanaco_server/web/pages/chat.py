@@ -19,8 +19,8 @@ from guanaco_server.web.beta_chat import whole_reply
 from guanaco_server.web.guards import Guest
 from guanaco_server.web.page_route import EVENT_STREAM
 from guanaco_server.web.rendering import see_other
-from guanaco_server.web.web import Web
 from guanaco_server.web.throttle import Throttle, network_of
+from guanaco_server.web.web import Web
 
 CONSENTS, WITHIN_S = 60, 600.0  # of one network, which a whole office may share
 CONSENTS_A_DAY, DAY_S = 150, 86_400.0  # each is a user with a vote

@@ -20,9 +20,9 @@ from guanaco_server.web.boards import shared_ranks
 from guanaco_server.web.guards import Member
 from guanaco_server.web.metric_tiles import tiles_of
 from guanaco_server.web.pages.leaderboard import CompetitionId, PageNumber, SearchText
-from guanaco_server.web.web import Web
 from guanaco_server.web.scales import scale_of
 from guanaco_server.web.viewer import Viewer
+from guanaco_server.web.web import Web
 
 ROWS = 50
 EVENTS_SHOWN = 100
