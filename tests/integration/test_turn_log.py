@@ -15,10 +15,9 @@ from guanaco.chat import Sender
 from guanaco.prompts import PromptFormatter
 from guanaco.submissions import GenerationParams, Status
 from guanaco_server.accounts.tables import AccountRow
+from guanaco_server.chat.gateway.turn_log import EndedTurn, NewMessage, NewReply, TurnLog
+from guanaco_server.chat.gateway.turn_statements import PostgresqlTurns, SqliteTurns
 from guanaco_server.chat.tables import ConversationRow, MessageRow
-from guanaco_server.chat.turn_log import EndedTurn, NewMessage, NewReply, TurnLog
-from guanaco_server.chat.turns_postgresql import PostgresqlTurns
-from guanaco_server.chat.turns_sqlite import SqliteTurns
 from guanaco_server.database.database import Database
 from guanaco_server.database.migrations import upgrade
 from guanaco_server.runtime.clock import SystemClock

@@ -19,12 +19,10 @@ from guanaco_server.artifacts.checking.checks import CheckLimits
 from guanaco_server.artifacts.collector import ArtifactCollector, Graces
 from guanaco_server.artifacts.service import ArtifactService
 from guanaco_server.assembly import wiring
-from guanaco_server.chat.conversations import ConversationService
-from guanaco_server.chat.history import HistoryCache
-from guanaco_server.chat.history_reader import history_reader
-from guanaco_server.chat.previews import PreviewService
-from guanaco_server.chat.replies import ReplyService
-from guanaco_server.chat.reward_models import RewardModels
+from guanaco_server.chat.conversations.history import HistoryCache, history_reader
+from guanaco_server.chat.conversations.service import ConversationService
+from guanaco_server.chat.gateway.best_of import RewardModels
+from guanaco_server.chat.gateway.replies import PreviewService, ReplyService
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.costs.service import CostService
 from guanaco_server.database.database import Database

@@ -17,13 +17,11 @@ from guanaco_server.artifacts.stores.s3 import S3Store
 from guanaco_server.artifacts.stores.s3_client import S3Config, split_url
 from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.artifacts.verification import ArtifactVerifier
-from guanaco_server.chat.best_of import BestOf
-from guanaco_server.chat.conversations import ConversationService, Spans
-from guanaco_server.chat.generation import Deadlines, ReplyGenerator
-from guanaco_server.chat.reward_models import RewardModels
-from guanaco_server.chat.turn_log import TurnLog, TurnStatements
-from guanaco_server.chat.turns_postgresql import PostgresqlTurns
-from guanaco_server.chat.turns_sqlite import SqliteTurns
+from guanaco_server.chat.conversations.service import ConversationService, Spans
+from guanaco_server.chat.gateway.best_of import BestOf, RewardModels
+from guanaco_server.chat.gateway.generation import Deadlines, ReplyGenerator
+from guanaco_server.chat.gateway.turn_log import TurnLog, TurnStatements
+from guanaco_server.chat.gateway.turn_statements import PostgresqlTurns, SqliteTurns
 from guanaco_server.clusters.cluster import Cluster
 from guanaco_server.clusters.federation import Federation, Region
 from guanaco_server.clusters.kubernetes.cluster import KubernetesCluster

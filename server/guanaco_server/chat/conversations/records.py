@@ -15,7 +15,6 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.chat import Sender
 from guanaco_server.chat.tables import ConversationRow, MessageRow
-from guanaco_server.chat.user_keys import user_key
 from guanaco_server.database.database import among
 from guanaco_server.database.types import JsonColumn
 
@@ -152,3 +151,15 @@ async def note_measured(session: AsyncSession, ids: Iterable[str]) -> None:
         .values(measured_count=ConversationRow.message_count)
         .execution_options(synchronize_session=False)
     )
+
+
+USER_KEY_CHARS = 32 + 1 + 128  # an account's id, a slash, the backend's id of the user
+
+
+def user_key(account_id: str, user_id: str) -> str:
+    """One user of one backend; an account's id has no slash."""
+    return f"{account_id}/{user_id}"
+
+
+def user_id_of(key: str) -> str:
+    return key.partition("/")[2]
