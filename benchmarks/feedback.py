@@ -28,10 +28,10 @@ from guanaco.accounts import Role
 from guanaco.competitions import CompetitionRequest, RankingRule
 from guanaco.feedback import FeedbackRequest
 from guanaco_server.accounts.service import Account
-from guanaco_server.clock import SystemClock
 from guanaco_server.database.database import Database
 from guanaco_server.database.migrations import upgrade
 from guanaco_server.leaderboard.standings import StandingsKeeper
+from guanaco_server.runtime.clock import SystemClock
 from tests.fixtures.postgres import PostgresServer, running_server
 from tests.fixtures.world import World
 

@@ -26,11 +26,11 @@ from guanaco.submissions import GenerationParams, Status
 from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import AccountService
 from guanaco_server.chat.tables import ConversationRow, MessageRow
-from guanaco_server.clock import SystemClock
 from guanaco_server.database.database import Database
 from guanaco_server.database.migrations import upgrade
 from guanaco_server.demo.tiny_repo import make_tiny_repo
 from guanaco_server.deployments.tables import DeploymentRow, Phase
+from guanaco_server.runtime.clock import SystemClock
 from guanaco_server.submissions.tables import SubmissionRow
 from tests.fixtures.postgres import PostgresServer
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime
-from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from guanaco.forms import AccountName
+from guanaco.open_enum import OpenEnum
 
 
-class Role(StrEnum):
+class Role(OpenEnum):
     """A key has one role. ``admin`` may do everything."""
 
     DEVELOPER = "developer"

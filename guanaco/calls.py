@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 from urllib.parse import quote
 
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel
 
 from guanaco.accounts import ApiKey, CreatedKey, Identity, KeyRequest, Role
 from guanaco.chat import (
@@ -26,6 +26,7 @@ from guanaco.chat import (
     Token,
     Turn,
 )
+from guanaco.contract import reader
 from guanaco.errors import InvalidInput
 from guanaco.feedback import FeedbackRecorded, FeedbackRequest
 from guanaco.formatters import load_formatter
@@ -49,19 +50,19 @@ T = TypeVar("T")
 
 API = "/api/v1"
 
-_parse_keys = TypeAdapter(list[ApiKey]).validate_json
-_parse_submissions = TypeAdapter(list[Submission]).validate_json
+_parse_keys = reader(list[ApiKey]).from_json
+_parse_submissions = reader(list[Submission]).from_json
 
 
 def me() -> Call[Identity]:
     """Who the key speaks for."""
-    return _get("/me", parse=Identity.model_validate_json)
+    return _get("/me", parse=reader(Identity).from_json)
 
 
 def create_key(name: str, role: Role | str) -> Call[CreatedKey]:
     """A new key; its secret is in this answer only. Admin."""
     request = KeyRequest(name=name, role=Role(role))
-    return _post("/keys", request, parse=CreatedKey.model_validate_json)
+    return _post("/keys", request, parse=reader(CreatedKey).from_json)
 
 
 def keys() -> Call[list[ApiKey]]:
@@ -71,7 +72,7 @@ def keys() -> Call[list[ApiKey]]:
 
 def revoke_key(key_id: str) -> Call[ApiKey]:
     """From now on the key opens nothing. Admin."""
-    return _post(f"/keys/{_id(key_id)}/revoke", parse=ApiKey.model_validate_json)
+    return _post(f"/keys/{_id(key_id)}/revoke", parse=reader(ApiKey).from_json)
 
 
 def submit(
@@ -111,7 +112,7 @@ def submit(
         path=f"{API}/submissions",
         json=_json(request),
         headers={"Idempotency-Key": idempotency_key or uuid.uuid4().hex},
-        parse=Submission.model_validate_json,
+        parse=reader(Submission).from_json,
         is_repeatable=True,
     )
 
@@ -123,7 +124,7 @@ def submissions() -> Call[list[Submission]]:
 
 def submission(submission_id: str) -> Call[Submission]:
     """One submission with its stages."""
-    return _get(_of(submission_id), parse=Submission.model_validate_json)
+    return _get(_of(submission_id), parse=reader(Submission).from_json)
 
 
 def events(
@@ -145,7 +146,7 @@ def events(
 
 def stress(submission_id: str) -> Call[StressReport]:
     """What the stress check measured; ReportNotFound before it ran."""
-    return _get(_of(submission_id, "stress"), parse=StressReport.model_validate_json)
+    return _get(_of(submission_id, "stress"), parse=reader(StressReport).from_json)
 
 
 def cancel(submission_id: str) -> Call[Submission]:
@@ -175,7 +176,7 @@ def teardown(submission_id: str) -> Call[Submission]:
 
 def metrics(submission_id: str) -> Call[SubmissionMetrics]:
     """How people like the submission."""
-    return _get(_of(submission_id, "metrics"), parse=SubmissionMetrics.model_validate_json)
+    return _get(_of(submission_id, "metrics"), parse=reader(SubmissionMetrics).from_json)
 
 
 def preview(
@@ -199,12 +200,12 @@ def open_conversation(
 ) -> Call[ConversationOpened]:
     """Begin a conversation of a consenting user with a submission that the platform chooses. Backend."""
     request = ConversationRequest(user_id=user_id, bot=bot, user_name=user_name, consent=consent)
-    return _post("/conversations", request, parse=ConversationOpened.model_validate_json)
+    return _post("/conversations", request, parse=reader(ConversationOpened).from_json)
 
 
 def conversation(conversation_id: str) -> Call[Conversation]:
     """A conversation with its messages. Backend."""
-    return _get(_talk(conversation_id), parse=Conversation.model_validate_json)
+    return _get(_talk(conversation_id), parse=reader(Conversation).from_json)
 
 
 def send(conversation_id: str, content: str) -> Call[Reply]:
@@ -232,7 +233,7 @@ def rate(conversation_id: str, thumbs_up: bool, text: str = "") -> Call[Feedback
     """What the user thought of the conversation; once only. Backend."""
     request = FeedbackRequest(thumbs_up=thumbs_up, text=text)
     return _post(
-        _talk(conversation_id, "feedback"), request, parse=FeedbackRecorded.model_validate_json
+        _talk(conversation_id, "feedback"), request, parse=reader(FeedbackRecorded).from_json
     )
 
 
@@ -279,11 +280,11 @@ def _id(value: str) -> str:
 
 
 def _move(submission_id: str, verb: str) -> Call[Submission]:
-    return _post(_of(submission_id, verb), parse=Submission.model_validate_json)
+    return _post(_of(submission_id, verb), parse=reader(Submission).from_json)
 
 
 def _reply(path: str, body: BaseModel) -> Call[Reply]:
-    return _post(path, body, parse=Reply.model_validate_json, timeout_s=REPLY_TIMEOUT_S)
+    return _post(path, body, parse=reader(Reply).from_json, timeout_s=REPLY_TIMEOUT_S)
 
 
 def _reply_stream(path: str, body: BaseModel) -> StreamCall[Token | Reply]:
@@ -297,4 +298,4 @@ def _reply_stream(path: str, body: BaseModel) -> StreamCall[Token | Reply]:
 
 
 def _parse_submission_event(event: ServerEvent) -> SubmissionEvent:
-    return SubmissionEvent.model_validate_json(event.data)
+    return reader(SubmissionEvent).from_json(event.data)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime
-from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from guanaco.competitions import OPEN
 from guanaco.forms import OneLine, Slug
+from guanaco.open_enum import OpenEnum
 
 MAX_MESSAGE_CHARS = 16_384
 
@@ -53,7 +53,7 @@ class Assignment(BaseModel):
     submission_id: str
 
 
-class Sender(StrEnum):
+class Sender(OpenEnum):
     USER = "user"
     BOT = "bot"
 

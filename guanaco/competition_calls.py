@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pydantic import TypeAdapter
-
 from guanaco.assignments import AssignmentReplay
 from guanaco.calls import API, _get, _id, _of, _post
 from guanaco.competitions import OPEN, Competition, CompetitionRequest
+from guanaco.contract import reader
 from guanaco.leaderboard import (
     Leaderboard,
     LeaderboardSort,
@@ -17,8 +16,8 @@ from guanaco.leaderboard import (
 )
 from guanaco.wire import Call
 
-_parse_competitions = TypeAdapter(list[Competition]).validate_json
-_parse_flags = TypeAdapter(list[VoteFlag]).validate_json
+_parse_competitions = reader(list[Competition]).from_json
+_parse_flags = reader(list[VoteFlag]).from_json
 
 
 def leaderboard(
@@ -26,14 +25,14 @@ def leaderboard(
 ) -> Call[Leaderboard]:
     """How all submissions compare. Needs no key."""
     params = {"competition": competition, "sort": str(sort)}
-    return _get("/leaderboard", parse=Leaderboard.model_validate_json, params=params)
+    return _get("/leaderboard", parse=reader(Leaderboard).from_json, params=params)
 
 
 def score_history(submission_id: str, *, competition: str = OPEN) -> Call[ScoreHistory]:
     """A submission's score over time. Needs no key."""
     return _get(
         _of(submission_id, "score-history"),
-        parse=ScoreHistory.model_validate_json,
+        parse=reader(ScoreHistory).from_json,
         params={"competition": competition},
     )
 
@@ -45,14 +44,14 @@ def competitions() -> Call[list[Competition]]:
 
 def competition(competition_id: str) -> Call[Competition]:
     """One, with its rules. Needs no key."""
-    return _get(f"/competitions/{_id(competition_id)}", parse=Competition.model_validate_json)
+    return _get(f"/competitions/{_id(competition_id)}", parse=reader(Competition).from_json)
 
 
 def assignment(conversation_id: str) -> Call[AssignmentReplay]:
     """How a conversation got its submission, and whether the same choice gives it again. Admin."""
     return _get(
         f"/conversations/{_id(conversation_id)}/assignment",
-        parse=AssignmentReplay.model_validate_json,
+        parse=reader(AssignmentReplay).from_json,
     )
 
 
@@ -62,25 +61,25 @@ def put_competition(competition_id: str, request: CompetitionRequest) -> Call[Co
         method="PUT",
         path=f"{API}/competitions/{_id(competition_id)}",
         json=request.model_dump(mode="json"),
-        parse=Competition.model_validate_json,
+        parse=reader(Competition).from_json,
         is_repeatable=True,
     )
 
 
 def season(competition_id: str) -> Call[Season]:
     """The final ranking of a frozen competition. Needs no key."""
-    return _get(f"/competitions/{_id(competition_id)}/season", parse=Season.model_validate_json)
+    return _get(f"/competitions/{_id(competition_id)}/season", parse=reader(Season).from_json)
 
 
 def freeze(competition_id: str) -> Call[Season]:
     """End a competition for good, and rank it. Admin."""
-    return _post(f"/competitions/{_id(competition_id)}/freeze", parse=Season.model_validate_json)
+    return _post(f"/competitions/{_id(competition_id)}/freeze", parse=reader(Season).from_json)
 
 
 def recompute(competition_id: str) -> Call[SeasonCheck]:
     """Rank a frozen competition again from what is recorded, and compare the bytes. Admin."""
     return _post(
-        f"/competitions/{_id(competition_id)}/recompute", parse=SeasonCheck.model_validate_json
+        f"/competitions/{_id(competition_id)}/recompute", parse=reader(SeasonCheck).from_json
     )
 
 

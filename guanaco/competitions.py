@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from datetime import datetime
-from enum import StrEnum
 from typing import Annotated, Self
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
 from guanaco.forms import OneLine, Slug
+from guanaco.open_enum import OpenEnum
 
 Weight = Annotated[float, Field(ge=0, le=1_000, allow_inf_nan=False)]
 
 OPEN = "open"  # the competition that is always there, and that every submission enters
 
 
-class AssignmentKind(StrEnum):
+class AssignmentKind(OpenEnum):
     """How a new conversation's submission is chosen."""
 
     NEWEST = "newest"
@@ -66,7 +66,7 @@ class EntryRule(BaseModel):
     )
 
 
-class RankingRule(StrEnum):
+class RankingRule(OpenEnum):
     """By the thumbs-up ratio's lower bound, by Bradley-Terry over paired votes, or by both."""
 
     THUMBS_UP = "thumbs_up"

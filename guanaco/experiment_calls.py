@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pydantic import TypeAdapter
-
 from guanaco.calls import _get, _id, _post
+from guanaco.contract import reader
 from guanaco.experiments import Experiment, ExperimentRequest, ExperimentResults
 from guanaco.wire import Call
 
-_parse_experiments = TypeAdapter(list[Experiment]).validate_json
+_parse_experiments = reader(list[Experiment]).from_json
 
 
 def experiments() -> Call[list[Experiment]]:
@@ -18,24 +17,24 @@ def experiments() -> Call[list[Experiment]]:
 
 def experiment(name: str) -> Call[Experiment]:
     """One experiment with its variants. Admin."""
-    return _get(f"/experiments/{_id(name)}", parse=Experiment.model_validate_json)
+    return _get(f"/experiments/{_id(name)}", parse=reader(Experiment).from_json)
 
 
 def create_experiment(request: ExperimentRequest) -> Call[Experiment]:
     """A draft, which takes nobody yet. Admin."""
-    return _post("/experiments", request, parse=Experiment.model_validate_json)
+    return _post("/experiments", request, parse=reader(Experiment).from_json)
 
 
 def start_experiment(name: str) -> Call[Experiment]:
     """From now on new conversations take part. Admin."""
-    return _post(f"/experiments/{_id(name)}/start", parse=Experiment.model_validate_json)
+    return _post(f"/experiments/{_id(name)}/start", parse=reader(Experiment).from_json)
 
 
 def stop_experiment(name: str) -> Call[Experiment]:
     """No new conversation takes part; the open ones keep their variant. Admin."""
-    return _post(f"/experiments/{_id(name)}/stop", parse=Experiment.model_validate_json)
+    return _post(f"/experiments/{_id(name)}/stop", parse=reader(Experiment).from_json)
 
 
 def experiment_results(name: str) -> Call[ExperimentResults]:
     """What came of each variant, with 95 % intervals. Admin."""
-    return _get(f"/experiments/{_id(name)}/results", parse=ExperimentResults.model_validate_json)
+    return _get(f"/experiments/{_id(name)}/results", parse=reader(ExperimentResults).from_json)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime
-from enum import StrEnum
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from guanaco.forms import Slug
+from guanaco.open_enum import OpenEnum
 from guanaco.prompts import Prompt
 from guanaco.submissions import StoppingWord
 
@@ -88,7 +88,7 @@ class ExperimentRequest(BaseModel):
         )
 
 
-class ExperimentState(StrEnum):
+class ExperimentState(OpenEnum):
     """A draft may be changed; what has run stays as it is, and may run again."""
 
     DRAFT = "draft"

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from guanaco.accounts import AuditPage
 from guanaco.calls import API, _get, _id, _of, _post
+from guanaco.contract import reader
 from guanaco.errors import InvalidInput
 from guanaco.feedback import (
     Erasure,
@@ -28,14 +29,14 @@ def feedback_page(
     query = _checked(FeedbackQuery, filters | {"cursor": cursor, "limit": limit})
     return _get(
         _of(submission_id, "feedback"),
-        parse=FeedbackPage.model_validate_json,
+        parse=reader(FeedbackPage).from_json,
         params=_params(query) | {"limit": str(limit)},
     )
 
 
 def feedback_of(feedback_id: str) -> Call[Feedback]:
     """One rating with its conversation."""
-    return _get(f"/feedback/{_id(feedback_id)}", parse=Feedback.model_validate_json)
+    return _get(f"/feedback/{_id(feedback_id)}", parse=reader(Feedback).from_json)
 
 
 def export(submission_id: str, **query: Any) -> Request:
@@ -50,19 +51,19 @@ def export(submission_id: str, **query: Any) -> Request:
 
 def raw_feedback(feedback_id: str) -> Call[RawFeedback]:
     """A rating as the user wrote it. Admin; each reading is audited."""
-    return _get(f"/feedback/{_id(feedback_id)}/raw", parse=RawFeedback.model_validate_json)
+    return _get(f"/feedback/{_id(feedback_id)}/raw", parse=reader(RawFeedback).from_json)
 
 
 def erase_user(user_id: str, *, account: str | None = None) -> Call[Erasure]:
     """Everything of one user of a backend, for good. Admin."""
     request = ErasureRequest(user_id=user_id, account=account)
-    return _post("/users/erase", request, parse=Erasure.model_validate_json)
+    return _post("/users/erase", request, parse=reader(Erasure).from_json)
 
 
 def audit(*, cursor: str | None = None, limit: int = 100) -> Call[AuditPage]:
     """Who read or erased users' raw data, newest first. Admin."""
     params = {"limit": str(limit)} | ({"cursor": cursor} if cursor else {})
-    return _get("/audit", parse=AuditPage.model_validate_json, params=params)
+    return _get("/audit", parse=reader(AuditPage).from_json, params=params)
 
 
 def _checked(model: type[FeedbackQuery] | type[ExportQuery], query: dict[str, Any]) -> Any:

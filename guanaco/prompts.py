@@ -8,8 +8,9 @@ template can reach no attribute, index or conversion; ``{{`` and ``}}`` stand fo
 from __future__ import annotations
 
 import string
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import (
     AfterValidator,
@@ -17,10 +18,15 @@ from pydantic import (
     ConfigDict,
     Discriminator,
     Field,
+    GetCoreSchemaHandler,
     Tag,
+    ValidationError,
+    ValidationInfo,
     model_validator,
 )
+from pydantic_core import CoreSchema, core_schema
 
+from guanaco.contract import is_tolerant
 from guanaco.errors import InvalidFormatter
 from guanaco.prompt_files import PromptFile as PromptFile
 from guanaco.prompt_files import PromptPart as PromptPart
@@ -107,14 +113,26 @@ class ChatTemplatePrompt(BaseModel):
     kind: Literal["chat_template"] = "chat_template"
 
 
+class UnknownPrompt(BaseModel):
+    """A prompt that a newer version has stored: of another kind, or of a known one with what this version cannot render."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    kind: str
+
+    @property
+    def is_unknown(self) -> bool:
+        return True
+
+
 def _kind_of(value: Any) -> Any:
-    """What has no kind is a formatter: so it was before there were others."""
+    """A prompt without a kind is a formatter: it was stored before there were others."""
     if isinstance(value, dict):
         return value.get("kind", "templates")
     return getattr(value, "kind", None)
 
 
-Prompt = Annotated[
+_KnownPrompt = Annotated[
     Annotated[PromptFormatter, Tag("templates")]
     | Annotated[ChatTemplatePrompt, Tag("chat_template")]
     | Annotated[PromptFile, Tag("file")],
@@ -123,6 +141,42 @@ Prompt = Annotated[
         custom_error_type="unknown_kind",
         custom_error_message="The kind of a prompt is templates, chat_template or file",
     ),
+]
+
+
+class _KnownWhenAsked:
+    """Requests and OpenAPI know the three kinds; a Reader makes an UnknownPrompt of any other."""
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        known = handler.generate_schema(_KnownPrompt)
+        return core_schema.with_info_wrap_validator_function(
+            self._validate,
+            known,
+            serialization=core_schema.wrap_serializer_function_ser_schema(
+                self._serialize, schema=known
+            ),
+        )
+
+    def _validate(
+        self, value: Any, validate: Callable[[Any], Any], info: ValidationInfo
+    ) -> PromptFormatter | ChatTemplatePrompt | PromptFile | UnknownPrompt:
+        if isinstance(value, UnknownPrompt):
+            return value
+        try:
+            return cast(PromptFormatter, validate(value))
+        except ValidationError:
+            if is_tolerant(info) and isinstance(value, dict) and isinstance(_kind_of(value), str):
+                return UnknownPrompt.model_validate({**value, "kind": _kind_of(value)})
+            raise
+
+    def _serialize(self, value: Any, serialize: Callable[[Any], Any]) -> Any:
+        return value.model_dump() if isinstance(value, UnknownPrompt) else serialize(value)
+
+
+Prompt = Annotated[
+    PromptFormatter | ChatTemplatePrompt | PromptFile | UnknownPrompt, _KnownWhenAsked()
 ]
 
 CHAT_TEMPLATE = "chat-template"  # as `--formatter` names it

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from enum import StrEnum
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationInfo
 
+from guanaco.contract import is_tolerant
+from guanaco.open_enum import OpenEnum
 from guanaco.submissions import Quantization
 
 OWN_FLAGS = frozenset(  # the platform's own, which a recipe may not change
@@ -28,7 +29,7 @@ FLAG = re.compile(r"--[a-z][a-z0-9-]*(=.+)?")
 VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*")
 
 
-class ImageKind(StrEnum):
+class ImageKind(OpenEnum):
     """Which build of vLLM the model server needs."""
 
     CUDA = "cuda"
@@ -36,14 +37,17 @@ class ImageKind(StrEnum):
     CPU = "cpu"
 
 
-class KvCacheDtype(StrEnum):
+class KvCacheDtype(OpenEnum):
     """``auto`` is the model's own type."""
 
     AUTO = "auto"
     FP8 = "fp8"
 
 
-def _check_flag(flag: str) -> str:
+def _check_flag(flag: str, info: ValidationInfo) -> str:
+    """A flag that was stored stays valid when a later version makes it the platform's own."""
+    if is_tolerant(info):
+        return flag
     if FLAG.fullmatch(flag) is None:
         raise ValueError("A flag looks like --name or --name=value")
     if flag.partition("=")[0] in OWN_FLAGS:

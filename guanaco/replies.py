@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from guanaco.chat import Reply, Token
+from guanaco.contract import reader
 from guanaco.errors import GuanacoError
 from guanaco.sse import ServerEvent
 
@@ -16,5 +17,5 @@ def parse_reply_event(event: ServerEvent) -> Token | Reply:
     if event.event == "error":
         raise GuanacoError.from_wire(json.loads(event.data))
     if event.event == LAST_EVENT:
-        return Reply.model_validate_json(event.data)
-    return Token.model_validate_json(event.data)
+        return reader(Reply).from_json(event.data)
+    return reader(Token).from_json(event.data)

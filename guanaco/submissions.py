@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from datetime import datetime
-from enum import StrEnum
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from guanaco.errors import Blame
 from guanaco.forms import OneLine, Repo, Revision
+from guanaco.open_enum import OpenEnum
 from guanaco.prompts import Prompt, PromptFormatter
 
 
-class Status(StrEnum):
+class Status(OpenEnum):
     QUEUED = "queued"
     CHECKING = "checking"
     SERIALIZING = "serializing"
@@ -35,7 +35,7 @@ IN_PROGRESS = frozenset(
 )
 
 
-class Stage(StrEnum):
+class Stage(OpenEnum):
     """The pipeline's steps, in their order."""
 
     RESOLVE = "resolve"
@@ -72,7 +72,7 @@ class GenerationParams(BaseModel):
     )
 
 
-class WeightDtype(StrEnum):
+class WeightDtype(OpenEnum):
     """What the weights are stored and served in. ``auto`` casts float32 to bfloat16 and keeps anything else."""
 
     AUTO = "auto"
@@ -80,14 +80,14 @@ class WeightDtype(StrEnum):
     FLOAT16 = "float16"
 
 
-class Quantization(StrEnum):
+class Quantization(OpenEnum):
     """What vLLM makes of the weights when it loads them; the artifact stays as it is."""
 
     FP8 = "fp8"
     INT8 = "int8"
 
 
-class SubmissionKind(StrEnum):
+class SubmissionKind(OpenEnum):
     """A chat model talks to users; a reward model scores the candidates of a chat model's reply."""
 
     CHAT = "chat"
@@ -160,7 +160,7 @@ class Failure(BaseModel):
     stage: Stage | None = None
 
 
-class Outcome(StrEnum):
+class Outcome(OpenEnum):
     DONE = "done"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -214,13 +214,13 @@ class Submission(BaseModel):
     stages: list[StageRun] = []
 
 
-class EventKind(StrEnum):
+class EventKind(OpenEnum):
     STATUS = "status"
     STAGE = "stage"
     LOG = "log"
 
 
-class Level(StrEnum):
+class Level(OpenEnum):
     DEBUG = "debug"
     INFO = "info"
     WARNING = "warning"

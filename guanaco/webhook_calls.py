@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from guanaco.calls import API, _get, _post
+from guanaco.contract import reader
 from guanaco.webhooks import Delivery, Webhook, WebhookRequest, WebhookSet
 from guanaco.wire import Call
 
@@ -11,7 +12,7 @@ PATH = "/webhook"
 
 def webhook() -> Call[Webhook]:
     """Your webhook, with its last deliveries; WebhookNotFound when you have none."""
-    return _get(PATH, parse=Webhook.model_validate_json)
+    return _get(PATH, parse=reader(Webhook).from_json)
 
 
 def set_webhook(url: str, *, feedback_every: int | None = None) -> Call[WebhookSet]:
@@ -21,20 +22,20 @@ def set_webhook(url: str, *, feedback_every: int | None = None) -> Call[WebhookS
         method="PUT",
         path=f"{API}{PATH}",
         json=request.model_dump(mode="json"),
-        parse=WebhookSet.model_validate_json,
+        parse=reader(WebhookSet).from_json,
     )
 
 
 def remove_webhook() -> Call[Webhook]:
     """Be told no more, of nothing that still waits either."""
-    return Call(method="DELETE", path=f"{API}{PATH}", parse=Webhook.model_validate_json)
+    return Call(method="DELETE", path=f"{API}{PATH}", parse=reader(Webhook).from_json)
 
 
 def rotate_webhook_secret() -> Call[WebhookSet]:
     """A new secret; for a day the old one signs too."""
-    return _post(f"{PATH}/secret", parse=WebhookSet.model_validate_json)
+    return _post(f"{PATH}/secret", parse=reader(WebhookSet).from_json)
 
 
 def test_webhook() -> Call[Delivery]:
     """Send a test; ``webhook()`` shows how it went."""
-    return _post(f"{PATH}/test", parse=Delivery.model_validate_json)
+    return _post(f"{PATH}/test", parse=reader(Delivery).from_json)

@@ -12,18 +12,18 @@ import hmac
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from guanaco.errors import InvalidInput
+from guanaco.open_enum import OpenEnum
 
 SECRET_PREFIX = "whsec_"  # noqa: S105 - what a secret begins with
 TOLERANCE_S = 300
 MAX_URL_CHARS = 2_048
 
 
-class WebhookEvent(StrEnum):
+class WebhookEvent(OpenEnum):
     DEPLOYED = "deployed"
     FAILED = "failed"
     FIRST_FEEDBACK = "first_feedback"
@@ -43,7 +43,7 @@ class WebhookRequest(BaseModel):
     )
 
 
-class DeliveryState(StrEnum):
+class DeliveryState(OpenEnum):
     """A pending one is tried again, for about a day."""
 
     PENDING = "pending"

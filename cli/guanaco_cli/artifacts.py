@@ -102,7 +102,7 @@ def main() -> None:
 
 def _verifier(data_dir: Path | None) -> ArtifactVerifier:
     with needs_platform():
-        from guanaco_server.wiring import artifact_verifier
+        from guanaco_server.assembly.wiring import artifact_verifier
     return artifact_verifier(read_settings({"data_dir": data_dir} if data_dir else {}))
 
 

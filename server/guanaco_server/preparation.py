@@ -7,11 +7,11 @@ import asyncio
 from guanaco.accounts import CreatedKey
 from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import AccountService
-from guanaco_server.clock import SystemClock
 from guanaco_server.database.database import Database
 from guanaco_server.database.migrations import upgrade
 from guanaco_server.database.schema import revision_of
 from guanaco_server.observability import logs
+from guanaco_server.runtime.clock import SystemClock
 from guanaco_server.settings import Settings
 
 

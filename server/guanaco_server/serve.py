@@ -15,13 +15,13 @@ import uvicorn
 
 from guanaco.accounts import CreatedKey
 from guanaco.errors import InvalidSettings
-from guanaco_server.app import create_app
-from guanaco_server.data_dir import PSEUDONYM_KEY, DataDir
-from guanaco_server.gateways import Gateways
-from guanaco_server.http_protocol import AbortableProtocol
+from guanaco_server.assembly.app import create_app
+from guanaco_server.assembly.gateways import Gateways
+from guanaco_server.assembly.platform import Platform
+from guanaco_server.http.protocol import AbortableProtocol
 from guanaco_server.observability import logs
 from guanaco_server.observability.exposition import serving
-from guanaco_server.platform import Platform
+from guanaco_server.runtime.data_dir import PSEUDONYM_KEY, DataDir
 from guanaco_server.settings import Settings
 
 GC_THRESHOLD = (50_000, 20, 100)  # a reply makes some 700 objects, nearly none of them in cycles

@@ -13,10 +13,9 @@ from sqlalchemy import func, select
 from guanaco.accounts import Role
 from guanaco.chat import MessageRequest, Reply
 from guanaco.errors import ConversationBusy
-from guanaco_server.chat.history import History
-from guanaco_server.chat.history_reader import history_reader
+from guanaco_server.chat.conversations.history import History, history_reader
+from guanaco_server.chat.gateway.turn_log import LEASE_S
 from guanaco_server.chat.tables import ConversationRow
-from guanaco_server.chat.turn_log import LEASE_S
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.memory_server import Script
 from tests.fixtures.talking import contents, parse, talking

@@ -12,8 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from guanaco_server.deployments.clusters.cluster import ReplicaPhase
-from guanaco_server.deployments.clusters.kubernetes.cluster import KubernetesCluster
+from guanaco_server.clusters.cluster import ReplicaPhase
+from guanaco_server.clusters.kubernetes.cluster import KubernetesCluster
 from tests.fixtures.kubernetes import (
     FakeWorld,
     Lines,
@@ -272,6 +272,6 @@ async def test_odd_names_and_ids_are_carried_in_full(
 
 
 def test_the_client_is_imported_late() -> None:
-    code = "import sys, guanaco_server.platform; print('kubernetes' in sys.modules)"
+    code = "import sys, guanaco_server.assembly.platform; print('kubernetes' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "False"

@@ -12,9 +12,9 @@ from guanaco.chat import Bot, Sender, Turn
 from guanaco.errors import BadChatTemplate, MessageTooLong, MissingFile, PromptFailed
 from guanaco.prompts import ChatTemplatePrompt, Prompt, PromptFile, PromptFormatter, PromptPart
 from guanaco_server.artifacts.stores.memory import MemoryStore
-from guanaco_server.clock import FixedClock
 from guanaco_server.formats.manifest import Manifest
 from guanaco_server.prompts.service import PromptService
+from guanaco_server.runtime.clock import FixedClock
 from tests.fixtures.tokenizers import tokenizer_of
 
 BOT = Bot(

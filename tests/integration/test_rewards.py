@@ -12,7 +12,7 @@ from sqlalchemy import select
 from guanaco.accounts import Role
 from guanaco.prompts import PromptFormatter
 from guanaco.submissions import GenerationParams, Status, SubmissionKind
-from guanaco_server.chat.best_of import FAILURES, Choice, Scene
+from guanaco_server.chat.gateway.best_of import FAILURES, Choice, Scene
 from guanaco_server.chat.tables import MessageRow
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.memory_server import Script

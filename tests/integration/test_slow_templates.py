@@ -12,11 +12,11 @@ from guanaco.chat import Bot, Sender, Turn
 from guanaco.errors import BadChatTemplate, Overloaded, PromptFailed
 from guanaco.prompts import ChatTemplatePrompt, PromptFile, PromptPart
 from guanaco_server.artifacts.stores.memory import MemoryStore
-from guanaco_server.clock import FixedClock
 from guanaco_server.formats.manifest import Manifest
 from guanaco_server.prompts import template_process
 from guanaco_server.prompts.service import PromptService
 from guanaco_server.prompts.template_process import Job, TemplateFault, TemplateProcess
+from guanaco_server.runtime.clock import FixedClock
 from tests.fixtures.world import WORD_TOKENIZER
 
 CHATML = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"

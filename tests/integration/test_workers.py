@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from guanaco.errors import WorkerGivenUp
-from guanaco_server.clock import FixedClock
 from guanaco_server.database.database import Database
+from guanaco_server.runtime.clock import FixedClock
 from guanaco_server.workers.heartbeat import Heartbeat
 from guanaco_server.workers.service import CLAIM_SILENCES, FORGET_S, WorkerService
 

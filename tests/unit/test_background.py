@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from guanaco_server.background import Background
+from guanaco_server.runtime.background import Background
 
 
 @pytest.fixture

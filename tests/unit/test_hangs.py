@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from guanaco_server.clock import FixedClock
 from guanaco_server.deployments.hangs import HANGS_AFTER, HangWatch
 from guanaco_server.deployments.looks import ServerState, Sighting
 from guanaco_server.deployments.tables import DeploymentRow, Phase
+from guanaco_server.runtime.clock import FixedClock
 
 ONE, TWO = "http://one", "http://two"
 

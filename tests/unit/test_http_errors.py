@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import exc
 
 from guanaco.errors import DatabaseUnavailable, InternalFault, InvalidInput
-from guanaco_server.http_errors import as_guanaco_error, status_of
+from guanaco_server.http.errors import as_guanaco_error, status_of
 
 GONE = exc.OperationalError("SELECT 1", {}, OSError("gone"))
 ALL_TAKEN = exc.TimeoutError("QueuePool limit of size 10 overflow 10 reached")

@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from guanaco_server.clock import FixedClock
 from guanaco_server.deployments.pace import BURST, LONGEST_DELAY_S, Pace
+from guanaco_server.runtime.clock import FixedClock
 
 
 def test_the_first_actions_are_free_and_the_others_ever_rarer() -> None:

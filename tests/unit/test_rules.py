@@ -10,36 +10,54 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from guanaco import errors
 from guanaco.errors import GuanacoError, SubmissionNotFound, error_classes
 from guanaco.submissions import Quantization
 from guanaco_server.accounts import secrets
 from guanaco_server.deployments.specs import EngineOptions, deployment_name, model_server_spec
 from guanaco_server.feedback.pseudonyms import Pseudonyms
-from guanaco_server.http_errors import status_of
+from guanaco_server.http.errors import status_of
 from guanaco_server.intervals import wilson_interval
-from guanaco_server.stress.load import LoadProfile, Sample
+from guanaco_server.stress.load import LoadProfile, RequestResult
 from guanaco_server.stress.verdict import Thresholds, judge, percentiles
 from guanaco_server.submissions.pipeline.quantization_check import perplexity
-from guanaco_server.submissions.pipeline.readiness import evidence
+from guanaco_server.submissions.pipeline.server_start import evidence
 
 PROFILE = LoadProfile(rate=2, duration_s=5, request_timeout_s=10)
 THRESHOLDS = Thresholds(100, 50, 1_000, 0.1)
 
 
-def test_every_error_has_its_own_code_a_status_and_a_place_in_the_tree() -> None:
-    from guanaco import errors
+def _error_classes() -> list[type[GuanacoError]]:
+    public = vars(errors).values()
+    return [kind for kind in public if isinstance(kind, type) and issubclass(kind, GuanacoError)]
 
-    classes = [
-        kind
-        for kind in vars(errors).values()
-        if isinstance(kind, type) and issubclass(kind, GuanacoError)
-    ]
-    assert len(error_classes()) == len(classes)
+
+def _drawn_parents(drawing: str) -> dict[str, str]:
+    """Read the tree in the docstring of guanaco.errors: each class and the class that it is drawn under."""
+    parents, path = {}, ["GuanacoError"]
+    for line in drawing.splitlines():
+        match = re.match(r"^((?:│   |    )*)(?:[├└]── )?(\w+(?:, \w+)*)", line)
+        if match is None or line[0] not in "├└│":
+            continue
+        is_new = "── " in line
+        depth = len(match[1]) // 4 + (1 if is_new else 0)
+        for name in match[2].split(", "):
+            parents[name] = path[depth - 1]
+        path[depth:] = [match[2].split(", ")[-1]]
+    return parents
+
+
+def test_every_error_has_its_own_code_and_a_status() -> None:
+    assert len(error_classes()) == len(_error_classes())
+    for kind in _error_classes():
+        assert 400 <= status_of(kind.__new__(kind)) <= 599
+
+
+def test_the_error_tree_is_drawn_as_it_is() -> None:
+    real = {kind.__name__: kind.__mro__[1].__name__ for kind in _error_classes()}
+    del real["GuanacoError"]
     assert errors.__doc__ is not None
-    for kind in classes:
-        error = kind.__new__(kind)
-        assert 400 <= status_of(error) <= 599
-        assert re.search(rf"\b{kind.__name__}\b", errors.__doc__), kind
+    assert _drawn_parents(errors.__doc__) == real
 
 
 def test_an_error_comes_back_from_the_wire_as_its_class() -> None:
@@ -91,20 +109,22 @@ def test_percentiles_are_values_that_were_measured() -> None:
 @pytest.mark.parametrize(
     ("sample", "says"),
     [
-        (Sample(output_tokens=5, ttft_ms=101, tpot_ms=1, e2e_ms=200), "time to first token took up to 101 ms; allowed 100"),
-        (Sample(output_tokens=5, ttft_ms=1, tpot_ms=51, e2e_ms=200), "time per output token took up to 51 ms; allowed 50"),
-        (Sample(output_tokens=5, ttft_ms=1, tpot_ms=1, e2e_ms=1_001), "whole reply took up to 1,001 ms; allowed 1,000"),
-        (Sample(error="refused"), "2 of 2 requests failed (100%; allowed 10%): refused"),
+        (RequestResult(output_tokens=5, ttft_ms=101, tpot_ms=1, e2e_ms=200), "time to first token took up to 101 ms; allowed 100"),
+        (RequestResult(output_tokens=5, ttft_ms=1, tpot_ms=51, e2e_ms=200), "time per output token took up to 51 ms; allowed 50"),
+        (RequestResult(output_tokens=5, ttft_ms=1, tpot_ms=1, e2e_ms=1_001), "whole reply took up to 1,001 ms; allowed 1,000"),
+        (RequestResult(error="refused"), "2 of 2 requests failed (100%; allowed 10%): refused"),
     ],
 )  # fmt: skip
-def test_each_missed_threshold_is_a_sentence_with_the_figures(sample: Sample, says: str) -> None:
+def test_each_missed_threshold_is_a_sentence_with_the_figures(
+    sample: RequestResult, says: str
+) -> None:
     report = judge([sample, sample], PROFILE, THRESHOLDS, datetime.now(UTC), 5.0)
     assert not report.is_passed
     assert says in report.reasons[0]
 
 
 def test_a_good_run_passes_with_its_figures() -> None:
-    good = Sample(output_tokens=5, ttft_ms=10, tpot_ms=2, e2e_ms=20)
+    good = RequestResult(output_tokens=5, ttft_ms=10, tpot_ms=2, e2e_ms=20)
     report = judge([good] * 10, PROFILE, THRESHOLDS, datetime.now(UTC), 5.0)
     assert report.is_passed
     assert (report.requests, report.errors, report.tokens_per_second) == (10, 0, 10.0)

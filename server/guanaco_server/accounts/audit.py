@@ -11,8 +11,8 @@ from guanaco.accounts import AuditEntry, AuditPage
 from guanaco.errors import InvalidInput
 from guanaco_server.accounts import queries
 from guanaco_server.accounts.tables import AuditRow
-from guanaco_server.clock import Clock
 from guanaco_server.database.database import Database
+from guanaco_server.runtime.clock import Clock
 
 
 class Actor(Protocol):

@@ -14,8 +14,8 @@ from guanaco.errors import AccountNotFound, AccountRoleConflict, KeyNotFound, Un
 from guanaco_server.accounts import queries, secrets
 from guanaco_server.accounts.audit import Actor, AuditLog
 from guanaco_server.accounts.tables import AccountRow, ApiKeyRow
-from guanaco_server.clock import Clock
 from guanaco_server.database.database import Database
+from guanaco_server.runtime.clock import Clock
 
 LAST_USED_STEP = timedelta(minutes=1)  # `last_used_at` need not cost a write per request
 KNOWN_FOR_S = 2.0  # a key that was revoked elsewhere opens for so long here

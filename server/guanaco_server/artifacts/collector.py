@@ -23,9 +23,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from guanaco.errors import StoreUnreachable
 from guanaco_server.artifacts import queries
 from guanaco_server.artifacts.stores.store import ArtifactStore
-from guanaco_server.background import Background
-from guanaco_server.clock import Clock
 from guanaco_server.database.database import Database
+from guanaco_server.runtime.background import Background
+from guanaco_server.runtime.clock import Clock
 
 LEASE_S = 600  # many times what deleting a dozen files takes
 RETRY_S = 1.0

@@ -10,10 +10,10 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from guanaco.competitions import OPEN, Competition, CompetitionRequest
 from guanaco.errors import CompetitionClosed, CompetitionNotFound, InvalidInput
 from guanaco_server.accounts.audit import Actor, AuditLog
-from guanaco_server.clock import Clock
 from guanaco_server.competitions import queries
 from guanaco_server.competitions.tables import CompetitionRow
 from guanaco_server.database.database import Database
+from guanaco_server.runtime.clock import Clock
 
 OPEN_COMPETITION = Competition(
     id=OPEN, name="Open", starts_at=datetime(2000, 1, 1, tzinfo=UTC), ends_at=None

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from enum import StrEnum
 from typing import Any
 
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel
 from sqlalchemy import JSON, DateTime, Dialect, String
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.types import TypeDecorator
+
+from guanaco.contract import Reader, to_stored
+from guanaco.open_enum import OpenEnum
 
 JsonColumn = JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
 
@@ -34,7 +36,11 @@ class UtcDateTime(TypeDecorator[datetime]):
 
 
 class Pydantic(TypeDecorator[BaseModel]):
-    """A frozen pydantic model, or one of several, stored as JSON."""
+    """A frozen pydantic model, or one of several, stored as JSON.
+
+    A row that a newer version wrote is read tolerantly (``guanaco.contract``), and written back with the fields
+    that this version does not know.
+    """
 
     impl = JsonColumn
     cache_ok = True
@@ -42,27 +48,29 @@ class Pydantic(TypeDecorator[BaseModel]):
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
-        self._adapter: TypeAdapter[BaseModel] = TypeAdapter(model)
+        self._reader: Reader[BaseModel] = Reader(model, keeps_unknown_fields=True)
 
     def process_bind_param(self, value: BaseModel | None, dialect: Dialect) -> Any:
-        return None if value is None else value.model_dump(mode="json")
+        return None if value is None else to_stored(value)
 
     def process_result_value(self, value: Any, dialect: Dialect) -> BaseModel | None:
-        return None if value is None else self._adapter.validate_python(value)
+        return None if value is None else self._reader.from_python(value)
 
 
-class EnumText(TypeDecorator[StrEnum]):
-    """A StrEnum, stored as its value."""
+class EnumText(TypeDecorator[OpenEnum]):
+    """An enum, stored as its value. A value that a newer version wrote is read as an unknown member."""
 
     impl = String(16)
     cache_ok = True
 
-    def __init__(self, enum: type[StrEnum]) -> None:
+    def __init__(self, enum: type[OpenEnum]) -> None:
         super().__init__()
         self.enum = enum
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        return None if value is None else self.enum(value).value
+        if value is None:
+            return None
+        return (value if isinstance(value, self.enum) else self.enum(value)).value
 
-    def process_result_value(self, value: str | None, dialect: Dialect) -> StrEnum | None:
-        return None if value is None else self.enum(value)
+    def process_result_value(self, value: str | None, dialect: Dialect) -> OpenEnum | None:
+        return None if value is None else self.enum.read(value)

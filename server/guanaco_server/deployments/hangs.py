@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from guanaco_server.clock import Clock
 from guanaco_server.deployments.looks import Sighting
 from guanaco_server.deployments.tables import DeploymentRow, Phase
+from guanaco_server.runtime.clock import Clock
 
 HANGS_AFTER = 5  # failed health checks in a row, each with a timeout of its own
 

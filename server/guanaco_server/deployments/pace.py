@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from guanaco_server.clock import Clock
+from guanaco_server.runtime.clock import Clock
 
 BURST = 3
 FIRST_DELAY_S = 1.0

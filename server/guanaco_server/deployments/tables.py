@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from datetime import datetime
-from enum import StrEnum
 
 from sqlalchemy import ForeignKey, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
+from guanaco.open_enum import OpenEnum
 from guanaco.recipes import Recipe
 from guanaco.submissions import Quantization
 from guanaco_server.database.tables import Table
 from guanaco_server.database.types import EnumText, JsonColumn, Pydantic, UtcDateTime
 
 
-class Phase(StrEnum):
+class Phase(OpenEnum):
     """Only the reconciler and the autoscaler move a published deployment.
 
     waiting (for room) → starting → ready ⇄ restarting

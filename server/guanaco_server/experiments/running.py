@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -11,12 +12,12 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.experiments import ExperimentRequest, ExperimentState, Overrides, Variant
-from guanaco_server.background import Background
 from guanaco_server.database.database import Database
 from guanaco_server.experiments import queries
 from guanaco_server.experiments.tables import ExposureRow
 from guanaco_server.experiments.variants import is_in_part, models_of, unit_of, variant_of
 from guanaco_server.routing.service import RoutingService
+from guanaco_server.runtime.background import Background
 
 REFRESH_S = 1.0
 
@@ -103,6 +104,12 @@ class RunningExperiments:
         if (experiment, variant) not in self._variants:  # another process started it just now
             await self.refresh()
         return self._variants[experiment, variant]
+
+    async def variants_of(
+        self, session: AsyncSession, conversation_ids: Sequence[str]
+    ) -> dict[str, str]:
+        """Within the caller's transaction: the variant of each conversation that takes part in an experiment."""
+        return await queries.variants_of(session, conversation_ids)
 
     def _not_ready(self, experiment: ExperimentRequest) -> list[str]:
         ready = {one.serving.id for one in self._routing.live() if one.endpoints}

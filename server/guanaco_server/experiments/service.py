@@ -34,7 +34,6 @@ from guanaco.experiments import (
 from guanaco.prompts import Prompt
 from guanaco.submissions import Submission
 from guanaco_server.accounts.service import Account
-from guanaco_server.clock import Clock
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.database import Database
 from guanaco_server.experiments import queries
@@ -47,6 +46,7 @@ from guanaco_server.intervals import (
     wilson_interval,
 )
 from guanaco_server.prompts.service import PromptService, is_by_chat_template
+from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions.service import SubmissionService
 
 

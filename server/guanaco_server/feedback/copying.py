@@ -7,10 +7,10 @@ import logging
 
 from sqlalchemy.exc import DBAPIError
 
-from guanaco_server.background import Background
-from guanaco_server.clock import Clock
 from guanaco_server.feedback.copies import BATCH, CopyService
 from guanaco_server.observability.metrics import Metrics
+from guanaco_server.runtime.background import Background
+from guanaco_server.runtime.clock import Clock
 
 POLL_S = 0.5
 PAUSE_S = 5.0  # after the database did not answer

@@ -5,10 +5,10 @@ from __future__ import annotations
 from guanaco.errors import FlagNotFound
 from guanaco.leaderboard import VoteFlag
 from guanaco_server.accounts.service import Account
-from guanaco_server.clock import Clock
 from guanaco_server.database.database import Database
 from guanaco_server.leaderboard import flag_queries, queries
 from guanaco_server.leaderboard.tables import VoteFlagRow
+from guanaco_server.runtime.clock import Clock
 
 
 class AuditService:

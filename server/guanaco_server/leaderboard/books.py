@@ -19,8 +19,7 @@ from datetime import datetime
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from guanaco_server.chat import records as chat_records
-from guanaco_server.clock import Clock
+from guanaco_server.chat.conversations import records as chat_records
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.database import Database
 from guanaco_server.feedback import records as feedback_records
@@ -40,6 +39,7 @@ from guanaco_server.leaderboard.vote_books import (
     slots_of,
 )
 from guanaco_server.leaderboard.votes import Window, window_of
+from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions.service import SubmissionService
 
 BATCH = 1_000  # ratings, and changed conversations: a fraction of a second

@@ -9,10 +9,10 @@ from datetime import datetime, timedelta
 
 from guanaco.competitions import OPEN
 from guanaco.leaderboard import LeaderboardRow
-from guanaco_server.clock import Clock
 from guanaco_server.database.database import Database
 from guanaco_server.leaderboard import standing_queries
 from guanaco_server.leaderboard.figures import Figures
+from guanaco_server.runtime.clock import Clock
 
 SHOWN = timedelta(days=90)
 NOTHING = Figures()

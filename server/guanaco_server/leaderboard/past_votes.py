@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from guanaco.competitions import OPEN
-from guanaco_server.clock import Clock
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.database import Database
 from guanaco_server.feedback import records
 from guanaco_server.feedback.service import Votes
 from guanaco_server.leaderboard import flag_queries
 from guanaco_server.leaderboard.votes import window_of
+from guanaco_server.runtime.clock import Clock
 
 FRESH = timedelta(minutes=1)
 MOST_KEPT = 64  # stretches

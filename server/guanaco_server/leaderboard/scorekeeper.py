@@ -8,9 +8,9 @@ import time
 
 from sqlalchemy.exc import DBAPIError
 
-from guanaco_server.background import Background
 from guanaco_server.leaderboard.books import Books
 from guanaco_server.leaderboard.standings import StandingsKeeper
+from guanaco_server.runtime.background import Background
 
 IDLE_S = 0.5
 SETTLE_S = 1.5  # of counting, before what was counted is ranked: the leaderboard follows within 5 s

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from guanaco_server.chat.user_keys import user_key
-from guanaco_server.clock import Clock
+from guanaco_server.chat.conversations.records import user_key
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.database import Database
 from guanaco_server.feedback.erasure import ErasedUser
@@ -17,6 +16,7 @@ from guanaco_server.leaderboard.scorekeeper import Scorekeeper
 from guanaco_server.leaderboard.seasons import SeasonService
 from guanaco_server.leaderboard.service import LeaderboardService
 from guanaco_server.leaderboard.standings import StandingsKeeper
+from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions.service import SubmissionService
 
 

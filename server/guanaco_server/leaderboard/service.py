@@ -17,7 +17,6 @@ from guanaco.leaderboard import (
 )
 from guanaco.submissions import Status
 from guanaco_server.accounts.service import Account
-from guanaco_server.clock import Clock
 from guanaco_server.competitions.entry import admitted
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.database import Database
@@ -28,6 +27,7 @@ from guanaco_server.leaderboard.metrics import metrics_of
 from guanaco_server.leaderboard.past_votes import PastVotes
 from guanaco_server.leaderboard.standings import Shown
 from guanaco_server.leaderboard.tally import Tally, total
+from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions.service import SubmissionBrief, SubmissionService
 
 SHOWN = frozenset({Status.DEPLOYED, Status.INACTIVE, Status.TORN_DOWN})

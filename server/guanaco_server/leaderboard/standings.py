@@ -14,7 +14,6 @@ from datetime import UTC, datetime
 
 from guanaco.competitions import Competition, RankingRule
 from guanaco.leaderboard import SubmissionMetrics
-from guanaco_server.clock import Clock
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.database import Database
 from guanaco_server.leaderboard import queries, ranking, standing_queries
@@ -25,6 +24,7 @@ from guanaco_server.leaderboard.metrics import metrics_of
 from guanaco_server.leaderboard.ranking import Count, Standing
 from guanaco_server.leaderboard.tables import ScorePointRow, StandingRow
 from guanaco_server.leaderboard.tally import Tally
+from guanaco_server.runtime.clock import Clock
 
 HOUR_S = 3_600
 FULL_HISTORY_HOURS = 7 * 24

@@ -9,12 +9,12 @@ from datetime import datetime, timedelta
 
 from sqlalchemy.exc import DBAPIError
 
-from guanaco_server.background import Background
-from guanaco_server.clock import Clock
 from guanaco_server.database.database import Database
 from guanaco_server.notifications import queries
 from guanaco_server.notifications.outbox import Outbox
 from guanaco_server.notifications.sender import Sender
+from guanaco_server.runtime.background import Background
+from guanaco_server.runtime.clock import Clock
 
 KEPT = timedelta(days=30)  # how long a developer can look back
 FORGET_EVERY = timedelta(hours=1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from guanaco_server.clock import Clock
 from guanaco_server.database.database import Database
 from guanaco_server.leaderboard.rating_counts import RatingCounts
 from guanaco_server.notifications import queries
@@ -16,6 +15,7 @@ from guanaco_server.notifications.messages import (
     status_happenings,
 )
 from guanaco_server.notifications.tables import WebhookRow
+from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions.events import EventFeed, EventHead
 
 NOTHING_TOLD = (0, 0)

@@ -15,11 +15,11 @@ from sqlalchemy.exc import DBAPIError
 
 from guanaco import __version__
 from guanaco.webhooks import DeliveryState, signature
-from guanaco_server.clock import Clock
 from guanaco_server.database.database import Database
 from guanaco_server.notifications import queries
 from guanaco_server.notifications.courier import Answer, Courier
 from guanaco_server.notifications.tables import WebhookDeliveryRow, WebhookRow
+from guanaco_server.runtime.clock import Clock
 
 # Seconds after each failed try; together 23.7 hours, then it is given up.
 RETRIES_S = (10, 30, 120, 600, 1_800, 3_600, 7_200, 14_400, 28_800, 28_800)

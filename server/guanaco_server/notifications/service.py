@@ -21,13 +21,13 @@ from guanaco.webhooks import (
     WebhookSet,
 )
 from guanaco_server.accounts.service import Account
-from guanaco_server.clock import Clock
 from guanaco_server.database.database import Database
 from guanaco_server.leaderboard.rating_counts import RatingCounts
 from guanaco_server.notifications import queries
 from guanaco_server.notifications.addresses import require_allowed_url
 from guanaco_server.notifications.messages import test_delivery
 from guanaco_server.notifications.tables import WebhookDeliveryRow, WebhookRow
+from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions.events import EventFeed
 
 SECRET_BYTES = 32

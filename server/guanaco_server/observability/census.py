@@ -10,9 +10,9 @@ from datetime import datetime
 
 from sqlalchemy.exc import DBAPIError
 
-from guanaco_server.background import Background
-from guanaco_server.clock import Clock
 from guanaco_server.observability.metrics import Metrics
+from guanaco_server.runtime.background import Background
+from guanaco_server.runtime.clock import Clock
 
 INTERVAL_S = 10.0  # half of a usual scrape's interval
 

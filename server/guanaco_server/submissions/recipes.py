@@ -5,9 +5,9 @@ from __future__ import annotations
 from guanaco.errors import SubmissionNotFound
 from guanaco.recipes import Recipe, RecipeOverride, RecipeStatus
 from guanaco.submissions import EventKind, GenerationParams, Submission, SubmissionKind
-from guanaco_server.clock import Clock
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.service import DeploymentService
+from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions import lifecycle, queries
 
 TEMPLATE_TOKENS = 8  # room for special tokens that vLLM may add to a prompt

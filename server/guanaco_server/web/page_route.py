@@ -13,7 +13,7 @@ from sqlalchemy.exc import DataError
 from starlette.exceptions import HTTPException
 
 from guanaco.errors import GuanacoError, InvalidInput, NotFound, Unauthenticated
-from guanaco_server import http_errors
+from guanaco_server.http import errors as http_errors
 from guanaco_server.web.rendering import Pages, see_other
 
 API_PATHS = ("/api/", "/v1/")

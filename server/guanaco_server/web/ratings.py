@@ -15,7 +15,7 @@ from guanaco_server.accounts.service import Account
 from guanaco_server.feedback import cursors
 from guanaco_server.feedback.export import Export
 from guanaco_server.feedback.service import FeedbackService
-from guanaco_server.http_errors import describe_problems
+from guanaco_server.http.errors import describe_problems
 
 PAGE_RATINGS = 25
 OPPOSITE: dict[Order, Order] = {"newest": "oldest", "oldest": "newest"}

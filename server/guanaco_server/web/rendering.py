@@ -14,8 +14,8 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import BytecodeCache, Environment, FileSystemLoader, StrictUndefined
 
 from guanaco.errors import GuanacoError
-from guanaco_server.clock import Clock
-from guanaco_server.http_errors import status_of
+from guanaco_server.http.errors import status_of
+from guanaco_server.runtime.clock import Clock
 from guanaco_server.web import words
 from guanaco_server.web.assets import Assets
 from guanaco_server.web.viewer import NOBODY, Viewer

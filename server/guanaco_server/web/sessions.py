@@ -8,8 +8,8 @@ from datetime import timedelta
 from guanaco.errors import Unauthenticated
 from guanaco_server.accounts.secrets import split_key
 from guanaco_server.accounts.service import Account, AccountService
-from guanaco_server.clock import Clock
 from guanaco_server.database.database import Database
+from guanaco_server.runtime.clock import Clock
 from guanaco_server.web import queries, tokens
 from guanaco_server.web.tables import SessionRow
 

@@ -11,14 +11,15 @@ from jinja2 import BytecodeCache
 from guanaco.bots import BOTS
 from guanaco.chat import Bot
 from guanaco_server.accounts.service import AccountService
-from guanaco_server.chat.conversations import ConversationService
-from guanaco_server.chat.replies import ReplyService
-from guanaco_server.clock import Clock
+from guanaco_server.chat.conversations.service import ConversationService
+from guanaco_server.chat.gateway.replies import ReplyService
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.feedback.service import FeedbackService
 from guanaco_server.leaderboard.history import HistoryReader
+from guanaco_server.runtime.clock import Clock
+from guanaco_server.settings import WebSettings
 from guanaco_server.submissions.events import EventFeed
 from guanaco_server.submissions.service import SubmissionService
 from guanaco_server.web.assets import Assets
@@ -30,7 +31,6 @@ from guanaco_server.web.hooks import WebHooks
 from guanaco_server.web.ratings import RatingReader
 from guanaco_server.web.rendering import Pages
 from guanaco_server.web.sessions import SessionService
-from guanaco_server.web_settings import WebSettings
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Protocol
 from sqlalchemy.exc import DBAPIError
 
 from guanaco.errors import WorkerGivenUp
-from guanaco_server.background import Background
+from guanaco_server.runtime.background import Background
 from guanaco_server.workers.service import WorkerService
 
 BEATS = 6  # in the time of silence after which a worker counts as dead: five may be lost

@@ -19,8 +19,8 @@ from datetime import timedelta
 
 from sqlalchemy.exc import DBAPIError
 
-from guanaco_server.clock import Clock
 from guanaco_server.database.database import Database
+from guanaco_server.runtime.clock import Clock
 from guanaco_server.workers import queries
 
 CLAIM_SILENCES = 2  # taking over is one statement; a survivor that needs as long as this has died

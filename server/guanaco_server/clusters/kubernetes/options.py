@@ -1,0 +1,132 @@
+"""How the platform uses a Kubernetes cluster, read from the settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from ipaddress import ip_address, ip_network
+
+from guanaco.errors import InvalidSettings
+from guanaco_server.clusters.cluster import Resources
+from guanaco_server.clusters.kubernetes.api import KubernetesApi, connect
+from guanaco_server.clusters.kubernetes.names import Json
+from guanaco_server.settings import Settings
+
+NOTHING_ASKED = Resources()
+ENDPOINT = "http://{address}:8000"
+
+
+@dataclass(frozen=True)
+class Egress:
+    """Where pods may connect to, by TCP."""
+
+    cidr: str
+    port: int
+
+    @staticmethod
+    def parse(text: str) -> Egress:
+        """From ``10.0.0.0/8:443`` or ``[fd00::/8]:443``; InvalidSettings for anything else."""
+        cidr, _, port = text.rpartition(":")
+        try:
+            network = ip_network(cidr.strip("[]"))
+            if not 0 < int(port) < 65_536:
+                raise ValueError(port)
+        except ValueError:
+            raise InvalidSettings(
+                f"{text} names no addresses and port to connect to.", hint="Write 10.0.0.0/8:443."
+            ) from None
+        return Egress(str(network), int(port))
+
+
+@dataclass(frozen=True)
+class KubernetesOptions:
+    """``worker`` names this platform process; ``endpoint`` is a template of a pod's ``address`` and ``pod``, and of ``name`` and ``namespace``.
+
+    ``gpu_nodes`` has the node labels of each kind of GPU. ``pending_s`` is how long a pod may wait for a machine.
+    """
+
+    namespace: str
+    engine_image: str
+    serializer_image: str
+    worker: str = "local"
+    endpoint: str = ENDPOINT
+    priority_class: str | None = None
+    gpu_nodes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    engine_egress: tuple[Egress, ...] = ()
+    serializer_egress: tuple[Egress, ...] = ()
+    platform_namespace: str | None = None
+    job_defaults: Resources = NOTHING_ASKED
+    engine_defaults: Resources = NOTHING_ASKED
+    pending_s: float = 300
+
+    @property
+    def has_replica_addresses(self) -> bool:
+        """Else one address, a Service's, stands for all replicas of a deployment."""
+        return has_replica_addresses(self.endpoint)
+
+    def endpoint_of(self, name: str, pod: Json | None = None) -> str:
+        """Of a Deployment's pod, or of all of them where they have no addresses; "" while it has none."""
+        if not self.has_replica_addresses:
+            return self.endpoint.format(name=name, namespace=self.namespace)
+        address = pod.get("status", {}).get("podIP") if pod else None
+        if pod is None or not address:
+            return ""
+        return self.endpoint.format(
+            name=name,
+            namespace=self.namespace,
+            pod=pod["metadata"]["name"],
+            address=f"[{address}]" if ip_address(address).version == 6 else address,
+        )
+
+
+def has_replica_addresses(endpoint: str) -> bool:
+    return "{address}" in endpoint or "{pod}" in endpoint
+
+
+JOB_ROOM_BYTES = 512 * 1024**2  # beside what the serializer counts: its code, and files in memory
+
+
+def connected(settings: Settings, region: str) -> tuple[KubernetesApi, KubernetesOptions]:
+    """One of the contexts of the settings. InvalidSettings where one is missing without which nothing can run in pods."""
+    if settings.artifacts_url is None:
+        raise InvalidSettings(
+            "Pods share no folder: with Kubernetes, artifacts are kept in a bucket.",
+            hint="Set artifacts_url.",
+        )
+    for name in ("engine_image", "serializer_image", "kubernetes_engine_egress"):
+        if not getattr(settings, name):
+            raise InvalidSettings(f"With Kubernetes, {name} has to be set.")
+    context, namespace = split_context(region, settings.kubernetes_namespace)
+    kubeconfig = settings.kubernetes_kubeconfig
+    client = connect(context, str(kubeconfig) if kubeconfig else None)
+    api = KubernetesApi(client, namespace, patience_s=settings.kubernetes_patience_s)
+    return api, options_of(settings, namespace, context)
+
+
+def options_of(settings: Settings, namespace: str, context: str = "") -> KubernetesOptions:
+    return KubernetesOptions(
+        namespace=namespace,
+        engine_image=settings.engine_image or "",
+        serializer_image=settings.serializer_image or "",
+        worker=settings.executor_id,
+        endpoint=settings.kubernetes_endpoint.replace("{context}", context),
+        priority_class=settings.kubernetes_priority_class,
+        gpu_nodes=settings.kubernetes_gpu_nodes,
+        engine_egress=tuple(map(Egress.parse, settings.kubernetes_engine_egress)),
+        serializer_egress=tuple(map(Egress.parse, settings.kubernetes_serializer_egress)),
+        platform_namespace=settings.kubernetes_platform_namespace,
+        job_defaults=Resources(memory_bytes=settings.serializer_memory_bytes + JOB_ROOM_BYTES),
+        pending_s=settings.kubernetes_pending_s,
+    )
+
+
+def split_context(text: str, default_namespace: str) -> tuple[str, str]:
+    """Context and namespace of ``context:namespace``, where the namespace may be left out."""
+    context, _, namespace = text.rpartition(":") if _names_namespace(text) else (text, "", "")
+    return context, namespace or default_namespace
+
+
+def _names_namespace(text: str) -> bool:
+    """Contexts may have colons themselves (EKS names them by ARN): what follows the last one is a namespace if it can be one."""
+    _, colon, last = text.rpartition(":")
+    return bool(colon) and "/" not in last

@@ -1,0 +1,44 @@
+"""Refuses request bodies over a limit, before anything is parsed: by the declared length, else as they arrive."""
+
+from __future__ import annotations
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from guanaco.errors import PayloadTooLarge
+from guanaco_server.http.errors import answer
+
+
+class BodyLimit:
+    def __init__(self, app: ASGIApp, limit_bytes: int) -> None:
+        self._app = app
+        self._limit_bytes = limit_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        declared = dict(scope["headers"]).get(b"content-length", b"0")
+        if not declared.isdigit() or int(declared) > self._limit_bytes:
+            await answer(PayloadTooLarge(self._limit_bytes))(scope, receive, send)
+            return
+        await self._app(scope, *self._counted(scope, receive, send))
+
+    def _counted(self, scope: Scope, receive: Receive, send: Send) -> tuple[Receive, Send]:
+        """The same, until the body gets too long: then the app hears that the client left, and ours is the only answer."""
+        received = 0
+        refused = False
+
+        async def counted_receive() -> Message:
+            nonlocal received, refused
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > self._limit_bytes and not refused:
+                refused = True
+                await answer(PayloadTooLarge(self._limit_bytes))(scope, receive, send)
+            return {"type": "http.disconnect"} if refused else message
+
+        async def guarded_send(message: Message) -> None:
+            if not refused:
+                await send(message)
+
+        return counted_receive, guarded_send
