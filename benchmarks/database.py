@@ -34,9 +34,9 @@ from sqlalchemy import bindparam, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 
 from benchmarks.feedback_data import CONVERSATIONS, fill
-from guanaco_server.chat.history_reader import READ
+from guanaco_server.chat.conversations.history import READ
+from guanaco_server.chat.gateway.turn_statements import CLAIM, END
 from guanaco_server.chat.tables import ConversationRow
-from guanaco_server.chat.turns_postgresql import CLAIM, END
 from guanaco_server.database.database import Database
 from guanaco_server.database.direct import NETWORK, PLANNING, DirectConnection, text_array
 from guanaco_server.database.migrations import upgrade
