@@ -126,7 +126,7 @@ def include_routes(app: FastAPI, platform: Platform) -> None:
     app.include_router(feedback_api.router(platform.feedback, platform.erasures, auth))
     app.include_router(
         leaderboard_api.router(
-            platform.leaderboard, platform.scores.audit, platform.scores.seasons, auth
+            platform.leaderboard, platform.scores.flags, platform.scores.seasons, auth
         )
     )
     app.include_router(notifications_api.router(platform.notifications.webhooks, auth))

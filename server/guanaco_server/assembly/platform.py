@@ -374,7 +374,7 @@ class Platform:
             self._collector,
             self.notifications.loop,
             self._copying,
-            self.scores.keeper,
+            self.scores.loop,
         )
 
     def _counts(self) -> Counts:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
 
 from sqlalchemy import Subquery
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -30,19 +29,12 @@ from guanaco_server.feedback.export import MEDIA_TYPES, Export, encoded
 from guanaco_server.feedback.recording import RatingRecorder
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.runtime.clock import Clock
+from guanaco_server.statistics.votes import VoteCount
 from guanaco_server.submissions.service import SubmissionService
 
 EVERYTHING = FeedbackFilter()
 EXPORT_PAGE = 1_000  # ratings with their conversations, in memory at once
 READ_RAW = "read raw feedback"
-
-
-@dataclass(frozen=True)
-class Votes:
-    """One vote a user."""
-
-    up: int
-    down: int
 
 
 class FeedbackService:
@@ -170,10 +162,10 @@ class FeedbackService:
         """Within the caller's transaction: the ratings and their copies are gone."""
         await queries.delete_ratings(session, feedback_ids)
 
-    async def votes_of(self, session: AsyncSession, groups: Subquery) -> dict[str, Votes]:
+    async def votes_of(self, session: AsyncSession, groups: Subquery) -> dict[str, VoteCount]:
         """Within the caller's transaction, for groups of conversations: one vote a unit, by variant."""
         rows = await queries.votes_of(session, groups)
-        return {variant: Votes(up, down) for variant, up, down in rows}
+        return {variant: VoteCount(up, down) for variant, up, down in rows}
 
     @staticmethod
     async def _read(documents: AsyncIterator[Sequence[str]]) -> AsyncIterator[Feedback]:

@@ -1,4 +1,4 @@
-"""The parts of this room, put together."""
+"""The parts of the leaderboard, put together."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from guanaco_server.chat.conversations.records import user_key
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.database import Database
 from guanaco_server.feedback.erasure import ErasedUser
-from guanaco_server.leaderboard.audit import AuditService
-from guanaco_server.leaderboard.books import Books
-from guanaco_server.leaderboard.history import HistoryReader
-from guanaco_server.leaderboard.rating_counts import RatingCounts
-from guanaco_server.leaderboard.scorekeeper import Scorekeeper
-from guanaco_server.leaderboard.seasons import SeasonService
+from guanaco_server.leaderboard.counting.counter import ScoreCounter
+from guanaco_server.leaderboard.counting.readers import RatingCounts
+from guanaco_server.leaderboard.flags.service import FlagService
+from guanaco_server.leaderboard.loop import ScoreLoop
+from guanaco_server.leaderboard.ranking.history import ScoreHistoryReader
+from guanaco_server.leaderboard.ranking.standings import StandingsPublisher
+from guanaco_server.leaderboard.seasons.service import SeasonService
 from guanaco_server.leaderboard.service import LeaderboardService
-from guanaco_server.leaderboard.standings import StandingsKeeper
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions.service import SubmissionService
 
 
 class Scores:
-    """``keeper`` is a loop, the duty of one process; the rest any process may use."""
+    """One process at a time runs ``loop``; any process may use the rest."""
 
     def __init__(
         self,
@@ -30,15 +30,15 @@ class Scores:
         submissions: SubmissionService,
         competitions: CompetitionService,
     ) -> None:
-        self.books = Books(database, clock, submissions, competitions)
-        self.keeper = Scorekeeper(self.books, StandingsKeeper(database, clock, competitions))
+        self.counter = ScoreCounter(database, clock, submissions, competitions)
+        self.loop = ScoreLoop(self.counter, StandingsPublisher(database, clock, competitions))
         self.leaderboard = LeaderboardService(database, clock, submissions, competitions)
-        self.history = HistoryReader(database, clock)
+        self.history = ScoreHistoryReader(database, clock)
         self.counts = RatingCounts(database)
-        self.audit = AuditService(database, clock)
+        self.flags = FlagService(database, clock)
         self.seasons = SeasonService(database, submissions, competitions)
 
     async def forget(self, session: AsyncSession, erased: ErasedUser) -> None:
-        """Within the caller's transaction, in which what the user wrote is erased."""
+        """Within the caller's transaction, which erases what the user wrote: delete every row that names them."""
         keys = [user_key(account_id, erased.user_id) for account_id in erased.account_ids]
-        await self.books.forget_users(session, keys)
+        await self.counter.forget_users(session, keys)

@@ -17,7 +17,7 @@ from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.feedback.service import FeedbackService
-from guanaco_server.leaderboard.history import HistoryReader
+from guanaco_server.leaderboard.ranking.history import ScoreHistoryReader
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.settings import WebSettings
 from guanaco_server.submissions.events import EventFeed
@@ -63,7 +63,7 @@ class Web:
         deployments: DeploymentService,
         competitions: CompetitionService,
         board: BoardReader,
-        history: HistoryReader,
+        history: ScoreHistoryReader,
         conversations: ConversationService,
         replies: ReplyService,
         feedback: FeedbackService,
