@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from guanaco.chat import Bot
 from guanaco.errors import MessageTooLong, SubmissionFailure
+from guanaco.prompts import Prompt, UnknownPrompt
 from guanaco_server.chat.reward_models import RewardModel, RewardModels
 from guanaco_server.deployments.model_server import (
     Candidates,
@@ -109,6 +110,8 @@ class BestOf:
                 reward = await self._rewards.find(reward_id)
                 if reward is None or not reward.endpoints:
                     return self._fall_back(reward_id, "not_running", candidates)
+                if isinstance(_formatter_of(reward, submission), UnknownPrompt):
+                    return self._fall_back(reward_id, "unknown_prompt", candidates)
                 if time.monotonic() < self._rests_until.get(reward_id, 0):
                     return self._fall_back(reward_id, "resting", candidates)
                 choice = await self._scored(reward, submission, scene, candidates)
@@ -145,7 +148,7 @@ class BestOf:
         self, reward: RewardModel, submission: ServingSubmission, scene: Scene
     ) -> str:
         """The conversation as the reward model sees it; what is still too long, its server cuts from the left."""
-        formatter = submission.reward_formatter or reward.serving.formatter
+        formatter = _formatter_of(reward, submission)
         if formatter is None:
             return scene.prompt
         room = reward.serving.max_input_tokens - submission.params.max_output_tokens
@@ -194,3 +197,8 @@ class BestOf:
                 extra={"submission_id": reward_id},
             )
         return Choice(candidates.best())
+
+
+def _formatter_of(reward: RewardModel, submission: ServingSubmission) -> Prompt | None:
+    """How the reward model sees the conversation; None where it sees what the chat model sees."""
+    return submission.reward_formatter or reward.serving.formatter

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.competitions import OPEN, Competition, CompetitionRequest
+from guanaco.contract import carry_unknown_fields, known_fields
 from guanaco.errors import CompetitionClosed, CompetitionNotFound, InvalidInput
 from guanaco_server.accounts.audit import Actor, AuditLog
 from guanaco_server.competitions import queries
@@ -84,8 +85,9 @@ class CompetitionService:
                 session.add(row)
             elif row.frozen_at is not None:
                 raise CompetitionClosed(competition_id)
-            row.rules, row.updated_at = request, now
-            if by is not None and before != request:
+            row.rules = request if before is None else carry_unknown_fields(before, request)
+            row.updated_at = now
+            if by is not None and before != row.rules:
                 action = CHANGE if before else CREATE
                 await self._audit.note(session, by, action, _noted(competition_id, before, request))
             return _read(row)
@@ -106,4 +108,4 @@ def _noted(
 
 
 def _read(row: CompetitionRow) -> Competition:
-    return Competition(id=row.id, frozen_at=row.frozen_at, **dict(row.rules))
+    return Competition(id=row.id, frozen_at=row.frozen_at, **known_fields(row.rules))

@@ -15,6 +15,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.bots import BOTS
+from guanaco.contract import carry_unknown_fields, known_fields, unknown_members
 from guanaco.errors import (
     BadChatTemplate,
     ExperimentConflict,
@@ -133,7 +134,7 @@ class ExperimentService:
                 )
             if request.name != name:
                 raise ExperimentConflict(f"{name} cannot be renamed to {request.name}.")
-            row.rules = request
+            row.rules = carry_unknown_fields(row.rules, request)
             return _read(row)
 
     async def start(self, name: str) -> Experiment:
@@ -147,6 +148,7 @@ class ExperimentService:
             for other in rows.values():
                 if other is not row and other.state is ExperimentState.RUNNING:
                     _require_apart(row.rules, other.rules)
+            _require_understood(row)
             row.state = ExperimentState.RUNNING
             row.started_at = row.started_at or self._clock.now()
         await self._running.refresh()
@@ -160,6 +162,8 @@ class ExperimentService:
                 raise ExperimentNotFound(name)
             if row.state is ExperimentState.DRAFT:
                 raise ExperimentConflict(f"{name} does not run.")
+            if row.state.is_unknown:
+                _require_understood(row)
             if row.state is ExperimentState.RUNNING:
                 row.state, row.stopped_at = ExperimentState.STOPPED, self._clock.now()
         await self._running.refresh()
@@ -262,6 +266,14 @@ def _estimate(value: float, interval: tuple[float, float] | None) -> Estimate:
     return Estimate(value=value, low=low, high=high)
 
 
+def _require_understood(row: ExperimentRow) -> None:
+    if row.state.is_unknown or any(unknown_members(row.rules)):
+        raise ExperimentConflict(
+            f"{row.name} was made by a newer version of Guanaco, and this server does not understand all of it.",
+            hint="Try again when every server runs the newer version.",
+        )
+
+
 def _require_apart(wanted: ExperimentRequest, other: ExperimentRequest) -> None:
     if wanted.overlaps(other):
         where = other.competition or "every competition"
@@ -285,5 +297,5 @@ def _read(row: ExperimentRow) -> Experiment:
         created_at=row.created_at,
         started_at=row.started_at,
         stopped_at=row.stopped_at,
-        **dict(row.rules),
+        **known_fields(row.rules),
     )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import secrets
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from guanaco_server.deployments.clusters.cluster import DeploymentSpec, Resources
 from guanaco_server.deployments.clusters.local_processes import Leader
@@ -43,7 +44,7 @@ class ReplicaRecord:
                     spec["name"],
                     tuple(spec["command"]),
                     dict(spec["environment"]),
-                    resources=Resources(**spec["resources"]),
+                    resources=_resources(spec["resources"]),
                     replicas=int(spec["replicas"]),
                     artifact_bytes=int(spec["artifact_bytes"]),
                     submission_id=str(spec["submission_id"]),
@@ -53,6 +54,12 @@ class ReplicaRecord:
             )
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None
+
+
+def _resources(given: dict[str, Any]) -> Resources:
+    """A newer version may have written further fields."""
+    known = {field.name for field in fields(Resources)}
+    return Resources(**{name: value for name, value in given.items() if name in known})
 
 
 def read_instance(folder: Path) -> str:
