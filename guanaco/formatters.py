@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from guanaco.errors import InvalidFormatter
-from guanaco.problems import problems_of
+from guanaco.errors.validation import problems_of
 from guanaco.prompts import (
     CHAT_TEMPLATE,
     PRESETS,

@@ -6,9 +6,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pydantic.fields import FieldInfo
+from pydantic import BaseModel
 
-from guanaco_server.settings import GIB, Settings
+from guanaco_server.settings.report import parts
+from guanaco_server.settings.storage import GIB
 
 PAGE = Path(__file__).parents[1] / "docs" / "settings.md"
 HEAD = """\
@@ -18,26 +19,27 @@ Every setting of the platform. A value comes from a command-line option, else fr
 the TOML file that `GUANACO_CONFIG` names (`port = 8400`), else it is the default. Lists are JSON in the
 environment: `GUANACO_ENGINE_ARGS='["--max-num-seqs", "8"]'`.
 
-This page is written by `make docs` from `server/guanaco_server/settings.py`.
+A name that is no setting stops the start, and the message names the nearest one. `guanaco settings` prints the values in
+effect and where each comes from; `--changed` leaves out those that have their default.
 
+This page is written by `make docs` from `server/guanaco_server/settings/`.
+"""
+TABLE = """\
 | setting | environment | default | what it is |
 | --- | --- | --- | --- |
 """
 
 
 def page() -> str:
+    return HEAD + "".join(_section(part) for part in parts())
+
+
+def _section(part: type[BaseModel]) -> str:
     rows = (
         f"| `{name}` | `GUANACO_{name.upper()}` | {_default(field.default)} | {_cell(field.description)} |\n"
-        for name, field in _in_order().items()
+        for name, field in part.model_fields.items()
     )
-    return HEAD + "".join(rows)
-
-
-def _in_order() -> dict[str, FieldInfo]:
-    """The class's own, then those of the parts that it is put together from."""
-    own = Settings.__annotations__
-    fields = Settings.model_fields
-    return dict(sorted(fields.items(), key=lambda field: field[0] not in own))
+    return f"\n## {part.__doc__}\n{TABLE}" + "".join(rows)
 
 
 def _default(value: Any) -> str:

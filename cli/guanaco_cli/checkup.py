@@ -24,7 +24,7 @@ NEEDED_DISK_BYTES = 5 * GIB  # the engine environment takes 3.5 GB
 NEEDED_MEMORY_BYTES = 4 * GIB  # a model server with the tiny model takes 2
 PROBE_TIMEOUT_S = 20
 SERVER_MODULES = (
-    "guanaco_server", "alembic", "dbos", "fastapi", "huggingface_hub", "psutil", "pydantic_settings",
+    "guanaco_server", "alembic", "dbos", "fastapi", "huggingface_hub", "psutil",
     "sqlalchemy", "tokenizers", "uvicorn",
 )  # fmt: skip
 

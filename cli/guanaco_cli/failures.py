@@ -41,7 +41,7 @@ def _is_validation_error(error: Exception) -> bool:
 def _wrong_options(error: Exception) -> list[str]:
     from pydantic import ValidationError
 
-    from guanaco.problems import problems_of
+    from guanaco.errors.validation import problems_of
 
     assert isinstance(error, ValidationError)
     return [_wrong_option(place, text) for place, text in problems_of(error)]

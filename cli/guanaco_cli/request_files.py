@@ -24,7 +24,7 @@ def read_request(file: Path, kind: type[Request]) -> Request:
     import yaml
     from pydantic import ValidationError
 
-    from guanaco.problems import one_sentence
+    from guanaco.errors.validation import one_sentence
 
     try:
         return kind.model_validate(yaml.safe_load(file.read_text()))

@@ -55,23 +55,14 @@ def use_config(config: Path | None) -> None:
 
 
 def read_settings(given: dict[str, Any]) -> Settings:
-    """The settings; InvalidSettings in one sentence that names each wrong one."""
-    from pydantic import ValidationError
+    """Read the settings, and warn of those that were removed."""
+    from guanaco_server.settings import load_settings
 
-    from guanaco.problems import problems_of
-    from guanaco_server.settings import Settings
-
-    try:
-        settings = Settings(**given)
-        python = find_engine_python()
-        if "engine_python" not in settings.model_fields_set and python is not None:
-            settings = Settings(**given, engine_python=python)
-    except ValidationError as error:
-        wrong = [f"{_setting(place)}: {text}" for place, text in problems_of(error)]
-        raise InvalidSettings(" ".join(wrong)) from None
-    except (ValueError, OSError) as error:  # a broken TOML file, or JSON in the environment
-        raise InvalidSettings(f"The settings cannot be read: {error}.") from None
-    return settings
+    python = find_engine_python()
+    loaded = load_settings(given, found={"engine_python": python} if python else {})
+    for notice in loaded.notices:
+        console.warn(notice)
+    return loaded.settings
 
 
 def greet(started: Started) -> None:
@@ -100,7 +91,3 @@ def _store_profile(url: str, key: str) -> None:
         console.warn(f"{error.detail} Use `guanaco login --url {url}` later.")
         return
     console.say(f"The commands on this machine use it from now on ({path}).")
-
-
-def _setting(place: str) -> str:
-    return f"GUANACO_{place.partition('.')[0].upper()}" if place else "settings"

@@ -8,14 +8,14 @@ import sys
 import threading
 
 from guanaco_server.serve import run
-from guanaco_server.settings import Settings
+from guanaco_server.settings import load_settings
 
 STDIN = 0
 
 
 def main() -> int:
     threading.Thread(target=_end_with_the_platform, daemon=True).start()
-    return run(Settings(), lambda _started: None)
+    return run(load_settings().settings, lambda _started: None)
 
 
 def _end_with_the_platform() -> None:

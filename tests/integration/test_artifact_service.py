@@ -21,9 +21,9 @@ from guanaco_server.artifacts.service import (
     serializer_job,
 )
 from guanaco_server.artifacts.stores.memory import MemoryStore
+from guanaco_server.clusters.cluster import JobSpec
+from guanaco_server.clusters.memory import JobScript, MemoryCluster
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.clusters.cluster import JobSpec
-from guanaco_server.deployments.clusters.memory import JobScript, MemoryCluster
 from guanaco_server.formats.manifest import Manifest
 from guanaco_server.formats.safetensors_header import TensorInfo
 from guanaco_server.runtime.clock import FixedClock

@@ -87,7 +87,7 @@ def test_what_the_settings_say_of_the_engine_is_believed(
     ("name", "value", "says"),
     [
         ("GUANACO_STRESS_RATE", "-1", "GUANACO_STRESS_RATE: Input should be greater than 0."),
-        ("GUANACO_ENGINE_ARGS", "not json", "The settings cannot be read"),
+        ("GUANACO_ENGINE_ARGS", "not json", "GUANACO_ENGINE_ARGS: It is not JSON"),
         ("GUANACO_PORT", "many", "GUANACO_PORT: "),
     ],
 )
@@ -105,7 +105,7 @@ def test_a_broken_config_file_is_a_sentence_and_exit_status_2(
     monkeypatch.setenv("GUANACO_CONFIG", "")  # given back at the end of the test
     (tmp_path / "bad.toml").write_text("port = \n")
     assert run(["up", "--config", str(tmp_path / "bad.toml")]) == 2
-    assert "The settings cannot be read" in capsys.readouterr().err
+    assert "bad.toml are not TOML: " in capsys.readouterr().err
     assert run(["up", "--config", str(tmp_path / "none.toml")]) == 2
 
 

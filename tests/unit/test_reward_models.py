@@ -24,11 +24,11 @@ from guanaco_server.deployments.model_server import (
     NotANumber,
 )
 from guanaco_server.deployments.reward_score import reward_score
-from guanaco_server.deployments.scaling.admission import is_rated, tenants_of
-from guanaco_server.deployments.scaling.usage import Ownership, Usage
 from guanaco_server.deployments.tables import DeploymentRow, Phase
 from guanaco_server.deployments.vllm_wire import read_candidates, read_logits
 from guanaco_server.runtime.clock import FixedClock
+from guanaco_server.scaling.admission import is_rated, tenants_of
+from guanaco_server.scaling.usage import Ownership, Usage
 from guanaco_server.stress.load import LoadProfile
 from guanaco_server.stress.service import SCORED_AT_ONCE, StressService
 from guanaco_server.stress.verdict import Thresholds

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from guanaco import errors
 from guanaco.errors import GuanacoError, SubmissionNotFound, error_classes
 from guanaco.submissions import Quantization
 from guanaco_server.accounts import secrets
@@ -26,20 +27,37 @@ PROFILE = LoadProfile(rate=2, duration_s=5, request_timeout_s=10)
 THRESHOLDS = Thresholds(100, 50, 1_000, 0.1)
 
 
-def test_every_error_has_its_own_code_a_status_and_a_place_in_the_tree() -> None:
-    from guanaco import errors
+def _error_classes() -> list[type[GuanacoError]]:
+    public = vars(errors).values()
+    return [kind for kind in public if isinstance(kind, type) and issubclass(kind, GuanacoError)]
 
-    classes = [
-        kind
-        for kind in vars(errors).values()
-        if isinstance(kind, type) and issubclass(kind, GuanacoError)
-    ]
-    assert len(error_classes()) == len(classes)
+
+def _drawn_parents(drawing: str) -> dict[str, str]:
+    """Read the tree in the docstring of guanaco.errors: each class and the class that it is drawn under."""
+    parents, path = {}, ["GuanacoError"]
+    for line in drawing.splitlines():
+        match = re.match(r"^((?:│   |    )*)(?:[├└]── )?(\w+(?:, \w+)*)", line)
+        if match is None or line[0] not in "├└│":
+            continue
+        is_new = "── " in line
+        depth = len(match[1]) // 4 + (1 if is_new else 0)
+        for name in match[2].split(", "):
+            parents[name] = path[depth - 1]
+        path[depth:] = [match[2].split(", ")[-1]]
+    return parents
+
+
+def test_every_error_has_its_own_code_and_a_status() -> None:
+    assert len(error_classes()) == len(_error_classes())
+    for kind in _error_classes():
+        assert 400 <= status_of(kind.__new__(kind)) <= 599
+
+
+def test_the_error_tree_is_drawn_as_it_is() -> None:
+    real = {kind.__name__: kind.__mro__[1].__name__ for kind in _error_classes()}
+    del real["GuanacoError"]
     assert errors.__doc__ is not None
-    for kind in classes:
-        error = kind.__new__(kind)
-        assert 400 <= status_of(error) <= 599
-        assert re.search(rf"\b{kind.__name__}\b", errors.__doc__), kind
+    assert _drawn_parents(errors.__doc__) == real
 
 
 def test_an_error_comes_back_from_the_wire_as_its_class() -> None:

@@ -28,7 +28,7 @@ from guanaco_server.artifacts.checks import CheckedModel
 from guanaco_server.artifacts.collector import ArtifactCollector
 from guanaco_server.artifacts.hub.hub import RepoSnapshot
 from guanaco_server.artifacts.stores.store import ArtifactStore
-from guanaco_server.deployments.clusters.cluster import Cluster, JobResult, JobSpec
+from guanaco_server.clusters.cluster import Cluster, JobResult, JobSpec
 from guanaco_server.formats.manifest import Manifest
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.serializer.ticket import TICKET_VARIABLE, Adapter, Merge, SerializerJob, Source

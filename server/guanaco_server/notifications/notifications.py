@@ -6,13 +6,13 @@ import asyncio
 
 from guanaco_server.database.database import Database
 from guanaco_server.leaderboard.rating_counts import RatingCounts
-from guanaco_server.notification_settings import NotificationSettings
 from guanaco_server.notifications.courier import Courier, Resolve, resolve
 from guanaco_server.notifications.loop import NotificationLoop
 from guanaco_server.notifications.outbox import Outbox
 from guanaco_server.notifications.sender import Sender
 from guanaco_server.notifications.service import WebhookService
 from guanaco_server.runtime.clock import Clock
+from guanaco_server.settings import NotificationSettings
 from guanaco_server.submissions.changes import StatusChanges
 from guanaco_server.submissions.events import EventFeed
 

@@ -10,8 +10,8 @@ from pydantic import TypeAdapter, ValidationError
 from guanaco.bots import BOTS
 from guanaco.chat import Bot
 from guanaco.errors import InvalidSettings
+from guanaco.errors.validation import one_sentence
 from guanaco.forms import Slug
-from guanaco.problems import one_sentence
 
 _FILE = TypeAdapter(dict[Slug, Bot])
 

@@ -19,6 +19,7 @@ from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.feedback.service import FeedbackService
 from guanaco_server.leaderboard.history import HistoryReader
 from guanaco_server.runtime.clock import Clock
+from guanaco_server.settings import WebSettings
 from guanaco_server.submissions.events import EventFeed
 from guanaco_server.submissions.service import SubmissionService
 from guanaco_server.web.assets import Assets
@@ -30,7 +31,6 @@ from guanaco_server.web.hooks import WebHooks
 from guanaco_server.web.ratings import RatingReader
 from guanaco_server.web.rendering import Pages
 from guanaco_server.web.sessions import SessionService
-from guanaco_server.web_settings import WebSettings
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from guanaco.submissions import Level, Stage, StressReport, Submission, Submissi
 from guanaco_server.artifacts.checks import CheckedModel, CheckLimits, check_context, check_repo
 from guanaco_server.artifacts.hub.hub import Hub, RepoSnapshot
 from guanaco_server.artifacts.service import ArtifactService
-from guanaco_server.deployments.scaling.capacity import capacity_shown
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.prompts.service import PromptService
+from guanaco_server.scaling.capacity import capacity_shown
 from guanaco_server.stress.service import SCORED_AT_ONCE, StressService
 from guanaco_server.stress.workload import Prompted, conversation_prompts
 from guanaco_server.submissions.pipeline.journal import Journal, Ticket

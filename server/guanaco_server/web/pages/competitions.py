@@ -12,8 +12,8 @@ from pydantic import TypeAdapter, ValidationError
 from guanaco.accounts import Role
 from guanaco.competitions import OPEN, AssignmentKind, Competition, CompetitionRequest, RankingRule
 from guanaco.errors import NotFound
+from guanaco.errors.validation import problems_of
 from guanaco.forms import Slug
-from guanaco.problems import problems_of
 from guanaco_server.web.guards import Member
 from guanaco_server.web.rendering import see_other
 from guanaco_server.web.web import Web

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from guanaco.accounts import CreatedKey, KeyRequest, Role
 from guanaco.errors import GuanacoError
-from guanaco.problems import one_sentence
+from guanaco.errors.validation import one_sentence
 from guanaco_server.http.errors import status_of
 from guanaco_server.web.guards import Member
 from guanaco_server.web.pages.leaderboard import PageNumber

@@ -9,7 +9,7 @@ from fastapi.responses import Response
 from pydantic import ValidationError
 
 from guanaco.accounts import Role
-from guanaco.problems import problems_of
+from guanaco.errors.validation import problems_of
 from guanaco.prompts import PRESETS
 from guanaco.submissions import GenerationParams, Quantization, SubmissionRequest, WeightDtype
 from guanaco_server.web import tokens

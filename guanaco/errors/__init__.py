@@ -1,0 +1,81 @@
+"""Every error that a person or a program may see, in one tree.
+
+``from guanaco.errors import X`` works for every class below. ``requests.py`` holds the errors that reject a request,
+``platform.py`` those that the platform causes, ``stages.py`` the failures of submissions, and ``tree.py`` the root.
+
+GuanacoError
+├── InvalidInput                 a value is out of range, a field is missing or unknown
+│   ├── InvalidFormatter         a prompt template that may not be filled
+│   ├── ConsentRequired          the user has not agreed to talk to an experimental model
+│   ├── MessageTooLong           does not fit beside the persona into max_input_tokens
+│   ├── ModelRefused             the model server is well, and will not have the request
+│   ├── NoSuchGpu                the platform, or its table, has no GPU of that type
+│   ├── RewardUnusable           the submission named as reward model cannot be one for this developer
+│   ├── PayloadTooLarge          the request's body is over the limit
+│   └── MethodNotAllowed         another HTTP method is meant for that path
+├── Unauthenticated              no key, or one that is wrong or revoked
+├── Forbidden                    a valid key whose role does not allow this
+├── TooManyAttempts              the same was tried too often in a short time
+├── NotFound                     it does not exist, or the caller may not see it
+│   ├── SubmissionNotFound, ConversationNotFound, KeyNotFound, ArtifactNotFound, CompetitionNotFound,
+│   │   WebhookNotFound, FeedbackNotFound, AccountNotFound, ExperimentNotFound, FlagNotFound
+│   ├── ReportNotFound           the submission has no stress report yet
+│   └── SeasonNotFound           the competition has no final ranking yet
+├── Conflict                     the present state does not allow it
+│   ├── IllegalTransition        the submission's status does not allow this
+│   ├── IdempotencyConflict      the same Idempotency-Key with another body
+│   ├── ConversationBusy         a reply is still being written
+│   ├── AlreadyRated, NothingToRegenerate
+│   ├── RewardInUse              live submissions are served with this reward model
+│   ├── ExperimentConflict       its name is taken, it has run, or another has its users
+│   ├── CompetitionClosed        its window has not begun, or is over, or it is frozen
+│   ├── AmbiguousUser            users of several backends have that id
+│   └── AccountRoleConflict      the account exists with another role
+├── Unavailable                  trying again later can help
+│   ├── NoModelAvailable         no submission can take a conversation now
+│   ├── ModelUnavailable         this submission's model server does not answer
+│   ├── ModelWaking              it was scaled to zero and is starting again
+│   ├── ModelTimedOut            it answered too late
+│   ├── Overloaded               every model server of the submission, or its template, has as much to do as it can hold
+│   ├── DatabaseUnavailable      the database does not answer; nothing was changed
+│   ├── PromptFailed             the submission's own template makes no prompt of this conversation
+│   ├── ServerUnreachable        (client) no Guanaco at that URL
+│   ├── SchemaNotReady           nobody has migrated the database
+│   ├── WorkerGivenUp            this worker was silent for too long: another has its work
+│   └── DataDirInUse             another platform runs on the same data folder
+├── TooManyRatings               a user rates faster than a person does
+├── SubmissionFailure            a pipeline stage ended badly; says whom to blame
+│   ├── HubUnreachable           (chance) the Hugging Face Hub did not answer
+│   ├── StoreUnreachable         (chance) the artifact store did not answer
+│   ├── ClusterUnreachable       (chance) the Kubernetes API did not answer
+│   ├── ClusterRefused           (platform) it has no room, no such image, or does not allow it
+│   ├── RepoNotFound, RepoGated, RevisionNotFound, PickleWeights, MissingFile, CorruptWeights,
+│   │   CorruptConfig, RemoteCode, UnsupportedArchitecture, UnsupportedAdapter, UnsupportedTokenizer,
+│   │   BadChatTemplate, BadPrompt, ModelTooLarge, ContextTooLong          (developer)
+│   ├── DiskFull, SerializerDied, EngineMissing                            (platform)
+│   ├── NoRecipe                 (platform) no GPUs of the platform can serve the model as it is wanted
+│   ├── BudgetExceeded           (developer) the developer's GPUs have cost the month's budget
+│   ├── ModelServerDied          (developer) it could not start or kept dying
+│   ├── ModelServerTooSlow       (developer) not ready within the time allowed
+│   ├── ContentCheckFailed       (developer) it serves, but what it says cannot be used
+│   ├── QuantizationUnsupported  (developer) the model cannot be quantized so when it is served
+│   ├── QuantizationTooLossy     (developer) quantized, it predicts text worse; both figures are in it
+│   ├── StressCheckFailed        (developer) too slow or too many errors; the figures are in it
+│   └── StageFault               (platform) an unforeseen error; the log has its id
+├── InvalidSettings              the platform cannot start as configured
+├── ExportUnsupported            this server cannot write that format
+├── LibraryMissing               (client) an optional package is not installed
+└── InternalFault                an unforeseen error, logged under an id
+
+The JSON form is ``{"error": code, "detail": sentence, "hint": next step or null}``.
+"""
+
+from __future__ import annotations
+
+# Each class in these modules is public; tests/unit/test_rules.py checks that the tree above names it.
+from guanaco.errors.platform import *  # noqa: F403
+from guanaco.errors.requests import *  # noqa: F403
+from guanaco.errors.stages import *  # noqa: F403
+from guanaco.errors.tree import Blame as Blame
+from guanaco.errors.tree import GuanacoError as GuanacoError
+from guanaco.errors.tree import error_classes as error_classes

@@ -1,0 +1,166 @@
+"""The errors that the platform, or this machine, causes. For `Unavailable` and below, trying again later can help."""
+
+from __future__ import annotations
+
+from guanaco.errors.tree import GuanacoError
+
+
+class Unavailable(GuanacoError):
+    """``retry_after_s`` is where the error knows how long it may last."""
+
+    code = "unavailable"
+    retry_after_s: float | None = None
+
+
+class NoModelAvailable(Unavailable):
+    code = "no_model_available"
+
+    def __init__(self, are_full: bool = False) -> None:
+        """``are_full``: some could, and have as many as their stress check showed them to hold."""
+        if are_full:
+            super().__init__(
+                "Every submission has as many conversations as it can hold.",
+                hint="Try again in a few seconds.",
+            )
+            return
+        super().__init__(
+            "No submission can take a conversation now.", hint="Try again when one is deployed."
+        )
+
+
+class ModelUnavailable(Unavailable):
+    code = "model_unavailable"
+
+    def __init__(self, submission_id: str) -> None:
+        super().__init__(
+            f"The model server of {submission_id} does not answer now.",
+            hint="It is restarted by itself: try again in a minute.",
+        )
+
+
+class ModelWaking(Unavailable):
+    code = "model_waking"
+
+    def __init__(self, submission_id: str, waits_for: str | None, start_s: float | None) -> None:
+        """``waits_for`` says why it does not start at once; ``start_s`` is how long its last start took."""
+        why = f": {waits_for}" if waits_for else "."
+        super().__init__(
+            f"The model server of {submission_id} sleeps and is being started{why}",
+            hint="Send the message again in a minute.",
+        )
+        self.retry_after_s = start_s
+
+
+class Overloaded(Unavailable):
+    code = "overloaded"
+    retry_after_s = 2.0
+
+    def __init__(
+        self, why: str = "There are as many replies on their way as the model servers can hold."
+    ) -> None:
+        super().__init__(why, hint="Try again in a few seconds.")
+
+
+class DatabaseUnavailable(Unavailable):
+    code = "database_unavailable"
+    retry_after_s = 2.0
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The platform's database does not answer.", hint="Try again in a few seconds."
+        )
+
+
+class PromptFailed(Unavailable):
+    """``why`` is the end of a sentence."""
+
+    code = "prompt_failed"
+
+    def __init__(self, what: str, why: str) -> None:
+        super().__init__(
+            f"{what} cannot be rendered: {why}.",
+            hint="The submission's developer can submit it with another prompt.",
+        )
+        self.what = what
+        self.why = why
+
+
+class ModelTimedOut(Unavailable):
+    code = "model_timed_out"
+
+    def __init__(self, submission_id: str, after_s: float) -> None:
+        super().__init__(
+            f"{submission_id} did not answer within {after_s:g} s.",
+            hint="Try again, or regenerate the reply.",
+        )
+
+
+class ServerUnreachable(Unavailable):
+    code = "server_unreachable"
+
+    def __init__(self, url: str) -> None:
+        super().__init__(
+            f"No Guanaco server answers at {url}.",
+            hint="`guanaco up` starts one; `guanaco login --url` names another.",
+        )
+
+
+class DataDirInUse(Unavailable):
+    code = "data_dir_in_use"
+
+    def __init__(self, data_dir: str) -> None:
+        super().__init__(
+            f"Another Guanaco runs on {data_dir}.",
+            hint="Stop it first, or choose another --data-dir.",
+        )
+
+
+class SchemaNotReady(Unavailable):
+    code = "schema_not_ready"
+
+    def __init__(self, state: str, wanted: str) -> None:
+        super().__init__(
+            f"The database {state}, and this Guanaco needs revision {wanted}.",
+            hint="`guanaco migrate` brings it there.",
+        )
+
+
+class WorkerGivenUp(Unavailable):
+    code = "worker_given_up"
+
+    def __init__(self, executor_id: str) -> None:
+        super().__init__(
+            f"Worker {executor_id} was silent for too long, and others have taken over its work.",
+            hint="It may start again.",
+        )
+
+
+class InvalidSettings(GuanacoError):
+    code = "invalid_settings"
+
+
+class ExportUnsupported(GuanacoError):
+    code = "export_unsupported"
+
+    def __init__(self, form: str, remedy: str) -> None:
+        super().__init__(
+            f"This server cannot write {form} files.",
+            hint=f"Take jsonl or csv; an operator adds it with `{remedy}`.",
+        )
+
+
+class LibraryMissing(GuanacoError):
+    code = "library_missing"
+
+    def __init__(self, what: str, packages: str) -> None:
+        super().__init__(f"{what} needs {packages}.", hint=f"`pip install {packages.split()[0]}`")
+
+
+class InternalFault(GuanacoError):
+    code = "internal_fault"
+
+    def __init__(self, incident: str) -> None:
+        super().__init__(
+            f"Something went wrong on the platform (incident {incident}).",
+            hint="Tell the operator the incident number.",
+        )

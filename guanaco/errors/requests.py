@@ -1,0 +1,310 @@
+"""The errors that reject a request: invalid input, no permission, not found, or a conflict."""
+
+from __future__ import annotations
+
+import math
+
+from guanaco.errors.tree import GuanacoError
+
+
+class InvalidInput(GuanacoError):
+    code = "invalid_input"
+
+
+class InvalidFormatter(InvalidInput):
+    code = "invalid_formatter"
+
+
+class ConsentRequired(InvalidInput):
+    code = "consent_required"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The user has not consented to talk to an experimental model.",
+            hint="Ask the user first, then send consent: true.",
+        )
+
+
+class MessageTooLong(InvalidInput):
+    code = "message_too_long"
+
+
+class ModelRefused(InvalidInput):
+    code = "model_refused"
+
+    def __init__(self, submission_id: str) -> None:
+        super().__init__(
+            f"The model server of {submission_id} refuses this request: it will not fit, or asks for what it does not do.",
+            hint="A shorter message or other parameters may be accepted.",
+        )
+
+
+class NoSuchGpu(InvalidInput):
+    code = "no_such_gpu"
+
+    def __init__(self, name: str, known: list[str]) -> None:
+        there = f"there are {', '.join(known)}" if known else "the platform has none configured"
+        super().__init__(f"There is no GPU of the type {name[:40]!r} here: {there}.")
+
+
+class RewardUnusable(InvalidInput):
+    code = "reward_unusable"
+
+    def __init__(self, reward: str, why: str) -> None:
+        super().__init__(
+            f"{reward} cannot be the reward model: {why}.",
+            hint="Name a deployed reward model of your own, or leave it out for the platform's.",
+        )
+
+
+class PayloadTooLarge(InvalidInput):
+    code = "payload_too_large"
+
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__(
+            f"The request's body is over {limit_bytes:,} bytes.", hint="Send a shorter message."
+        )
+
+
+class MethodNotAllowed(InvalidInput):
+    code = "method_not_allowed"
+    allowed: str = ""
+
+    def __init__(self, method: str, path: str, allowed: str) -> None:
+        """``allowed`` are the methods that may be used, with commas between."""
+        super().__init__(
+            f"{method} is not for {path}.", hint=f"Use {allowed}." if allowed else None
+        )
+        self.allowed = allowed
+
+
+class Unauthenticated(GuanacoError):
+    code = "unauthenticated"
+
+    def __init__(self, detail: str = "The API key is missing, wrong or revoked.") -> None:
+        super().__init__(
+            detail,
+            hint="`guanaco login` stores a key; an operator makes one with `guanaco keys create`.",
+        )
+
+
+class Forbidden(GuanacoError):
+    code = "forbidden"
+
+
+class TooManyAttempts(GuanacoError):
+    code = "too_many_attempts"
+    retry_after_s: float | None = None
+
+    def __init__(self, retry_after_s: float) -> None:
+        super().__init__(
+            "That was tried too often in a short time.",
+            hint=f"Try again in {math.ceil(retry_after_s)} s.",
+        )
+        self.retry_after_s = retry_after_s
+
+
+class TooManyRatings(GuanacoError):
+    code = "too_many_ratings"
+    retry_after_s: float | None = None
+
+    def __init__(self, limit: int, retry_after_s: float) -> None:
+        super().__init__(
+            f"This user has given {limit} ratings within a minute, which is the limit.",
+            hint="Send it again in a minute.",
+        )
+        self.retry_after_s = retry_after_s
+
+
+class NotFound(GuanacoError):
+    code = "not_found"
+
+
+class CompetitionNotFound(NotFound):
+    code = "competition_not_found"
+
+    def __init__(self, competition_id: str) -> None:
+        super().__init__(
+            f"No competition {competition_id}.", hint="GET /api/v1/competitions lists them."
+        )
+
+
+class ExperimentNotFound(NotFound):
+    code = "experiment_not_found"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"No experiment {name}.", hint="`guanaco experiments list` shows them.")
+
+
+class SeasonNotFound(NotFound):
+    code = "season_not_found"
+
+    def __init__(self, competition_id: str) -> None:
+        super().__init__(
+            f"The competition {competition_id} has no final ranking yet.",
+            hint=f"`guanaco competitions freeze {competition_id}` makes it.",
+        )
+
+
+class FlagNotFound(NotFound):
+    code = "flag_not_found"
+
+    def __init__(self, feedback_id: str) -> None:
+        super().__init__(
+            f"No rule has left out the rating {feedback_id}.",
+            hint="GET /api/v1/votes/flags lists what was.",
+        )
+
+
+class SubmissionNotFound(NotFound):
+    code = "submission_not_found"
+
+    def __init__(self, submission_id: str) -> None:
+        super().__init__(
+            f"No submission {submission_id}.", hint="`guanaco submissions` lists yours."
+        )
+
+
+class ConversationNotFound(NotFound):
+    code = "conversation_not_found"
+
+    def __init__(self, conversation_id: str) -> None:
+        super().__init__(f"No conversation {conversation_id}.")
+
+
+class FeedbackNotFound(NotFound):
+    code = "feedback_not_found"
+
+    def __init__(self, feedback_id: str) -> None:
+        super().__init__(f"No rating {feedback_id} that you may read.")
+
+
+class AccountNotFound(NotFound):
+    code = "account_not_found"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"No account {name}.", hint="`guanaco keys list` shows them.")
+
+
+class KeyNotFound(NotFound):
+    code = "key_not_found"
+
+    def __init__(self, key_id: str) -> None:
+        super().__init__(f"No API key {key_id}.", hint="`guanaco keys list` shows them.")
+
+
+class ReportNotFound(NotFound):
+    code = "report_not_found"
+
+    def __init__(self, submission_id: str) -> None:
+        super().__init__(
+            f"{submission_id} has no stress report yet.",
+            hint=f"`guanaco status {submission_id}` shows its stage.",
+        )
+
+
+class ArtifactNotFound(NotFound):
+    code = "artifact_not_found"
+
+    def __init__(self, key: str) -> None:
+        super().__init__(
+            f"There is no artifact {key}.", hint="`guanaco-artifacts list` shows what there is."
+        )
+        self.key = key
+
+
+class WebhookNotFound(NotFound):
+    code = "webhook_not_found"
+
+    def __init__(self) -> None:
+        super().__init__("You have set no webhook.", hint="`guanaco webhook set URL` sets one.")
+
+
+class Conflict(GuanacoError):
+    code = "conflict"
+
+
+class IllegalTransition(Conflict):
+    code = "illegal_transition"
+
+    def __init__(self, submission_id: str, status: str, wanted: str) -> None:
+        super().__init__(
+            f"{submission_id} is {status}, so it cannot become {wanted}.",
+            hint=f"`guanaco status {submission_id}` shows where it stands.",
+        )
+
+
+class IdempotencyConflict(Conflict):
+    code = "idempotency_conflict"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "This Idempotency-Key was used before with another request.",
+            hint="Use a new key for a new request.",
+        )
+
+
+class RewardInUse(Conflict):
+    code = "reward_in_use"
+
+    def __init__(self, reward: str, users: int) -> None:
+        super().__init__(
+            f"{reward} picks the replies of {users} live submission{'s' if users > 1 else ''}, so it cannot be torn down.",
+            hint="Tear those down first.",
+        )
+
+
+class ConversationBusy(Conflict):
+    code = "conversation_busy"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "A reply is still being written in this conversation.",
+            hint="Send the next message when it has ended.",
+        )
+
+
+class CompetitionClosed(Conflict):
+    code = "competition_closed"
+
+    def __init__(self, competition_id: str) -> None:
+        super().__init__(
+            f"The competition {competition_id} does not run now.",
+            hint="GET /api/v1/competitions shows their windows.",
+        )
+
+
+class ExperimentConflict(Conflict):
+    code = "experiment_conflict"
+
+
+class AlreadyRated(Conflict):
+    code = "already_rated"
+
+    def __init__(self) -> None:
+        super().__init__("This conversation is already rated.")
+
+
+class NothingToRegenerate(Conflict):
+    code = "nothing_to_regenerate"
+
+    def __init__(self) -> None:
+        super().__init__("There is no user message to answer yet.", hint="Send a message first.")
+
+
+class AmbiguousUser(Conflict):
+    code = "ambiguous_user"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Users of several backends have that id.", hint="Name the backend's account."
+        )
+
+
+class AccountRoleConflict(Conflict):
+    code = "account_role_conflict"
+
+    def __init__(self, name: str, role: str) -> None:
+        super().__init__(
+            f"The account {name} exists already, as {role}.", hint="Choose another --name."
+        )

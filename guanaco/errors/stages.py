@@ -1,0 +1,176 @@
+"""The errors that end a pipeline stage. Each says who can do something about it, and whether trying again can help."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from guanaco.errors.tree import Blame, GuanacoError
+
+
+class SubmissionFailure(GuanacoError):
+    """A stage ended badly. ``blame`` and ``is_retryable`` say what can be done about it."""
+
+    code = "submission_failure"
+    blame: ClassVar[Blame] = Blame.DEVELOPER
+    is_retryable: ClassVar[bool] = False
+
+
+class HubUnreachable(SubmissionFailure):
+    code = "hub_unreachable"
+    blame = Blame.CHANCE
+    is_retryable = True
+
+
+class RepoNotFound(SubmissionFailure):
+    code = "repo_not_found"
+
+    def __init__(self, repo: str) -> None:
+        super().__init__(
+            f"There is no model repo {repo} on the Hub, or it is private.",
+            hint="Check the spelling, or make the repo public.",
+        )
+
+
+class RepoGated(SubmissionFailure):
+    code = "repo_gated"
+
+    def __init__(self, repo: str) -> None:
+        super().__init__(
+            f"The repo {repo} is gated: the platform has not been granted access.",
+            hint="Remove the gate, or ask the operator to request access with the platform's Hub token.",
+        )
+
+
+class RevisionNotFound(SubmissionFailure):
+    code = "revision_not_found"
+
+    def __init__(self, repo: str, revision: str) -> None:
+        super().__init__(
+            f"The repo {repo} has no revision {revision}.", hint="Name a branch, a tag or a commit."
+        )
+
+
+class PickleWeights(SubmissionFailure):
+    code = "pickle_weights"
+
+
+class MissingFile(SubmissionFailure):
+    code = "missing_file"
+
+
+class CorruptWeights(SubmissionFailure):
+    code = "corrupt_weights"
+
+
+class CorruptConfig(SubmissionFailure):
+    code = "corrupt_config"
+
+
+class RemoteCode(SubmissionFailure):
+    code = "remote_code"
+
+
+class UnsupportedArchitecture(SubmissionFailure):
+    code = "unsupported_architecture"
+
+
+class UnsupportedAdapter(SubmissionFailure):
+    code = "unsupported_adapter"
+
+
+class UnsupportedTokenizer(SubmissionFailure):
+    code = "unsupported_tokenizer"
+
+
+class BadChatTemplate(SubmissionFailure):
+    code = "bad_chat_template"
+
+
+class BadPrompt(SubmissionFailure):
+    code = "bad_prompt"
+
+
+class ModelTooLarge(SubmissionFailure):
+    code = "model_too_large"
+
+
+class ContextTooLong(SubmissionFailure):
+    code = "context_too_long"
+
+
+class DiskFull(SubmissionFailure):
+    code = "disk_full"
+    blame = Blame.PLATFORM
+
+
+class StoreUnreachable(SubmissionFailure):
+    code = "store_unreachable"
+    blame = Blame.CHANCE
+    is_retryable = True
+
+
+class ClusterUnreachable(SubmissionFailure):
+    code = "cluster_unreachable"
+    blame = Blame.CHANCE
+    is_retryable = True
+
+
+class ClusterRefused(SubmissionFailure):
+    code = "cluster_refused"
+    blame = Blame.PLATFORM
+
+
+class SerializerDied(SubmissionFailure):
+    code = "serializer_died"
+    blame = Blame.PLATFORM
+    is_retryable = True
+
+
+class NoRecipe(SubmissionFailure):
+    code = "no_recipe"
+    blame = Blame.PLATFORM
+
+
+class BudgetExceeded(SubmissionFailure):
+    code = "budget_exceeded"
+
+    def __init__(self, developer: str, spent: float, budget: float, currency: str) -> None:
+        super().__init__(
+            f"The GPUs of {developer} have cost {spent:,.2f} {currency} this month, and the budget is {budget:,.2f} {currency}.",
+            hint="Tear submissions down and wait for the next month, or ask the operator for a larger budget.",
+        )
+
+
+class EngineMissing(SubmissionFailure):
+    code = "engine_missing"
+    blame = Blame.PLATFORM
+
+
+class ModelServerDied(SubmissionFailure):
+    code = "model_server_died"
+
+
+class ModelServerTooSlow(SubmissionFailure):
+    code = "model_server_too_slow"
+
+
+class ContentCheckFailed(SubmissionFailure):
+    code = "content_check_failed"
+
+
+class QuantizationUnsupported(SubmissionFailure):
+    code = "quantization_unsupported"
+
+
+class QuantizationTooLossy(SubmissionFailure):
+    code = "quantization_too_lossy"
+
+
+class StressCheckFailed(SubmissionFailure):
+    code = "stress_check_failed"
+
+
+class StageFault(SubmissionFailure):
+    code = "stage_fault"
+    blame = Blame.PLATFORM
+    is_retryable = True

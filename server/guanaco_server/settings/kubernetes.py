@@ -1,0 +1,70 @@
+"""Settings of ``cluster = "kubernetes"``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import BaseModel, Field
+
+
+class KubernetesSettings(BaseModel):
+    """Kubernetes"""
+
+    kubernetes_contexts: list[str] = Field(
+        default=["in-cluster"],
+        min_length=1,
+        description="The clusters: contexts of the kubeconfig (context or context:namespace), or in-cluster for the one that the platform runs in. Several are regions; jobs run and the Lease is in the first.",
+    )
+    kubernetes_weights: dict[str, float] = Field(
+        default={},
+        description="Share of each of several clusters, as JSON by its entry in kubernetes_contexts; 1 where none is given, 0 drains it.",
+    )
+    kubernetes_kubeconfig: Path | None = Field(
+        default=None, description="The kubeconfig. Default: KUBECONFIG or ~/.kube/config."
+    )
+    kubernetes_namespace: str = Field(
+        default="guanaco",
+        description="Namespace of jobs and model servers, where the context names none.",
+    )
+    kubernetes_platform_namespace: str | None = Field(
+        default=None,
+        description="Namespace of the platform's pods (app.kubernetes.io/name: guanaco), which alone may reach model servers. Default: the same namespace.",
+    )
+    engine_image: str | None = Field(
+        default=None, description="Image of model servers; required with Kubernetes."
+    )
+    serializer_image: str | None = Field(
+        default=None, description="Image of serializer jobs; required with Kubernetes."
+    )
+    kubernetes_python: str = Field(
+        default="python", description="Python within those images, in place of engine_python."
+    )
+    kubernetes_priority_class: str | None = Field(
+        default=None, description="Priority class of the pods. Default: the cluster's own."
+    )
+    kubernetes_gpu_nodes: dict[str, dict[str, str]] = Field(
+        default={},
+        description="Node labels of each kind of GPU, as JSON; a kind that is not named is refused. With none named, any GPU will do.",
+    )
+    kubernetes_engine_egress: list[str] = Field(
+        default=[],
+        description="Where model servers may connect to beside DNS (10.0.0.0/8:443): the artifact store; required with Kubernetes.",
+    )
+    kubernetes_serializer_egress: list[str] = Field(
+        default=["0.0.0.0/0:443"],
+        description="Where serializer jobs may connect to beside DNS: the artifact store and the Hub.",
+    )
+    kubernetes_endpoint: str = Field(
+        default="http://{address}:8000",
+        description="How the platform reaches a replica, by its pod's {address} or name ({pod}); {context} tells several clusters apart. With neither, one address stands for all replicas of a submission: http://{name}.{namespace}.svc:8000 is its Service's, which is made then only.",
+    )
+    kubernetes_pending_s: float = Field(
+        default=300,
+        gt=0,
+        description="How long a pod may wait for a machine; autoscalers take minutes.",
+    )
+    kubernetes_patience_s: float = Field(
+        default=60,
+        ge=0,
+        description="How long a call to the Kubernetes API is retried while it does not answer.",
+    )

@@ -1,0 +1,135 @@
+"""Settings of one platform process: its address, its role, its database and its logs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, Field, SecretStr, field_validator
+
+LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
+
+
+def _upper(value: Any) -> Any:
+    return value.upper() if isinstance(value, str) else value
+
+
+class ProcessSettings(BaseModel):
+    """The process"""
+
+    host: str = Field(default="127.0.0.1", description="Address the API listens on.")
+    port: int = Field(
+        default=8300, ge=0, le=65_535, description="Port the API listens on; 0 takes a free one."
+    )
+    gateways: int = Field(
+        default=1,
+        ge=1,
+        le=256,
+        description="Processes of this machine that answer requests on one port; more than one needs PostgreSQL.",
+    )
+    reuse_port: bool = Field(
+        default=False,
+        description="Whether other processes may listen on the same port (SO_REUSEPORT); with several gateways they do.",
+    )
+    role: Literal["all", "api", "worker"] = Field(
+        default="all",
+        description="What this process does: api answers requests, worker runs the pipeline and the reconciler; both need PostgreSQL and a shared artifact store. all does everything in one process.",
+    )
+    data_dir: Path = Field(
+        default=Path("guanaco-data"),
+        description="The one folder that holds the database, artifacts, logs and local secrets.",
+    )
+    database_url: SecretStr | None = Field(
+        default=None,
+        description="PostgreSQL URL (postgresql://…). Default: SQLite in the data folder.",
+    )
+    migrate_at_start: bool = Field(
+        default=True,
+        description="Whether a start migrates the database; otherwise it waits for `guanaco migrate`. With role api or worker it always waits.",
+    )
+    schema_wait_s: float = Field(
+        default=300, ge=0, description="Longest wait for a database that is to be migrated."
+    )
+    executor_id: str = Field(
+        default="local",
+        description="Stable name of this worker. After a restart it resumes the work that it left under this name.",
+    )
+    worker_silence_s: float = Field(
+        default=30,
+        ge=1,
+        description="How long a worker may be silent before another takes over its work.",
+    )
+    pipeline_concurrency: int = Field(
+        default=2,
+        ge=1,
+        description="Submissions worked on at once. On one machine more than 2 compete for the same cores.",
+    )
+    max_body_bytes: int = Field(
+        default=262_144,
+        ge=1_024,
+        description="Largest request body; a message of 16,384 characters fits four times over.",
+    )
+    log_level: Annotated[LogLevel, BeforeValidator(_upper)] = Field(
+        default="INFO",
+        description="DEBUG, INFO, WARNING, ERROR or CRITICAL, in upper or lower case.",
+    )
+    log_format: Literal["text", "json"] = Field(
+        default="text", description="Log lines for people (text), or for machines (json)."
+    )
+    metrics_port: int | None = Field(
+        default=None,
+        ge=1,
+        le=65_535,
+        description="Port on which anybody may scrape metrics. Default: `/metrics` of the API, with an admin key.",
+    )
+    pseudonym_key: SecretStr | None = Field(
+        default=None,
+        description="Key of the user pseudonyms; required when several machines share a database. Default: made and kept in the data folder.",
+    )
+
+    @field_validator("database_url")
+    @classmethod
+    def _is_postgresql(cls, url: SecretStr | None) -> SecretStr | None:
+        if url is not None:
+            _check_database_url(url.get_secret_value())
+        return url
+
+    @property
+    def does_migrate(self) -> bool:
+        return self.migrate_at_start and self.role == "all"
+
+    @property
+    def sqlalchemy_url(self) -> str:
+        """The async URL of the platform's database."""
+        if self.database_url is None:
+            return f"sqlite+aiosqlite:///{self.data_dir.absolute() / 'guanaco.db'}"
+        return _with_driver(self.database_url.get_secret_value())
+
+    @property
+    def workflow_database_url(self) -> str:
+        """Where the durable pipeline keeps its progress: a file of its own, or schema ``dbos`` of the same PostgreSQL."""
+        if self.database_url is None:
+            return f"sqlite:///{self.data_dir.absolute() / 'workflows.db'}"
+        return _with_driver(self.database_url.get_secret_value())
+
+
+def _check_database_url(url: str) -> None:
+    """Raise ValueError for anything but a PostgreSQL URL. The message never repeats the URL: it may hold a password."""
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    form = "Write postgresql://user:password@host/database, or leave it out for SQLite in the data folder"
+    kind, separator, _ = url.partition("://")
+    if not separator or not kind:
+        raise ValueError(f"It is not a URL. {form}")
+    if kind.partition("+")[0] not in ("postgresql", "postgres"):
+        raise ValueError(f"A database of the kind {kind[:40]!r} is not supported. {form}")
+    try:
+        make_url(url)
+    except (ArgumentError, ValueError):
+        raise ValueError(f"It cannot be read as a URL. {form}") from None
+
+
+def _with_driver(url: str) -> str:
+    _, _, rest = url.partition("://")
+    return f"postgresql+psycopg://{rest}"

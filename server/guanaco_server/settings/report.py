@@ -1,0 +1,76 @@
+"""The settings in effect, for `guanaco settings`: the value of each, its default and its source; secrets are masked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, SecretStr
+
+from guanaco_server.settings.settings import Settings
+from guanaco_server.settings.sources import LoadedSettings, Source
+from guanaco_server.settings.variables import PREFIX
+
+MASK = "********"
+_PASSWORD_IN_URL = re.compile(r"(?<=://)([^/@\s:]*):([^/@\s]*)(?=@)")
+
+
+@dataclass(frozen=True)
+class SettingInEffect:
+    """One setting. ``value`` and ``default`` are what JSON can hold."""
+
+    name: str
+    value: Any
+    default: Any
+    source: str
+    is_changed: bool
+
+
+def settings_in_effect(loaded: LoadedSettings) -> Iterator[SettingInEffect]:
+    """Yield every setting, in the order of docs/settings.md."""
+    fields = [field for part in parts() for field in part.model_fields.items()]
+    for name, field in fields:
+        value = getattr(loaded.settings, name)
+        yield SettingInEffect(
+            name=name,
+            value=_shown(value),
+            default=_shown(field.default),
+            source=_source(name, loaded),
+            is_changed=value != field.default,
+        )
+
+
+def parts() -> list[type[BaseModel]]:
+    """Return the classes that Settings is put together from."""
+    return [part for part in Settings.__bases__ if issubclass(part, BaseModel)]
+
+
+def _source(name: str, loaded: LoadedSettings) -> str:
+    match loaded.sources[name]:
+        case Source.ENVIRONMENT:
+            return f"environment ({PREFIX}{name.upper()})"
+        case Source.FILE:
+            return f"file ({loaded.config})"
+        case Source.ARGUMENT:
+            return f"argument (--{name.replace('_', '-')})"
+        case source:
+            return source
+
+
+def _shown(value: Any) -> Any:
+    match value:
+        case SecretStr():
+            return MASK
+        case Path():
+            return str(value)
+        case str():
+            return _PASSWORD_IN_URL.sub(rf"\1:{MASK}", value)
+        case list() | tuple():
+            return [_shown(one) for one in value]
+        case dict():
+            return {str(key): _shown(one) for key, one in value.items()}
+        case _:
+            return value

@@ -1,0 +1,89 @@
+"""Settings of the model servers on every kind of cluster, and of the checks that a submission must pass."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+from guanaco_server.settings.storage import GIB
+
+
+class EngineSettings(BaseModel):
+    """Model servers"""
+
+    cluster: Literal["local", "kubernetes"] = Field(
+        default="local",
+        description="Where jobs and model servers run: as processes of this machine, or in Kubernetes.",
+    )
+    engine_python: Path = Field(
+        default=Path(sys.executable),
+        description="Python of the environment that has vLLM, torch and tensorizer (`make engine` makes .venv-engine).",
+    )
+    engine_args: list[str] = Field(
+        default=[], description="Further vLLM arguments for every model server."
+    )
+    engine_command: list[str] | None = Field(
+        default=None,
+        description="Replaces the engine's own command (`ENGINE_PYTHON -m guanaco_server.engine.serve`), for a wrapper or a scripted server in tests.",
+    )
+    engine_cache_dir: Path | None = Field(
+        default=None,
+        description="Folder in which this machine keeps artifacts of a remote store. Default: engine-cache/ in the data folder.",
+    )
+    engine_cache_bytes: int = Field(
+        default=50 * GIB,
+        ge=0,
+        description="Size limit of that folder; the least recently used artifacts are deleted first. 0 keeps none.",
+    )
+    engine_ports: tuple[int, int] = Field(
+        default=(21_000, 29_999), description="Ports of model servers, first and last."
+    )
+    ready_timeout_s: float = Field(
+        default=600,
+        gt=0,
+        description="Longest a model server may take to answer; the tiny model takes 40 s on two cores.",
+    )
+    restart_limit: int = Field(
+        default=3,
+        ge=0,
+        description="Times a published model server is started again before its submission fails.",
+    )
+    lifeline_grace_s: float = Field(
+        default=60,
+        ge=0,
+        description="How long model servers outlive a platform that was killed, so that a restart finds them.",
+    )
+
+
+class CheckSettings(BaseModel):
+    """Checks before publishing"""
+
+    quantization_max_perplexity_ratio: float = Field(
+        default=1.1,
+        ge=1,
+        description="Largest allowed perplexity of a quantized model on a fixed text, as a multiple of the unquantized model's.",
+    )
+    stress_duration_s: float = Field(
+        default=6, gt=0, description="Seconds during which the stress check starts requests."
+    )
+    stress_rate: float = Field(
+        default=2, gt=0, description="Requests a second, started whether or not earlier ones ended."
+    )
+    stress_max_ttft_p95_ms: float = Field(
+        default=5_000, gt=0, description="Slowest allowed 95th percentile of time to first token."
+    )
+    stress_max_tpot_p95_ms: float = Field(
+        default=500, gt=0, description="Slowest allowed 95th percentile of time per output token."
+    )
+    stress_max_e2e_p95_ms: float = Field(
+        default=20_000, gt=0, description="Slowest allowed 95th percentile of a whole reply."
+    )
+    stress_max_error_rate: float = Field(
+        default=0.0, ge=0, le=1, description="Share of requests that may fail."
+    )
+    stress_request_timeout_s: float = Field(
+        default=30, gt=0, description="A request that takes longer counts as failed."
+    )

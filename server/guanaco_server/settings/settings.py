@@ -1,0 +1,59 @@
+"""Every setting of the platform in one frozen object, which the entrance builds and passes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import ConfigDict, SecretStr
+
+from guanaco_server.settings.chat import ChatSettings, RewardSettings, RoutingSettings
+from guanaco_server.settings.gpus import GpuSettings
+from guanaco_server.settings.kubernetes import KubernetesSettings
+from guanaco_server.settings.process import ProcessSettings
+from guanaco_server.settings.scaling import ScalingSettings
+from guanaco_server.settings.serving import CheckSettings, EngineSettings
+from guanaco_server.settings.storage import StorageSettings
+from guanaco_server.settings.users import (
+    FeedbackSettings,
+    NotificationSettings,
+    ScoreSettings,
+    WebSettings,
+)
+
+
+class Settings(
+    ProcessSettings,
+    StorageSettings,
+    EngineSettings,
+    KubernetesSettings,
+    CheckSettings,
+    GpuSettings,
+    ScalingSettings,
+    ChatSettings,
+    RoutingSettings,
+    RewardSettings,
+    ScoreSettings,
+    FeedbackSettings,
+    NotificationSettings,
+    WebSettings,
+):
+    """All parts together. A room takes only the part that it needs.
+
+    Building one reads neither the environment nor a file: `load_settings` in sources.py does.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @property
+    def secrets(self) -> list[str]:
+        """Every secret's value, for code that must not write one down."""
+        values = (getattr(self, name) for name in type(self).model_fields)
+        return [value.get_secret_value() for value in values if isinstance(value, SecretStr)]
+
+    @property
+    def artifacts_path(self) -> Path:
+        return self.artifacts_dir or self.data_dir / "artifacts"
+
+    @property
+    def engine_cache_path(self) -> Path:
+        return self.engine_cache_dir or self.data_dir / "engine-cache"

@@ -1,0 +1,78 @@
+"""Settings of what is read and kept: the Hub, the limits of a submission, the artifact store and the serializer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, Field, SecretStr
+
+GIB = 1024**3
+
+
+class StorageSettings(BaseModel):
+    """The Hub and the artifact store"""
+
+    hub_endpoint: str = Field(
+        default="https://huggingface.co", description="Base URL of the Hugging Face Hub."
+    )
+    hub_token: SecretStr | None = Field(
+        default=None, description="Hub token of the platform, for gated repos it was granted."
+    )
+    hub_timeout_s: float = Field(default=20, gt=0, description="Longest wait for one Hub answer.")
+    max_parameters: int = Field(
+        default=15_000_000_000, ge=1, description="Largest model, in parameters."
+    )
+    max_weight_bytes: int = Field(
+        default=64 * GIB, ge=1, description="Largest model, in bytes of weights."
+    )
+    artifacts_dir: Path | None = Field(
+        default=None,
+        description="Folder of the artifacts. Default: artifacts/ in the data folder.",
+    )
+    artifacts_url: str | None = Field(
+        default=None,
+        description="Bucket of the artifacts (s3://bucket/folder), shared by the machines of one database; the platform deletes there what its database does not need. Default: the local folder.",
+    )
+    s3_endpoint: str | None = Field(
+        default=None, description="URL of the bucket's S3 server. Default: AWS."
+    )
+    s3_region: str = Field(default="us-east-1", description="The bucket's region.")
+    s3_addressing: Literal["auto", "path", "virtual"] = Field(
+        default="auto",
+        description="Where the bucket's name goes: into the path, into the host's name (virtual), or as boto3 chooses (auto).",
+    )
+    s3_ca_file: Path | None = Field(
+        default=None,
+        description="File of the certificates that vouch for the S3 server. Default: those of the system.",
+    )
+    s3_access_key_id: str | None = Field(
+        default=None,
+        description="Access key id for the S3 server. Default: what boto3 finds by itself.",
+    )
+    s3_secret_access_key: SecretStr | None = Field(
+        default=None, description="The secret of that access key."
+    )
+    serializer_memory_bytes: int = Field(
+        default=GIB,
+        ge=GIB // 2,
+        description="Memory limit of a serializer process, whatever the model's size.",
+    )
+    serializer_timeout_s: float = Field(
+        default=3_600, gt=0, description="Longest a serializer may take."
+    )
+    artifact_sweep_s: float = Field(
+        default=600,
+        gt=0,
+        description="Seconds between two searches for artifacts that nobody needs.",
+    )
+    artifact_grace_s: float = Field(
+        default=7 * 86_400,
+        ge=3_600,
+        description="How long an artifact is kept that no submission needs; a redeploy within this time need not serialize again.",
+    )
+    staging_grace_s: float = Field(
+        default=86_400,
+        ge=3_600,
+        description="How long the output of an unfinished serializer job is kept for another job to continue.",
+    )

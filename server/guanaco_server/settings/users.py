@@ -1,0 +1,89 @@
+"""Settings of what people see and send: web pages, webhooks, ratings."""
+
+from __future__ import annotations
+
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, Field, field_validator
+
+from guanaco_server.anonymization.anonymizer import DEFAULT_REGIONS
+
+
+def _network(text: str) -> str:
+    try:
+        ip_network(text)
+    except ValueError:
+        raise ValueError(f"{text} is neither an address nor a network such as 10.0.0.0/8") from None
+    return text
+
+
+class WebSettings(BaseModel):
+    """Web pages"""
+
+    web_session_hours: float = Field(
+        default=168, gt=0, le=8_760, description="After how long a browser must sign in again."
+    )
+    web_https: bool = Field(
+        default=False,
+        description="Whether browsers reach the platform by https although it listens on http, behind a proxy: cookies then go over https only.",
+    )
+    trusted_proxies: tuple[Annotated[str, AfterValidator(_network)], ...] = Field(
+        default=("127.0.0.1", "::1"),
+        description="Addresses and networks (10.0.0.0/8) of the proxies in front, whose X-Forwarded-For and X-Forwarded-Proto are believed. Without them all who come through a proxy are one address, and share its limits of wrong keys.",
+    )
+    web_bots: Path | None = Field(
+        default=None,
+        description="TOML file with the bots of the chat page, a table for each (name, memory, prompt, first_message); the four that ship otherwise.",
+    )
+
+
+class NotificationSettings(BaseModel):
+    """Webhooks"""
+
+    webhook_allow_private: bool = Field(
+        default=False,
+        description="Let webhooks go into private networks and over plain http, for intranets and tests in which every developer is trusted.",
+    )
+    webhook_poll_s: float = Field(
+        default=5.0,
+        gt=0,
+        le=300,
+        description="Seconds between two searches for events and ratings that a webhook reports; status changes of this process are reported at once.",
+    )
+    webhook_timeout_s: float = Field(
+        default=10.0, gt=0, le=30, description="Longest a webhook's receiver may take to answer."
+    )
+    webhook_link_base: str | None = Field(
+        default=None,
+        description="The platform's own URL as its users know it, for the links in webhooks. Default: links are paths only.",
+    )
+
+
+class ScoreSettings(BaseModel):
+    """Ratings"""
+
+    ratings_per_minute: int = Field(
+        default=30,
+        ge=1,
+        description="Ratings that one user may give within a minute; more are refused with 429.",
+    )
+
+
+class FeedbackSettings(BaseModel):
+    """Feedback"""
+
+    phone_regions: list[str] = Field(
+        default=list(DEFAULT_REGIONS),
+        description="Countries (ISO 3166, two letters) whose phone numbers are recognized in texts without a country code; each adds some microseconds for each number.",
+    )
+
+    @field_validator("phone_regions")
+    @classmethod
+    def _are_known(cls, regions: list[str]) -> list[str]:
+        from phonenumbers import SUPPORTED_REGIONS
+
+        if unknown := [region for region in regions if region not in SUPPORTED_REGIONS]:
+            raise ValueError(f"There is no country {unknown[0][:40]!r}; write it like US or DE")
+        return regions

@@ -1,0 +1,205 @@
+"""Settings are read strictly: a wrong name or value stops the start with a sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from guanaco.errors import InvalidSettings
+from guanaco_server.settings import Settings, load_settings
+from guanaco_server.settings.report import MASK, parts, settings_in_effect
+from guanaco_server.settings.sources import Source
+from guanaco_server.settings.variables import OTHER_VARIABLES, REMOVED
+
+
+def written(folder: Path, text: str) -> dict[str, str]:
+    path = folder / "guanaco.toml"
+    path.write_text(text)
+    return {"GUANACO_CONFIG": str(path)}
+
+
+def refusal(environ: dict[str, str]) -> str:
+    with pytest.raises(InvalidSettings) as refused:
+        load_settings(environ=environ)
+    return refused.value.detail
+
+
+def test_an_argument_beats_the_environment_beats_the_file(tmp_path: Path) -> None:
+    config = written(tmp_path, "port = 1\nhost = 'file'\nrole = 'api'\n")
+    environ = config | {"GUANACO_PORT": "2", "GUANACO_HOST": "environment"}
+    found = {"engine_python": Path("/found"), "role": "worker"}
+    loaded = load_settings({"port": 3}, environ=environ, found=found)
+    settings, sources = loaded.settings, loaded.sources
+    assert (settings.port, settings.host, settings.role) == (3, "environment", "api")
+    assert settings.engine_python == Path("/found")
+    assert [sources[name] for name in ("port", "host", "role", "engine_python", "data_dir")] == [
+        Source.ARGUMENT, Source.ENVIRONMENT, Source.FILE, Source.FOUND, Source.DEFAULT,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("GUANACO_PROT", "GUANACO_PORT"),
+        ("GUANACO_DATABASE_URI", "GUANACO_DATABASE_URL"),
+        ("guanaco_max_replica", "GUANACO_MAX_REPLICAS"),
+        ("GUANACO_API_KEI", "GUANACO_API_KEY"),
+        ("GUANACO_ENGINE_PYTHONS", "GUANACO_ENGINE_PYTHON"),
+    ],
+)
+def test_an_unknown_variable_names_the_nearest(name: str, nearest: str) -> None:
+    said = refusal({name: "1"})
+    assert said == f"There is no setting {name.upper()}; the nearest is {nearest}."
+
+
+@pytest.mark.parametrize(
+    ("line", "key", "nearest"),
+    [
+        ("prot = 1", "prot", "port"),
+        ("data-dir = 'x'", "data-dir", "data_dir"),
+        ("PORT = 1", "PORT", "port"),
+        ("[hub]\nendpoint = 'x'", "hub", "hub_token"),
+    ],
+)
+def test_an_unknown_key_in_the_file_names_the_nearest(
+    line: str, key: str, nearest: str, tmp_path: Path
+) -> None:
+    said = refusal(written(tmp_path, line))
+    assert said.startswith(f"There is no setting {key} ({tmp_path}")
+    assert said.endswith(f"the nearest is {nearest}.")
+
+
+def test_every_unknown_name_is_named_at_once(tmp_path: Path) -> None:
+    said = refusal(written(tmp_path, "prot = 1\nhots = 2\n") | {"GUANACO_ROEL": "api"})
+    assert [word in said for word in ("GUANACO_ROEL", "prot", "hots")] == [True] * 3
+
+
+def test_a_variable_may_be_written_in_lower_case() -> None:
+    assert load_settings(environ={"guanaco_port": "9"}).settings.port == 9
+
+
+@pytest.mark.parametrize("name", [*OTHER_VARIABLES, "GUANACO_TEST_ANYTHING"])
+def test_a_variable_that_is_no_setting_stops_nothing(name: str) -> None:
+    text = "" if name == "GUANACO_CONFIG" else "x"
+    assert load_settings(environ={name: text}).settings == Settings()
+
+
+@pytest.mark.parametrize("service", ["GUANACO", "GUANACO_API", "GUANACO_METRICS", "GUANACO_WORKER_0"])  # fmt: skip
+def test_service_variables_of_kubernetes_stop_nothing(service: str) -> None:
+    environ = {
+        f"{service}_SERVICE_HOST": "10.0.0.1",
+        f"{service}_SERVICE_PORT": "80",
+        f"{service}_SERVICE_PORT_HTTP_API": "80",
+        f"{service}_PORT": "tcp://10.0.0.1:80",
+        f"{service}_PORT_80_TCP": "tcp://10.0.0.1:80",
+        f"{service}_PORT_80_TCP_PROTO": "tcp",
+        f"{service}_PORT_80_TCP_PORT": "80",
+        f"{service}_PORT_80_TCP_ADDR": "10.0.0.1",
+    }
+    assert load_settings(environ=environ).settings == Settings()
+
+
+def test_a_port_is_no_service_variable() -> None:
+    assert "GUANACO_PORT: Input should be a valid integer" in refusal({"GUANACO_PORT": "tcp"})
+    assert load_settings(environ={"GUANACO_METRICS_PORT": "90"}).settings.metrics_port == 90
+
+
+def test_a_missing_file_is_one_sentence(tmp_path: Path) -> None:
+    said = refusal({"GUANACO_CONFIG": str(tmp_path / "none.toml")})
+    assert (
+        said == f"The settings in {tmp_path}/none.toml cannot be read: No such file or directory."
+    )
+
+
+def test_a_syntax_error_in_the_file_names_file_and_line(tmp_path: Path) -> None:
+    said = refusal(written(tmp_path, "host = 'x'\nport = \n"))
+    assert said.startswith(f"The settings in {tmp_path}/guanaco.toml are not TOML: ")
+    assert "line 2" in said
+
+
+@pytest.mark.parametrize("level", ["INFO", "info", "Debug"])
+def test_a_log_level_may_be_in_any_case(level: str) -> None:
+    assert load_settings(environ={"GUANACO_LOG_LEVEL": level}).settings.log_level == level.upper()
+
+
+def test_a_wrong_log_level_names_the_right_ones(tmp_path: Path) -> None:
+    right = "Input should be 'DEBUG', 'INFO', 'WARNING', 'ERROR' or 'CRITICAL'."
+    assert refusal({"GUANACO_LOG_LEVEL": "loud"}) == f"GUANACO_LOG_LEVEL: {right}"
+    config = written(tmp_path, "log_level = 'loud'")
+    assert refusal(config) == f"log_level in {config['GUANACO_CONFIG']}: {right}"
+    assert refusal(written(tmp_path, "log_level = 20")).endswith(right)
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("mysql://u:secret@db/x", "A database of the kind 'mysql' is not supported."),
+        ("sqlite:///x.db", "A database of the kind 'sqlite' is not supported."),
+        ("host=db password=secret", "It is not a URL."),
+        ("://secret", "It is not a URL."),
+        ("", "It is not a URL."),
+        ("postgresql://u:secret@db:port/x", "It cannot be read as a URL."),
+    ],
+)
+def test_a_database_of_another_kind_is_one_sentence_without_the_url(url: str, says: str) -> None:
+    said = refusal({"GUANACO_DATABASE_URL": url})
+    assert said.startswith(f"GUANACO_DATABASE_URL: {says} Write postgresql://")
+    assert "secret" not in said
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "postgres", "postgresql+psycopg"])
+def test_each_spelling_of_postgresql_is_accepted(kind: str) -> None:
+    settings = load_settings(environ={"GUANACO_DATABASE_URL": f"{kind}://u:p@db/x"}).settings
+    assert settings.sqlalchemy_url == "postgresql+psycopg://u:p@db/x"
+
+
+def test_lists_and_tables_are_json_in_the_environment() -> None:
+    environ = {
+        "GUANACO_ENGINE_ARGS": '["--a", "b"]',
+        "GUANACO_ENGINE_COMMAND": '["x"]',
+        "GUANACO_ENGINE_PORTS": "[1, 2]",
+        "GUANACO_GPU_PRICES": '{"H100": 2.5}',
+    }
+    settings = load_settings(environ=environ).settings
+    assert (settings.engine_args, settings.engine_ports) == (["--a", "b"], (1, 2))
+    assert (settings.engine_command, settings.gpu_prices) == (["x"], {"H100": 2.5})
+    assert "GUANACO_ENGINE_ARGS: It is not JSON" in refusal({"GUANACO_ENGINE_ARGS": "--a b"})
+
+
+def test_a_removed_setting_is_told_and_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(REMOVED, "bygone_s", "it is always 5 s now.")
+    config = written(tmp_path, "bygone_s = 9\n")
+    loaded = load_settings(environ=config | {"GUANACO_BYGONE_S": "9"})
+    assert loaded.settings == Settings()
+    assert loaded.notices == (
+        "GUANACO_BYGONE_S has no effect: it is always 5 s now.",
+        f"bygone_s in {config['GUANACO_CONFIG']} has no effect: it is always 5 s now.",
+    )
+
+
+def test_no_removed_setting_is_still_a_setting() -> None:
+    assert REMOVED.keys() & Settings.model_fields.keys() == set()
+
+
+def test_every_setting_belongs_to_one_part() -> None:
+    names = [name for part in parts() for name in part.model_fields]
+    assert sorted(names) == sorted(Settings.model_fields)
+
+
+def test_the_report_masks_secrets_and_passwords_in_urls() -> None:
+    environ = {
+        "GUANACO_DATABASE_URL": "postgresql://u:hush@db/x",
+        "GUANACO_HUB_ENDPOINT": "https://u:hush@hub.example.com",
+        "GUANACO_ENGINE_COMMAND": '["curl", "http://u:hush@x"]',
+    }
+    told = {one.name: one for one in settings_in_effect(load_settings(environ=environ))}
+    assert told["database_url"].value == MASK
+    assert told["hub_endpoint"].value == f"https://u:{MASK}@hub.example.com"
+    assert "hush" not in repr(list(told.values()))
+    assert told["database_url"].source == "environment (GUANACO_DATABASE_URL)"
+    assert [name for name, one in told.items() if one.is_changed] == [
+        "database_url", "hub_endpoint", "engine_command",
+    ]  # fmt: skip
