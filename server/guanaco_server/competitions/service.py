@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.competitions import OPEN, Competition, CompetitionRequest
 from guanaco.contract import carry_unknown_fields, known_fields
-from guanaco.errors import CompetitionClosed, CompetitionNotFound, InvalidInput
+from guanaco.errors import CompetitionClosed, CompetitionNotFound, InvalidInput, NewerVersionNeeded
 from guanaco_server.accounts.audit import Actor, AuditLog
 from guanaco_server.competitions import queries
 from guanaco_server.competitions.tables import CompetitionRow
@@ -67,6 +67,8 @@ class CompetitionService:
             row = await queries.locked(session, competition_id)
             if row is None:
                 raise CompetitionNotFound(competition_id)
+            if row.rules.ranking.is_unknown:
+                raise NewerVersionNeeded(f"the rules of the competition {competition_id}")
             if row.frozen_at is None:
                 row.frozen_at = row.updated_at = self._clock.now()
                 await self._audit.note(session, by, FREEZE, competition_id)

@@ -41,7 +41,9 @@ OUT_OF_REACH = (StoreUnreachable, ClusterUnreachable, ClusterRefused)
 
 GiveUp = Callable[[str, list[str]], Awaitable[None]]
 
-LEFT_TO_NEWER = "a newer version of Guanaco has written what this one does not know; it is left as it is"
+LEFT_TO_NEWER = (
+    "a newer version of Guanaco has written what this one does not know; it is left as it is"
+)
 
 logger = logging.getLogger(__name__)
 

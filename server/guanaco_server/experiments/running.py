@@ -58,7 +58,8 @@ class RunningExperiments:
         self._variants = {
             (row.name, variant.name): variant
             for row in rows
-            if row.state is not ExperimentState.DRAFT  # an unknown state too: its conversations go on
+            if row.state
+            is not ExperimentState.DRAFT  # an unknown state too: its conversations go on
             for variant in row.rules.variants
         }
 

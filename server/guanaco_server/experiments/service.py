@@ -22,6 +22,7 @@ from guanaco.errors import (
     ExperimentNotFound,
     InvalidInput,
     MissingFile,
+    NewerVersionNeeded,
     PromptFailed,
 )
 from guanaco.experiments import (
@@ -127,6 +128,7 @@ class ExperimentService:
             row = (await queries.locked(session)).get(name)
             if row is None:
                 raise ExperimentNotFound(name)
+            _require_known_state(row)
             if row.state is not ExperimentState.DRAFT:
                 raise ExperimentConflict(
                     f"{name} has run, so it stays as it is.",
@@ -148,7 +150,9 @@ class ExperimentService:
             for other in rows.values():
                 if other is not row and other.state is ExperimentState.RUNNING:
                     _require_apart(row.rules, other.rules)
-            _require_understood(row)
+            _require_known_state(row)
+            if any(unknown_members(row.rules)):
+                raise NewerVersionNeeded(f"the experiment {name}")
             row.state = ExperimentState.RUNNING
             row.started_at = row.started_at or self._clock.now()
         await self._running.refresh()
@@ -160,10 +164,9 @@ class ExperimentService:
             row = (await queries.locked(session)).get(name)
             if row is None:
                 raise ExperimentNotFound(name)
+            _require_known_state(row)
             if row.state is ExperimentState.DRAFT:
                 raise ExperimentConflict(f"{name} does not run.")
-            if row.state.is_unknown:
-                _require_understood(row)
             if row.state is ExperimentState.RUNNING:
                 row.state, row.stopped_at = ExperimentState.STOPPED, self._clock.now()
         await self._running.refresh()
@@ -266,12 +269,9 @@ def _estimate(value: float, interval: tuple[float, float] | None) -> Estimate:
     return Estimate(value=value, low=low, high=high)
 
 
-def _require_understood(row: ExperimentRow) -> None:
-    if row.state.is_unknown or any(unknown_members(row.rules)):
-        raise ExperimentConflict(
-            f"{row.name} was made by a newer version of Guanaco, and this server does not understand all of it.",
-            hint="Try again when every server runs the newer version.",
-        )
+def _require_known_state(row: ExperimentRow) -> None:
+    if row.state.is_unknown:
+        raise NewerVersionNeeded(f"the experiment {row.name}")
 
 
 def _require_apart(wanted: ExperimentRequest, other: ExperimentRequest) -> None:
