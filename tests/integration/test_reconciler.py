@@ -20,9 +20,11 @@ from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.tables import Phase
 from guanaco_server.engine.artifact_source import URLS_VARIABLE
 from guanaco_server.formats.manifest import MANIFEST_NAME, TENSORS_NAME
-from guanaco_server.submissions.pipeline.readiness import evidence
+from guanaco_server.submissions.pipeline.server_start import evidence
 from tests.fixtures.reconciling import admits_nobody
 from tests.fixtures.world import World, eventually
+
+pytestmark = pytest.mark.both_databases
 
 ID = "acme-tiny_v1"
 NAME = deployment_name(ID)

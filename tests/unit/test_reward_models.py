@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from guanaco import errors
 from guanaco.submissions import GenerationParams, SubmissionKind
-from guanaco_server.artifacts.checks import CheckLimits, check_context, check_repo
+from guanaco_server.artifacts.checking.checks import CheckLimits, check_context, check_repo
 from guanaco_server.artifacts.hub.memory import MemoryHub
 from guanaco_server.deployments.memory_server import MemoryModelServer
 from guanaco_server.deployments.model_server import (

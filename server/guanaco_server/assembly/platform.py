@@ -15,16 +15,14 @@ from guanaco.errors import ModelServerDied
 from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import AccountService
 from guanaco_server.anonymization.anonymizer import Anonymizer
-from guanaco_server.artifacts.checks import CheckLimits
+from guanaco_server.artifacts.checking.checks import CheckLimits
 from guanaco_server.artifacts.collector import ArtifactCollector, Graces
 from guanaco_server.artifacts.service import ArtifactService
 from guanaco_server.assembly import wiring
-from guanaco_server.chat.conversations import ConversationService
-from guanaco_server.chat.history import HistoryCache
-from guanaco_server.chat.history_reader import history_reader
-from guanaco_server.chat.previews import PreviewService
-from guanaco_server.chat.replies import ReplyService
-from guanaco_server.chat.reward_models import RewardModels
+from guanaco_server.chat.conversations.history import HistoryCache, history_reader
+from guanaco_server.chat.conversations.service import ConversationService
+from guanaco_server.chat.gateway.best_of import RewardModels
+from guanaco_server.chat.gateway.replies import PreviewService, ReplyService
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.costs.service import CostService
 from guanaco_server.database.database import Database
@@ -59,13 +57,12 @@ from guanaco_server.scaling.traffic import Traffic
 from guanaco_server.scaling.usage import UsageReader
 from guanaco_server.settings import Settings
 from guanaco_server.stress.service import StressService
-from guanaco_server.submissions.changes import StatusChanges
-from guanaco_server.submissions.events import EventFeed
+from guanaco_server.submissions.events import EventFeed, StatusChanges
 from guanaco_server.submissions.pipeline.content_checks import ContentChecks
-from guanaco_server.submissions.pipeline.journal import Journal
 from guanaco_server.submissions.pipeline.quantization_check import QuantizationCheck
-from guanaco_server.submissions.pipeline.readiness import ServerStart, evidence
+from guanaco_server.submissions.pipeline.records import RunRecords
 from guanaco_server.submissions.pipeline.runner import StageRunner
+from guanaco_server.submissions.pipeline.server_start import ServerStart, evidence
 from guanaco_server.submissions.pipeline.stages import StageParts
 from guanaco_server.submissions.pipeline.workflow import Pipeline
 from guanaco_server.submissions.service import SubmissionService
@@ -115,7 +112,7 @@ class Platform:
         )
         self.costs = CostService(self.database, clock, settings.budgets)
         self.events = EventFeed(self.database)
-        self._journal = Journal(self.database, clock, self._changes, self._deployments)
+        self._journal = RunRecords(self.database, clock, self._changes, self._deployments)
 
         self._prompts = PromptService(self._store)
         traffic = Traffic(self.database, clock)
@@ -226,7 +223,7 @@ class Platform:
             Graces(settings.artifact_sweep_s, settings.artifact_grace_s, settings.staging_grace_s),
         )
         parts = StageParts(
-            journal=self._journal,
+            records=self._journal,
             hub=wiring.hub(settings),
             limits=CheckLimits(settings.max_parameters, settings.max_weight_bytes),
             artifacts=ArtifactService(

@@ -17,22 +17,19 @@ from guanaco_server.artifacts.stores.s3 import S3Store
 from guanaco_server.artifacts.stores.s3_client import S3Config, split_url
 from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.artifacts.verification import ArtifactVerifier
-from guanaco_server.chat.best_of import BestOf
-from guanaco_server.chat.conversations import ConversationService, Spans
-from guanaco_server.chat.generation import Deadlines, ReplyGenerator
-from guanaco_server.chat.reward_models import RewardModels
-from guanaco_server.chat.turn_log import TurnLog, TurnStatements
-from guanaco_server.chat.turns_postgresql import PostgresqlTurns
-from guanaco_server.chat.turns_sqlite import SqliteTurns
+from guanaco_server.chat.conversations.service import ConversationService, Spans
+from guanaco_server.chat.gateway.best_of import BestOf, RewardModels
+from guanaco_server.chat.gateway.generation import Deadlines, ReplyGenerator
+from guanaco_server.chat.gateway.turn_log import TurnLog, TurnStatements
+from guanaco_server.chat.gateway.turn_statements import PostgresqlTurns, SqliteTurns
 from guanaco_server.clusters.cluster import Cluster
 from guanaco_server.clusters.federation import Federation, Region
 from guanaco_server.clusters.kubernetes.cluster import KubernetesCluster
-from guanaco_server.clusters.kubernetes.connecting import connected
 from guanaco_server.clusters.kubernetes.lease import LeaseLeadership
-from guanaco_server.clusters.kubernetes.options import has_replica_addresses
-from guanaco_server.clusters.kubernetes.pods import CACHE
+from guanaco_server.clusters.kubernetes.manifests import CACHE
+from guanaco_server.clusters.kubernetes.options import connected, has_replica_addresses
 from guanaco_server.clusters.leadership import AlwaysLeading, Leadership
-from guanaco_server.clusters.local import LocalCluster
+from guanaco_server.clusters.local.cluster import LocalCluster
 from guanaco_server.clusters.placement import RegionShare
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.model_server import ModelServer

@@ -32,7 +32,7 @@ from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.scaling.usage import Ownership
 from guanaco_server.submissions import lifecycle, queries
-from guanaco_server.submissions.changes import StatusChanges
+from guanaco_server.submissions.events import StatusChanges
 from guanaco_server.submissions.lifecycle import SERVED
 from guanaco_server.submissions.recipes import RecipeService
 from guanaco_server.submissions.rewards import RewardService
