@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from guanaco.competitions import RankingRule
+from guanaco.errors import NewerVersionNeeded
 from guanaco_server.leaderboard.ranking import bradley_terry
 from guanaco_server.leaderboard.ranking.bradley_terry import CodedVotes
 from guanaco_server.statistics.intervals import Z_95, wilson_interval
@@ -100,6 +101,8 @@ def standings(
             scores = _strengths(ids, by_user)
         case RankingRule.COMBINED:
             scores = _combined(rated, ids, by_user)
+        case _:
+            raise NewerVersionNeeded(f"a competition that is ranked by {rule}")
     return ranked(scores)
 
 

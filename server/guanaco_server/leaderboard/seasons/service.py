@@ -13,7 +13,7 @@ import hashlib
 from datetime import datetime
 
 from guanaco.competitions import Competition
-from guanaco.errors import InvalidInput, SeasonNotFound
+from guanaco.errors import NewerVersionNeeded, SeasonNotFound
 from guanaco.leaderboard import Season, SeasonCheck
 from guanaco_server.accounts.audit import Actor
 from guanaco_server.competitions.service import CompetitionService
@@ -64,16 +64,13 @@ class SeasonService:
         """Rank again from what is recorded, and compare. This changes nothing.
 
         Raises:
-            InvalidInput: A newer version has frozen the season, by a schema that this version does not know.
+            NewerVersionNeeded: A newer version has frozen the season, by a schema that this version does not know.
         """
         season = await self.find(competition_id)
         competition = await self._competitions.find(competition_id)
         stored = season.ranking.encode()
         if (schema := schema_of(stored)) != SCHEMA:
-            raise InvalidInput(
-                f"This version cannot recompute the season: its document has schema {schema}, written by a newer version.",
-                hint="Recompute it after every process runs the newer version.",
-            )
+            raise NewerVersionNeeded(f"a season whose document has schema {schema}")
         _require_known_rule(competition)
         content = await self._rank(competition, season.frozen_at)
         sha256 = hashlib.sha256(content).hexdigest()
@@ -97,10 +94,7 @@ class SeasonService:
 
 def _require_known_rule(competition: Competition) -> None:
     if competition.ranking.is_unknown:
-        raise InvalidInput(
-            f"This version does not know the ranking rule {competition.ranking}.",
-            hint="Try again after every process runs the newer version.",
-        )
+        raise NewerVersionNeeded(f"a competition that is ranked by {competition.ranking}")
 
 
 def _read(row: SeasonRow) -> Season:
