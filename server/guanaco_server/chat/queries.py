@@ -51,6 +51,15 @@ async def user_names(session: AsyncSession, conversation_ids: Sequence[str]) -> 
     return {conversation_id: user_name for conversation_id, user_name in rows}
 
 
+async def variants_of(session: AsyncSession, conversation_ids: Sequence[str]) -> dict[str, str]:
+    rows = await session.execute(
+        select(ConversationRow.id, ConversationRow.variant).where(
+            ConversationRow.id.in_(conversation_ids), ConversationRow.variant.is_not(None)
+        )
+    )
+    return {conversation_id: variant for conversation_id, variant in rows}
+
+
 async def first_messages(session: AsyncSession, conversation_ids: Sequence[str]) -> dict[str, str]:
     first_message = type_coerce(ConversationRow.bot, JsonColumn)["first_message"].as_string()
     rows = await session.execute(
@@ -156,44 +165,6 @@ async def seen_submissions(
         .order_by(func.max(ConversationRow.created_at), ConversationRow.submission_id)
     )
     return (await session.scalars(statement)).all()
-
-
-async def mean_lengths(session: AsyncSession, groups: Subquery) -> dict[str, list[float]]:
-    """Messages not deleted a conversation: of each unit's conversations the mean, by variant."""
-    each = (
-        select(groups.c.variant, groups.c.unit, func.count(MessageRow.id).label("length"))
-        .select_from(groups)
-        .outerjoin(
-            MessageRow,
-            and_(
-                MessageRow.conversation_id == groups.c.conversation_id,
-                MessageRow.is_deleted.is_(False),
-            ),
-        )
-        .group_by(groups.c.variant, groups.c.unit, groups.c.conversation_id)
-        .subquery()
-    )
-    mean = select(each.c.variant, func.avg(each.c.length)).group_by(each.c.variant, each.c.unit)
-    return _by_variant(await session.execute(mean))
-
-
-async def mean_reply_ms(session: AsyncSession, groups: Subquery) -> dict[str, list[float]]:
-    """Of each unit's replies the mean time, by variant."""
-    mean = (
-        select(groups.c.variant, func.avg(MessageRow.total_ms))
-        .select_from(groups)
-        .join(MessageRow, MessageRow.conversation_id == groups.c.conversation_id)
-        .where(MessageRow.total_ms.is_not(None))
-        .group_by(groups.c.variant, groups.c.unit)
-    )
-    return _by_variant(await session.execute(mean))
-
-
-def _by_variant(rows: Iterable[Row[str, Any]]) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = {}
-    for variant, mean in rows:
-        found.setdefault(variant, []).append(float(mean))
-    return found
 
 
 async def mark_deleted(session: AsyncSession, message_ids: Sequence[str]) -> None:

@@ -37,14 +37,6 @@ EXPORT_PAGE = 1_000  # ratings with their conversations, in memory at once
 READ_RAW = "read raw feedback"
 
 
-@dataclass(frozen=True)
-class Votes:
-    """One vote a user."""
-
-    up: int
-    down: int
-
-
 class FeedbackService:
     def __init__(
         self,
@@ -169,11 +161,6 @@ class FeedbackService:
     async def erase(self, session: AsyncSession, feedback_ids: Sequence[str]) -> None:
         """Within the caller's transaction: the ratings and their copies are gone."""
         await queries.delete_ratings(session, feedback_ids)
-
-    async def votes_of(self, session: AsyncSession, groups: Subquery) -> dict[str, Votes]:
-        """Within the caller's transaction, for groups of conversations: one vote a unit, by variant."""
-        rows = await queries.votes_of(session, groups)
-        return {variant: Votes(up, down) for variant, up, down in rows}
 
     @staticmethod
     async def _read(documents: AsyncIterator[Sequence[str]]) -> AsyncIterator[Feedback]:

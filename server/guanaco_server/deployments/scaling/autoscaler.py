@@ -54,7 +54,8 @@ class Autoscaler:
         sleeper: Sleeper,
         usage: UsageReader,
         policy: ScalingPolicy,
-        is_leader: Callable[[], bool] = lambda: True,
+        *,
+        is_leader: Callable[[], bool],
     ) -> None:
         self._deployments = deployments
         self._model_server = model_server

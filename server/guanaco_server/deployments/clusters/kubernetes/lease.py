@@ -22,7 +22,7 @@ NAME = "guanaco-reconciler"
 logger = logging.getLogger(__name__)
 
 
-class Leadership:
+class LeaseLeadership:
     """``holder`` is this worker's name, which no other one has."""
 
     def __init__(
