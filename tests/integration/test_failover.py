@@ -14,7 +14,7 @@ from tests.fixtures.world import World, eventually
 
 
 class Patient(World):
-    failover_s = 30
+    changes = {"failover_s": 30}
 
 
 async def test_a_message_waits_for_a_server_that_is_started_again(database: Database) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from guanaco.errors import ClusterUnreachable
-from guanaco_server.deployments.clusters.kubernetes.lease import LeaseLeadership
+from guanaco_server.clusters.kubernetes.lease import LeaseLeadership
 from tests.fixtures.kubernetes import FakeWorld, fake_world, until
 
 

@@ -11,17 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guanaco.submissions import Percentiles, StressReport
-from guanaco_server.deployments.scaling.room import scaling_policy
 from guanaco_server.deployments.model_server import ModelServerFault, ServerLoad
-from guanaco_server.deployments.scaling.capacity import (
+from guanaco_server.deployments.vllm_metrics import read_load
+from guanaco_server.scaling.capacity import (
     LEAST_CAPACITY,
     VLLM_MAX_NUM_SEQS,
     capacity,
     capacity_shown,
     max_num_seqs,
 )
-from guanaco_server.deployments.scaling.decision import Limits, Load, Sample, decide
-from guanaco_server.deployments.vllm_metrics import read_load
+from guanaco_server.scaling.decision import Limits, Load, Sample, decide
+from guanaco_server.scaling.room import scaling_policy
 from guanaco_server.settings import Settings
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -195,4 +195,9 @@ def test_min_replicas_alone_is_enough_and_a_greater_max_stays() -> None:
     limits = scaling_policy(Settings(min_replicas=2), shares_addresses=False).limits
     assert (limits.min_replicas, limits.max_replicas) == (2, 2)
     assert decide(load(1), limits, NOW) == 2
-    assert scaling_policy(Settings(min_replicas=2, max_replicas=5), shares_addresses=False).limits.max_replicas == 5
+    assert (
+        scaling_policy(
+            Settings(min_replicas=2, max_replicas=5), shares_addresses=False
+        ).limits.max_replicas
+        == 5
+    )

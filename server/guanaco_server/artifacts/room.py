@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from guanaco_server.artifacts.collector import ArtifactCollector, Graces, NeededKeys
 from guanaco_server.artifacts.service import ArtifactService, Exclusive, SerializerOptions
 from guanaco_server.artifacts.stores.store import ArtifactStore
+from guanaco_server.clusters.compute import Compute
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.clusters.compute import Compute
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.settings import Settings

@@ -1,6 +1,6 @@
 """The adapters of every port, chosen by the settings. This module alone names their concrete classes.
 
-    settings → adapters → rooms (rooms.py) → platform (platform.py) → HTTP (app.py)
+settings → adapters → rooms (rooms.py) → platform (platform.py) → HTTP (app.py)
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from guanaco_server.artifacts.stores.s3 import S3Store
 from guanaco_server.artifacts.stores.s3_client import S3Config, split_url
 from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.artifacts.verification import ArtifactVerifier
-from guanaco_server.deployments.clusters.cluster import Cluster
-from guanaco_server.deployments.clusters.compute import Compute, SoleLeadership
-from guanaco_server.deployments.clusters.federation import Federation, Region
-from guanaco_server.deployments.clusters.kubernetes.cluster import KubernetesCluster
-from guanaco_server.deployments.clusters.kubernetes.connecting import connected
-from guanaco_server.deployments.clusters.kubernetes.lease import LeaseLeadership
-from guanaco_server.deployments.clusters.kubernetes.options import has_replica_addresses
-from guanaco_server.deployments.clusters.kubernetes.pods import CACHE
-from guanaco_server.deployments.clusters.local import LocalCluster
-from guanaco_server.deployments.clusters.placement import RegionShare
+from guanaco_server.clusters.cluster import Cluster
+from guanaco_server.clusters.compute import Compute
+from guanaco_server.clusters.federation import Federation, Region
+from guanaco_server.clusters.kubernetes.cluster import KubernetesCluster
+from guanaco_server.clusters.kubernetes.connecting import connected
+from guanaco_server.clusters.kubernetes.lease import LeaseLeadership
+from guanaco_server.clusters.kubernetes.options import has_replica_addresses
+from guanaco_server.clusters.kubernetes.pods import CACHE
+from guanaco_server.clusters.leadership import AlwaysLeading
+from guanaco_server.clusters.local import LocalCluster
+from guanaco_server.clusters.placement import RegionShare
 from guanaco_server.deployments.model_server import ModelServer
 from guanaco_server.deployments.vllm_server import VllmServer
 from guanaco_server.runtime.clock import Clock, SystemClock
@@ -99,7 +100,7 @@ def _compute(settings: Settings, data_dir: DataDir, model_server: ModelServer) -
     )
     return Compute(
         cluster=cluster,
-        leadership=SoleLeadership(),
+        leadership=AlwaysLeading(),
         python=str(settings.engine_python),
         cache_dir=settings.engine_cache_path.absolute(),
     )

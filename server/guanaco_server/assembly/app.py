@@ -35,7 +35,6 @@ from guanaco_server.openai import api as openai_api
 from guanaco_server.routing import api as routing_api
 from guanaco_server.settings import Settings
 from guanaco_server.submissions import api as submissions_api
-from guanaco_server.submissions import recipe_api
 from guanaco_server.web.mounting import include_web
 
 
@@ -117,7 +116,7 @@ def _include_routes(app: FastAPI, rooms: Rooms) -> None:
     routers = (
         accounts_api.router(rooms.accounts.accounts, rooms.accounts.audit, auth),
         submissions_api.router(submissions.service, submissions.events, auth),
-        recipe_api.router(submissions.service, auth),
+        submissions_api.recipe_router(submissions.service, auth),
         costs_api.router(rooms.costs.service, submissions.service.require_visible, auth),
         competitions_api.router(rooms.competitions.service, auth),
         routing_api.router(

@@ -16,7 +16,6 @@ from guanaco_server.costs.room import CostsRoom, build_costs
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.reconciler import Reconciler
 from guanaco_server.deployments.room import DeploymentsRoom, build_deployments, build_reconciler
-from guanaco_server.deployments.scaling.room import ScalingRoom, build_scaling
 from guanaco_server.experiments.room import ExperimentsRoom, build_experiments
 from guanaco_server.experiments.service import Outcomes
 from guanaco_server.feedback import records as feedback_records
@@ -27,6 +26,7 @@ from guanaco_server.observability.metrics import Metrics
 from guanaco_server.openai.room import OpenAiRoom, build_openai
 from guanaco_server.prompts.room import PromptsRoom, build_prompts
 from guanaco_server.routing.room import RoutingRoom, build_routing
+from guanaco_server.scaling.room import ScalingRoom, build_scaling
 from guanaco_server.settings import Settings
 from guanaco_server.stress.room import build_stress
 from guanaco_server.submissions.pipeline.room import PipelineRoom, build_pipeline
@@ -150,6 +150,7 @@ def build_rooms(
         accounts=accounts.accounts,
         submissions=submissions.service,
         conversations=chat.conversations,
+        variants=experiments.running.variants_of,
         audit=accounts.audit,
         metrics=metrics,
         pseudonym_key=pseudonym_key,
@@ -227,7 +228,7 @@ def build_rooms(
         clock,
         compute,
         deployments=deployments.service,
-        admission=scaling.admission,
+        admit=scaling.admission.step,
         give_up=pipeline.give_up,
         settings=settings,
     )

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from itertools import groupby
 
-from sqlalchemy import Subquery
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.accounts import Role
@@ -144,12 +143,6 @@ class ConversationService:
             conversation_id: _read_messages(list(messages))
             for conversation_id, messages in groupby(rows, lambda row: row.conversation_id)
         }
-
-    async def variants(
-        self, session: AsyncSession, conversation_ids: Sequence[str]
-    ) -> dict[str, str]:
-        """Return the experiment's variant of each conversation that has one, within the caller's transaction."""
-        return await queries.variants_of(session, conversation_ids)
 
     async def user_names(
         self, session: AsyncSession, conversation_ids: Sequence[str]

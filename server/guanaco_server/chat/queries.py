@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import (
     CursorResult,
     Row,
-    Subquery,
     and_,
     delete,
     func,
@@ -49,15 +47,6 @@ async def user_names(session: AsyncSession, conversation_ids: Sequence[str]) -> 
         )
     )
     return {conversation_id: user_name for conversation_id, user_name in rows}
-
-
-async def variants_of(session: AsyncSession, conversation_ids: Sequence[str]) -> dict[str, str]:
-    rows = await session.execute(
-        select(ConversationRow.id, ConversationRow.variant).where(
-            ConversationRow.id.in_(conversation_ids), ConversationRow.variant.is_not(None)
-        )
-    )
-    return {conversation_id: variant for conversation_id, variant in rows}
 
 
 async def first_messages(session: AsyncSession, conversation_ids: Sequence[str]) -> dict[str, str]:

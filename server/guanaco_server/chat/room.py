@@ -21,7 +21,6 @@ from guanaco_server.chat.turns_sqlite import SqliteTurns
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.model_server import ModelServer
-from guanaco_server.deployments.scaling.traffic import Traffic
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.experiments.running import RunningExperiments
 from guanaco_server.observability.metrics import Metrics
@@ -29,6 +28,7 @@ from guanaco_server.prompts.service import PromptService
 from guanaco_server.routing.replicas import ReplicaChooser
 from guanaco_server.routing.service import RoutingService
 from guanaco_server.runtime.clock import Clock
+from guanaco_server.scaling.traffic import Traffic
 from guanaco_server.settings import Settings
 from guanaco_server.submissions.service import SubmissionService
 
@@ -47,9 +47,7 @@ class ChatRoom:
     turns: TurnStatements
 
 
-def build_activity(
-    database: Database, clock: Clock, *, settings: Settings
-) -> ConversationActivity:
+def build_activity(database: Database, clock: Clock, *, settings: Settings) -> ConversationActivity:
     """The counts of open conversations and replies, which routing and scaling need before there is a gateway."""
     return ConversationActivity(database, clock, _spans(settings).is_open)
 

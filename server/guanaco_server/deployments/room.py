@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from guanaco_server.artifacts.stores.store import ArtifactStore
+from guanaco_server.clusters.compute import Compute
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.clusters.compute import Compute
 from guanaco_server.deployments.model_server import ModelServer
 from guanaco_server.deployments.reconciler import GiveUp, Reconciler
-from guanaco_server.deployments.scaling.admission import Admission
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.deployments.specs import EngineOptions
 from guanaco_server.runtime.clock import Clock
@@ -51,11 +51,12 @@ def build_reconciler(
     compute: Compute,
     *,
     deployments: DeploymentService,
-    admission: Admission,
+    admit: Callable[[], Awaitable[None]],
     give_up: GiveUp,
     settings: Settings,
 ) -> Reconciler:
-    """The loop that keeps model servers as they are wished; ``give_up`` hears of one that keeps dying."""
+    """The loop that keeps model servers as they are wished; ``admit`` gives
+    room to deployments that wait for it, ``give_up`` is told of a server that keeps dying."""
     return Reconciler(
         deployments,
         compute.cluster,
@@ -63,7 +64,7 @@ def build_reconciler(
         give_up,
         restart_limit=settings.restart_limit,
         ready_timeout_s=settings.ready_timeout_s,
-        admission=admission,
+        admit=admit,
         is_leader=compute.leadership.is_leading,
         regions=compute.regions,
     )

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import AccountService
-from guanaco_server.anonymization.anonymizer import VERSION, Anonymizer
+from guanaco_server.anonymization.anonymizer import Anonymizer
 from guanaco_server.chat.conversations import ConversationService
 from guanaco_server.database.database import Database
-from guanaco_server.feedback.copies import CopyService
+from guanaco_server.feedback.copies import CopyService, Variants
 from guanaco_server.feedback.copying import Copying
 from guanaco_server.feedback.erasure import ErasureService
 from guanaco_server.feedback.pseudonyms import Pseudonyms
@@ -37,6 +37,7 @@ def build_feedback(
     accounts: AccountService,
     submissions: SubmissionService,
     conversations: ConversationService,
+    variants: Variants,
     audit: AuditLog,
     metrics: Metrics,
     pseudonym_key: bytes,
@@ -49,8 +50,7 @@ def build_feedback(
         conversations,
         pseudonyms,
         Anonymizer(settings.phone_regions),
-        version=VERSION,
-        variants=conversations.variants,
+        variants,
     )
     service = FeedbackService(
         database,

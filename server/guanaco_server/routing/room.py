@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from guanaco_server.competitions.service import CompetitionService
-from guanaco_server.deployments.scaling.sleep import Sleeper
-from guanaco_server.deployments.scaling.traffic import Traffic
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.routing.occupancy import Occupancy, ReadCounts
 from guanaco_server.routing.service import CountVotes, RoutingService
 from guanaco_server.runtime.clock import Clock
-from guanaco_server.submissions.changes import StatusChanges
+from guanaco_server.scaling.sleep import Sleeper
+from guanaco_server.scaling.traffic import Traffic
+from guanaco_server.submissions.events import StatusChanges
 from guanaco_server.submissions.service import SubmissionService
 
 

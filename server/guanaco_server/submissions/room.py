@@ -9,8 +9,7 @@ from guanaco_server.database.database import Database
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.settings import Settings
-from guanaco_server.submissions.changes import StatusChanges
-from guanaco_server.submissions.events import EventFeed
+from guanaco_server.submissions.events import EventFeed, StatusChanges
 from guanaco_server.submissions.service import SubmissionService
 
 

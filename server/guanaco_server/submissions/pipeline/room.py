@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from guanaco.errors import ModelServerDied
-from guanaco_server.artifacts.checks import CheckLimits
+from guanaco_server.artifacts.checking.checks import CheckLimits
 from guanaco_server.artifacts.hub.hub import Hub
 from guanaco_server.artifacts.service import ArtifactService
 from guanaco_server.artifacts.stores.store import ArtifactStore
@@ -18,12 +18,12 @@ from guanaco_server.prompts.service import PromptService
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.settings import Settings
 from guanaco_server.stress.service import StressService
-from guanaco_server.submissions.changes import StatusChanges
+from guanaco_server.submissions.events import StatusChanges
 from guanaco_server.submissions.pipeline.content_checks import ContentChecks
-from guanaco_server.submissions.pipeline.journal import Journal
 from guanaco_server.submissions.pipeline.quantization_check import QuantizationCheck
-from guanaco_server.submissions.pipeline.readiness import ServerStart, evidence
+from guanaco_server.submissions.pipeline.records import RunRecords
 from guanaco_server.submissions.pipeline.runner import StageRunner
+from guanaco_server.submissions.pipeline.server_start import ServerStart, evidence
 from guanaco_server.submissions.pipeline.stages import StageParts
 from guanaco_server.submissions.pipeline.workflow import Pipeline
 
@@ -32,7 +32,7 @@ from guanaco_server.submissions.pipeline.workflow import Pipeline
 class PipelineRoom:
     """``pipeline`` is a loop: it takes what is queued and resumes what was interrupted."""
 
-    journal: Journal
+    records: RunRecords
     quantization: QuantizationCheck
     server_start: ServerStart
     runner: StageRunner
@@ -40,7 +40,7 @@ class PipelineRoom:
 
     async def give_up(self, submission_id: str, log_lines: list[str]) -> None:
         """Fail a published submission whose model server keeps dying."""
-        await self.journal.fail_published(
+        await self.records.fail_published(
             submission_id,
             ModelServerDied(
                 f"The model server kept dying after it was published: {evidence(log_lines)}",
@@ -65,24 +65,24 @@ def build_pipeline(
     metrics: Metrics,
     settings: Settings,
 ) -> PipelineRoom:
-    journal = Journal(database, clock, changes, deployments)
+    records = RunRecords(database, clock, changes, deployments)
     quantization = QuantizationCheck(
-        journal,
+        records,
         store,
         prompts.tokenizers,
         model_server,
         settings.quantization_max_perplexity_ratio,
     )
     server_start = ServerStart(
-        journal,
+        records,
         deployments,
-        ContentChecks(journal, store, prompts, model_server, settings.reply_timeout_s),
+        ContentChecks(records, store, prompts, model_server, settings.reply_timeout_s),
         quantization,
         costs,
         settings.ready_timeout_s,
     )
     parts = StageParts(
-        journal=journal,
+        records=records,
         hub=hub,
         limits=CheckLimits(settings.max_parameters, settings.max_weight_bytes),
         artifacts=artifacts,
@@ -94,10 +94,10 @@ def build_pipeline(
     runner = StageRunner(parts, metrics)
     pipeline = Pipeline(
         runner,
-        journal,
+        records,
         changes,
         database_url=settings.workflow_database_url,
         executor_id=settings.executor_id,
         concurrency=settings.pipeline_concurrency,
     )
-    return PipelineRoom(journal, quantization, server_start, runner, pipeline)
+    return PipelineRoom(records, quantization, server_start, runner, pipeline)

@@ -80,6 +80,4 @@ def add_routes(routes: APIRouter, web: WebRoom) -> None:
         request: Request, cursor: SearchText = "", member: Member = admin
     ) -> Response:
         found = await web.audit.list(AUDIT_ROWS, cursor or None)
-        return web.pages.show(
-            request, "admin/audit.html", found=found, is_first=not cursor
-        )
+        return web.pages.show(request, "admin/audit.html", found=found, is_first=not cursor)

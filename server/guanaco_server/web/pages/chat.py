@@ -19,8 +19,8 @@ from guanaco_server.web.beta_chat import whole_reply
 from guanaco_server.web.guards import Guest
 from guanaco_server.web.page_route import EVENT_STREAM
 from guanaco_server.web.rendering import see_other
-from guanaco_server.web.throttle import Throttle, network_of
 from guanaco_server.web.room import WebRoom
+from guanaco_server.web.throttle import Throttle, network_of
 
 CONSENTS, WITHIN_S = 60, 600.0  # of one network, which a whole office may share
 CONSENTS_A_DAY, DAY_S = 150, 86_400.0  # each is a user with a vote
@@ -65,9 +65,7 @@ def add_routes(routes: APIRouter, web: WebRoom) -> None:
     async def ask(request: Request, guest: Guest = guest_of) -> Response:
         if guest.visitor is None:
             return see_other("/chat")
-        return web.pages.show(
-            request, "chat_forget.html", token=guest.form_token
-        )
+        return web.pages.show(request, "chat_forget.html", token=guest.form_token)
 
     @routes.post("/chat/forget")
     async def forget(request: Request, guest: Guest = guest_of) -> Response:

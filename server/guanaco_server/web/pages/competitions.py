@@ -38,9 +38,7 @@ def add_routes(routes: APIRouter, web: WebRoom) -> None:
     @routes.get("/admin/competitions")
     async def list_competitions(request: Request, member: Member = admin) -> Response:
         found = await web.competitions.list_all()
-        return web.pages.show(
-            request, "admin/competitions.html", competitions=found
-        )
+        return web.pages.show(request, "admin/competitions.html", competitions=found)
 
     @routes.get("/admin/competitions/new")
     async def show_new(request: Request, member: Member = admin) -> Response:

@@ -10,9 +10,9 @@ from fastapi.responses import Response
 from guanaco.competitions import OPEN
 from guanaco_server.web import trends
 from guanaco_server.web.boards import Sort, page_of, shared_ranks
+from guanaco_server.web.room import WebRoom
 from guanaco_server.web.scales import scale_of
 from guanaco_server.web.viewer import Viewer
-from guanaco_server.web.room import WebRoom
 
 PageNumber = Annotated[int, Query(ge=1, le=100_000)]
 SearchText = Annotated[str, Query(max_length=200)]

@@ -10,8 +10,8 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from guanaco_server.web.metric_tiles import MEANING_PATH, METRICS
-from guanaco_server.web.viewer import Viewer
 from guanaco_server.web.room import WebRoom
+from guanaco_server.web.viewer import Viewer
 
 
 @dataclass(frozen=True)

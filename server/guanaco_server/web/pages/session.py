@@ -12,9 +12,9 @@ from guanaco.errors import Unauthenticated
 from guanaco_server.accounts.service import Account
 from guanaco_server.web.guards import Member
 from guanaco_server.web.rendering import see_other
+from guanaco_server.web.room import WebRoom
 from guanaco_server.web.throttle import Throttle
 from guanaco_server.web.viewer import Viewer
-from guanaco_server.web.room import WebRoom
 
 WRONG_KEYS, WITHIN_S = 10, 300.0  # of one address
 

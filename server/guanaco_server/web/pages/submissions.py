@@ -13,16 +13,16 @@ from guanaco.competitions import OPEN, Competition
 from guanaco.errors import ReportNotFound, SubmissionNotFound
 from guanaco.submissions import Status, StressReport, Submission
 from guanaco_server.http.sse import encode_event, event_stream
-from guanaco_server.submissions.event_stream import encoded
+from guanaco_server.submissions.events import encoded
 from guanaco_server.submissions.service import SubmissionFilter
 from guanaco_server.web import charts, lifecycle_view, trends
 from guanaco_server.web.boards import shared_ranks
 from guanaco_server.web.guards import Member
 from guanaco_server.web.metric_tiles import tiles_of
 from guanaco_server.web.pages.leaderboard import CompetitionId, PageNumber, SearchText
+from guanaco_server.web.room import WebRoom
 from guanaco_server.web.scales import scale_of
 from guanaco_server.web.viewer import Viewer
-from guanaco_server.web.room import WebRoom
 
 ROWS = 50
 EVENTS_SHOWN = 100
