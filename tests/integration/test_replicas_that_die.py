@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from guanaco.accounts import Role
-from guanaco_server.clusters.local import LocalCluster
-from guanaco_server.clusters.local_records import ReplicaRecord
+from guanaco_server.clusters.local.cluster import LocalCluster
+from guanaco_server.clusters.local.servers import ReplicaRecord
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.hangs import HANGS_AFTER
 from guanaco_server.deployments.reconciler import Reconciler

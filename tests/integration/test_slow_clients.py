@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from guanaco_server.chat.gateway import ChatGateway
+from guanaco_server.chat.gateway.routes import ChatGateway
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.upstream import READ_AHEAD_BYTES, Answer
 from guanaco_server.deployments.vllm_server import VllmServer

@@ -20,12 +20,11 @@ from guanaco_server.clusters.cluster import Cluster
 from guanaco_server.clusters.compute import Compute
 from guanaco_server.clusters.federation import Federation, Region
 from guanaco_server.clusters.kubernetes.cluster import KubernetesCluster
-from guanaco_server.clusters.kubernetes.connecting import connected
 from guanaco_server.clusters.kubernetes.lease import LeaseLeadership
-from guanaco_server.clusters.kubernetes.options import has_replica_addresses
-from guanaco_server.clusters.kubernetes.pods import CACHE
+from guanaco_server.clusters.kubernetes.manifests import CACHE
+from guanaco_server.clusters.kubernetes.options import connected, has_replica_addresses
 from guanaco_server.clusters.leadership import AlwaysLeading
-from guanaco_server.clusters.local import LocalCluster
+from guanaco_server.clusters.local.cluster import LocalCluster
 from guanaco_server.clusters.placement import RegionShare
 from guanaco_server.deployments.model_server import ModelServer
 from guanaco_server.deployments.vllm_server import VllmServer

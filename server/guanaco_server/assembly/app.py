@@ -17,8 +17,7 @@ from guanaco_server.accounts import api as accounts_api
 from guanaco_server.assembly.platform import Platform
 from guanaco_server.assembly.rooms import Rooms
 from guanaco_server.chat import api as chat_api
-from guanaco_server.chat.gateway import ChatGateway, reply_routes
-from guanaco_server.chat.openapi import document
+from guanaco_server.chat.gateway.routes import ChatGateway, document, reply_routes
 from guanaco_server.compat import api as compat_api
 from guanaco_server.competitions import api as competitions_api
 from guanaco_server.costs import api as costs_api

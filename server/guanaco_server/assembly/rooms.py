@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from guanaco_server.accounts.room import AccountsRoom, build_accounts
 from guanaco_server.artifacts.room import ArtifactsRoom, build_artifacts
 from guanaco_server.assembly.adapters import Adapters
-from guanaco_server.chat import records as chat_records
+from guanaco_server.chat.conversations import records as chat_records
+from guanaco_server.chat.conversations.activity import ConversationActivity
 from guanaco_server.chat.room import ChatRoom, build_activity, build_chat
 from guanaco_server.compat.room import CompatRoom, build_compat
 from guanaco_server.competitions.room import CompetitionsRoom, build_competitions
@@ -48,6 +49,7 @@ class Rooms:
     prompts: PromptsRoom
     routing: RoutingRoom
     experiments: ExperimentsRoom
+    activity: ConversationActivity
     chat: ChatRoom
     feedback: FeedbackRoom
     notifications: NotificationsRoom
@@ -244,6 +246,7 @@ def build_rooms(
         prompts=prompts,
         routing=routing,
         experiments=experiments,
+        activity=activity,
         chat=chat,
         feedback=feedback,
         notifications=notifications,

@@ -6,18 +6,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from guanaco_server.accounts.audit import AuditLog
-from guanaco_server.chat.activity import ConversationActivity
-from guanaco_server.chat.best_of import BestOf
-from guanaco_server.chat.conversations import ConversationService, Spans
-from guanaco_server.chat.generation import Deadlines, ReplyGenerator
-from guanaco_server.chat.history import HistoryCache
-from guanaco_server.chat.history_reader import history_reader
-from guanaco_server.chat.previews import PreviewService
-from guanaco_server.chat.replies import ReplyService
-from guanaco_server.chat.reward_models import RewardModels
-from guanaco_server.chat.turn_log import TurnLog, TurnStatements
-from guanaco_server.chat.turns_postgresql import PostgresqlTurns
-from guanaco_server.chat.turns_sqlite import SqliteTurns
+from guanaco_server.chat.conversations.activity import ConversationActivity
+from guanaco_server.chat.conversations.history import HistoryCache, history_reader
+from guanaco_server.chat.conversations.service import ConversationService, Spans
+from guanaco_server.chat.gateway.best_of import BestOf, RewardModels
+from guanaco_server.chat.gateway.generation import Deadlines, ReplyGenerator
+from guanaco_server.chat.gateway.replies import PreviewService, ReplyService
+from guanaco_server.chat.gateway.turn_log import TurnLog, TurnStatements
+from guanaco_server.chat.gateway.turn_statements import PostgresqlTurns, SqliteTurns
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.model_server import ModelServer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from guanaco_server.chat.previews import PreviewService
+from guanaco_server.chat.gateway.replies import PreviewService
 from guanaco_server.compat.service import OldClientService
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.feedback.service import FeedbackService

@@ -14,7 +14,7 @@ from guanaco.errors import InvalidInput, SubmissionNotFound
 from guanaco.feedback import Feedback
 from guanaco.submissions import Status
 from guanaco_server.accounts.service import Account
-from guanaco_server.chat.previews import PreviewService
+from guanaco_server.chat.gateway.replies import PreviewService
 from guanaco_server.compat import ids, translation
 from guanaco_server.compat.schemas import (
     ChatReply,

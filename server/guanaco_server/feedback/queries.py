@@ -12,7 +12,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.feedback import FeedbackFilter, Order
-from guanaco_server.chat.user_keys import user_key
+from guanaco_server.chat.conversations.records import user_key
 from guanaco_server.database.bulk import BulkInsert
 from guanaco_server.database.database import among
 from guanaco_server.feedback.conditions import conditions

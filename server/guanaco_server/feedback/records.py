@@ -13,7 +13,7 @@ from datetime import datetime
 from sqlalchemy import Row, Select, Subquery, case, func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from guanaco_server.chat.user_keys import user_id_of, user_key
+from guanaco_server.chat.conversations.records import user_id_of, user_key
 from guanaco_server.database.database import among
 from guanaco_server.feedback.tables import FeedbackRow
 

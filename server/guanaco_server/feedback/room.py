@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import AccountService
 from guanaco_server.anonymization.anonymizer import Anonymizer
-from guanaco_server.chat.conversations import ConversationService
+from guanaco_server.chat.conversations.service import ConversationService
 from guanaco_server.database.database import Database
 from guanaco_server.feedback.copies import CopyService, Variants
 from guanaco_server.feedback.copying import Copying

@@ -19,7 +19,7 @@ from guanaco.feedback import (
 )
 from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import Account
-from guanaco_server.chat.conversations import ConversationService
+from guanaco_server.chat.conversations.service import ConversationService
 from guanaco_server.database.database import Database
 from guanaco_server.feedback import cursors, queries
 from guanaco_server.feedback.copies import CopyService

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from guanaco_server.chat.user_keys import user_key
+from guanaco_server.chat.conversations.records import user_key
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.database import Database
 from guanaco_server.feedback.erasure import ErasedUser

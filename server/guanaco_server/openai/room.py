@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from guanaco_server.chat.conversations import ConversationService
-from guanaco_server.chat.generation import ReplyGenerator
-from guanaco_server.chat.replies import ReplyService
+from guanaco_server.chat.conversations.service import ConversationService
+from guanaco_server.chat.gateway.generation import ReplyGenerator
+from guanaco_server.chat.gateway.replies import ReplyService
 from guanaco_server.openai.service import OpenAiService
 from guanaco_server.prompts.service import PromptService
 from guanaco_server.routing.service import RoutingService

@@ -32,8 +32,8 @@ from guanaco.errors import (
 )
 from guanaco.feedback import ErasureRequest, FeedbackRequest
 from guanaco_server.accounts.service import Account, AccountService
-from guanaco_server.chat.conversations import ConversationService
-from guanaco_server.chat.replies import ReplyEvents, ReplyService
+from guanaco_server.chat.conversations.service import ConversationService
+from guanaco_server.chat.gateway.replies import ReplyEvents, ReplyService
 from guanaco_server.database.database import Database
 from guanaco_server.feedback.erasure import ErasedUser, ErasureService
 from guanaco_server.feedback.service import FeedbackService

@@ -11,8 +11,8 @@ from jinja2 import BytecodeCache
 from guanaco.chat import Bot
 from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import AccountService
-from guanaco_server.chat.conversations import ConversationService
-from guanaco_server.chat.replies import ReplyService
+from guanaco_server.chat.conversations.service import ConversationService
+from guanaco_server.chat.gateway.replies import ReplyService
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.service import DeploymentService

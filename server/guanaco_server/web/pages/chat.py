@@ -12,7 +12,7 @@ from guanaco.chat import MessageRequest, Reply
 from guanaco.errors import GuanacoError, InvalidInput
 from guanaco.errors.validation import one_sentence
 from guanaco.feedback import FeedbackRequest
-from guanaco_server.chat.replies import ReplyEvents
+from guanaco_server.chat.gateway.replies import ReplyEvents
 from guanaco_server.http.errors import internal_fault
 from guanaco_server.http.sse import encode_event, event_stream
 from guanaco_server.web.beta_chat import whole_reply

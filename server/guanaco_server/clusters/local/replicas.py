@@ -1,7 +1,7 @@
-"""The model servers of one deployment on this machine: replica N lives in the folder N.
+"""The model servers of one deployment on this machine. Replica N lives in folder N.
 
-wanted   started, restarted when it exited; what stays is never touched for another one's sake
-leaving  fewer are wanted: it is shown no more, and stopped when its last replies have had their time
+wanted   started, and restarted when it exited; the others are not touched for it
+leaving  one too many: no longer shown, and stopped when its open replies have had their time
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from guanaco_server.clusters.cluster import DeploymentSpec, ReplicaPhase, ReplicaState
-from guanaco_server.clusters.local_servers import LOG_NAME, LocalServer
+from guanaco_server.clusters.local.servers import LOG_NAME, LocalServer
 
 Start = Callable[[DeploymentSpec, Path], LocalServer]
 

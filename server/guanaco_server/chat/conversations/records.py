@@ -16,7 +16,6 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.chat import Sender
 from guanaco_server.chat.tables import ConversationRow, MessageRow
-from guanaco_server.chat.user_keys import user_key
 from guanaco_server.database.database import among
 from guanaco_server.database.types import JsonColumn
 
@@ -191,3 +190,15 @@ def _by_variant(rows: Iterable[Row[str, Any]]) -> dict[str, list[float]]:
     for variant, mean in rows:
         found.setdefault(variant, []).append(float(mean))
     return found
+
+
+USER_KEY_CHARS = 32 + 1 + 128  # an account's id, a slash, the backend's id of the user
+
+
+def user_key(account_id: str, user_id: str) -> str:
+    """One user of one backend; an account's id has no slash."""
+    return f"{account_id}/{user_id}"
+
+
+def user_id_of(key: str) -> str:
+    return key.partition("/")[2]

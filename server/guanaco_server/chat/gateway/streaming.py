@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from guanaco.chat import Reply
 from guanaco.errors import GuanacoError
-from guanaco_server.chat.sample import Pieces
+from guanaco_server.chat.gateway.generation import Pieces
 from guanaco_server.http.errors import as_guanaco_error
 from guanaco_server.http.protocol import abort_of
 from guanaco_server.http.sse import HEARTBEAT

@@ -1,11 +1,11 @@
 """Jobs and model servers as processes of this machine.
 
     <folder>/.instance                      this folder's id, part of every process's marker
-    <folder>/<name>/<number>/replica.json   a model server that was started: what, which process, which port
-    <folder>/<name>/<number>/server.log     what its current process has said
+    <folder>/<name>/<number>/replica.json   a model server that was started
+    <folder>/<name>/<number>/server.log     the output of its current process
 
-Model servers outlive a platform that was killed by the lifeline's grace period, so that its successor
-finds them again (``start``); jobs do not, for their stage runs again anyway.
+Model servers outlive a platform that was killed by the lifeline's grace period, so that its successor can adopt
+them (``start``). Jobs do not, because their stage runs again anyway.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import asyncio
 import logging
 import shutil
 import subprocess
-from collections import defaultdict
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from guanaco_server.clusters.cluster import (
@@ -24,11 +26,20 @@ from guanaco_server.clusters.cluster import (
     LineSink,
     ReplicaState,
 )
-from guanaco_server.clusters.local_jobs import follow
-from guanaco_server.clusters.local_processes import Leader, kill_marked, spawn
-from guanaco_server.clusters.local_records import read_instance
-from guanaco_server.clusters.local_replicas import LocalReplicas
-from guanaco_server.clusters.local_servers import LocalServer, ServerStarter, read_lines
+from guanaco_server.clusters.local.processes import (
+    POLL_S,
+    GroupLeader,
+    kill_marked,
+    spawn,
+    stop_group,
+)
+from guanaco_server.clusters.local.replicas import LocalReplicas
+from guanaco_server.clusters.local.servers import (
+    LocalServer,
+    ServerStarter,
+    read_instance,
+    read_lines,
+)
 from guanaco_server.engine.lifeline import GRACE_VARIABLE, PATH_VARIABLE
 
 logger = logging.getLogger(__name__)
@@ -59,7 +70,7 @@ class LocalCluster:
     async def start(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._instance = read_instance(self._folder)
-        adopted: list[Leader] = []
+        adopted: list[GroupLeader] = []
         for folder in (path for path in self._folder.iterdir() if path.is_dir()):
             replicas = LocalReplicas.found(folder, self._drain_s)
             self._deployments[folder.name] = replicas
@@ -140,10 +151,72 @@ class LocalCluster:
                 stdout=subprocess.PIPE,
                 memory_bytes=spec.resources.memory_bytes,
             )
-            return await follow(process, Leader.of(process.pid), on_line)
+            return await follow(process, GroupLeader.of(process.pid), on_line)
 
     def _lifeline_environment(self, grace_s: float) -> dict[str, str]:
         return {PATH_VARIABLE: str(self._lifeline), GRACE_VARIABLE: str(grace_s)}
 
     def _marker(self, name: str) -> str:
         return f"{self._instance}/{name}"
+
+
+KEPT_LINES = 20
+LINE_BYTES = 65_536  # the rest of a longer line is dropped
+
+
+async def follow(
+    process: subprocess.Popen[bytes], leader: GroupLeader, on_line: LineSink
+) -> JobResult:
+    """Until the process has ended and all it said was given on. However this ends, its whole group is stopped."""
+    last_lines: deque[str] = deque(maxlen=KEPT_LINES)
+
+    async def pass_on(reader: asyncio.StreamReader) -> None:
+        async for line in _lines(reader):
+            last_lines.append(line)
+            await on_line(line)
+
+    try:
+        async with _output(process) as reader:
+            passing_on = asyncio.create_task(pass_on(reader))
+            try:
+                await _wait(process, passing_on)
+                await stop_group(leader, process)  # whoever else still holds the pipe
+                await passing_on
+            finally:
+                passing_on.cancel()
+    finally:
+        await asyncio.shield(asyncio.create_task(stop_group(leader, process)))
+    return JobResult(process.returncode, tuple(last_lines))
+
+
+async def _wait(process: subprocess.Popen[bytes], passing_on: asyncio.Task[None]) -> None:
+    """Until the process has ended; raises at once what the reader of its output raised."""
+    while process.poll() is None:
+        await asyncio.sleep(POLL_S)
+        if passing_on.done():
+            passing_on.result()
+
+
+@asynccontextmanager
+async def _output(process: subprocess.Popen[bytes]) -> AsyncIterator[asyncio.StreamReader]:
+    """A pipe, not a file: a job whose disk is full can still say so."""
+    assert process.stdout is not None, "started with a pipe"
+    reader = asyncio.StreamReader()
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), process.stdout
+    )
+    try:
+        yield reader
+    finally:
+        transport.close()
+
+
+async def _lines(reader: asyncio.StreamReader) -> AsyncIterator[str]:
+    rest = b""
+    while data := await reader.read(LINE_BYTES):
+        *whole, rest = (rest + data).split(b"\n")
+        for line in whole:
+            yield line[:LINE_BYTES].decode(errors="replace")
+        rest = rest[:LINE_BYTES]
+    if rest:
+        yield rest.decode(errors="replace")

@@ -19,7 +19,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 from guanaco.accounts import Role
-from guanaco.chat import MessageRequest, Reply, Sender
+from guanaco.chat import MessageRequest, PreviewRequest, Reply, Sender
 from guanaco.errors import (
     ConversationBusy,
     ConversationNotFound,
@@ -28,17 +28,17 @@ from guanaco.errors import (
     NothingToRegenerate,
 )
 from guanaco.experiments import Overrides, ParamChanges
+from guanaco.submissions import SubmissionKind
 from guanaco_server.accounts.service import Account
-from guanaco_server.chat.generation import Generated, ReplyGenerator
-from guanaco_server.chat.history import History, HistoryCache
-from guanaco_server.chat.history_reader import HistoryReader
-from guanaco_server.chat.sample import Pieces
-from guanaco_server.chat.turn_log import EndedTurn, Lease, NewMessage, NewReply, TurnLog
+from guanaco_server.chat.conversations.history import History, HistoryCache, HistoryReader
+from guanaco_server.chat.gateway.generation import Generated, Pieces, ReplyGenerator
+from guanaco_server.chat.gateway.turn_log import EndedTurn, Lease, NewMessage, NewReply, TurnLog
 from guanaco_server.experiments.running import RunningExperiments
 from guanaco_server.experiments.variants import apply_variant
 from guanaco_server.routing.policy import LiveSubmission
 from guanaco_server.routing.service import RoutingService
 from guanaco_server.runtime.clock import Clock
+from guanaco_server.submissions.service import SubmissionService
 
 logger = logging.getLogger(__name__)
 
@@ -240,3 +240,44 @@ def _require_storable(content: str) -> None:
         if "\x00" not in content:
             return
     raise InvalidInput("The message holds a character that cannot be stored.")
+
+
+class PreviewService:
+    def __init__(
+        self,
+        submissions: SubmissionService,
+        routing: RoutingService,
+        generator: ReplyGenerator,
+    ) -> None:
+        self._submissions = submissions
+        self._routing = routing
+        self._generator = generator
+
+    async def preview(
+        self, account: Account, submission_id: str, request: PreviewRequest
+    ) -> ReplyEvents:
+        submission = await self._submissions.require_visible(account, submission_id)
+        if submission.kind is SubmissionKind.REWARD:
+            raise InvalidInput(f"{submission_id} is a reward model, which writes no replies.")
+        return self._reply(submission_id, request)
+
+    async def _reply(self, submission_id: str, request: PreviewRequest) -> ReplyEvents:
+        live = await self._routing.target(submission_id)
+        key = f"{request.bot.name} {request.turns[:1]}"  # the same talk, turn by turn
+        pieces = await self._generator.generate(
+            live, request.bot, request.user_name, request.turns, key
+        )
+        async with aclosing(pieces):
+            async for piece in pieces:
+                if isinstance(piece, Generated):
+                    yield Reply(
+                        message_id=None,
+                        content=piece.content,
+                        finish_reason=piece.finish_reason,
+                        usage=piece.usage,
+                        timings=piece.timings,
+                        prompt=piece.prompt,
+                        reward_score=piece.reward_score,
+                    )
+                else:
+                    yield piece

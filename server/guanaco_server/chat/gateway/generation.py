@@ -18,9 +18,8 @@ from dataclasses import dataclass
 
 from guanaco.chat import Bot, Timings, Usage
 from guanaco.errors import GuanacoError, ModelRefused, ModelTimedOut, ModelUnavailable
-from guanaco_server.chat.best_of import BestOf, Scene
-from guanaco_server.chat.deadline import Deadline
-from guanaco_server.chat.sample import Pieces, Sample
+from guanaco_server.chat.gateway.best_of import BestOf, Scene
+from guanaco_server.chat.gateway.deadline import Deadline
 from guanaco_server.deployments.model_server import (
     Chunk,
     Generation,
@@ -40,6 +39,9 @@ SAMPLES = 2
 POLL_S = 0.05  # between two looks for a replica, when none is left
 
 logger = logging.getLogger(__name__)
+
+
+Pieces = tuple[str, ...]  # texts that arrived together
 
 
 @dataclass(frozen=True)
@@ -149,28 +151,28 @@ class ReplyGenerator:
         began = asyncio.get_running_loop().time() if began is None else began
         with self._metrics.reply(asked_at) as measured:
             for is_last in (False,) * (SAMPLES - 1) + (True,):
-                sample = Sample()
+                text = ReplyText()
                 chunks = self._chunks(live, generation, key, scene, began)
                 async with aclosing(chunks):
                     async for chunk in chunks:
-                        if texts := sample.take(chunk):
+                        if texts := text.take(chunk):
                             measured.note_text()
                             yield texts
-                content = sample.content
+                content = text.content
                 if not content and is_last:
                     content = SILENCE
                     yield (SILENCE,)
                 if content:
                     break
-            ttft_s, total_s = measured.note_end(sample.prompt_tokens, sample.completion_tokens)
+            ttft_s, total_s = measured.note_end(text.prompt_tokens, text.completion_tokens)
             yield Generated(
                 prompt=generation.prompt,
                 content=content,
-                finish_reason=sample.finish_reason,
+                finish_reason=text.finish_reason,
                 usage=Usage(
-                    prompt_tokens=sample.prompt_tokens, completion_tokens=sample.completion_tokens
+                    prompt_tokens=text.prompt_tokens, completion_tokens=text.completion_tokens
                 ),
-                reward_score=sample.reward_score,
+                reward_score=text.reward_score,
                 timings=Timings(ttft_ms=ttft_s * 1000, total_ms=total_s * 1000),
             )
 
@@ -269,3 +271,52 @@ class ReplyGenerator:
 def _respite(ask: Ask, first_token_by: float) -> Callable[[], float]:
     """A replica that answers others meanwhile is busy: leaving it for the next one would only ask for more."""
     return lambda: first_token_by if ask.is_answering else 0.0
+
+
+class ReplyText:
+    """Collects one sample's chunks. Whitespace at its end is held back until more text comes, so that what was sent, joined, is ``content``."""
+
+    __slots__ = ("_held", "_texts", "completion_tokens", "finish_reason", "prompt_tokens", "reward_score")  # fmt: skip
+
+    def __init__(self) -> None:
+        self.finish_reason = "stop"
+        self.prompt_tokens = self.completion_tokens = 0
+        self.reward_score: float | None = None
+        self._texts: list[str] = []
+        self._held = ""
+
+    @property
+    def content(self) -> str:
+        return "".join(self._texts)
+
+    def take(self, chunk: Chunk) -> Pieces:
+        """The texts that may be sent now."""
+        if chunk.finish_reason is not None:
+            self.finish_reason = chunk.finish_reason
+            self.reward_score = chunk.reward_score
+            self.prompt_tokens = chunk.prompt_tokens
+            self.completion_tokens = chunk.completion_tokens
+        texts = self._sendable([*chunk.texts])
+        self._texts += texts
+        return tuple(texts)
+
+    def _sendable(self, texts: list[str]) -> list[str]:
+        if "\x00" in "".join(texts):  # which PostgreSQL does not store
+            texts = [text.replace("\x00", "") for text in texts]
+        if self._held and texts:
+            texts[0], self._held = self._held + texts[0], ""
+        begin, end = 0, len(texts)
+        while not self._texts and begin < end:
+            if text := texts[begin].lstrip():
+                texts[begin] = text
+                break
+            begin += 1
+        while begin < end:
+            text = texts[end - 1]
+            if kept := text.rstrip():
+                self._held = text[len(kept) :] + self._held
+                texts[end - 1] = kept
+                break
+            self._held = text + self._held
+            end -= 1
+        return [text for text in texts[begin:end] if text]

@@ -1,25 +1,27 @@
-"""Starting a model server of this machine, and knowing what became of it.
+"""One model server process: starting it, writing it down, finding it again, reading its log.
 
-<folder>/replica.json    what was started: the spec, which process, which port
-<folder>/server.log      what its current process has said
+<folder>/replica.json    what was started: the spec, the process, the port
+<folder>/server.log      the output of the current process
 """
 
 from __future__ import annotations
 
+import json
 import random
+import secrets
 import socket
 import subprocess
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from guanaco_server.clusters.cluster import (
     DeploymentSpec,
     ReplicaPhase,
     ReplicaState,
+    Resources,
 )
-from guanaco_server.clusters.local_processes import Leader, spawn, stop_group
-from guanaco_server.clusters.local_records import RECORD_NAME, ReplicaRecord
+from guanaco_server.clusters.local.processes import GroupLeader, spawn, stop_group
 
 HOST = "127.0.0.1"
 LOG_NAME = "server.log"
@@ -89,7 +91,7 @@ class ServerStarter:
                 cwd=folder,
                 stdout=log.fileno(),
             )
-        record = ReplicaRecord(replace(spec, secrets={}), Leader.of(child.pid), port)
+        record = ReplicaRecord(replace(spec, secrets={}), GroupLeader.of(child.pid), port)
         record.write(folder)
         return LocalServer(folder, record, child)
 
@@ -128,3 +130,63 @@ def _is_free(port: int) -> bool:
         except OSError:
             return False
     return True
+
+
+RECORD_NAME = "replica.json"
+INSTANCE_NAME = ".instance"
+
+
+@dataclass(frozen=True)
+class ReplicaRecord:
+    """The spec is that of one replica, and has no secrets here; they are given anew with each start."""
+
+    spec: DeploymentSpec
+    leader: GroupLeader
+    port: int
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def write(self, folder: Path) -> None:
+        """In one step: a reader sees the old record or the new one."""
+        given = asdict(self)
+        del given["spec"]["secrets"]
+        _write_in_one_step(folder / RECORD_NAME, json.dumps(given, indent=2))
+
+    @staticmethod
+    def read(folder: Path) -> ReplicaRecord | None:
+        """None where there is no record, or one that this version cannot read."""
+        try:
+            given = json.loads((folder / RECORD_NAME).read_text())
+            spec = given["spec"]
+            return ReplicaRecord(
+                DeploymentSpec(
+                    spec["name"],
+                    tuple(spec["command"]),
+                    dict(spec["environment"]),
+                    resources=Resources(**spec["resources"]),
+                    replicas=int(spec["replicas"]),
+                    artifact_bytes=int(spec["artifact_bytes"]),
+                    submission_id=str(spec["submission_id"]),
+                ),
+                GroupLeader(int(given["leader"]["pid"]), float(given["leader"]["create_time"])),
+                int(given["port"]),
+            )
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return None
+
+
+def read_instance(folder: Path) -> str:
+    """The folder's own id, made at the first call: the processes of one data folder are not another's."""
+    path = folder / INSTANCE_NAME
+    if not path.exists():
+        _write_in_one_step(path, secrets.token_hex(8))
+    return path.read_text()
+
+
+def _write_in_one_step(path: Path, text: str) -> None:
+    unfinished = path.with_name(f"{path.name}.new")
+    unfinished.touch(mode=0o600)
+    unfinished.write_text(text)
+    unfinished.rename(path)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import uuid
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import groupby
 
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.accounts import Role
-from guanaco.assignments import AssignmentReplay
+from guanaco.assignments import AssignmentDecision, AssignmentReplay
 from guanaco.chat import (
     Conversation,
     ConversationOpened,
@@ -23,16 +26,17 @@ from guanaco.chat import (
 from guanaco.errors import AmbiguousUser, ConsentRequired, ConversationNotFound
 from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import Account
-from guanaco_server.chat import queries, records
-from guanaco_server.chat.assignments import assignment_of
-from guanaco_server.chat.forgetting import Forgetting, OnErased
-from guanaco_server.chat.history import History
+from guanaco_server.chat import queries
+from guanaco_server.chat.conversations import records
+from guanaco_server.chat.conversations.history import History
 from guanaco_server.chat.tables import ConversationRow, ErasedConversationRow, MessageRow
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.commit_order import in_commit_order
 from guanaco_server.database.database import Database
 from guanaco_server.experiments.running import Exposure, RunningExperiments
+from guanaco_server.routing.decision import replay
 from guanaco_server.routing.service import Assigned, RoutingService
+from guanaco_server.runtime.background import Background
 from guanaco_server.runtime.clock import Clock
 
 READ = "read conversation"
@@ -259,4 +263,78 @@ def _read_message(row: MessageRow, is_regenerated: bool) -> Message:
         is_deleted=row.is_deleted,
         is_regenerated=is_regenerated,
         timings=Timings(ttft_ms=row.ttft_ms, total_ms=row.total_ms) if has_timings else None,
+    )
+
+
+POLL_S = 1.0
+
+OnErased = Callable[[Sequence[str]], None]
+
+logger = logging.getLogger(__name__)
+
+
+class Forgetting:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._listeners: list[OnErased] = []
+        self._seen = 0
+        self._background = Background("forgetting")
+
+    def on_erased(self, listener: OnErased) -> None:
+        """Have it called with the ids of conversations that are gone; it may hear of one twice."""
+        self._listeners.append(listener)
+
+    async def start(self) -> None:
+        """What was erased before nobody here can remember."""
+        async with self._database.read() as session:
+            self._seen = await queries.last_erased(session)
+        self._background.start(self._run())
+
+    async def stop(self) -> None:
+        await self._background.stop()
+
+    async def look(self) -> None:
+        """Pass on what was erased since the last look."""
+        async with self._database.read() as session:
+            rows = await queries.erased_after(session, self._seen)
+        if rows:
+            for listener in self._listeners:
+                listener([conversation_id for _, conversation_id in rows])
+            self._seen = rows[-1][0]
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(POLL_S)
+            try:
+                await self.look()
+            except (DBAPIError, OSError) as error:
+                logger.warning("erasures are noticed later: %s", type(error).__name__)
+
+
+async def assignment_of(
+    database: Database, routing: RoutingService, conversation_id: str
+) -> AssignmentReplay:
+    """ConversationNotFound; without a decision where its competition had no seed, or an experiment chose."""
+    async with database.read() as session:
+        row = await queries.by_id(session, conversation_id)
+        if row is None:
+            raise ConversationNotFound(conversation_id)
+        decision = row.decision
+        snapshot = await routing.recorded(session, decision) if decision else None
+    found = AssignmentReplay(
+        conversation_id=row.id, competition=row.competition, submission_id=row.submission_id
+    )
+    if decision is None:
+        return found
+    recorded = AssignmentDecision.model_validate(decision.model_dump())
+    if snapshot is None:
+        return found.model_copy(update={"decision": recorded})
+    chosen = await replay(decision, snapshot)
+    return found.model_copy(
+        update={
+            "decision": recorded,
+            "entries": len(snapshot.entries),
+            "replayed": chosen,
+            "is_same": chosen == row.submission_id,
+        }
     )

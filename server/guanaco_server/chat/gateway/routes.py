@@ -11,20 +11,22 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import msgspec
 from pydantic import BaseModel, ValidationError
+from pydantic.json_schema import models_json_schema
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from guanaco.accounts import Role
-from guanaco.chat import MessageRequest, PreviewRequest, RegenerateRequest
+from guanaco.chat import MessageRequest, PreviewRequest, RegenerateRequest, Reply
 from guanaco.errors import GuanacoError, InvalidInput, MethodNotAllowed, PayloadTooLarge
 from guanaco_server.accounts.auth import Auth, key_in
 from guanaco_server.accounts.service import Account
-from guanaco_server.chat.deadline import Deadline
-from guanaco_server.chat.events import ENCODER
-from guanaco_server.chat.previews import PreviewService
-from guanaco_server.chat.replies import ReplyEvents, ReplyService
-from guanaco_server.chat.streaming import Encoder, ReplyResponse
+from guanaco_server.chat.gateway.deadline import Deadline
+from guanaco_server.chat.gateway.generation import Pieces
+from guanaco_server.chat.gateway.replies import PreviewService, ReplyEvents, ReplyService
+from guanaco_server.chat.gateway.streaming import Encoder, ReplyResponse
 from guanaco_server.http.errors import answer, as_guanaco_error, describe_problems
+from guanaco_server.http.sse import encode_event
 from guanaco_server.observability.http import HEADER, METHODS
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.observability.scope import request_id, scope
@@ -34,6 +36,28 @@ BODY_TIMEOUT_S = 30.0  # for a client that sends its request a byte at a time
 
 Enter = Callable[[str], Awaitable[Account]]
 Model = TypeVar("Model", bound=BaseModel)
+
+
+_json = msgspec.json.Encoder().encode
+
+
+def _pieces(pieces: Pieces) -> bytes:
+    return b"".join([b'event: token\ndata: {"text":' + _json(text) + b"}\n\n" for text in pieces])
+
+
+def _end(reply: Reply) -> bytes:
+    return encode_event("done", reply)
+
+
+def _error(error: GuanacoError) -> bytes:
+    return encode_event("error", error.to_wire())
+
+
+def _whole(reply: Reply) -> bytes:
+    return reply.model_dump_json().encode()
+
+
+ENCODER = Encoder(pieces=_pieces, end=_end, error=_error, whole=_whole, problem=answer)
 
 
 @dataclass(frozen=True)
@@ -177,3 +201,45 @@ def parse_body(model: type[Model], body: bytes) -> Model:
         return model.model_validate_json(body or b"{}")
     except ValidationError as error:
         raise InvalidInput(describe_problems(error.errors())) from None
+
+
+REFERENCE = "#/components/schemas/{model}"
+
+
+def document(openapi: dict[str, Any], routes: Sequence[ReplyRoute]) -> None:
+    """Write them into the document."""
+    models: list[type[BaseModel]] = [Reply, *(route.model for route in routes)]
+    _, definitions = models_json_schema(
+        [(model, "validation") for model in models], ref_template=REFERENCE
+    )
+    components = openapi.setdefault("components", {})
+    for name, schema in definitions["$defs"].items():
+        components.setdefault("schemas", {}).setdefault(name, schema)
+    for route in routes:
+        openapi["paths"][route.path] = {"post": _operation(route)}
+
+
+def _operation(route: ReplyRoute) -> dict[str, Any]:
+    reply = {
+        "description": "The reply; with `stream` as events: token, then done or error.",
+        "content": {
+            "application/json": {"schema": _reference(Reply)},
+            "text/event-stream": {"schema": {"type": "string"}},
+        },
+    }
+    names = [part[1:-1] for part in route.path.split("/") if part.startswith("{")]
+    return {
+        "tags": ["chat"],
+        "summary": route.summary,
+        "operationId": route.path.strip("/").replace("/", "_").replace("{", "").replace("}", ""),
+        "parameters": [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+            for name in names
+        ],
+        "requestBody": {"content": {"application/json": {"schema": _reference(route.model)}}},
+        "responses": {"200": reply},
+    }
+
+
+def _reference(model: type[Any]) -> dict[str, str]:
+    return {"$ref": REFERENCE.format(model=model.__name__)}

@@ -1,7 +1,7 @@
-"""Processes of this machine that belong to one platform: each leads a group, and carries a marker in its environment.
+"""Processes of this machine that belong to one platform. Each leads a process group and carries a marker.
 
-The marker finds what an earlier platform process left. A child may hide its environment (vLLM's engine
-does, by setting its title), so whoever is found takes the whole group along.
+The marker is an environment variable; it finds what an earlier platform process left. A child may hide its
+environment (vLLM's engine does, by setting its title), so the whole group of a marked process is stopped.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ _GONE = (psutil.NoSuchProcess, psutil.AccessDenied)
 
 
 @dataclass(frozen=True)
-class Leader:
+class GroupLeader:
     """Names a process across restarts of the platform: a pid alone may be used again."""
 
     pid: int
     create_time: float
 
     @staticmethod
-    def of(pid: int) -> Leader:
-        return Leader(pid, psutil.Process(pid).create_time())
+    def of(pid: int) -> GroupLeader:
+        return GroupLeader(pid, psutil.Process(pid).create_time())
 
     def is_running(self) -> bool:
         process = self._process()
@@ -95,7 +95,7 @@ def spawn(
     return process
 
 
-async def stop_group(leader: Leader, child: subprocess.Popen[bytes] | None = None) -> None:
+async def stop_group(leader: GroupLeader, child: subprocess.Popen[bytes] | None = None) -> None:
     """SIGTERM, then SIGKILL, to the whole group; a child of ours is reaped."""
     for signal_number, patience_s in ((signal.SIGTERM, STOP_S), (signal.SIGKILL, KILLED_S)):
         deadline = time.monotonic() + patience_s
@@ -108,7 +108,7 @@ async def stop_group(leader: Leader, child: subprocess.Popen[bytes] | None = Non
             await asyncio.sleep(POLL_S)
 
 
-async def kill_marked(prefix: str, spared: Iterable[Leader]) -> list[int]:
+async def kill_marked(prefix: str, spared: Iterable[GroupLeader]) -> list[int]:
     """Kill the group of each process whose marker starts so, except the groups that are spared."""
     marked = {
         pgid
