@@ -24,7 +24,7 @@ from guanaco_server.prompts.service import PromptService
 from guanaco_server.routing.replicas import ReplicaChooser
 from guanaco_server.routing.service import RoutingService
 from guanaco_server.runtime.clock import Clock
-from guanaco_server.scaling.traffic import Traffic
+from guanaco_server.scaling.usage import TrafficRecorder
 from guanaco_server.settings import Settings
 from guanaco_server.submissions.service import SubmissionService
 
@@ -57,7 +57,7 @@ def build_chat(
     deployments: DeploymentService,
     competitions: CompetitionService,
     routing: RoutingService,
-    traffic: Traffic,
+    traffic: TrafficRecorder,
     experiments: RunningExperiments,
     prompts: PromptService,
     audit: AuditLog,

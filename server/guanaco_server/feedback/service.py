@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from guanaco.contract import reader
 from guanaco.errors import FeedbackNotFound, SubmissionNotFound
 from guanaco.feedback import (
     ExportFormat,
@@ -87,7 +88,7 @@ class FeedbackService:
         async with self._database.read() as session:
             rows = await queries.copies(session, submission_id, wanted, window, limit, order)
         return FeedbackPage(
-            items=[Feedback.model_validate_json(document) for _, document in rows],
+            items=[reader(Feedback).from_json(document) for _, document in rows],
             next_cursor=cursors.encode(rows[-1][0]) if rows else None,
         )
 
@@ -102,7 +103,7 @@ class FeedbackService:
             await self._submissions.require_visible(account, submission_id)
         except SubmissionNotFound:
             raise FeedbackNotFound(feedback_id) from None
-        return Feedback.model_validate_json(document)
+        return reader(Feedback).from_json(document)
 
     async def export(
         self,
@@ -164,7 +165,7 @@ class FeedbackService:
     async def _read(documents: AsyncIterator[Sequence[str]]) -> AsyncIterator[Feedback]:
         async for page in documents:
             for document in page:
-                yield Feedback.model_validate_json(document)
+                yield reader(Feedback).from_json(document)
 
     async def _documents(
         self, submission_id: str, wanted: FeedbackFilter, window: Window

@@ -10,7 +10,7 @@ from guanaco_server.routing.occupancy import Occupancy, ReadCounts
 from guanaco_server.routing.service import CountVotes, RoutingService
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.scaling.sleep import Sleeper
-from guanaco_server.scaling.traffic import Traffic
+from guanaco_server.scaling.usage import TrafficRecorder
 from guanaco_server.submissions.events import StatusChanges
 from guanaco_server.submissions.service import SubmissionService
 
@@ -32,7 +32,7 @@ def build_routing(
     count_votes: CountVotes,
     count_open: ReadCounts,
     read_capacities: ReadCounts,
-    traffic: Traffic,
+    traffic: TrafficRecorder,
     sleeper: Sleeper,
 ) -> RoutingRoom:
     """``count_votes`` counts by competition; open conversations and capacities are by submission."""

@@ -12,11 +12,9 @@ from guanaco_server.runtime.clock import Clock
 from guanaco_server.scaling.admission import Admission
 from guanaco_server.scaling.autoscaler import Autoscaler, ScalingPolicy
 from guanaco_server.scaling.budget import Budget
-from guanaco_server.scaling.capacity import CapacityReader
-from guanaco_server.scaling.decision import Limits
+from guanaco_server.scaling.replicas import CapacityReader, ReplicaLimits
 from guanaco_server.scaling.sleep import Sleeper
-from guanaco_server.scaling.traffic import Traffic
-from guanaco_server.scaling.usage import ReadCounts, ReadOwners, UsageReader
+from guanaco_server.scaling.usage import ReadCounts, ReadOwners, TrafficRecorder, UsageReader
 from guanaco_server.settings import Settings
 
 
@@ -24,7 +22,7 @@ from guanaco_server.settings import Settings
 class ScalingRoom:
     """``autoscaler`` is a loop, the duty of one process; ``admission`` belongs to the reconciler."""
 
-    traffic: Traffic
+    traffic: TrafficRecorder
     sleeper: Sleeper
     capacities: CapacityReader
     usage: UsageReader
@@ -49,7 +47,7 @@ def build_scaling(
     sleeper = Sleeper(database, clock, deployments, settings.wake_wait_s)
     usage = UsageReader(read_owners, count_feedback, count_streams)
     return ScalingRoom(
-        traffic=Traffic(database, clock),
+        traffic=TrafficRecorder(database, clock),
         sleeper=sleeper,
         capacities=CapacityReader(database, settings.engine_args),
         usage=usage,
@@ -77,7 +75,7 @@ def build_scaling(
 
 def scaling_policy(settings: Settings, *, shares_addresses: bool) -> ScalingPolicy:
     return ScalingPolicy(
-        limits=Limits(
+        limits=ReplicaLimits(
             min_replicas=settings.min_replicas,
             max_replicas=max(settings.min_replicas, settings.max_replicas),
             target=settings.scale_target,

@@ -327,7 +327,7 @@ async def assignment_of(
     if decision is None:
         return found
     recorded = AssignmentDecision.model_validate(decision.model_dump())
-    if snapshot is None:
+    if snapshot is None or snapshot.rule.kind.is_unknown:
         return found.model_copy(update={"decision": recorded})
     chosen = await replay(decision, snapshot)
     return found.model_copy(

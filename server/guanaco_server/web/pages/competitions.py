@@ -14,6 +14,7 @@ from guanaco.competitions import OPEN, AssignmentKind, Competition, CompetitionR
 from guanaco.errors import NotFound
 from guanaco.errors.validation import problems_of
 from guanaco.forms import Slug
+from guanaco.open_enum import OpenEnum
 from guanaco_server.web.guards import Member
 from guanaco_server.web.rendering import see_other
 from guanaco_server.web.room import WebRoom
@@ -110,9 +111,14 @@ def _form(
         fields=fields,
         competition=competition,
         problems=problems,
-        rankings=list(RankingRule),
-        assignments=list(AssignmentKind),
+        rankings=_choices(RankingRule, fields["ranking"]),
+        assignments=_choices(AssignmentKind, fields["assignment"]),
     )
+
+
+def _choices(known: type[OpenEnum], chosen: str) -> list[str]:
+    """The known words, and the chosen one where only a newer version knows it: saving must not change it unseen."""
+    return list(dict.fromkeys([*known, chosen]))
 
 
 def _fields(competition: Competition) -> dict[str, str]:
@@ -137,14 +143,24 @@ def _request(fields: dict[str, str], existing: Competition | None) -> dict[str, 
         "name": fields["name"].strip(),
         "starts_at": _utc(fields["starts_at"], existing.starts_at if existing else None),
         "ends_at": _utc(fields["ends_at"], existing.ends_at if existing else None) or None,
-        "ranking": fields["ranking"],
-        "assignment": before.get("assignment", {}) | {"kind": fields["assignment"]},
+        "ranking": _unless_changed(fields["ranking"], existing.ranking if existing else None),
+        "assignment": before.get("assignment", {})
+        | {
+            "kind": _unless_changed(
+                fields["assignment"], existing.assignment.kind if existing else None
+            )
+        },
         "entry": {
             "max_parameters": fields["max_parameters"].strip() or None,
             "per_developer": fields["per_developer"].strip() or None,
             "submitted_within": fields["submitted_within"] == "yes",
         },
     }
+
+
+def _unless_changed(text: str, before: OpenEnum | None) -> str:
+    """The member itself where the form leaves it: it may be one that only a newer version knows."""
+    return before if before is not None and before == text else text
 
 
 def _local(at: datetime | None) -> str:
