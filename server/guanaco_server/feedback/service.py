@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from sqlalchemy import Subquery
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.contract import reader
@@ -30,7 +29,6 @@ from guanaco_server.feedback.export import MEDIA_TYPES, Export, encoded
 from guanaco_server.feedback.recording import RatingRecorder
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.runtime.clock import Clock
-from guanaco_server.statistics.votes import VoteCount
 from guanaco_server.submissions.service import SubmissionService
 
 EVERYTHING = FeedbackFilter()
@@ -162,11 +160,6 @@ class FeedbackService:
     async def erase(self, session: AsyncSession, feedback_ids: Sequence[str]) -> None:
         """Within the caller's transaction: the ratings and their copies are gone."""
         await queries.delete_ratings(session, feedback_ids)
-
-    async def votes_of(self, session: AsyncSession, groups: Subquery) -> dict[str, VoteCount]:
-        """Within the caller's transaction, for groups of conversations: one vote a unit, by variant."""
-        rows = await queries.votes_of(session, groups)
-        return {variant: VoteCount(up, down) for variant, up, down in rows}
 
     @staticmethod
     async def _read(documents: AsyncIterator[Sequence[str]]) -> AsyncIterator[Feedback]:

@@ -1,6 +1,8 @@
-"""The parts of the leaderboard, put together."""
+"""Builds the leaderboard room: votes are counted, submissions ranked, seasons frozen."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -20,25 +22,38 @@ from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions.service import SubmissionService
 
 
-class Scores:
+@dataclass(frozen=True)
+class LeaderboardRoom:
     """One process at a time runs ``loop``; any process may use the rest."""
 
-    def __init__(
-        self,
-        database: Database,
-        clock: Clock,
-        submissions: SubmissionService,
-        competitions: CompetitionService,
-    ) -> None:
-        self.counter = ScoreCounter(database, clock, submissions, competitions)
-        self.loop = ScoreLoop(self.counter, StandingsPublisher(database, clock, competitions))
-        self.leaderboard = LeaderboardService(database, clock, submissions, competitions)
-        self.history = ScoreHistoryReader(database, clock)
-        self.counts = RatingCounts(database)
-        self.flags = FlagService(database, clock)
-        self.seasons = SeasonService(database, submissions, competitions)
+    leaderboard: LeaderboardService
+    counter: ScoreCounter
+    loop: ScoreLoop
+    history: ScoreHistoryReader
+    counts: RatingCounts
+    flags: FlagService
+    seasons: SeasonService
 
     async def forget(self, session: AsyncSession, erased: ErasedUser) -> None:
-        """Within the caller's transaction, which erases what the user wrote: delete every row that names them."""
+        """Forget an erased user, within the caller's transaction."""
         keys = [user_key(account_id, erased.user_id) for account_id in erased.account_ids]
         await self.counter.forget_users(session, keys)
+
+
+def build_leaderboard(
+    database: Database,
+    clock: Clock,
+    *,
+    submissions: SubmissionService,
+    competitions: CompetitionService,
+) -> LeaderboardRoom:
+    counter = ScoreCounter(database, clock, submissions, competitions)
+    return LeaderboardRoom(
+        leaderboard=LeaderboardService(database, clock, submissions, competitions),
+        counter=counter,
+        loop=ScoreLoop(counter, StandingsPublisher(database, clock, competitions)),
+        history=ScoreHistoryReader(database, clock),
+        counts=RatingCounts(database),
+        flags=FlagService(database, clock),
+        seasons=SeasonService(database, submissions, competitions),
+    )
