@@ -16,7 +16,7 @@ from pathlib import Path
 
 from guanaco.errors import GuanacoError
 from guanaco_cli import words
-from guanaco_cli.engine_env import find_engine_python
+from guanaco_cli.installation import find_engine_python
 
 GIB = 1024**3
 NEEDED_PYTHON = (3, 11)
