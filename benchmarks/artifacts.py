@@ -34,7 +34,7 @@ from guanaco_server.artifacts.stores.s3 import S3Store  # noqa: E402
 from guanaco_server.artifacts.stores.s3_client import S3Config  # noqa: E402
 from guanaco_server.demo.hub_server import LocalHub, commit_of  # noqa: E402
 from guanaco_server.formats.manifest import MANIFEST_NAME, TENSORS_NAME  # noqa: E402
-from guanaco_server.serializer.ticket import (  # noqa: E402
+from guanaco_server.serializer.task import (  # noqa: E402
     TICKET_VARIABLE,
     SerializerJob,
     Source,

@@ -32,9 +32,9 @@ from guanaco.chat import Bot, Message, Sender, Timings
 from guanaco.feedback import Feedback
 from guanaco.prompts import PromptFormatter
 from guanaco.submissions import GenerationParams, Status
-from guanaco_server.anonymization.anonymizer import VERSION
 from guanaco_server.database.database import Database
 from guanaco_server.database.migrations import complete_metadata
+from guanaco_server.feedback.copies import VERSION
 from guanaco_server.submissions.tables import SubmissionRow
 from tests.fixtures.postgres import running_server
 from tests.fixtures.up import Up

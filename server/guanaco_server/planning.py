@@ -16,10 +16,10 @@ from pydantic import TypeAdapter, ValidationError
 from guanaco.errors import CorruptWeights, InvalidInput, MissingFile
 from guanaco.forms import Repo
 from guanaco.submissions import Quantization
+from guanaco_server.artifacts.checking.repo_json import MAX_CONFIG_BYTES, parse_object, read_json
+from guanaco_server.artifacts.checking.weights import find_weight_files, read_tensors
 from guanaco_server.artifacts.hub.hub import Hub
 from guanaco_server.artifacts.hub.hugging_face import HuggingFaceHub
-from guanaco_server.artifacts.repo_json import MAX_CONFIG_BYTES, parse_object, read_json
-from guanaco_server.artifacts.weights import find_weight_files, read_tensors
 from guanaco_server.formats.safetensors_header import DTYPE_BYTES, TensorInfo, read_header
 from guanaco_server.recipes.hardware import GPUS, find_gpus
 from guanaco_server.recipes.memory import Model, weight_bytes

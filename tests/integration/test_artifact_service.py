@@ -10,8 +10,8 @@ import pytest
 
 from guanaco.errors import CorruptWeights, HubUnreachable, SubmissionFailure
 from guanaco.submissions import Level, WeightDtype
-from guanaco_server.artifacts.adapters import CheckedAdapter, LoraModule
-from guanaco_server.artifacts.checks import CheckedModel
+from guanaco_server.artifacts.checking.adapters import CheckedAdapter, LoraModule
+from guanaco_server.artifacts.checking.checks import CheckedModel
 from guanaco_server.artifacts.collector import ArtifactCollector, Graces
 from guanaco_server.artifacts.hub.hub import RepoSnapshot
 from guanaco_server.artifacts.service import (
@@ -21,13 +21,13 @@ from guanaco_server.artifacts.service import (
     serializer_job,
 )
 from guanaco_server.artifacts.stores.memory import MemoryStore
+from guanaco_server.clusters.cluster import JobSpec
+from guanaco_server.clusters.memory import JobScript, MemoryCluster
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.clusters.cluster import JobSpec
-from guanaco_server.deployments.clusters.memory import JobScript, MemoryCluster
 from guanaco_server.formats.manifest import Manifest
 from guanaco_server.formats.safetensors_header import TensorInfo
 from guanaco_server.runtime.clock import FixedClock
-from guanaco_server.serializer.ticket import TICKET_VARIABLE, Merge
+from guanaco_server.serializer.task import TICKET_VARIABLE, Merge
 
 SNAPSHOT = RepoSnapshot("acme/tiny", "c" * 40, ())
 MODEL = CheckedModel("LlamaForCausalLM", 10, 20, 512, ("model.safetensors",), (), 1, ())

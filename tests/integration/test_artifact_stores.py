@@ -14,7 +14,7 @@ from guanaco_server.artifacts.stores.memory import MemoryStore
 from guanaco_server.artifacts.stores.s3 import S3Store
 from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.formats.manifest import MANIFEST_NAME, TENSORS_NAME, Manifest
-from guanaco_server.serializer.ticket import JOURNAL_NAME, Ticket
+from guanaco_server.serializer.task import JOURNAL_NAME, SerializerTask
 from tests.fixtures.s3 import S3Server
 from tests.fixtures.store_jobs import FILES, KEY, TENSORS, job, manifest, read, write
 
@@ -213,7 +213,9 @@ async def test_whoever_has_access_reads_every_file_without_credentials(
 async def test_a_ticket_says_what_to_do_and_where_the_journal_is(real: StoreUnderTest) -> None:
     url = await real.store.begin(job(), MAX_BYTES)
     await write(url, manifest())
-    ticket = Ticket.model_validate_json(await read(await real.store.begin(job(), MAX_BYTES)))
+    ticket = SerializerTask.model_validate_json(
+        await read(await real.store.begin(job(), MAX_BYTES))
+    )
     assert ticket.model_dump(exclude={"upload"}) == job().model_dump()
     if ticket.upload.folder is None:
         assert await read(ticket.upload.get_urls[JOURNAL_NAME]) == b"{}"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from guanaco_server.serializer.chat_template import check_chat_templates
-from guanaco_server.serializer.failures import JobFailed
+from guanaco_server.serializer.reporting import JobFailed
 
 LLAMA_3 = (
     "{% set loop_messages = messages %}{% for message in loop_messages %}"

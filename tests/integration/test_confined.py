@@ -11,7 +11,7 @@ import pytest
 
 from guanaco_server.serializer import confined
 
-LIMITS = confined.Limits(cpu_s=1, memory_bytes=200_000_000, wall_s=60, file_bytes=1_000)
+LIMITS = confined.ProcessLimits(cpu_s=1, memory_bytes=200_000_000, wall_s=60, file_bytes=1_000)
 START = f"""
 import json, os, signal, sys, time
 from pathlib import Path
@@ -29,7 +29,7 @@ def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run(child: Path, work: str, limits: confined.Limits = LIMITS) -> str | None:
+def run(child: Path, work: str, limits: confined.ProcessLimits = LIMITS) -> str | None:
     (child / "tried.py").write_text(START + work)
     return confined.run("tried", child, limits)
 

@@ -17,11 +17,11 @@ import pytest
 
 from guanaco.submissions import GenerationParams
 from guanaco_server.artifacts.stores.local import LocalStore
+from guanaco_server.clusters.cluster import DeploymentSpec, ReplicaPhase
+from guanaco_server.clusters.local import LocalCluster
+from guanaco_server.clusters.local_records import ReplicaRecord
 from guanaco_server.demo.hub_server import LocalHub
 from guanaco_server.demo.tiny_repo import make_tiny_repo
-from guanaco_server.deployments.clusters.cluster import DeploymentSpec, ReplicaPhase
-from guanaco_server.deployments.clusters.local import LocalCluster
-from guanaco_server.deployments.clusters.local_records import ReplicaRecord
 from guanaco_server.deployments.model_server import (
     Chunk,
     Generation,

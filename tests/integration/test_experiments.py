@@ -93,6 +93,22 @@ async def test_only_an_admin_sees_and_makes_experiments(database: Database) -> N
         assert (await http.post("/experiments", json=TWO_PROMPTS)).status_code == 403
 
 
+async def test_feedback_names_the_variant_of_its_conversation(database: Database) -> None:
+    world = Trying(database)
+    admin, backend = await world.begin()
+    expected: dict[str, str | None] = {await world.open(backend, "somebody"): None}
+    await make(admin, TWO_PROMPTS)
+    for variant in ("as-it-is", "terse"):
+        conversation = await world.open(backend, await user_of(world, TWO_PROMPTS, variant))
+        expected[conversation] = variant
+    for conversation in expected:
+        await rate(backend, conversation, thumbs_up=True)
+    developer = await world.http(Role.DEVELOPER, "ada")
+    page = await developer.get("/submissions/new_v1/feedback")
+    found = {item["conversation_id"]: item["variant"] for item in page.json()["items"]}
+    assert found == expected
+
+
 async def test_a_variant_changes_the_prompt_and_the_parameters(database: Database) -> None:
     world = Trying(database)
     admin, backend = await world.begin()

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from guanaco.errors import ClusterRefused, ClusterUnreachable
-from guanaco_server.deployments.clusters.kubernetes.api import (
+from guanaco_server.clusters.kubernetes.api import (
     LEASE,
     SECRET,
     Answered,
     KubernetesApi,
 )
-from guanaco_server.deployments.clusters.kubernetes.connecting import connect
+from guanaco_server.clusters.kubernetes.connecting import connect
 from tests.fixtures.fake_kubernetes.server import FakeKubernetes
 
 Json = dict[str, Any]

@@ -15,10 +15,10 @@ import pytest
 from sqlalchemy import text
 
 from guanaco.accounts import Role
-from guanaco_server.anonymization.anonymizer import VERSION, Anonymizer
+from guanaco_server.anonymization.anonymizer import Anonymizer
 from guanaco_server.database.database import Database
 from guanaco_server.feedback import copies, export
-from guanaco_server.feedback.copies import CopyService
+from guanaco_server.feedback.copies import VERSION, CopyService
 from guanaco_server.feedback.copying import Copying
 from guanaco_server.feedback.pseudonyms import Pseudonyms
 from tests.fixtures.world import BOT, World, eventually
@@ -158,24 +158,6 @@ async def test_one_rating_can_be_linked_to_by_its_developer_only(world: Talkativ
     assert (await world.developer.get("/feedback/fb_none")).status_code == 404
 
 
-async def test_a_rating_names_the_variant_of_an_experiment(world: Talkative) -> None:
-    conversation = await world.rate()
-
-    async def variants(_session: Any, conversation_ids: Any) -> dict[str, str]:
-        assert conversation_ids == [conversation]
-        return {conversation: "warmer"}
-
-    copier = CopyService(
-        world.database,
-        world.submissions,
-        world.conversations,
-        Pseudonyms(b"key"),
-        variants=variants,
-    )
-    await copier.make()
-    assert [item["variant"] for item in await world.items()] == ["warmer"]
-
-
 @pytest.mark.parametrize(
     ("query", "word"),
     [
@@ -284,6 +266,7 @@ async def test_a_new_version_makes_every_copy_again_and_keeps_its_place(world: T
         world.conversations,
         Pseudonyms(b"key"),
         Stricter(),
+        world.running.variants_of,
         version=VERSION + 1,
     )
     assert await newer.make() == 1
@@ -303,7 +286,12 @@ async def test_a_text_on_which_the_anonymizer_breaks_is_withheld(world: Talkativ
     await world.rate(words="poison")
     await world.rate("bob", words="fine")
     broken = CopyService(
-        world.database, world.submissions, world.conversations, Pseudonyms(b"key"), Broken()
+        world.database,
+        world.submissions,
+        world.conversations,
+        Pseudonyms(b"key"),
+        Broken(),
+        world.running.variants_of,
     )
     assert await broken.make() == 2
     assert await world.said() == [copies.WITHHELD, "fine"]

@@ -12,8 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from guanaco_server.deployments.clusters.cluster import ReplicaPhase
-from guanaco_server.deployments.clusters.kubernetes.cluster import KubernetesCluster
+from guanaco_server.clusters.cluster import ReplicaPhase
+from guanaco_server.clusters.kubernetes.cluster import KubernetesCluster
 from tests.fixtures.kubernetes import (
     FakeWorld,
     Lines,

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from guanaco.errors import ClusterRefused
-from guanaco_server.deployments.clusters.cluster import DeploymentSpec, ReplicaPhase, Resources
-from guanaco_server.deployments.clusters.kubernetes.api import (
+from guanaco_server.clusters.cluster import DeploymentSpec, ReplicaPhase, Resources
+from guanaco_server.clusters.kubernetes.api import (
     DEPLOYMENT,
     DISRUPTION_BUDGET,
     JOB,
@@ -20,10 +20,10 @@ from guanaco_server.deployments.clusters.kubernetes.api import (
     Answered,
     KubernetesApi,
 )
-from guanaco_server.deployments.clusters.kubernetes.cluster import KubernetesCluster
-from guanaco_server.deployments.clusters.kubernetes.job_objects import job_object, owned_by_job
-from guanaco_server.deployments.clusters.kubernetes.lease import Leadership
-from guanaco_server.deployments.clusters.kubernetes.names import object_name
+from guanaco_server.clusters.kubernetes.cluster import KubernetesCluster
+from guanaco_server.clusters.kubernetes.job_objects import job_object, owned_by_job
+from guanaco_server.clusters.kubernetes.lease import LeaseLeadership
+from guanaco_server.clusters.kubernetes.names import object_name
 from tests.fixtures.kubernetes import Lines, fake_world, job, phase, shell, until
 from tests.fixtures.real_kubernetes import KUBECONFIG, START_S, Conforming, real_cluster
 
@@ -129,7 +129,7 @@ async def is_seen(cluster: KubernetesCluster) -> bool:
 
 
 async def test_of_two_workers_one_leads_until_it_stops(conforming: Conforming) -> None:
-    one, other = (Leadership(conforming.api(), holder) for holder in ("one", "other"))
+    one, other = (LeaseLeadership(conforming.api(), holder) for holder in ("one", "other"))
     assert await one.seek()
     assert not await other.seek()
     assert await one.seek()

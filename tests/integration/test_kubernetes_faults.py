@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from guanaco.errors import ClusterRefused, ClusterUnreachable
-from guanaco_server.deployments.clusters.cluster import ReplicaPhase, ReplicaState, Resources
-from guanaco_server.deployments.clusters.kubernetes import problems
-from guanaco_server.deployments.clusters.kubernetes.cluster import KubernetesCluster
+from guanaco_server.clusters.cluster import ReplicaPhase, ReplicaState, Resources
+from guanaco_server.clusters.kubernetes import problems
+from guanaco_server.clusters.kubernetes.cluster import KubernetesCluster
 from tests.fixtures.kubernetes import (
     FakeWorld,
     Lines,

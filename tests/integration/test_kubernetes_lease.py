@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from guanaco.errors import ClusterUnreachable
-from guanaco_server.deployments.clusters.kubernetes.lease import Leadership
+from guanaco_server.clusters.kubernetes.lease import LeaseLeadership
 from tests.fixtures.kubernetes import FakeWorld, fake_world, until
 
 
@@ -21,9 +21,9 @@ def world(tmp_path: Path) -> Iterator[FakeWorld]:
 
 def leadership(
     world: FakeWorld, holder: str, duration_s: float = 60, act_s: float = 30
-) -> Leadership:
+) -> LeaseLeadership:
     api = world.api(patience_s=0.1, timeout_s=30)
-    return Leadership(api, holder, duration_s=duration_s, act_s=act_s, renew_s=0.05)
+    return LeaseLeadership(api, holder, duration_s=duration_s, act_s=act_s, renew_s=0.05)
 
 
 async def test_of_many_one_leads_and_another_follows_when_it_stops(world: FakeWorld) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
-from guanaco_server.deployments.clusters.cluster import DeploymentSpec
-from guanaco_server.deployments.clusters.kubernetes.objects import deployment_object, owned_objects
-from guanaco_server.deployments.clusters.kubernetes.options import KubernetesOptions
-from guanaco_server.deployments.clusters.kubernetes.pods import PORT
+from guanaco_server.clusters.cluster import DeploymentSpec
+from guanaco_server.clusters.kubernetes.objects import deployment_object, owned_objects
+from guanaco_server.clusters.kubernetes.options import KubernetesOptions
+from guanaco_server.clusters.kubernetes.pods import PORT
 from guanaco_server.settings import Settings, load_settings
 from tests.fixtures.manifests import OVERLAYS, Object, build, name_of, of_kind, pod_templates, walk
 

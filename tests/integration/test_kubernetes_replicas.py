@@ -13,10 +13,10 @@ import pytest
 
 from guanaco.accounts import Role
 from guanaco.submissions import GenerationParams
+from guanaco_server.clusters.cluster import Cluster, ReplicaPhase, ReplicaState
+from guanaco_server.clusters.federation import Federation, Region
+from guanaco_server.clusters.kubernetes.cluster import KubernetesCluster
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.clusters.cluster import Cluster, ReplicaPhase, ReplicaState
-from guanaco_server.deployments.clusters.federation import Federation, Region
-from guanaco_server.deployments.clusters.kubernetes.cluster import KubernetesCluster
 from guanaco_server.deployments.hangs import HANGS_AFTER
 from guanaco_server.deployments.model_server import Generation
 from guanaco_server.deployments.reconciler import Reconciler
@@ -25,6 +25,7 @@ from guanaco_server.deployments.specs import EngineOptions, deployment_name
 from guanaco_server.deployments.tables import Phase
 from guanaco_server.deployments.vllm_server import VllmServer
 from tests.fixtures.kubernetes import SCRIPTED, FakeWorld, fake_world, scripted, until
+from tests.fixtures.reconciling import admits_nobody, leads
 from tests.fixtures.world import World, eventually
 
 ID = "acme-tiny_v1"
@@ -185,6 +186,9 @@ class Deployed(World):
             self._give_up,
             restart_limit=1,
             ready_timeout_s=600,
+            is_leader=leads,
+            admit=admits_nobody,
+            regions=frozenset(),
         )
 
     async def _give_up(self, submission_id: str, lines: list[str]) -> None:

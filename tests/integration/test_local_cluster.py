@@ -19,9 +19,9 @@ import psutil
 import pytest
 
 from guanaco.submissions import GenerationParams
-from guanaco_server.deployments.clusters import local_processes
-from guanaco_server.deployments.clusters.cluster import DeploymentSpec, JobSpec, ReplicaPhase
-from guanaco_server.deployments.clusters.local import LocalCluster
+from guanaco_server.clusters import local_processes
+from guanaco_server.clusters.cluster import DeploymentSpec, JobSpec, ReplicaPhase
+from guanaco_server.clusters.local import LocalCluster
 from guanaco_server.deployments.model_server import Generation, ServerLoad
 from guanaco_server.deployments.vllm_server import VllmServer
 from tests.fixtures.local_cluster import (
@@ -179,8 +179,8 @@ async def test_no_port_is_given_twice(tmp_path: Path, lifeline: IO[str]) -> None
 PLATFORM = """
     import asyncio, fcntl, sys
     from pathlib import Path
-    from guanaco_server.deployments.clusters.cluster import DeploymentSpec, JobSpec
-    from guanaco_server.deployments.clusters.local import LocalCluster
+    from guanaco_server.clusters.cluster import DeploymentSpec, JobSpec
+    from guanaco_server.clusters.local import LocalCluster
 
     async def main(folder):
         lock = (folder / "platform.lock").open("w")

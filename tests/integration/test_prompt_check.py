@@ -11,7 +11,7 @@ import pytest
 
 from guanaco.prompts import ChatTemplatePrompt, Prompt, PromptFile
 from guanaco.submissions import Outcome, Stage, Status
-from guanaco_server.artifacts.checks import CheckLimits
+from guanaco_server.artifacts.checking.checks import CheckLimits
 from guanaco_server.artifacts.hub.memory import MemoryHub
 from guanaco_server.database.database import Database
 from guanaco_server.submissions.pipeline.runner import StageRunner

@@ -14,8 +14,8 @@ from guanaco_server.database.database import Database
 from guanaco_server.deployments.looks import ServerState
 from guanaco_server.deployments.model_server import ModelServerFault, NotANumber
 from guanaco_server.deployments.specs import deployment_name
-from guanaco_server.submissions.pipeline.perplexity_text import TEXT
-from guanaco_server.submissions.pipeline.readiness import deployment_of
+from guanaco_server.submissions.pipeline.quantization_check import TEXT
+from guanaco_server.submissions.pipeline.server_start import deployment_of
 from tests.fixtures.pipeline import ID, TICKET, PipelineWorld, tiny_files
 
 NAME = deployment_name(ID)

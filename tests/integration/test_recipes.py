@@ -26,6 +26,7 @@ from guanaco_server.recipes.prices import PriceTable
 from guanaco_server.recipes.recipe import Fleet, Needs, choose
 from guanaco_server.recipes.vllm_args import to_vllm_args
 from tests.fixtures.pipeline import ID, TICKET, PipelineWorld, tiny_files
+from tests.fixtures.reconciling import admits_nobody, leads
 from tests.fixtures.world import World
 
 ROOT = Path(__file__).parents[2]
@@ -143,6 +144,9 @@ async def test_what_the_reconciler_starts_again_has_the_same_recipe(
         _never,
         restart_limit=1,
         ready_timeout_s=60,
+        is_leader=leads,
+        admit=admits_nobody,
+        regions=frozenset(),
     )
     world.cluster.die(NAME)
     await reconciler.reconcile()

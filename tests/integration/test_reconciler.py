@@ -10,8 +10,8 @@ import pytest
 from guanaco.accounts import Role
 from guanaco.errors import ModelServerDied, StoreUnreachable
 from guanaco.submissions import Quantization, Status
+from guanaco_server.clusters.cluster import DeploymentSpec
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.clusters.cluster import DeploymentSpec
 from guanaco_server.deployments.hangs import HANGS_AFTER
 from guanaco_server.deployments.pace import BURST, LONGEST_DELAY_S
 from guanaco_server.deployments.reconciler import STABLE_S, Reconciler
@@ -20,7 +20,8 @@ from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.tables import Phase
 from guanaco_server.engine.artifact_source import URLS_VARIABLE
 from guanaco_server.formats.manifest import MANIFEST_NAME, TENSORS_NAME
-from guanaco_server.submissions.pipeline.readiness import evidence
+from guanaco_server.submissions.pipeline.server_start import evidence
+from tests.fixtures.reconciling import admits_nobody
 from tests.fixtures.world import World, eventually
 
 ID = "acme-tiny_v1"
@@ -43,6 +44,7 @@ class Kept(World):
             restart_limit=1,
             ready_timeout_s=60,
             is_leader=lambda: self.is_leader,
+            admit=admits_nobody,
             regions=frozenset({"eu"}),
         )
 

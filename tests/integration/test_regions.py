@@ -5,15 +5,16 @@ from __future__ import annotations
 import pytest
 
 from guanaco.accounts import Role
+from guanaco_server.clusters.federation import Federation, Region
+from guanaco_server.clusters.placement import RegionShare
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.clusters.federation import Federation, Region
-from guanaco_server.deployments.clusters.placement import RegionShare
 from guanaco_server.deployments.hangs import HANGS_AFTER
 from guanaco_server.deployments.reconciler import Reconciler
 from guanaco_server.deployments.service import Deployment, DeploymentService
 from guanaco_server.deployments.specs import EngineOptions, deployment_name
 from guanaco_server.deployments.tables import DeploymentRow
 from tests.fixtures.failing_cluster import FailingCluster
+from tests.fixtures.reconciling import admits_nobody, leads
 from tests.fixtures.world import World
 
 ID = "acme-tiny_v1"
@@ -45,6 +46,8 @@ class Regional(World):
             self._give_up,
             restart_limit=1,
             ready_timeout_s=60,
+            is_leader=leads,
+            admit=admits_nobody,
             regions=frozenset(shares),
         )
 

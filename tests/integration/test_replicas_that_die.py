@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from guanaco.accounts import Role
+from guanaco_server.clusters.local import LocalCluster
+from guanaco_server.clusters.local_records import ReplicaRecord
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.clusters.local import LocalCluster
-from guanaco_server.deployments.clusters.local_records import ReplicaRecord
 from guanaco_server.deployments.hangs import HANGS_AFTER
 from guanaco_server.deployments.reconciler import Reconciler
 from guanaco_server.deployments.service import Deployment, DeploymentService
@@ -24,6 +24,7 @@ from guanaco_server.deployments.tables import DeploymentRow, Phase
 from guanaco_server.deployments.vllm_server import VllmServer
 from guanaco_server.runtime.clock import Clock, SystemClock
 from tests.fixtures.local_cluster import IMPORTS, SCRIPTED, is_live, leader, running_cluster, until
+from tests.fixtures.reconciling import admits_nobody, leads
 from tests.fixtures.world import World, eventually
 
 ID = "acme-tiny_v1"
@@ -72,6 +73,9 @@ class Replicated(World):
             self._give_up,
             restart_limit=1,
             ready_timeout_s=60,
+            is_leader=leads,
+            admit=admits_nobody,
+            regions=frozenset(),
         )
 
     async def _give_up(self, submission_id: str, lines: list[str]) -> None:

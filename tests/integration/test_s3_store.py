@@ -14,7 +14,7 @@ from guanaco_server.artifacts.stores.s3 import S3Store
 from guanaco_server.artifacts.stores.s3_client import S3Config
 from guanaco_server.artifacts.stores.s3_uploads import MIN_PART_BYTES, OpenUpload
 from guanaco_server.formats.manifest import MANIFEST_NAME, TENSORS_NAME
-from guanaco_server.serializer.ticket import JOURNAL_NAME, Ticket, Upload
+from guanaco_server.serializer.task import JOURNAL_NAME, SerializerTask, Upload
 from tests.fixtures.s3 import SECRET, S3Server, boto, left_in
 from tests.fixtures.store_jobs import FILES, KEY, TENSORS, job, manifest, read, write
 
@@ -35,7 +35,7 @@ def store(config: S3Config) -> S3Store:
 
 async def upload_of(store: S3Store) -> Upload:
     ticket_url = await store.begin(job(), MAX_BYTES)
-    return Ticket.model_validate_json(await read(ticket_url)).upload
+    return SerializerTask.model_validate_json(await read(ticket_url)).upload
 
 
 def upload_id(upload: Upload) -> str:
@@ -77,7 +77,7 @@ async def test_an_upload_that_is_too_small_for_the_artifact_is_not_gone_on_with(
 ) -> None:
     first = await upload_of(store)
     ticket_url = await store.begin(job(), 9_001 * MIN_PART_BYTES)
-    other = Ticket.model_validate_json(await read(ticket_url)).upload
+    other = SerializerTask.model_validate_json(await read(ticket_url)).upload
     assert upload_id(other) != upload_id(first)
     assert other.part_bytes == 2 * MIN_PART_BYTES
 

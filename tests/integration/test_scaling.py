@@ -15,10 +15,10 @@ from guanaco_server.competitions.service import OPEN_COMPETITION
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.memory_server import Script
 from guanaco_server.deployments.model_server import ServerLoad
-from guanaco_server.deployments.scaling.decision import Limits
 from guanaco_server.deployments.service import Deployment
 from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.tables import Phase
+from guanaco_server.scaling.decision import Limits
 from tests.fixtures.scaled import IDLE_S, LIMITS, QUIET_S, Scaled
 from tests.fixtures.world import eventually
 

@@ -44,7 +44,7 @@ print(json.dumps(processor.encode(texts)))
 CONVERT = """
 import sys
 from pathlib import Path
-from guanaco_server.serializer.failures import JobFailed
+from guanaco_server.serializer.reporting import JobFailed
 from guanaco_server.serializer.tokenizer_files import convert
 try:
     print(convert(Path(sys.argv[1])).name)

@@ -15,7 +15,7 @@ from guanaco.submissions import Stage, Status
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.service import Deployment
 from guanaco_server.submissions import lifecycle
-from guanaco_server.submissions.pipeline.journal import Ticket
+from guanaco_server.submissions.pipeline.records import PipelineRun
 from tests.fixtures.world import World, eventually
 
 
@@ -77,7 +77,7 @@ async def test_bad_requests_get_a_sentence_and_leave_nothing(
 async def test_weights_and_base_are_kept_through_a_redeploy(database: Database) -> None:
     world = World(database)
     http = await world.http(Role.DEVELOPER)
-    ticket = Ticket((await submit(http, dtype="float16", quantization="fp8")).json()["id"], 1)
+    ticket = PipelineRun((await submit(http, dtype="float16", quantization="fp8")).json()["id"], 1)
     await world.journal.begin_stage(ticket, Stage.RESOLVE)
     facts = {"commit": "c" * 40, "base_repo": "acme/base", "base_commit": "b" * 40}
     await world.journal.end_stage(ticket, Stage.RESOLVE, facts)
@@ -126,7 +126,7 @@ async def test_events_are_numbered_without_gaps_and_resume_where_they_were_left(
 ) -> None:
     world = World(database)
     http = await world.http(Role.DEVELOPER)
-    ticket = Ticket((await submit(http)).json()["id"], 1)
+    ticket = PipelineRun((await submit(http)).json()["id"], 1)
     await asyncio.gather(*(world.journal.log(ticket, Stage.CHECK, f"line {n}") for n in range(10)))
     await http.post(f"/submissions/{ticket.submission_id}/cancel")
     path = f"/submissions/{ticket.submission_id}/events"
@@ -147,7 +147,7 @@ async def test_events_end_at_once_when_they_are_not_to_be_followed(database: Dat
 async def test_a_stale_run_cannot_publish(database: Database) -> None:
     world = World(database)
     http = await world.http(Role.DEVELOPER)
-    stale = Ticket((await submit(http)).json()["id"], 1)
+    stale = PipelineRun((await submit(http)).json()["id"], 1)
     await http.post(f"/submissions/{stale.submission_id}/cancel")
     await http.post(f"/submissions/{stale.submission_id}/redeploy")
     with pytest.raises(IllegalTransition):
@@ -171,7 +171,7 @@ async def test_a_follower_gets_each_event_as_it_comes_and_ends_with_the_run(
 ) -> None:
     world = World(database)
     http = await world.http(Role.DEVELOPER)
-    ticket = Ticket((await submit(http)).json()["id"], 1)
+    ticket = PipelineRun((await submit(http)).json()["id"], 1)
     feed = world.events.follow(ticket.submission_id, 0)
     whole = asyncio.create_task(http.get(f"/submissions/{ticket.submission_id}/events"))
     async with asyncio.timeout(30):

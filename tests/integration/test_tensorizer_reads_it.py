@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from guanaco_server.formats.safetensors_header import DTYPE_BYTES
 from guanaco_server.serializer.floats import has_nan
-from guanaco_server.serializer.folder_target import FileSink
 from guanaco_server.serializer.plan import make_plan
-from guanaco_server.serializer.pump import Pump
+from guanaco_server.serializer.streaming import StreamingPass
+from guanaco_server.serializer.targets import FileSink
 from tests.fixtures.checkpoints import (
     MemoryFiles,
     Stored,
@@ -95,7 +95,7 @@ def write(state: dict[str, Stored], path: Path) -> None:
     plan = make_plan([weight_file("m", content)], None, {})
     journal = fresh_journal()
     sink = FileSink(path, plan.layout.total_bytes, journal)
-    Pump(plan, MemoryFiles({"m": content}), None, sink, journal, workers=2).run()
+    StreamingPass(plan, MemoryFiles({"m": content}), None, sink, journal, workers=2).run()
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))

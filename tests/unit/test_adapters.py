@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from guanaco import errors
-from guanaco_server.artifacts.adapter_config import parse_adapter_config
-from guanaco_server.artifacts.adapters import resolve_base
-from guanaco_server.artifacts.checks import CheckedModel, CheckLimits, check_repo
+from guanaco_server.artifacts.checking.adapters import parse_adapter_config, resolve_base
+from guanaco_server.artifacts.checking.checks import CheckedModel, CheckLimits, check_repo
 from guanaco_server.artifacts.hub.memory import MemoryHub
 from tests.fixtures.repos import (
     BASE_SHAPES,

@@ -12,15 +12,15 @@ import pytest
 
 from guanaco import errors
 from guanaco.submissions import GenerationParams
-from guanaco_server.artifacts.checks import (
+from guanaco_server.artifacts.checking.checks import (
     CheckedModel,
     CheckLimits,
     check_context,
     check_repo,
 )
+from guanaco_server.artifacts.checking.weights import FIRST_READ_BYTES, MAX_HEADER_BYTES
 from guanaco_server.artifacts.hub.hub import RepoSnapshot
 from guanaco_server.artifacts.hub.memory import MemoryHub
-from guanaco_server.artifacts.weights import FIRST_READ_BYTES, MAX_HEADER_BYTES
 from guanaco_server.demo.tiny_repo import make_tiny_repo
 
 Files = dict[str, bytes]

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from guanaco_server.deployments.clusters.cluster import (
+from guanaco_server.clusters.cluster import (
     DeploymentSpec,
     JobSpec,
     ReplicaPhase,
     ReplicaState,
 )
-from guanaco_server.deployments.clusters.federation import Federation, Region
-from guanaco_server.deployments.clusters.memory import JobScript
-from guanaco_server.deployments.clusters.placement import RegionShare, place, ranking
+from guanaco_server.clusters.federation import Federation, Region
+from guanaco_server.clusters.memory import JobScript
+from guanaco_server.clusters.placement import RegionShare, place, ranking
 from tests.fixtures.failing_cluster import FailingCluster
 
 SPEC = DeploymentSpec("m-tiny", ("serve",))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from guanaco.errors import CorruptConfig
-from guanaco_server.artifacts.file_names import check_names
+from guanaco_server.artifacts.checking.checks import check_names
 from guanaco_server.artifacts.hub.hub import RepoFile, RepoSnapshot
 
 

@@ -13,14 +13,14 @@ import pytest
 import yaml
 
 from guanaco.errors import ClusterRefused, InvalidSettings
-from guanaco_server.deployments.clusters.cluster import DeploymentSpec, JobSpec, Resources
-from guanaco_server.deployments.clusters.kubernetes.job_objects import job_object, owned_by_job
-from guanaco_server.deployments.clusters.kubernetes.objects import (
+from guanaco_server.clusters.cluster import DeploymentSpec, JobSpec, Resources
+from guanaco_server.clusters.kubernetes.job_objects import job_object, owned_by_job
+from guanaco_server.clusters.kubernetes.objects import (
     deployment_object,
     owned_objects,
     spec_hash,
 )
-from guanaco_server.deployments.clusters.kubernetes.options import Egress, KubernetesOptions
+from guanaco_server.clusters.kubernetes.options import Egress, KubernetesOptions
 from tests.fixtures.manifest_checks import VERSIONS, problems_in
 
 GOLDEN = Path(__file__).parent / "golden"

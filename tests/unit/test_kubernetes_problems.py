@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from guanaco_server.deployments.clusters.cluster import ReplicaPhase
-from guanaco_server.deployments.clusters.kubernetes.names import label_value, object_name
-from guanaco_server.deployments.clusters.kubernetes.options import KubernetesOptions
-from guanaco_server.deployments.clusters.kubernetes.problems import (
+from guanaco_server.clusters.cluster import ReplicaPhase
+from guanaco_server.clusters.kubernetes.names import label_value, object_name
+from guanaco_server.clusters.kubernetes.options import KubernetesOptions
+from guanaco_server.clusters.kubernetes.problems import (
     creation_problem,
     ending_of,
     obstacle_of,
     quota_problem,
 )
-from guanaco_server.deployments.clusters.kubernetes.states import state_of
+from guanaco_server.clusters.kubernetes.states import state_of
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 PENDING_S = 300.0

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from guanaco.errors import InvalidSettings
-from guanaco_server.deployments.clusters.kubernetes.connecting import (
+from guanaco_server.clusters.kubernetes.connecting import (
     connect,
     connected,
     options_of,

@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 
-from guanaco_server.deployments.clusters.cluster import (
+from guanaco_server.clusters.cluster import (
     DeploymentSpec,
     JobResult,
     JobSpec,
     ReplicaPhase,
 )
-from guanaco_server.deployments.clusters.memory import JobScript, MemoryCluster
+from guanaco_server.clusters.memory import JobScript, MemoryCluster
 
 
 async def ignore(line: str) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from guanaco import errors
 from guanaco.submissions import GenerationParams, SubmissionKind
-from guanaco_server.artifacts.checks import CheckLimits, check_context, check_repo
+from guanaco_server.artifacts.checking.checks import CheckLimits, check_context, check_repo
 from guanaco_server.artifacts.hub.memory import MemoryHub
 from guanaco_server.deployments.memory_server import MemoryModelServer
 from guanaco_server.deployments.model_server import (
@@ -24,11 +24,11 @@ from guanaco_server.deployments.model_server import (
     NotANumber,
 )
 from guanaco_server.deployments.reward_score import reward_score
-from guanaco_server.deployments.scaling.admission import is_rated, tenants_of
-from guanaco_server.deployments.scaling.usage import Ownership, Usage
 from guanaco_server.deployments.tables import DeploymentRow, Phase
 from guanaco_server.deployments.vllm_wire import read_candidates, read_logits
 from guanaco_server.runtime.clock import FixedClock
+from guanaco_server.scaling.admission import is_rated, tenants_of
+from guanaco_server.scaling.usage import Ownership, Usage
 from guanaco_server.stress.load import LoadProfile
 from guanaco_server.stress.service import SCORED_AT_ONCE, StressService
 from guanaco_server.stress.verdict import Thresholds

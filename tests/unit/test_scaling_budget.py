@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from guanaco_server.deployments.scaling.budget import (
+from guanaco_server.scaling.budget import (
     Budget,
     Claim,
     Room,

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from guanaco.submissions import Percentiles, StressReport
 from guanaco_server.assembly import wiring
 from guanaco_server.deployments.model_server import ModelServerFault, ServerLoad
-from guanaco_server.deployments.scaling.capacity import (
+from guanaco_server.deployments.vllm_metrics import read_load
+from guanaco_server.scaling.capacity import (
     LEAST_CAPACITY,
     VLLM_MAX_NUM_SEQS,
     capacity,
     capacity_shown,
     max_num_seqs,
 )
-from guanaco_server.deployments.scaling.decision import Limits, Load, Sample, decide
-from guanaco_server.deployments.vllm_metrics import read_load
+from guanaco_server.scaling.decision import Limits, Load, Sample, decide
 from guanaco_server.settings import Settings
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -5,7 +5,7 @@ import errno
 import httpx
 import pytest
 
-from guanaco_server.serializer.failures import JobFailed, diagnose
+from guanaco_server.serializer.reporting import JobFailed, diagnose
 
 
 def caused(outer: Exception, cause: Exception) -> Exception:

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from guanaco_server.formats.manifest import PIECE_BYTES
 from guanaco_server.formats.safetensors_header import DTYPE_BYTES, TensorInfo
 from guanaco_server.formats.tensorizer_file import crc32_combine
-from guanaco_server.serializer.failures import JobFailed
 from guanaco_server.serializer.floats import from_float32, has_nan, to_float32
-from guanaco_server.serializer.journal import Journal
 from guanaco_server.serializer.lora import LoraMatrices, LoraPair
-from guanaco_server.serializer.plan import Plan, make_plan
-from guanaco_server.serializer.pump import Pump
+from guanaco_server.serializer.plan import StreamPlan, make_plan
+from guanaco_server.serializer.reporting import JobFailed
+from guanaco_server.serializer.streaming import StreamingPass
+from guanaco_server.serializer.targets import ResumeLog
 from tests.fixtures.checkpoints import (
     MemoryFiles,
     MemorySink,
@@ -48,18 +48,20 @@ def big(count: int, seed: int = 1) -> Stored:
     return Stored("BF16", (count,), values.tobytes())
 
 
-def planned(tensors: dict[str, Stored], cast: str | None = None) -> tuple[Plan, MemoryFiles]:
+def planned(tensors: dict[str, Stored], cast: str | None = None) -> tuple[StreamPlan, MemoryFiles]:
     content = safetensors(tensors)
     return make_plan([weight_file("m", content)], cast, NO_LORA), MemoryFiles({"m": content})
 
 
-def streamed(plan: Plan, files: MemoryFiles, sink: MemorySink, journal: Journal) -> Pump:
-    pump = Pump(plan, files, None, sink, journal, workers=3)
+def streamed(
+    plan: StreamPlan, files: MemoryFiles, sink: MemorySink, journal: ResumeLog
+) -> StreamingPass:
+    pump = StreamingPass(plan, files, None, sink, journal, workers=3)
     pump.run()
     return pump
 
 
-def data_of(plan: Plan, sink: MemorySink, index: int) -> bytes:
+def data_of(plan: StreamPlan, sink: MemorySink, index: int) -> bytes:
     placed = plan.layout.tensors[index]
     return bytes(sink.content[placed.data_offset : placed.end])
 
@@ -90,14 +92,14 @@ def test_a_pass_that_broke_off_goes_on_without_reading_what_it_had() -> None:
     plan, files = planned({f"t{number}": big(16 * MIB, number) for number in range(6)})
     sink = MemorySink(plan.layout.total_bytes)
     saved: list[bytes] = []
-    journal = Journal("p", "u", None, saved.append, interval_s=0)
+    journal = ResumeLog("p", "u", None, saved.append, interval_s=0)
     files.bytes_left = 100 * MIB
     with pytest.raises(ConnectionError):
-        Pump(plan, files, None, sink, journal, workers=1).run()
+        StreamingPass(plan, files, None, sink, journal, workers=1).run()
     journal.save_sometimes()
 
     again = MemoryFiles(files.files)
-    pump = streamed(plan, again, sink, Journal("p", "u", saved[-1], saved.append))
+    pump = streamed(plan, again, sink, ResumeLog("p", "u", saved[-1], saved.append))
     assert again.read_bytes == (6 - 3) * PIECE_BYTES, "three of six were whole"
     assert all(sink.written)
     assert [data_of(plan, sink, index) for index in range(6)] == [
@@ -109,9 +111,9 @@ def test_a_pass_that_broke_off_goes_on_without_reading_what_it_had() -> None:
 @pytest.mark.parametrize(("plan", "upload"), [("other", "u"), ("p", "other")])
 def test_a_journal_of_another_plan_or_upload_counts_for_nothing(plan: str, upload: str) -> None:
     content = json.dumps({"plan": "p", "upload": "u", "parts": {"1": "etag"}}).encode()
-    assert Journal("p", "u", content, lambda _: None).parts == {1: "etag"}
-    assert Journal(plan, upload, content, lambda _: None).parts == {}
-    assert Journal("p", "u", b"{", lambda _: None).parts == {}
+    assert ResumeLog("p", "u", content, lambda _: None).parts == {1: "etag"}
+    assert ResumeLog(plan, upload, content, lambda _: None).parts == {}
+    assert ResumeLog("p", "u", b"{", lambda _: None).parts == {}
 
 
 def test_nan_is_refused_and_the_tensor_is_named() -> None:
@@ -142,7 +144,7 @@ def test_an_adapter_is_added_row_by_row() -> None:
     )
     sink = MemorySink(plan.layout.total_bytes)
     matrices = OneMatrix(LoraMatrices(a, b, 0.5))
-    Pump(plan, MemoryFiles({"m": content}), matrices, sink, fresh_journal(), 2).run()
+    StreamingPass(plan, MemoryFiles({"m": content}), matrices, sink, fresh_journal(), 2).run()
     merged = np.frombuffer(data_of(plan, sink, 0), np.float32).reshape(rows, columns)
     np.testing.assert_allclose(merged, weight + 0.5 * b @ a, rtol=1e-5, atol=1e-5)
 

@@ -6,8 +6,9 @@ import pytest
 
 from guanaco_server.formats.manifest import PIECE_BYTES
 from guanaco_server.formats.safetensors_header import TensorInfo
-from guanaco_server.serializer.failures import JobFailed
-from guanaco_server.serializer.plan import WeightFile, chosen_cast, make_plan
+from guanaco_server.serializer.plan import chosen_cast, make_plan
+from guanaco_server.serializer.repo_files import WeightFile
+from guanaco_server.serializer.reporting import JobFailed
 
 MIB = 1024**2
 

@@ -9,12 +9,11 @@ import pytest
 
 from guanaco_server.formats import tensorizer_file
 from guanaco_server.serializer import plan as planning
-from guanaco_server.serializer.journal import Journal
-from guanaco_server.serializer.plan import Plan, make_plan
-from guanaco_server.serializer.presigned import Presigned
-from guanaco_server.serializer.pump import Pump
-from guanaco_server.serializer.ticket import Upload
-from guanaco_server.serializer.upload_target import PartsSink
+from guanaco_server.serializer.plan import StreamPlan, make_plan
+from guanaco_server.serializer.streaming import StreamingPass
+from guanaco_server.serializer.targets import ResumeLog
+from guanaco_server.serializer.task import Upload
+from guanaco_server.serializer.upload_target import PartsSink, Presigned
 from tests.fixtures.checkpoints import MemoryFiles, Stored, safetensors, weight_file
 
 PIECE = 20_000
@@ -51,7 +50,7 @@ def stored(count: int, seed: int) -> Stored:
     return Stored("U8", (count,), np.random.default_rng(seed).bytes(count))
 
 
-def checkpoint() -> tuple[Plan, MemoryFiles]:
+def checkpoint() -> tuple[StreamPlan, MemoryFiles]:
     """Two weight files, in each a small tensor and one too large for a CRC."""
     files = {
         "a": safetensors({"small.a": stored(1_000, 1), "large.a": stored(50_000, 2)}),
@@ -61,17 +60,19 @@ def checkpoint() -> tuple[Plan, MemoryFiles]:
     return make_plan(weights, None, {}), MemoryFiles(files)
 
 
-def pumped(plan: Plan, files: MemoryFiles, bucket: Bucket, journal: Journal, workers: int) -> None:
+def pumped(
+    plan: StreamPlan, files: MemoryFiles, bucket: Bucket, journal: ResumeLog, workers: int
+) -> None:
     total = plan.layout.total_bytes
     urls = tuple(str(number) for number in range(-(-total // PART)))
     sink = PartsSink(bucket, Upload(part_bytes=PART, part_urls=urls), total, journal)
-    Pump(plan, files, None, sink, journal, workers).run()
+    StreamingPass(plan, files, None, sink, journal, workers).run()
 
 
 def uninterrupted() -> bytes:
     plan, files = checkpoint()
     bucket = Bucket()
-    pumped(plan, files, bucket, Journal("p", "u", None, lambda _: None), 3)
+    pumped(plan, files, bucket, ResumeLog("p", "u", None, lambda _: None), 3)
     return bucket.assembled()
 
 
@@ -80,13 +81,13 @@ def uninterrupted() -> bytes:
 def test_an_upload_cut_after_any_part_ends_as_one_that_was_not(room: int, workers: int) -> None:
     plan, files = checkpoint()
     saved: list[bytes] = []
-    journal = Journal("p", "u", None, saved.append, interval_s=0)
+    journal = ResumeLog("p", "u", None, saved.append, interval_s=0)
     bucket = Bucket(room)
     with pytest.raises(ConnectionError):
         pumped(plan, files, bucket, journal, workers)
     journal.save_sometimes()
     bucket.room = None
-    pumped(plan, files, bucket, Journal("p", "u", saved[-1], saved.append), workers)
+    pumped(plan, files, bucket, ResumeLog("p", "u", saved[-1], saved.append), workers)
     assert bucket.assembled() == uninterrupted()
 
 
@@ -98,9 +99,9 @@ def test_a_header_whose_part_was_not_sent_is_written_again_though_its_first_piec
     plan = replace(plan, runs=(first, small, *others))
     part = plan.layout.tensors[1].data_offset
     wanted, bucket, saved = Bucket(), Bucket(), list[bytes]()
-    whole(plan, MemoryFiles(files.files), wanted, Journal("p", "u", None, saved.append), part)
+    whole(plan, MemoryFiles(files.files), wanted, ResumeLog("p", "u", None, saved.append), part)
 
-    journal = Journal("p", "u", None, saved.append, interval_s=0)
+    journal = ResumeLog("p", "u", None, saved.append, interval_s=0)
     files.bytes_left = part  # the first piece of ``large``, and nothing of ``small``
     with pytest.raises(ConnectionError):
         whole(plan, files, bucket, journal, part)
@@ -108,12 +109,12 @@ def test_a_header_whose_part_was_not_sent_is_written_again_though_its_first_piec
     assert set(bucket.parts) == {"1"}
 
     again = MemoryFiles(files.files)
-    whole(plan, again, bucket, Journal("p", "u", saved[-1], saved.append), part)
+    whole(plan, again, bucket, ResumeLog("p", "u", saved[-1], saved.append), part)
     assert ("b", first.start, first.end) not in again.ranges, "its bytes are there"
     assert bucket.assembled() == wanted.assembled()
 
 
-def header_and_data_in_different_parts() -> tuple[Plan, MemoryFiles]:
+def header_and_data_in_different_parts() -> tuple[StreamPlan, MemoryFiles]:
     files = {
         "a": safetensors({"small": stored(1_000, 1)}),
         "b": safetensors({"large": stored(900_000, 2)}),
@@ -124,9 +125,11 @@ def header_and_data_in_different_parts() -> tuple[Plan, MemoryFiles]:
     return make_plan(weights, None, {}), MemoryFiles(files)
 
 
-def whole(plan: Plan, files: MemoryFiles, bucket: Bucket, journal: Journal, part: int) -> None:
+def whole(
+    plan: StreamPlan, files: MemoryFiles, bucket: Bucket, journal: ResumeLog, part: int
+) -> None:
     """Pumped by one worker, run after run, in parts of that size."""
     total = plan.layout.total_bytes
     urls = tuple(str(number) for number in range(-(-total // part)))
     sink = PartsSink(bucket, Upload(part_bytes=part, part_urls=urls), total, journal)
-    Pump(plan, files, None, sink, journal, workers=1).run()
+    StreamingPass(plan, files, None, sink, journal, workers=1).run()

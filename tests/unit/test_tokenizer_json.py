@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from guanaco.errors import CorruptConfig
-from guanaco_server.artifacts.tokenizer_json import MAX_TOKENIZER_BYTES, check_tokenizer
+from guanaco_server.artifacts.checking.tokenizer_json import MAX_TOKENIZER_BYTES, check_tokenizer
 from guanaco_server.demo.tiny_repo import VOCABULARY, make_tiny_repo
 from guanaco_server.prompts.tokenizers import load_tokenizer
 

@@ -23,15 +23,15 @@ from guanaco.errors import (
     UnsupportedTokenizer,
 )
 from guanaco.submissions import Level, WeightDtype
-from guanaco_server.artifacts.adapters import CheckedAdapter
-from guanaco_server.artifacts.checks import CheckedModel
+from guanaco_server.artifacts.checking.adapters import CheckedAdapter
+from guanaco_server.artifacts.checking.checks import CheckedModel
 from guanaco_server.artifacts.collector import ArtifactCollector
 from guanaco_server.artifacts.hub.hub import RepoSnapshot
 from guanaco_server.artifacts.stores.store import ArtifactStore
-from guanaco_server.deployments.clusters.cluster import Cluster, JobResult, JobSpec
+from guanaco_server.clusters.cluster import Cluster, JobResult, JobSpec
 from guanaco_server.formats.manifest import Manifest
 from guanaco_server.observability.metrics import Metrics
-from guanaco_server.serializer.ticket import TICKET_VARIABLE, Adapter, Merge, SerializerJob, Source
+from guanaco_server.serializer.task import TICKET_VARIABLE, Adapter, Merge, SerializerJob, Source
 
 Log = Callable[[str, Level], Awaitable[None]]
 Exclusive = Callable[[str], AbstractAsyncContextManager[None]]

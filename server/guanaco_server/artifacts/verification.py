@@ -9,12 +9,12 @@ import httpx2  # huggingface_hub's: its transport errors come through
 
 from guanaco.errors import ArtifactNotFound, CorruptConfig, HubUnreachable
 from guanaco.submissions import WeightDtype
-from guanaco_server.artifacts.checks import CheckLimits, check_repo
+from guanaco_server.artifacts.checking.checks import CheckLimits, check_repo
 from guanaco_server.artifacts.hub.hub import Hub
 from guanaco_server.artifacts.service import serializer_job
 from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.formats.manifest import TENSORS_NAME, Manifest
-from guanaco_server.serializer.ticket import SerializerJob
+from guanaco_server.serializer.task import SerializerJob
 
 NO_LIMITS = CheckLimits(max_parameters=2**63, max_weight_bytes=2**63)  # it was let in before
 
@@ -87,9 +87,8 @@ class ArtifactVerifier:
 
 def _stored_differences(manifest: Manifest, url: str) -> list[str]:
     from guanaco_server.engine.artifact_errors import UnreachableArtifactError
-    from guanaco_server.serializer.artifact_file import open_artifact_file
-    from guanaco_server.serializer.failures import JobFailed
-    from guanaco_server.serializer.verify import stored_differences
+    from guanaco_server.serializer.reporting import JobFailed
+    from guanaco_server.serializer.verification import open_artifact_file, stored_differences
 
     try:
         with open_artifact_file(url, manifest.tensors_bytes, TENSORS_NAME) as stream:
@@ -99,10 +98,10 @@ def _stored_differences(manifest: Manifest, url: str) -> list[str]:
 
 
 def _hub_differences(job: SerializerJob, manifest: Manifest) -> list[str]:
-    from guanaco_server.serializer.failures import JobFailed, diagnose
-    from guanaco_server.serializer.verify import hub_differences
+    from guanaco_server.serializer.reporting import JobFailed, diagnose
+    from guanaco_server.serializer.verification import hub_differences
 
     try:
         return hub_differences(job, manifest)
-    except (JobFailed, OSError, httpx2.HTTPError) as error:  # as serializer/hub_files.py raises
+    except (JobFailed, OSError, httpx2.HTTPError) as error:  # as serializer/repo_files.py raises
         raise HubUnreachable(diagnose(error).message) from error

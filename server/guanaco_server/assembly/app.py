@@ -36,7 +36,6 @@ from guanaco_server.openai import api as openai_api
 from guanaco_server.routing import api as routing_api
 from guanaco_server.settings import Settings
 from guanaco_server.submissions import api as submissions_api
-from guanaco_server.submissions import recipe_api
 from guanaco_server.web.mounting import include_web
 
 
@@ -114,7 +113,7 @@ def include_routes(app: FastAPI, platform: Platform) -> None:
     auth = Auth(platform.accounts)
     app.include_router(accounts_api.router(platform.accounts, platform.audit, auth))
     app.include_router(submissions_api.router(platform.submissions, platform.events, auth))
-    app.include_router(recipe_api.router(platform.submissions, auth))
+    app.include_router(submissions_api.recipe_router(platform.submissions, auth))
     app.include_router(costs_api.router(platform.costs, platform.submissions.require_visible, auth))
     app.include_router(competitions_api.router(platform.competitions, auth))
     app.include_router(

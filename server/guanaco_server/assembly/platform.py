@@ -15,7 +15,7 @@ from guanaco.errors import ModelServerDied
 from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import AccountService
 from guanaco_server.anonymization.anonymizer import Anonymizer
-from guanaco_server.artifacts.checks import CheckLimits
+from guanaco_server.artifacts.checking.checks import CheckLimits
 from guanaco_server.artifacts.collector import ArtifactCollector, Graces
 from guanaco_server.artifacts.service import ArtifactService
 from guanaco_server.assembly import wiring
@@ -31,12 +31,6 @@ from guanaco_server.database.database import Database
 from guanaco_server.database.migrations import upgrade
 from guanaco_server.database.schema import wait_until_current
 from guanaco_server.deployments.reconciler import Reconciler
-from guanaco_server.deployments.scaling.admission import Admission
-from guanaco_server.deployments.scaling.autoscaler import Autoscaler
-from guanaco_server.deployments.scaling.capacity import CapacityReader
-from guanaco_server.deployments.scaling.sleep import Sleeper
-from guanaco_server.deployments.scaling.traffic import Traffic
-from guanaco_server.deployments.scaling.usage import UsageReader
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.deployments.vllm_server import VllmServer
 from guanaco_server.experiments.running import RunningExperiments
@@ -57,15 +51,20 @@ from guanaco_server.routing.occupancy import Occupancy
 from guanaco_server.routing.service import RoutingService
 from guanaco_server.runtime.clock import SystemClock
 from guanaco_server.runtime.data_dir import DataDir
+from guanaco_server.scaling.admission import Admission
+from guanaco_server.scaling.autoscaler import Autoscaler
+from guanaco_server.scaling.capacity import CapacityReader
+from guanaco_server.scaling.sleep import Sleeper
+from guanaco_server.scaling.traffic import Traffic
+from guanaco_server.scaling.usage import UsageReader
 from guanaco_server.settings import Settings
 from guanaco_server.stress.service import StressService
-from guanaco_server.submissions.changes import StatusChanges
-from guanaco_server.submissions.events import EventFeed
+from guanaco_server.submissions.events import EventFeed, StatusChanges
 from guanaco_server.submissions.pipeline.content_checks import ContentChecks
-from guanaco_server.submissions.pipeline.journal import Journal
 from guanaco_server.submissions.pipeline.quantization_check import QuantizationCheck
-from guanaco_server.submissions.pipeline.readiness import ServerStart, evidence
+from guanaco_server.submissions.pipeline.records import RunRecords
 from guanaco_server.submissions.pipeline.runner import StageRunner
+from guanaco_server.submissions.pipeline.server_start import ServerStart, evidence
 from guanaco_server.submissions.pipeline.stages import StageParts
 from guanaco_server.submissions.pipeline.workflow import Pipeline
 from guanaco_server.submissions.service import SubmissionService
@@ -115,7 +114,7 @@ class Platform:
         )
         self.costs = CostService(self.database, clock, settings.budgets)
         self.events = EventFeed(self.database)
-        self._journal = Journal(self.database, clock, self._changes, self._deployments)
+        self._journal = RunRecords(self.database, clock, self._changes, self._deployments)
 
         self._prompts = PromptService(self._store)
         traffic = Traffic(self.database, clock)
@@ -169,6 +168,7 @@ class Platform:
             self.conversations,
             pseudonyms,
             Anonymizer(settings.phone_regions),
+            self._running.variants_of,
         )
         self._copying = Copying(copies, clock, self.metrics)
         self.feedback = FeedbackService(
@@ -225,7 +225,7 @@ class Platform:
             Graces(settings.artifact_sweep_s, settings.artifact_grace_s, settings.staging_grace_s),
         )
         parts = StageParts(
-            journal=self._journal,
+            records=self._journal,
             hub=wiring.hub(settings),
             limits=CheckLimits(settings.max_parameters, settings.max_weight_bytes),
             artifacts=ArtifactService(
@@ -278,7 +278,13 @@ class Platform:
             self.submissions.owners, self.scores.counts.kept, self.conversations.open_streams
         )
         self._autoscaler = Autoscaler(
-            self._deployments, self._model_server, clock, sleeper, usage, scaling
+            self._deployments,
+            self._model_server,
+            clock,
+            sleeper,
+            usage,
+            scaling,
+            self._leadership.is_leading,
         )
         self._reconciler = Reconciler(
             self._deployments,
@@ -287,9 +293,9 @@ class Platform:
             self._give_up,
             restart_limit=settings.restart_limit,
             ready_timeout_s=settings.ready_timeout_s,
-            is_leader=self._leadership.is_leading if self._leadership else lambda: True,
+            is_leader=self._leadership.is_leading,
             regions=wiring.regions(settings),
-            admission=Admission(
+            admit=Admission(
                 self.database,
                 clock,
                 self._cluster,
@@ -298,7 +304,7 @@ class Platform:
                 usage,
                 scaling.budget,
                 scaling.feedback_target,
-            ),
+            ).step,
         )
         self._heartbeat = Heartbeat(
             self._workers,
@@ -362,10 +368,9 @@ class Platform:
                 return (self._pipeline, *self._duties(), *asked, self._census)
 
     def _duties(self) -> tuple[Loop, ...]:
-        """What one process does for all; the lease of a Kubernetes cluster comes first."""
-        leadership = () if self._leadership is None else (self._leadership,)
+        """The loops that one process runs for all. The first decides whether the others may act."""
         return (
-            *leadership,
+            self._leadership,
             self._reconciler,
             self._autoscaler,
             self._collector,

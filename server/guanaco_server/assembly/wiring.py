@@ -24,20 +24,18 @@ from guanaco_server.chat.reward_models import RewardModels
 from guanaco_server.chat.turn_log import TurnLog, TurnStatements
 from guanaco_server.chat.turns_postgresql import PostgresqlTurns
 from guanaco_server.chat.turns_sqlite import SqliteTurns
+from guanaco_server.clusters.cluster import Cluster
+from guanaco_server.clusters.federation import Federation, Region
+from guanaco_server.clusters.kubernetes.cluster import KubernetesCluster
+from guanaco_server.clusters.kubernetes.connecting import connected
+from guanaco_server.clusters.kubernetes.lease import LeaseLeadership
+from guanaco_server.clusters.kubernetes.options import has_replica_addresses
+from guanaco_server.clusters.kubernetes.pods import CACHE
+from guanaco_server.clusters.leadership import AlwaysLeading, Leadership
+from guanaco_server.clusters.local import LocalCluster
+from guanaco_server.clusters.placement import RegionShare
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.clusters.cluster import Cluster
-from guanaco_server.deployments.clusters.federation import Federation, Region
-from guanaco_server.deployments.clusters.kubernetes.cluster import KubernetesCluster
-from guanaco_server.deployments.clusters.kubernetes.connecting import connected
-from guanaco_server.deployments.clusters.kubernetes.lease import Leadership
-from guanaco_server.deployments.clusters.kubernetes.options import has_replica_addresses
-from guanaco_server.deployments.clusters.kubernetes.pods import CACHE
-from guanaco_server.deployments.clusters.local import LocalCluster
-from guanaco_server.deployments.clusters.placement import RegionShare
 from guanaco_server.deployments.model_server import ModelServer
-from guanaco_server.deployments.scaling.autoscaler import ScalingPolicy
-from guanaco_server.deployments.scaling.budget import Budget
-from guanaco_server.deployments.scaling.decision import Limits
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.deployments.specs import EngineOptions
 from guanaco_server.experiments.service import Outcomes
@@ -49,6 +47,9 @@ from guanaco_server.prompts.service import PromptService
 from guanaco_server.routing.replicas import ReplicaChooser
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.runtime.data_dir import DataDir
+from guanaco_server.scaling.autoscaler import ScalingPolicy
+from guanaco_server.scaling.budget import Budget
+from guanaco_server.scaling.decision import Limits
 from guanaco_server.settings import Settings
 from guanaco_server.stress.load import LoadProfile
 from guanaco_server.stress.verdict import Thresholds
@@ -145,8 +146,8 @@ def store(settings: Settings) -> ArtifactStore:
 
 def cluster(
     settings: Settings, data_dir: DataDir, model_server: ModelServer
-) -> tuple[Cluster, Leadership | None]:
-    """Only in a cluster that others work with as well does anybody have to lead."""
+) -> tuple[Cluster, Leadership]:
+    """The cluster, and who of the platforms that share it may act on it."""
     if settings.cluster == "kubernetes":
         return _kubernetes(settings, model_server)
     local = LocalCluster(
@@ -156,7 +157,7 @@ def cluster(
         settings.engine_ports,
         drain_s=settings.reply_timeout_s,
     )
-    return local, None
+    return local, AlwaysLeading()
 
 
 def regions(settings: Settings) -> frozenset[str]:
@@ -169,7 +170,9 @@ def _kubernetes(settings: Settings, model_server: ModelServer) -> tuple[Cluster,
     connections = {name: connected(settings, name) for name in settings.kubernetes_contexts}
     clusters = {name: KubernetesCluster(*connection) for name, connection in connections.items()}
     near = settings.kubernetes_contexts[0]
-    leadership = Leadership(connections[near][0], f"{settings.executor_id}-{secrets.token_hex(4)}")
+    leadership = LeaseLeadership(
+        connections[near][0], f"{settings.executor_id}-{secrets.token_hex(4)}"
+    )
     if len(clusters) == 1:
         return clusters[near], leadership
     shares = {

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from sqlalchemy.exc import DBAPIError
 
 from guanaco.submissions import NO_REWARD
-from guanaco_server.deployments.scaling.traffic import Traffic
 from guanaco_server.deployments.service import DeploymentService
+from guanaco_server.scaling.traffic import Traffic
 from guanaco_server.submissions.rewards import RewardService, ServingReward
 from guanaco_server.submissions.service import ServingSubmission
 

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from enum import StrEnum
 
-from guanaco_server.deployments.clusters.cluster import Cluster, ReplicaPhase, ReplicaState
+from guanaco_server.clusters.cluster import Cluster, ReplicaPhase, ReplicaState
 from guanaco_server.deployments.model_server import ModelServer
 
 

@@ -9,7 +9,7 @@ from guanaco.errors import CorruptConfig, InvalidInput, UnsupportedArchitecture
 from guanaco.recipes import Recipe, RecipeOverride
 from guanaco.submissions import Quantization
 from guanaco_server.artifacts.stores.store import ArtifactStore
-from guanaco_server.deployments.clusters.cluster import Resources
+from guanaco_server.clusters.cluster import Resources
 from guanaco_server.recipes.memory import Model
 from guanaco_server.recipes.model_shape import read_shape
 from guanaco_server.recipes.policy import RecipePolicy

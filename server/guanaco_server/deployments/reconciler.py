@@ -24,11 +24,10 @@ from datetime import timedelta
 from sqlalchemy.exc import DBAPIError
 
 from guanaco.errors import ClusterRefused, ClusterUnreachable, StoreUnreachable
-from guanaco_server.deployments.clusters.cluster import Cluster
+from guanaco_server.clusters.cluster import Cluster
 from guanaco_server.deployments.hangs import HangWatch
 from guanaco_server.deployments.looks import ServerState, Sighting
 from guanaco_server.deployments.pace import Pace
-from guanaco_server.deployments.scaling.admission import Admission
 from guanaco_server.deployments.service import Deployment, DeploymentService
 from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.tables import DeploymentRow, Phase
@@ -55,17 +54,17 @@ class Reconciler:
         *,
         restart_limit: int,
         ready_timeout_s: float,
-        admission: Admission | None = None,
-        is_leader: Callable[[], bool] = lambda: True,
-        regions: frozenset[str] = frozenset(),
+        is_leader: Callable[[], bool],
+        admit: Callable[[], Awaitable[None]],
+        regions: frozenset[str],
     ) -> None:
-        """``regions`` are those of the settings; a deployment in another one is moved."""
+        """``admit`` gives room to deployments that wait for it. A deployment outside ``regions`` is moved; no regions, no moves."""
         self._deployments = deployments
         self._cluster = cluster
         self._clock = clock
         self._give_up = give_up
         self._restart_limit = restart_limit
-        self._admission = admission
+        self._admit = admit
         self._is_leader = is_leader
         self._regions = regions
         self._has_welcomed = False
@@ -93,8 +92,7 @@ class Reconciler:
             await self._deployments.learn_endpoints()
             return
         self._deployments.take_suspects()
-        if self._admission is not None:
-            await self._admission.step()
+        await self._admit()
         rows = await self._deployments.list_wishes()
         running = await self._cluster.list_deployments()
         await asyncio.gather(*(self._tend_safely(row, running) for row in rows))

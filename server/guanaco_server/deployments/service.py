@@ -18,10 +18,10 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from guanaco.recipes import Recipe
 from guanaco.submissions import Quantization
 from guanaco_server.artifacts.stores.store import ArtifactStore
+from guanaco_server.clusters.cluster import Cluster
 from guanaco_server.costs.meter import CostMeter
 from guanaco_server.database.database import Database
 from guanaco_server.deployments import queries
-from guanaco_server.deployments.clusters.cluster import Cluster
 from guanaco_server.deployments.looks import Sighting, look
 from guanaco_server.deployments.model_server import ModelServer
 from guanaco_server.deployments.recipes import RecipeChooser

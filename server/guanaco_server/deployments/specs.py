@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from guanaco.recipes import Recipe
 from guanaco.submissions import Quantization
-from guanaco_server.deployments.clusters.cluster import DeploymentSpec, Resources
+from guanaco_server.clusters.cluster import DeploymentSpec, Resources
 from guanaco_server.engine.artifact_source import URLS_VARIABLE
 from guanaco_server.recipes.policy import NO_RECIPES, RecipePolicy
 from guanaco_server.recipes.vllm_args import quantization_args, to_vllm_args

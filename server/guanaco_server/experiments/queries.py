@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from sqlalchemy import Subquery, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from guanaco_server.database.database import among
 from guanaco_server.experiments.tables import ExperimentRow, ExposureRow
 
 
@@ -35,6 +36,16 @@ def groups(experiment: str) -> Subquery:
         .where(ExposureRow.experiment == experiment)
         .subquery()
     )
+
+
+async def variants_of(session: AsyncSession, conversation_ids: Iterable[str]) -> dict[str, str]:
+    """The variant of each conversation that takes part in an experiment."""
+    rows = await session.execute(
+        select(ExposureRow.conversation_id, ExposureRow.variant).where(
+            among(session, ExposureRow.conversation_id, conversation_ids)
+        )
+    )
+    return {conversation_id: variant for conversation_id, variant in rows}
 
 
 async def sizes(session: AsyncSession, experiment: str) -> dict[str, tuple[int, int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -103,6 +104,12 @@ class RunningExperiments:
         if (experiment, variant) not in self._variants:  # another process started it just now
             await self.refresh()
         return self._variants[experiment, variant]
+
+    async def variants_of(
+        self, session: AsyncSession, conversation_ids: Sequence[str]
+    ) -> dict[str, str]:
+        """Within the caller's transaction: the variant of each conversation that takes part in an experiment."""
+        return await queries.variants_of(session, conversation_ids)
 
     def _not_ready(self, experiment: ExperimentRequest) -> list[str]:
         ready = {one.serving.id for one in self._routing.live() if one.endpoints}

@@ -20,7 +20,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from guanaco.chat import Message
 from guanaco.feedback import Feedback
 from guanaco.submissions import GenerationParams
-from guanaco_server.anonymization.anonymizer import VERSION, Anonymizer
+from guanaco_server.anonymization import anonymizer as anonymization
+from guanaco_server.anonymization.anonymizer import Anonymizer
 from guanaco_server.chat.conversations import ConversationService
 from guanaco_server.chat.user_keys import user_key
 from guanaco_server.database.commit_order import in_commit_order
@@ -37,9 +38,12 @@ logger = logging.getLogger(__name__)
 WITHHELD = "<WITHHELD>"
 BATCH = 200  # ratings, of which some 330 to 535 a second are loaded, anonymized and stored
 
+CONTENT_VERSION = 1  # 1: copies name the variant of an experiment
+VERSION = anonymization.VERSION + CONTENT_VERSION
+"""The version of a copy. Raise CONTENT_VERSION when a copy holds something new: every older copy is then made again."""
 
 Variants = Callable[[AsyncSession, Sequence[str]], Awaitable[Mapping[str, str]]]
-"""Of which variant of an experiment each conversation is; those without one are left out."""
+"""Find the experiment's variant of each conversation; conversations in no experiment are absent."""
 
 
 @dataclass(frozen=True)
@@ -61,15 +65,15 @@ class CopyService:
         submissions: SubmissionService,
         conversations: ConversationService,
         pseudonyms: Pseudonyms,
-        anonymizer: Anonymizer | None = None,
+        anonymizer: Anonymizer,
+        variants: Variants,
         version: int = VERSION,
-        variants: Variants | None = None,
     ) -> None:
         self._database = database
         self._submissions = submissions
         self._conversations = conversations
         self._pseudonyms = pseudonyms
-        self._anonymizer = anonymizer or Anonymizer()
+        self._anonymizer = anonymizer
         self._version = version
         self._variants = variants
 
@@ -102,7 +106,7 @@ class CopyService:
             names = await self._conversations.user_names(session, ids)
             beginnings = await self._conversations.first_messages(session, ids)
             params = await self._submissions.params(session, {row.submission_id for row in rows})
-            variants = await self._variants(session, ids) if self._variants else {}
+            variants = await self._variants(session, ids)
         return [
             Raw(
                 row,

@@ -29,7 +29,6 @@ from guanaco_server.database.group_commit import GroupCommit
 from guanaco_server.feedback import queries
 from guanaco_server.runtime.clock import Clock
 
-RATINGS_PER_MINUTE = 30  # of one user: nobody reads faster
 MINUTE = timedelta(minutes=1)
 
 

@@ -27,7 +27,7 @@ from guanaco_server.feedback import cursors, queries
 from guanaco_server.feedback.copies import CopyService
 from guanaco_server.feedback.cursors import Window
 from guanaco_server.feedback.export import MEDIA_TYPES, Export, encoded
-from guanaco_server.feedback.recording import RATINGS_PER_MINUTE, RatingRecorder
+from guanaco_server.feedback.recording import RatingRecorder
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions.service import SubmissionService
@@ -54,8 +54,8 @@ class FeedbackService:
         conversations: ConversationService,
         copies: CopyService,
         audit: AuditLog,
-        metrics: Metrics | None = None,
-        ratings_per_minute: int = RATINGS_PER_MINUTE,
+        metrics: Metrics,
+        ratings_per_minute: int,
     ) -> None:
         self._database = database
         self._clock = clock
@@ -63,7 +63,7 @@ class FeedbackService:
         self._conversations = conversations
         self._copies = copies
         self._audit = audit
-        self._metrics = metrics or Metrics()
+        self._metrics = metrics
         self._recorder = RatingRecorder(database, clock, conversations, ratings_per_minute)
         self._listeners: list[Callable[[], None]] = []
 

@@ -73,7 +73,7 @@ class PlacedTensor:
 
 
 @dataclass(frozen=True)
-class Layout:
+class TensorFileLayout:
     """Where everything is in a file of ``total_bytes``."""
 
     tensors: tuple[PlacedTensor, ...]
@@ -81,7 +81,7 @@ class Layout:
     total_bytes: int
 
 
-def lay_out(tensors: Sequence[FileTensor]) -> Layout:
+def lay_out(tensors: Sequence[FileTensor]) -> TensorFileLayout:
     """ValueError, one sentence, for a tensor that the format cannot hold."""
     for tensor in tensors:
         _require_storable(tensor)
@@ -92,10 +92,10 @@ def lay_out(tensors: Sequence[FileTensor]) -> Layout:
         data_offset = offset + len(_header(tensor, 0))
         placed.append(PlacedTensor(tensor, offset, data_offset))
         offset = placed[-1].end
-    return Layout(tuple(placed), prologue_bytes, offset + LENGTH.size)
+    return TensorFileLayout(tuple(placed), prologue_bytes, offset + LENGTH.size)
 
 
-def prologue(layout: Layout) -> bytes:
+def prologue(layout: TensorFileLayout) -> bytes:
     """What comes before the first tensor's header."""
     index = b"".join(_index_entry(placed) for placed in layout.tensors)
     data_bytes = sum(placed.tensor.size_bytes for placed in layout.tensors)

@@ -13,8 +13,7 @@ from guanaco_server.notifications.sender import Sender
 from guanaco_server.notifications.service import WebhookService
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.settings import NotificationSettings
-from guanaco_server.submissions.changes import StatusChanges
-from guanaco_server.submissions.events import EventFeed
+from guanaco_server.submissions.events import EventFeed, StatusChanges
 
 
 class Notifications:

@@ -16,7 +16,7 @@ from typing import Any
 
 from guanaco.chat import Sender
 from guanaco.errors import BadChatTemplate, PromptFailed
-from guanaco_server.artifacts.repo_json import parse_object
+from guanaco_server.artifacts.checking.repo_json import parse_object
 from guanaco_server.prompts.counting import TokenCounter
 from guanaco_server.prompts.layouts import Layout, Part
 from guanaco_server.prompts.rendering import history_of, shorter_cuts, too_long

@@ -11,7 +11,7 @@ from typing import Protocol
 from tokenizers import Tokenizer
 
 from guanaco.errors import CorruptConfig
-from guanaco_server.artifacts.tokenizer_json import check_tokenizer
+from guanaco_server.artifacts.checking.tokenizer_json import check_tokenizer
 from guanaco_server.prompts.counting import TokenCounter
 
 KEPT = 32  # a tokenizer of 128,000 words takes some 60 MB

@@ -19,8 +19,6 @@ from guanaco.errors import ModelUnavailable, NoModelAvailable
 from guanaco.submissions import Status
 from guanaco_server.competitions.entry import admitted
 from guanaco_server.competitions.service import CompetitionService
-from guanaco_server.deployments.scaling.sleep import Sleeper
-from guanaco_server.deployments.scaling.traffic import Traffic
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.routing import queries
 from guanaco_server.routing.decision import Decision
@@ -30,6 +28,8 @@ from guanaco_server.routing.policy import LiveSubmission
 from guanaco_server.routing.snapshot import Pool, Snapshot, Votes, policy_of, take
 from guanaco_server.runtime.background import Background
 from guanaco_server.runtime.clock import Clock
+from guanaco_server.scaling.sleep import Sleeper
+from guanaco_server.scaling.traffic import Traffic
 from guanaco_server.submissions.service import ServingSubmission, SubmissionService
 
 REFRESH_S = 1.0  # how old a rating's count may be; statuses come at once

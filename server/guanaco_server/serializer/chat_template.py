@@ -20,9 +20,9 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from guanaco_server.serializer import confined
-from guanaco_server.serializer.failures import JobFailed
+from guanaco_server.serializer.reporting import JobFailed
 
-LIMITS = confined.Limits(cpu_s=2, memory_bytes=512_000_000, wall_s=30, file_bytes=100_000)
+LIMITS = confined.ProcessLimits(cpu_s=2, memory_bytes=512_000_000, wall_s=30, file_bytes=100_000)
 MAX_TEMPLATE_BYTES = 1_000_000
 MAX_TEMPLATES = 32
 MAX_OUTPUT_CHARS = 1_000_000

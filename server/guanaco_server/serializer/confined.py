@@ -25,7 +25,7 @@ SETTINGS = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1", "PYTHON
 
 
 @dataclass(frozen=True)
-class Limits:
+class ProcessLimits:
     """``cpu_s`` and ``memory_bytes`` count from when the child has imported what it needs."""
 
     cpu_s: int
@@ -34,7 +34,7 @@ class Limits:
     file_bytes: int
 
 
-def run(module: str, folder: Path, limits: Limits) -> str | None:
+def run(module: str, folder: Path, limits: ProcessLimits) -> str | None:
     """Why the child refuses the folder's content, as the end of a sentence; None if it does not."""
     with tempfile.TemporaryFile() as words:
         process = subprocess.Popen(
@@ -55,7 +55,7 @@ def run(module: str, folder: Path, limits: Limits) -> str | None:
         return _reason(status, words.read(MAX_WORDS_BYTES), limits)
 
 
-def confine(limits: Limits) -> None:
+def confine(limits: ProcessLimits) -> None:
     """Take the limits upon this process, for good."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     cpu_s = int(used.ru_utime + used.ru_stime) + 1 + limits.cpu_s
@@ -78,7 +78,7 @@ def _lower(kind: int, most: int) -> None:
     resource.setrlimit(kind, (most, most))
 
 
-def _reason(status: int, words: bytes, limits: Limits) -> str | None:
+def _reason(status: int, words: bytes, limits: ProcessLimits) -> str | None:
     if status in (-signal.SIGXCPU, -signal.SIGKILL):
         return f"it takes more than {limits.cpu_s} s of CPU time"
     if status != 0:

@@ -2,7 +2,7 @@
 
     GUANACO_TICKET=URL python -m guanaco_server.serializer.job
 
-The ticket says what to make and where to write it (ticket.py); making.py makes it. HF_TOKEN holds the Hub
+The task says what to make and where to write it (task.py); making.py makes it. HF_TOKEN holds the Hub
 token, if any. stdout has one JSON object a line (progress.py); exit status 1 after a last line that says why.
 """
 
@@ -23,13 +23,11 @@ os.environ.setdefault(
 import urllib3
 
 from guanaco_server.engine import lifeline
-from guanaco_server.serializer.download import prepare
-from guanaco_server.serializer.failures import JobFailed, diagnose
-from guanaco_server.serializer.folder_target import FolderTarget
 from guanaco_server.serializer.making import make_artifact
-from guanaco_server.serializer.progress import say, say_failed
-from guanaco_server.serializer.targets import Target
-from guanaco_server.serializer.ticket import TICKET_VARIABLE, Ticket
+from guanaco_server.serializer.repo_files import prepare
+from guanaco_server.serializer.reporting import JobFailed, diagnose, say, say_failed
+from guanaco_server.serializer.targets import FolderTarget, Target
+from guanaco_server.serializer.task import TICKET_VARIABLE, SerializerTask
 from guanaco_server.serializer.upload_target import UploadTarget
 
 BASE_BYTES = 256 * 1024**2  # what the process takes beside its parts
@@ -40,9 +38,9 @@ PARTS_A_WORKER = 3  # the one it fills, one shared with a neighbour, one whose h
 def main() -> int:
     lifeline.hold()
     try:
-        ticket = read_ticket(os.environ[TICKET_VARIABLE])
+        task = read_task(os.environ[TICKET_VARIABLE])
         with tempfile.TemporaryDirectory() as scratch:
-            serialize(ticket, Path(scratch))
+            serialize(task, Path(scratch))
     except Exception as error:  # noqa: BLE001 - the job's outermost frame: whatever happened must be told
         traceback.print_exc()
         failure = diagnose(error)
@@ -51,39 +49,39 @@ def main() -> int:
     return 0
 
 
-def read_ticket(url: str) -> Ticket:
+def read_task(url: str) -> SerializerTask:
     """From a file or an HTTP URL, which is not shown: it is a secret."""
     if urlsplit(url).scheme == "file":
-        return Ticket.model_validate_json(Path(unquote(urlsplit(url).path)).read_bytes())
+        return SerializerTask.model_validate_json(Path(unquote(urlsplit(url).path)).read_bytes())
     answer = urllib3.request("GET", url)
     if answer.status != 200:
         raise JobFailed(
             "store_unreachable", f"The ticket could not be read: status {answer.status}."
         )
-    return Ticket.model_validate_json(answer.data)
+    return SerializerTask.model_validate_json(answer.data)
 
 
-def serialize(ticket: Ticket, scratch: Path) -> None:
+def serialize(task: SerializerTask, scratch: Path) -> None:
     prepare(scratch)
-    _limit_memory(ticket.memory_bytes)
-    manifest = make_artifact(ticket, _target(ticket), _workers(ticket), scratch)
+    _limit_memory(task.memory_bytes)
+    manifest = make_artifact(task, _target(task), _workers(task), scratch)
     say(
         f"Artifact of {manifest.tensor_count} tensors and {manifest.size_bytes / 1e6:,.1f} MB is complete."
     )
 
 
-def _target(ticket: Ticket) -> Target:
-    folder = ticket.upload.folder
-    return UploadTarget(ticket.upload) if folder is None else FolderTarget(Path(folder))
+def _target(task: SerializerTask) -> Target:
+    folder = task.upload.folder
+    return UploadTarget(task.upload) if folder is None else FolderTarget(Path(folder))
 
 
-def _workers(ticket: Ticket) -> int:
+def _workers(task: SerializerTask) -> int:
     """As many as there are cores, for hashing is most of their work, and as the memory has parts for.
 
     With more, they only hold each other up: the oldest part, which in-order servers wait for, is late.
     """
-    part_bytes = ticket.upload.part_bytes or 1
-    fitting = (ticket.memory_bytes - BASE_BYTES) // (PARTS_A_WORKER * part_bytes)
+    part_bytes = task.upload.part_bytes or 1
+    fitting = (task.memory_bytes - BASE_BYTES) // (PARTS_A_WORKER * part_bytes)
     cores = len(os.sched_getaffinity(0))
     return max(1, min(max(MIN_WORKERS, min(cores, MAX_WORKERS)), fitting))
 

@@ -1,17 +1,25 @@
-"""Merging a LoRA adapter into its base: W' = W + scale * B A (Hu et al. 2021, arXiv:2106.09685, section 4.1).
+"""Merges a LoRA adapter into its base: W' = W + scale * B A (Hu et al. 2021, arXiv:2106.09685, section 4.1).
 
-Row blocks of the product are made as the base's rows stream by, in float32; only the adapter's two small
-matrices of the tensor at hand are in memory.
+The product is computed in float32, in blocks of rows, while the base's rows are streamed. Only the adapter's two
+matrices for the current tensor are in memory; they are read by range when that tensor begins.
 """
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from guanaco_server.formats.safetensors_header import TensorInfo
+from guanaco_server.serializer.floats import has_nan, to_float32
+from guanaco_server.serializer.repo_files import RepoFiles, WeightFile
+from guanaco_server.serializer.reporting import JobFailed
+from guanaco_server.serializer.task import Adapter
+
+KEPT = 8  # more than there are workers; a pair takes a few megabytes
 
 
 @dataclass(frozen=True)
@@ -37,3 +45,38 @@ class LoraMatrices:
         bottom = -(-(first + values.size) // columns)
         delta = (self.b[top:bottom] @ self.a).reshape(-1)[skip : skip + values.size]
         return values + np.float32(self.scale) * delta
+
+
+class AdapterMatrices:
+    """Thread-safe."""
+
+    def __init__(self, files: RepoFiles, path: str) -> None:
+        self._files = files
+        self._path = path
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[str, LoraMatrices] = OrderedDict()
+
+    def load(self, pair: LoraPair) -> LoraMatrices:
+        with self._lock:
+            if pair.a.name not in self._kept:
+                a, b = (self._read(info, pair.data_offset) for info in (pair.a, pair.b))
+                self._kept[pair.a.name] = LoraMatrices(a, b, pair.scale)
+                if len(self._kept) > KEPT:
+                    self._kept.popitem(last=False)
+            self._kept.move_to_end(pair.a.name)
+            return self._kept[pair.a.name]
+
+    def _read(self, info: TensorInfo, data_offset: int) -> NDArray[np.float32]:
+        data = self._files.read(self._path, data_offset + info.start, data_offset + info.end)
+        if has_nan(memoryview(data), info.dtype):
+            raise JobFailed("corrupt_weights", f"The adapter's {info.name[:80]!r} holds NaN.")
+        return to_float32(memoryview(data), info.dtype).reshape(info.shape)
+
+
+def lora_pairs(adapter: Adapter, file: WeightFile) -> dict[str, LoraPair]:
+    """By the name of the model's tensor."""
+    infos = {info.name: info for info in file.infos}
+    return {
+        merge.tensor: LoraPair(infos[merge.a], infos[merge.b], file.data_offset, merge.scale)
+        for merge in adapter.merges
+    }

@@ -1,42 +1,45 @@
-"""From a repo to an artifact: read, work out the plan, stream, write the manifest.
+"""Makes an artifact from a repo: read, plan, stream, write the manifest.
 
-    headers → plan → small files → tensors, streamed (pump.py) → manifest
+    headers → plan → small files → tensors, streamed (streaming.py) → manifest
 
-The manifest is written last: where it is, the artifact is whole.
+The manifest is written last: where it is, the artifact is complete. Config and tokenizer files are stored as the repo
+has them, except for what the weights' cast makes untrue.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from importlib import metadata
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 from guanaco_server.formats.manifest import MANIFEST_NAME, Manifest, StoredFile, TensorRecord
-from guanaco_server.serializer.adapter import AdapterMatrices, lora_pairs
-from guanaco_server.serializer.download import download
-from guanaco_server.serializer.headers import read_header
-from guanaco_server.serializer.hub_files import HubFiles, RangesRefused
-from guanaco_server.serializer.journal import Journal
-from guanaco_server.serializer.local_files import LocalFiles
-from guanaco_server.serializer.lora import LoraPair
-from guanaco_server.serializer.plan import Plan, chosen_cast, make_plan
-from guanaco_server.serializer.progress import say
-from guanaco_server.serializer.pump import Pump
-from guanaco_server.serializer.repo_files import RepoFiles
-from guanaco_server.serializer.small_files import (
-    CONFIG_NAME,
-    fetch,
-    is_quantized,
-    parse_config,
-    prepared,
-    with_dtype,
+from guanaco_server.serializer.chat_template import TEMPLATE_NAME, check_chat_templates
+from guanaco_server.serializer.lora import AdapterMatrices, LoraPair, lora_pairs
+from guanaco_server.serializer.plan import CASTS, StreamPlan, chosen_cast, make_plan
+from guanaco_server.serializer.repo_files import (
+    HubFiles,
+    LocalFiles,
+    RangesRefused,
+    RepoFiles,
+    download,
+    read_header,
 )
-from guanaco_server.serializer.targets import Target
-from guanaco_server.serializer.ticket import SerializerJob, Source
+from guanaco_server.serializer.reporting import JobFailed, say
+from guanaco_server.serializer.streaming import StreamingPass
+from guanaco_server.serializer.targets import ResumeLog, Target
+from guanaco_server.serializer.task import SerializerJob, Source
+from guanaco_server.serializer.tokenizer_files import CONFIG_NAME as TOKENIZER_CONFIG_NAME
+from guanaco_server.serializer.tokenizer_files import TOKENIZER_NAME, convert
 
 TOOLS = ("guanaco", "numpy", "huggingface_hub")
+
+
+CONFIG_NAME = "config.json"
+DTYPE_KEYS = ("dtype", "torch_dtype")  # transformers 5 writes the first, earlier ones the second
 
 
 def make_artifact(job: SerializerJob, target: Target, workers: int, scratch: Path) -> Manifest:
@@ -62,13 +65,15 @@ def _make(
         small |= fetch(adapter, job.adapter.small_files)
     small = prepared(small, scratch / "small")
     plan, matrices = _plan(job, model, adapter, small)
-    journal = Journal(plan.digest(), target.identity, target.read_journal(), target.save_journal)
-    sink = target.open_tensors(plan.layout.total_bytes, journal)
-    pump = Pump(plan, model, matrices, sink, journal, workers)
-    pump.run()
+    resume_log = ResumeLog(
+        plan.digest(), target.identity, target.read_journal(), target.save_journal
+    )
+    sink = target.open_tensors(plan.layout.total_bytes, resume_log)
+    streaming = StreamingPass(plan, model, matrices, sink, resume_log, workers)
+    streaming.run()
     for name, content in small.items():
         target.put_file(name, content)
-    manifest = _manifest(job, plan, pump, small)
+    manifest = _manifest(job, plan, streaming, small)
     target.put_file(MANIFEST_NAME, manifest.model_dump_json(indent=1).encode())
     return manifest
 
@@ -86,7 +91,7 @@ def _downloaded(job: SerializerJob, source: Source, scratch: Path) -> RepoFiles:
 
 def _plan(
     job: SerializerJob, model: RepoFiles, adapter: RepoFiles | None, small: dict[str, bytes]
-) -> tuple[Plan, AdapterMatrices | None]:
+) -> tuple[StreamPlan, AdapterMatrices | None]:
     """The plan, and config.json made true to it."""
     weights = [read_header(model, path) for path in job.model.weight_files]
     quantized = is_quantized(parse_config(small[CONFIG_NAME]))
@@ -108,7 +113,9 @@ def _plan(
     return plan, matrices
 
 
-def _manifest(job: SerializerJob, plan: Plan, pump: Pump, small: Mapping[str, bytes]) -> Manifest:
+def _manifest(
+    job: SerializerJob, plan: StreamPlan, streaming: StreamingPass, small: Mapping[str, bytes]
+) -> Manifest:
     source = job.adapter or job.model
     base = job.model if job.adapter else None
     return Manifest(
@@ -132,11 +139,56 @@ def _manifest(job: SerializerJob, plan: Plan, pump: Pump, small: Mapping[str, by
                 shape=tensor.shape,
                 offset=plan.layout.tensors[index].data_offset,
                 size_bytes=tensor.size_bytes,
-                sha256=tuple(facts.sha256 for facts in pump.facts(index)),
-                crc32=tuple(facts.crc32 for facts in pump.facts(index)),
+                sha256=tuple(facts.sha256 for facts in streaming.facts(index)),
+                crc32=tuple(facts.crc32 for facts in streaming.facts(index)),
             )
             for index, tensor in enumerate(plan.tensors)
         ),
         tool_versions={tool: metadata.version(tool) for tool in TOOLS},
         created_at=datetime.now(UTC),
     )
+
+
+def fetch(files: RepoFiles, paths: tuple[str, ...]) -> dict[str, bytes]:
+    """By their names, without folders."""
+    return {PurePosixPath(path).name: files.read(path) for path in paths}
+
+
+def prepared(small: dict[str, bytes], folder: Path) -> dict[str, bytes]:
+    """With a tokenizer.json where there was only a sentencepiece model; JobFailed for a template that must not be served.
+
+    Both are tried out in child processes, on copies in the folder.
+    """
+    folder.mkdir(exist_ok=True)
+    for name, content in small.items():
+        (folder / name).write_bytes(content)
+    if TOKENIZER_NAME not in small:
+        say("Converting the sentencepiece tokenizer.")
+        convert(folder)
+    if TEMPLATE_NAME in small or b"chat_template" in small.get(TOKENIZER_CONFIG_NAME, b""):
+        check_chat_templates(folder)
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def is_quantized(config: dict[str, Any]) -> bool:
+    return "quantization_config" in config or "compression_config" in config
+
+
+def parse_config(content: bytes) -> dict[str, Any]:
+    try:
+        config = json.loads(content)
+    except (ValueError, RecursionError):
+        config = None
+    if not isinstance(config, dict):
+        raise JobFailed("corrupt_weights", f"{CONFIG_NAME} is not a JSON object.")
+    return config
+
+
+def with_dtype(content: bytes, cast_to: str | None) -> bytes:
+    """config.json that names the dtype which the weights now have; unchanged where they were not cast."""
+    if cast_to is None:
+        return content
+    name = next(name for name, dtype in CASTS.items() if dtype == cast_to)
+    config = parse_config(content)
+    keys = [key for key in DTYPE_KEYS if key in config] or [DTYPE_KEYS[-1]]
+    return json.dumps(config | dict.fromkeys(keys, name), indent=2).encode()

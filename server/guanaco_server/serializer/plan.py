@@ -14,23 +14,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from guanaco_server.formats.manifest import PIECE_BYTES
-from guanaco_server.formats.safetensors_header import DTYPE_BYTES, TensorInfo
-from guanaco_server.formats.tensorizer_file import FileTensor, Layout, lay_out
-from guanaco_server.serializer.failures import JobFailed
+from guanaco_server.formats.safetensors_header import DTYPE_BYTES
+from guanaco_server.formats.tensorizer_file import FileTensor, TensorFileLayout, lay_out
 from guanaco_server.serializer.lora import LoraPair
+from guanaco_server.serializer.repo_files import WeightFile
+from guanaco_server.serializer.reporting import JobFailed
 
 FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 WIDE_FLOATS = frozenset({"F64", "F32"})
 CASTS = {"bfloat16": "BF16", "float16": "F16"}
-
-
-@dataclass(frozen=True)
-class WeightFile:
-    """``data_offset`` is where the tensors' bytes begin."""
-
-    path: str
-    infos: tuple[TensorInfo, ...]
-    data_offset: int
 
 
 @dataclass(frozen=True)
@@ -55,7 +47,7 @@ class PlannedTensor:
 
 
 @dataclass(frozen=True)
-class Piece:
+class TensorPiece:
     """A stretch of one tensor that is hashed as a whole; elements from ``first`` up to ``last``."""
 
     tensor: int
@@ -71,13 +63,13 @@ class Run:
     path: str
     start: int
     end: int
-    pieces: tuple[Piece, ...]
+    pieces: tuple[TensorPiece, ...]
 
 
 @dataclass(frozen=True)
-class Plan:
+class StreamPlan:
     tensors: tuple[PlannedTensor, ...]
-    layout: Layout
+    layout: TensorFileLayout
     runs: tuple[Run, ...]
 
     def digest(self) -> str:
@@ -85,21 +77,23 @@ class Plan:
         told = [(t.name, t.dtype, t.shape, t.path, t.start) for t in self.tensors]
         return hashlib.sha256(json.dumps([PIECE_BYTES, told]).encode()).hexdigest()
 
-    def piece_bytes(self, piece: Piece) -> tuple[int, int]:
+    def piece_bytes(self, piece: TensorPiece) -> tuple[int, int]:
         """Where the piece's bytes are in the tensors file."""
         item = DTYPE_BYTES[self.tensors[piece.tensor].dtype]
         begin = self.layout.tensors[piece.tensor].data_offset
         return begin + piece.first * item, begin + piece.last * item
 
 
-def make_plan(files: Sequence[WeightFile], cast_to: str | None, loras: dict[str, LoraPair]) -> Plan:
+def make_plan(
+    files: Sequence[WeightFile], cast_to: str | None, loras: dict[str, LoraPair]
+) -> StreamPlan:
     """``cast_to`` is the dtype of every float, or None to keep them; ``loras`` are by tensor name."""
     tensors = tuple(_planned(files, cast_to, loras))
     try:
         layout = lay_out([FileTensor(t.name, t.dtype, t.shape, t.size_bytes) for t in tensors])
     except ValueError as error:
         raise JobFailed("corrupt_weights", f"The model cannot be stored: {error}.") from error
-    return Plan(tensors, layout, tuple(_runs(tensors)))
+    return StreamPlan(tensors, layout, tuple(_runs(tensors)))
 
 
 def chosen_cast(asked: str, files: Iterable[WeightFile], is_quantized: bool) -> str | None:
@@ -136,7 +130,7 @@ def _planned(
 
 def _runs(tensors: Sequence[PlannedTensor]) -> Iterator[Run]:
     """Small tensors share a request of at most PIECE_BYTES; one without bytes needs none, and has no pieces."""
-    run: list[Piece] = []
+    run: list[TensorPiece] = []
     path, start, end = "", 0, 0
     pieces = (pieces_of(tensor, index) for index, tensor in enumerate(tensors))
     for piece in itertools.chain.from_iterable(pieces):
@@ -155,7 +149,7 @@ def _runs(tensors: Sequence[PlannedTensor]) -> Iterator[Run]:
         yield Run(path, start, end, tuple(run))
 
 
-def pieces_of(tensor: PlannedTensor, index: int) -> Iterator[Piece]:
+def pieces_of(tensor: PlannedTensor, index: int) -> Iterator[TensorPiece]:
     step = PIECE_BYTES // DTYPE_BYTES[tensor.dtype]
     for number, first in enumerate(range(0, tensor.element_count, step)):
-        yield Piece(index, number, first, min(first + step, tensor.element_count))
+        yield TensorPiece(index, number, first, min(first + step, tensor.element_count))

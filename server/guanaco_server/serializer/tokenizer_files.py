@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from guanaco_server.serializer import confined
-from guanaco_server.serializer.failures import JobFailed
+from guanaco_server.serializer.reporting import JobFailed
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-LIMITS = confined.Limits(
+LIMITS = confined.ProcessLimits(
     cpu_s=60, memory_bytes=2_000_000_000, wall_s=180, file_bytes=64_000_000
 )  # 256,000 pieces, as Gemma has, took 2 s and 250 MB
 MODEL_NAME = "tokenizer.model"

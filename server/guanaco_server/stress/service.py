@@ -12,7 +12,7 @@ from guanaco_server.runtime.clock import Clock
 from guanaco_server.stress.load import (
     LoadProfile,
     Measure,
-    Sample,
+    RequestResult,
     measure_reply,
     measure_scores,
     run_load,
@@ -45,7 +45,7 @@ class StressService:
     async def check(
         self, endpoint: str, model: str, prompts: Sequence[str], params: GenerationParams
     ) -> StressReport:
-        async def measure(prompt: str, due: float) -> Sample:
+        async def measure(prompt: str, due: float) -> RequestResult:
             generation = Generation(model, prompt, params)
             return await measure_reply(self._model_server, endpoint, generation, due)
 
@@ -54,7 +54,7 @@ class StressService:
     async def check_reward(self, endpoint: str, model: str, prompts: Sequence[str]) -> StressReport:
         """Each request scores the candidates of one reply."""
 
-        async def measure(prompt: str, due: float) -> Sample:
+        async def measure(prompt: str, due: float) -> RequestResult:
             texts = [prompt + candidate for candidate in CANDIDATES]
             return await measure_scores(self._model_server, endpoint, model, texts, due)
 

@@ -1,4 +1,4 @@
-"""From samples to a report: percentiles, and a sentence for each threshold that was missed."""
+"""Makes a report from request results: percentiles, and a sentence for each threshold that was missed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from guanaco.submissions import HistogramBin, Percentiles, StressReport, StressThresholds
-from guanaco_server.stress.load import LoadProfile, Sample
+from guanaco_server.stress.load import LoadProfile, RequestResult
 
 ERROR_SAMPLES = 3
 MOST_BINS = 24
@@ -34,7 +34,7 @@ class Thresholds:
 
 
 def judge(
-    samples: Sequence[Sample],
+    samples: Sequence[RequestResult],
     profile: LoadProfile,
     thresholds: Thresholds,
     at: datetime,

@@ -1,4 +1,4 @@
-"""Submissions over HTTP."""
+"""Submissions over HTTP. A submission's developer may read its recipe; an admin may set it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from fastapi import APIRouter, Header
 from fastapi.responses import StreamingResponse
 
 from guanaco.accounts import Role
+from guanaco.recipes import RecipeOverride, RecipeStatus
 from guanaco.submissions import StressReport, Submission, SubmissionRequest
 from guanaco_server.accounts.auth import Auth
 from guanaco_server.accounts.service import Account
 from guanaco_server.http.sse import event_stream
-from guanaco_server.submissions.event_stream import encoded
-from guanaco_server.submissions.events import EventFeed
+from guanaco_server.submissions.events import EventFeed, encoded
 from guanaco_server.submissions.service import SubmissionService
 
 MAX_SEQ = 2**31 - 1  # what the database's integer holds
@@ -75,5 +75,25 @@ def router(submissions: SubmissionService, feed: EventFeed, auth: Auth) -> APIRo
     @routes.post("/{submission_id}/teardown")
     async def teardown(submission_id: str, account: Account = developer) -> Submission:
         return await submissions.teardown(account, submission_id)
+
+    return routes
+
+
+def recipe_router(submissions: SubmissionService, auth: Auth) -> APIRouter:
+    routes = APIRouter(prefix="/api/v1/submissions", tags=["submissions"])
+    developer = auth.require(Role.DEVELOPER)
+    admin = auth.require(Role.ADMIN)
+
+    @routes.get("/{submission_id}/recipe")
+    async def read_recipe(submission_id: str, account: Account = developer) -> RecipeStatus:
+        submission = await submissions.require_visible(account, submission_id)
+        return await submissions.recipes.status(submission.id)
+
+    @routes.put("/{submission_id}/recipe")
+    async def set_recipe(
+        submission_id: str, override: RecipeOverride, account: Account = admin
+    ) -> RecipeStatus:
+        submission = await submissions.require_visible(account, submission_id)
+        return await submissions.recipes.set(submission, override)
 
     return routes

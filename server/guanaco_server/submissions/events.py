@@ -1,9 +1,13 @@
-"""A submission's events, followed live: what is recorded already, then each new one as it comes."""
+"""Follows a submission's events: recorded ones first, then each new one, also as server-sent events.
+
+``StatusChanges`` tells this process's listeners that a status has changed, after the commit.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection
+import time
+from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import dataclass
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -11,11 +15,15 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from guanaco.errors import SubmissionNotFound
 from guanaco.submissions import IN_PROGRESS, Status, SubmissionEvent
 from guanaco_server.database.database import Database
+from guanaco_server.http.sse import HEARTBEAT, encode_event
 from guanaco_server.submissions import queries
 from guanaco_server.submissions.tables import SubmissionEventRow
 
 POLL_S = 0.25  # also notices what another process wrote; a quarter of a second feels live
 PAGE = 200
+
+
+HEARTBEAT_S = 10
 
 
 @dataclass(frozen=True)
@@ -74,3 +82,31 @@ class EventFeed:
 
 def _event(row: SubmissionEventRow) -> SubmissionEvent:
     return SubmissionEvent(**{name: getattr(row, name) for name in SubmissionEvent.model_fields})
+
+
+async def encoded(events: AsyncIterator[SubmissionEvent | None]) -> AsyncIterator[bytes]:
+    quiet_since = time.monotonic()
+    async for event in events:
+        if event is not None:
+            quiet_since = time.monotonic()
+            yield encode_event(event.kind, event, event.seq)
+        elif time.monotonic() - quiet_since > HEARTBEAT_S:
+            quiet_since = time.monotonic()
+            yield HEARTBEAT
+
+
+Listener = Callable[[str, Status], None]
+
+
+class StatusChanges:
+    """Listeners must be quick: they set an event, and somebody else does the work."""
+
+    def __init__(self) -> None:
+        self._listeners: list[Listener] = []
+
+    def subscribe(self, listener: Listener) -> None:
+        self._listeners.append(listener)
+
+    def announce(self, submission_id: str, status: Status) -> None:
+        for listener in self._listeners:
+            listener(submission_id, status)

@@ -28,11 +28,11 @@ from guanaco.submissions import (
 from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import Account
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.scaling.usage import Ownership
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.runtime.clock import Clock
+from guanaco_server.scaling.usage import Ownership
 from guanaco_server.submissions import lifecycle, queries
-from guanaco_server.submissions.changes import StatusChanges
+from guanaco_server.submissions.events import StatusChanges
 from guanaco_server.submissions.lifecycle import SERVED
 from guanaco_server.submissions.recipes import RecipeService
 from guanaco_server.submissions.rewards import RewardService

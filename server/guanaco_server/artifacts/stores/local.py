@@ -20,9 +20,9 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from guanaco.errors import SerializerDied, StoreUnreachable
-from guanaco_server.artifacts.stores.keys import checked_key
+from guanaco_server.artifacts.stores.store import checked_key
 from guanaco_server.formats.manifest import MANIFEST_NAME, TENSORS_NAME, Manifest
-from guanaco_server.serializer.ticket import JOURNAL_NAME, SerializerJob, Ticket, Upload
+from guanaco_server.serializer.task import JOURNAL_NAME, SerializerJob, SerializerTask, Upload
 
 TICKET_NAME = "ticket.json"
 
@@ -103,7 +103,7 @@ class LocalStore:
     def _begin(self, job: SerializerJob) -> str:
         staging = self._staging(job.key)
         staging.mkdir(parents=True, exist_ok=True)
-        ticket = Ticket(**job.model_dump(), upload=Upload(folder=str(staging)))
+        ticket = SerializerTask(**job.model_dump(), upload=Upload(folder=str(staging)))
         (staging / TICKET_NAME).write_text(ticket.model_dump_json())
         return (staging / TICKET_NAME).as_uri()
 

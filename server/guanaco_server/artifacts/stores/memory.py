@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from guanaco.errors import SerializerDied
 from guanaco_server.formats.manifest import MANIFEST_NAME, Manifest
-from guanaco_server.serializer.ticket import SerializerJob
+from guanaco_server.serializer.task import SerializerJob
 
 Artifact = tuple[Manifest, dict[str, bytes]]
 

@@ -14,9 +14,8 @@ from datetime import datetime
 from pydantic import BaseModel, ValidationError
 
 from guanaco.errors import SerializerDied
-from guanaco_server.artifacts.stores.keys import checked_key
-from guanaco_server.artifacts.stores.s3_client import Bucket
-from guanaco_server.artifacts.stores.s3_errors import Missing
+from guanaco_server.artifacts.stores.s3_client import Bucket, Missing
+from guanaco_server.artifacts.stores.store import checked_key
 from guanaco_server.formats.manifest import TENSORS_NAME
 
 MIN_PART_BYTES = 16 * 1024**2
@@ -39,7 +38,7 @@ class Beginning:
 
 
 @dataclass(frozen=True)
-class Part:
+class UploadedPart:
     number: int
     size_bytes: int
     etag: str
@@ -129,7 +128,7 @@ class Uploads:
         except Missing:
             return upload.at
 
-    def _parts(self, name: str, upload_id: str) -> Iterator[Part]:
+    def _parts(self, name: str, upload_id: str) -> Iterator[UploadedPart]:
         """In their order; Missing where there is no such upload."""
         seen = 0  # rclone's pages overlap
         with self._bucket.calls(may_miss=True):
@@ -138,7 +137,7 @@ class Uploads:
                 for entry in page.get("Parts", ()):
                     if entry["PartNumber"] > seen:
                         seen = entry["PartNumber"]
-                        yield Part(
+                        yield UploadedPart(
                             number=seen,
                             size_bytes=entry["Size"],
                             etag=entry["ETag"],
@@ -173,7 +172,7 @@ def _note(key: str) -> str:
     return f"staging/{checked_key(key)}/{UPLOAD_NAME}"
 
 
-def _require_whole(parts: list[Part], size_bytes: int) -> None:
+def _require_whole(parts: list[UploadedPart], size_bytes: int) -> None:
     numbers = [part.number for part in parts]
     if missing := set(range(1, max(numbers, default=1) + 1)).difference(numbers):
         raise _not_whole(f"part {min(missing)} is missing")

@@ -7,10 +7,13 @@ content, so two that write the same artifact at once write the same bytes.
 
 from __future__ import annotations
 
+import re
 from typing import Protocol
 
 from guanaco_server.formats.manifest import Manifest
-from guanaco_server.serializer.ticket import SerializerJob
+from guanaco_server.serializer.task import SerializerJob
+
+KEY = re.compile(r"[0-9a-f]{8,128}")
 
 
 class ArtifactStore(Protocol):
@@ -66,3 +69,10 @@ class ArtifactStore(Protocol):
     async def free_bytes(self) -> int | None:
         """Room left, or None where there is no limit."""
         ...
+
+
+def checked_key(key: str) -> str:
+    """The key; ValueError for anything else, which is a mistake of ours."""
+    if not KEY.fullmatch(key):
+        raise ValueError(f"not an artifact key: {key!r}")
+    return key

@@ -1,4 +1,4 @@
-"""Whether a model that is served says something that can be used.
+"""Checks whether a model that is served says something that can be used.
 
     before it is started   vocabulary       the tokenizer's ids and the special ids are rows of the embedding
                            stopping words   the tokenizer can spell each
@@ -7,9 +7,10 @@
                            not empty        some reply has text
                            not constant     the replies are not one token again and again
                            ends             with the submission's own prompts and parameters, in time
+    a reward model         numbers          every score is finite
+                           not constant     different replies to one conversation get different scores
 
-Of a reward model, score_checks.py looks at the scores. Whoever fails one is told which, with the prompt and the
-reply. A server that breaks is ModelServerDied.
+A failure names the check and shows the prompt and the reply, or the scores. A server that breaks is ModelServerDied.
 """
 
 from __future__ import annotations
@@ -17,9 +18,12 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
+
+from tokenizers import Tokenizer
 
 from guanaco.errors import ContentCheckFailed, ModelServerDied
 from guanaco.submissions import GenerationParams, Level, Stage, Submission, SubmissionKind
@@ -31,16 +35,27 @@ from guanaco_server.deployments.model_server import (
     NotANumber,
     Token,
 )
+from guanaco_server.deployments.reward_score import reward_score
 from guanaco_server.prompts.service import PromptService
-from guanaco_server.stress.workload import Prompted, conversation_prompts
-from guanaco_server.submissions.pipeline.journal import Journal, Ticket
-from guanaco_server.submissions.pipeline.score_checks import check_scores
-from guanaco_server.submissions.pipeline.vocabulary_checks import check_sizes, check_stopping_words
+from guanaco_server.stress.load import Prompted, conversation_prompts
+from guanaco_server.submissions.pipeline.records import PipelineRun, RunRecords
 
 PROMPTS = ("Hello", "My name is", "2 + 2 =", "Once upon", "Why?")
 PROBE = GenerationParams(temperature=0, stopping_words=[], max_output_tokens=8)  # greedy
 OWN_PROBES = 3  # whole replies, side by side
 SHOWN_CHARS = 60
+
+
+CONVERSATION = "You: Hi! How was your day?\nLuna:"
+REPLIES = (
+    " It was lovely, I walked along the sea.",
+    " no",
+    " Luna Luna Luna Luna",
+    " Why do you ask?",
+)
+TEXTS = tuple(CONVERSATION + reply for reply in REPLIES)
+SPECIAL_IDS = ("bos_token_id", "eos_token_id")
+NEIGHBOUR = "a"  # some tokenizers treat the beginning and end of a text specially
 
 
 @dataclass(frozen=True)
@@ -59,54 +74,54 @@ class ContentChecks:
 
     def __init__(
         self,
-        journal: Journal,
+        records: RunRecords,
         store: ArtifactStore,
         prompts: PromptService,
         model_server: ModelServer,
         deadline_s: float,
     ) -> None:
-        self._journal = journal
+        self._records = records
         self._store = store
         self._prompts = prompts
         self._model_server = model_server
         self._deadline_s = deadline_s
 
-    async def check_files(self, ticket: Ticket, submission: Submission) -> None:
+    async def check_files(self, run: PipelineRun, submission: Submission) -> None:
         """Before the model is served: its artifact's files alone."""
         assert submission.artifact_key is not None, "the serialize stage is done"
         tokenizer = await self._prompts.tokenizers.tokenizer(submission.artifact_key)
         config = await self._read_json(submission.artifact_key, "config.json")
         generation = await self._read_json(submission.artifact_key, "generation_config.json")
         sizes = await asyncio.to_thread(check_sizes, tokenizer, config, generation)
-        await self._pass(ticket, "vocabulary", sizes)
+        await self._pass(run, "vocabulary", sizes)
         if submission.kind is SubmissionKind.REWARD:
             return
         words = submission.params.stopping_words
         await self._pass(
-            ticket,
+            run,
             "stopping words",
             await asyncio.to_thread(check_stopping_words, tokenizer, words),
         )
 
-    async def check_served(self, ticket: Ticket, submission: Submission, endpoint: str) -> None:
+    async def check_served(self, run: PipelineRun, submission: Submission, endpoint: str) -> None:
         """With the model healthy: what it says, or how it scores."""
         if submission.kind is SubmissionKind.CHAT:
-            await self.check_replies(ticket, submission, endpoint)
+            await self.check_replies(run, submission, endpoint)
             return
         found = await check_scores(self._model_server, endpoint, submission.id, self._deadline_s)
-        await self._journal.log(ticket, Stage.DEPLOY, *found)
+        await self._records.log(run, Stage.DEPLOY, *found)
 
-    async def check_replies(self, ticket: Ticket, submission: Submission, endpoint: str) -> None:
+    async def check_replies(self, run: PipelineRun, submission: Submission, endpoint: str) -> None:
         """With the model healthy: what it says."""
         probes = [
             await self._probe(endpoint, Generation(submission.id, prompt, PROBE, with_tokens=True))
             for prompt in PROMPTS
         ]
         for name, check in REPLY_CHECKS.items():
-            await self._pass(ticket, name, check(probes))
-        await self._check_ends(ticket, submission, endpoint)
+            await self._pass(run, name, check(probes))
+        await self._check_ends(run, submission, endpoint)
 
-    async def _check_ends(self, ticket: Ticket, submission: Submission, endpoint: str) -> None:
+    async def _check_ends(self, run: PipelineRun, submission: Submission, endpoint: str) -> None:
         assert submission.artifact_key is not None, "the serialize stage is done"
         params = submission.params
         prompted = Prompted(submission.formatter, submission.artifact_key, params)
@@ -118,10 +133,10 @@ class ContentChecks:
             )
         )
         if any(probe.finish_reason == "stop" for probe in probes):
-            await self._pass(ticket, "ends", "A reply to a real prompt ends by itself.")
+            await self._pass(run, "ends", "A reply to a real prompt ends by itself.")
             return
-        await self._journal.log(
-            ticket,
+        await self._records.log(
+            run,
             Stage.DEPLOY,
             f"None of {len(probes)} replies ended by itself within max_output_tokens = {params.max_output_tokens}: no stopping word and no end of text came up. {_shown(probes[0])}",
             level=Level.WARNING,
@@ -155,8 +170,8 @@ class ContentChecks:
             return {}
         return content if isinstance(content, dict) else {}
 
-    async def _pass(self, ticket: Ticket, name: str, found: str) -> None:
-        await self._journal.log(ticket, Stage.DEPLOY, f"Content check `{name}` passed: {found}")
+    async def _pass(self, run: PipelineRun, name: str, found: str) -> None:
+        await self._records.log(run, Stage.DEPLOY, f"Content check `{name}` passed: {found}")
 
 
 def check_answers(probes: list[Probe]) -> str:
@@ -226,3 +241,111 @@ def _shown(probe: Probe) -> str:
 def _cut(text: str) -> str:
     """The end of a prompt or reply, where the evidence is."""
     return repr(text if len(text) <= SHOWN_CHARS else "…" + text[-SHOWN_CHARS:])
+
+
+async def check_scores(
+    model_server: ModelServer, endpoint: str, model: str, deadline_s: float
+) -> list[str]:
+    """What was found, by check; ContentCheckFailed, or ModelServerDied where it cannot score at all."""
+    try:
+        async with asyncio.timeout(deadline_s):
+            logits = await model_server.classify(endpoint, model, TEXTS)
+    except NotANumber as fault:
+        raise ContentCheckFailed(
+            f"Content check `numbers` failed: {fault}",
+            hint="The weights hold NaN, or overflow in their type: --dtype bfloat16 has a wider range than float16.",
+        ) from None
+    except ModelServerFault as fault:
+        raise ModelServerDied(f"The model server is up but cannot score: {fault}") from None
+    except TimeoutError:
+        raise ContentCheckFailed(
+            f"Content check `ends` failed: {len(TEXTS)} replies were not scored within {deadline_s:g} s.",
+            hint="Submit a smaller reward model.",
+        ) from None
+    scores = [reward_score(each) for each in logits]
+    shown = ", ".join(f"{score:.4g}" for score in scores)
+    if len(set(scores)) == 1:
+        raise ContentCheckFailed(
+            f"Content check `not constant` failed: {len(scores)} different replies all have the score {scores[0]:.4g}.",
+            hint="The head was not trained, or its weights were lost when the model was saved.",
+        )
+    return [
+        f"Content check `numbers` passed: the scores of {len(scores)} replies are {shown}.",
+        f"Content check `not constant` passed: {len(set(scores))} of the scores are different.",
+    ]
+
+
+def check_sizes(tokenizer: Tokenizer, config: dict[str, Any], generation: dict[str, Any]) -> str:
+    """What was found; ContentCheckFailed when the tokenizer or a special id points past the embedding's rows."""
+    rows = _text_config(config).get("vocab_size")
+    if type(rows) is not int:
+        return "config.json has no vocab_size, so the tokenizer is not compared with it."
+    highest = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
+    if highest >= rows:
+        raise ContentCheckFailed(
+            f"Content check `vocabulary` failed: the tokenizer's highest token id is {highest:,} ({_shown_token(tokenizer.id_to_token(highest))}), and the embedding has {rows:,} rows.",
+            hint="Call `model.resize_token_embeddings(len(tokenizer))` before saving, or push the tokenizer that the model was trained with.",
+        )
+    files = {"config.json": _text_config(config), "generation_config.json": generation}
+    for file, content in files.items():
+        _check_special_ids(file, content, rows)
+    return f"The tokenizer's highest id is {highest:,}, and the embedding has {rows:,} rows."
+
+
+def check_stopping_words(tokenizer: Tokenizer, words: Sequence[str]) -> str:
+    """What was found; ContentCheckFailed for a word that no sequence of tokens spells."""
+    unknown = _unknown_id(tokenizer)
+    for word in words:
+        if not any(_is_spelled(tokenizer, unknown, word, text) for text in _texts_with(word)):
+            raise ContentCheckFailed(
+                f"Content check `stopping words` failed: the tokenizer cannot spell the stopping word {word!r}; it makes {_respelled(tokenizer, word)!r} of it, so the word would never end a reply.",
+                hint="Submit again with stopping words that the model can write.",
+            )
+    return f"The tokenizer can spell all {len(words)} stopping words."
+
+
+def _text_config(config: dict[str, Any]) -> dict[str, Any]:
+    """Of a model that also sees, the part that reads."""
+    nested = config.get("text_config")
+    return nested if "vocab_size" not in config and isinstance(nested, dict) else config
+
+
+def _check_special_ids(file: str, content: dict[str, Any], rows: int) -> None:
+    for name in SPECIAL_IDS:
+        ids = content.get(name)
+        for special in ids if isinstance(ids, list) else [ids]:
+            if type(special) is int and not 0 <= special < rows:
+                raise ContentCheckFailed(
+                    f"Content check `vocabulary` failed: {name} in {file} is {special:,}, and the embedding has {rows:,} rows.",
+                    hint=f"Put the tokenizer's own id into {file}.",
+                )
+
+
+def _unknown_id(tokenizer: Tokenizer) -> int | None:
+    model = tokenizer.model
+    if word := getattr(model, "unk_token", None):
+        found: int | None = tokenizer.token_to_id(word)
+        return found
+    if type(model).__name__ == "Unigram":  # keeps it to itself, but writes it down
+        unknown = json.loads(tokenizer.to_str())["model"].get("unk_id")
+        return unknown if type(unknown) is int else None
+    return None
+
+
+def _texts_with(word: str) -> tuple[str, ...]:
+    return word, NEIGHBOUR + word + NEIGHBOUR
+
+
+def _is_spelled(tokenizer: Tokenizer, unknown: int | None, word: str, text: str) -> bool:
+    ids = tokenizer.encode(text, add_special_tokens=False).ids
+    is_known = unknown not in ids or tokenizer.token_to_id(word) == unknown
+    return is_known and word in tokenizer.decode(ids, skip_special_tokens=False)
+
+
+def _respelled(tokenizer: Tokenizer, word: str) -> str:
+    ids = tokenizer.encode(word, add_special_tokens=False).ids
+    return str(tokenizer.decode(ids, skip_special_tokens=False))
+
+
+def _shown_token(token: str | None) -> str:
+    return repr((token or "")[:40])

@@ -1,8 +1,9 @@
-"""What quantizing costs a model: its perplexity on a fixed text, quantized against unquantized.
+"""Measures what quantizing costs a model: its perplexity on a fixed text, quantized against unquantized.
 
 Perplexity is exp(-1/(n-1) · Σ log p(token i | tokens before i)) over a text's tokens 2 to n; Jelinek, Mercer,
 Bahl and Baker, "Perplexity, a measure of the difficulty of speech recognition tasks", 1977. Only the ratio of the
-two says something: both are of the same text, in the same tokens, by the same artifact.
+two says something: both are of the same text, in the same tokens, by the same artifact. The text was written for
+Guanaco and has about 300 tokens.
 """
 
 from __future__ import annotations
@@ -19,8 +20,7 @@ from guanaco_server.deployments.model_server import ModelServer, ModelServerFaul
 from guanaco_server.deployments.service import Deployment
 from guanaco_server.prompts.tokenizers import TokenizerCache
 from guanaco_server.submissions.pipeline.content_checks import no_number
-from guanaco_server.submissions.pipeline.journal import Journal, Ticket
-from guanaco_server.submissions.pipeline.perplexity_text import TEXT
+from guanaco_server.submissions.pipeline.records import PipelineRun, RunRecords
 
 SPARE_TOKENS = 8  # for special tokens, and for the one that vLLM insists on generating
 EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
@@ -31,13 +31,13 @@ class QuantizationCheck:
 
     def __init__(
         self,
-        journal: Journal,
+        records: RunRecords,
         store: ArtifactStore,
         tokenizers: TokenizerCache,
         model_server: ModelServer,
         max_ratio: float,
     ) -> None:
-        self._journal = journal
+        self._records = records
         self._store = store
         self._tokenizers = tokenizers
         self._model_server = model_server
@@ -62,17 +62,17 @@ class QuantizationCheck:
         """The unquantized perplexity, if this process has measured it."""
         return self._unquantized.get(_measured(deployment))
 
-    async def measure_unquantized(self, ticket: Ticket, deployment: Deployment, at: str) -> float:
+    async def measure_unquantized(self, run: PipelineRun, deployment: Deployment, at: str) -> float:
         """Of the model served at this endpoint without quantization."""
         figure = await self._perplexity(deployment, at)
         self._unquantized[_measured(deployment)] = figure
-        await self._journal.log(
-            ticket, Stage.DEPLOY, f"Unquantized, its perplexity on the fixed text is {figure:.4g}."
+        await self._records.log(
+            run, Stage.DEPLOY, f"Unquantized, its perplexity on the fixed text is {figure:.4g}."
         )
         return figure
 
     async def compare(
-        self, ticket: Ticket, deployment: Deployment, at: str, unquantized: float
+        self, run: PipelineRun, deployment: Deployment, at: str, unquantized: float
     ) -> None:
         """QuantizationTooLossy when the model at this endpoint predicts the text too much worse."""
         figure = await self._perplexity(deployment, at)
@@ -82,7 +82,7 @@ class QuantizationCheck:
                 f"Quantizing costs too much quality: {figures}.",
                 hint="Submit it without --quantization.",
             )
-        await self._journal.log(ticket, Stage.DEPLOY, f"Quantizing costs little: {figures}.")
+        await self._records.log(run, Stage.DEPLOY, f"Quantizing costs little: {figures}.")
 
     async def _perplexity(self, deployment: Deployment, endpoint: str) -> float:
         text = await self._text_within(deployment)
@@ -123,3 +123,24 @@ def _has_experts(config: dict[str, Any]) -> bool:
     return any(
         isinstance(c.get(name), int) and c[name] > 1 for c in texts for name in EXPERT_COUNTS
     )
+
+
+TEXT = """\
+The ferry left the island at six in the morning, when the harbour was still grey and the gulls had not begun to \
+quarrel. Marta stood at the rail with a paper cup of coffee and watched the lighthouse grow small. She had kept it \
+for eleven years, and now a machine the size of a suitcase did the same work without sleeping, without complaining \
+about the cold, and without writing down the names of the ships that went by.
+
+"You could have stayed," said the boy who sold the tickets. "They would have let you live there."
+
+"A house without work is only a house," she answered. She took a notebook out of her coat and opened it on the last \
+page. There were three columns: the date, the weather and the ship. In the first years she had written only what was \
+necessary. Later she had added other things: a seal on the rocks, a letter from her sister, the taste of the first \
+tomato that ever ripened on the south side of the tower.
+
+The boy read a few lines over her shoulder. He asked why she had counted the ships at all, since nobody had told her \
+to. Marta thought about it until the engine changed its note and the mainland came out of the mist. If you look at \
+the same water every day, she told him, you have to decide whether you see the same thing each time or something new. \
+Counting was how she had decided. Then she gave him the notebook, because two pages were empty, and because the next \
+ferry would leave at noon.
+"""

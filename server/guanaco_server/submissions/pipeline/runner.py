@@ -15,7 +15,7 @@ from guanaco.submissions import Level, Outcome, Stage
 from guanaco_server.http.errors import internal_fault
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.observability.scope import scope
-from guanaco_server.submissions.pipeline.journal import Ticket
+from guanaco_server.submissions.pipeline.records import PipelineRun
 from guanaco_server.submissions.pipeline.stages import STAGES, Facts, StageParts
 
 RETRY_DELAYS_S = (
@@ -34,62 +34,62 @@ class StageRunner:
     def __init__(self, parts: StageParts, metrics: Metrics | None = None) -> None:
         self._parts = parts
         self._metrics = metrics or Metrics()
-        self._journal = parts.journal
+        self._records = parts.records
 
-    async def run(self, ticket: Ticket, stage: Stage) -> Outcome:
+    async def run(self, run: PipelineRun, stage: Stage) -> Outcome:
         """The stage's outcome, which is in the database when this returns. Running an ended stage again does nothing."""
-        with scope(submission_id=ticket.submission_id, stage=stage.value):
-            known = await _insist(lambda: self._journal.begin_stage(ticket, stage))
+        with scope(submission_id=run.submission_id, stage=stage.value):
+            known = await _insist(lambda: self._records.begin_stage(run, stage))
             if known is not None:
                 return known
             started = time.perf_counter()
-            outcome = await self._run_begun(ticket, stage)
+            outcome = await self._run_begun(run, stage)
             self._metrics.note_stage(stage, outcome, time.perf_counter() - started)
-            logger.info("stage %s of %s: %s", stage, ticket.submission_id, outcome)
+            logger.info("stage %s of %s: %s", stage, run.submission_id, outcome)
             return outcome
 
-    async def _run_begun(self, ticket: Ticket, stage: Stage) -> Outcome:
+    async def _run_begun(self, run: PipelineRun, stage: Stage) -> Outcome:
         try:
-            facts = await self._run_watched(ticket, stage)
+            facts = await self._run_watched(run, stage)
         except SubmissionFailure as error:
             failure = error
-            return await _insist(lambda: self._journal.fail_stage(ticket, stage, failure))
+            return await _insist(lambda: self._records.fail_stage(run, stage, failure))
         if facts is None:
-            return await _insist(lambda: self._journal.cancel_stage(ticket, stage))
+            return await _insist(lambda: self._records.cancel_stage(run, stage))
         done = facts
-        await _insist(lambda: self._journal.end_stage(ticket, stage, done))
+        await _insist(lambda: self._records.end_stage(run, stage, done))
         return Outcome.DONE
 
-    async def clean_up(self, ticket: Ticket, outcome: Outcome) -> None:
+    async def clean_up(self, run: PipelineRun, outcome: Outcome) -> None:
         """After a failed or cancelled run: no model server stays behind. A later run's is left alone."""
-        if await _insist(lambda: self._journal.is_superseded(ticket)):
+        if await _insist(lambda: self._records.is_superseded(run)):
             return
-        await _insist(lambda: self._parts.deployments.remove(ticket.submission_id))
+        await _insist(lambda: self._parts.deployments.remove(run.submission_id))
         if outcome == Outcome.CANCELLED:
-            await self._parts.artifacts.drop_begun(ticket.submission_id)
+            await self._parts.artifacts.drop_begun(run.submission_id)
 
-    async def _run_watched(self, ticket: Ticket, stage: Stage) -> Facts | None:
+    async def _run_watched(self, run: PipelineRun, stage: Stage) -> Facts | None:
         """The stage's facts, or None when the submission was cancelled in the middle."""
-        work = asyncio.create_task(self._run_with_retries(ticket, stage), name=f"{stage} {ticket}")
+        work = asyncio.create_task(self._run_with_retries(run, stage), name=f"{stage} {run}")
         try:
             while not work.done():
                 await asyncio.wait({work}, timeout=WATCH_S)
-                if not work.done() and not await _insist(lambda: self._journal.is_wanted(ticket)):
+                if not work.done() and not await _insist(lambda: self._records.is_wanted(run)):
                     return None
             return work.result()
         finally:
             work.cancel()
             await asyncio.gather(work, return_exceptions=True)
 
-    async def _run_with_retries(self, ticket: Ticket, stage: Stage) -> Facts:
+    async def _run_with_retries(self, run: PipelineRun, stage: Stage) -> Facts:
         for delay_s in (*RETRY_DELAYS_S, None):
             try:
-                return await self._run_once(ticket, stage)
+                return await self._run_once(run, stage)
             except SubmissionFailure as error:
                 if delay_s is None or not error.is_retryable:
                     raise
-                await self._journal.log(
-                    ticket,
+                await self._records.log(
+                    run,
                     stage,
                     f"{error.detail} Trying again in {delay_s:g} s.",
                     level=Level.WARNING,
@@ -97,14 +97,14 @@ class StageRunner:
                 await asyncio.sleep(delay_s)
         raise AssertionError("the last try returns or raises")
 
-    async def _run_once(self, ticket: Ticket, stage: Stage) -> Facts:
+    async def _run_once(self, run: PipelineRun, stage: Stage) -> Facts:
         try:
-            submission = await self._journal.load(ticket)
-            return await STAGES[stage](self._parts, ticket, submission)
+            submission = await self._records.load(run)
+            return await STAGES[stage](self._parts, run, submission)
         except SubmissionFailure:
             raise
         except Exception as error:
-            fault = internal_fault(f"stage {stage} of {ticket.submission_id}", error)
+            fault = internal_fault(f"stage {stage} of {run.submission_id}", error)
             raise StageFault(fault.detail, hint=fault.hint) from error
 
 

@@ -12,28 +12,38 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from guanaco.errors import StressCheckFailed
+from guanaco.bots import BOTS
+from guanaco.errors import BadPrompt, ModelTooLarge, PromptFailed, StressCheckFailed
+from guanaco.prompts import Prompt
 from guanaco.submissions import Level, Stage, StressReport, Submission, SubmissionKind
-from guanaco_server.artifacts.checks import CheckedModel, CheckLimits, check_context, check_repo
+from guanaco_server.artifacts.checking.checks import (
+    CheckedModel,
+    CheckLimits,
+    check_context,
+    check_repo,
+)
 from guanaco_server.artifacts.hub.hub import Hub, RepoSnapshot
 from guanaco_server.artifacts.service import ArtifactService
-from guanaco_server.deployments.scaling.capacity import capacity_shown
 from guanaco_server.deployments.service import DeploymentService
-from guanaco_server.prompts.service import PromptService
+from guanaco_server.prompts.chat_templates import FILES
+from guanaco_server.prompts.service import PromptService, is_by_chat_template
+from guanaco_server.scaling.capacity import capacity_shown
+from guanaco_server.stress.load import Prompted, conversation_prompts
 from guanaco_server.stress.service import SCORED_AT_ONCE, StressService
-from guanaco_server.stress.workload import Prompted, conversation_prompts
-from guanaco_server.submissions.pipeline.journal import Journal, Ticket
-from guanaco_server.submissions.pipeline.prompt_check import check_prompt
-from guanaco_server.submissions.pipeline.readiness import ServerStart
+from guanaco_server.submissions.pipeline.records import PipelineRun, RunRecords
+from guanaco_server.submissions.pipeline.server_start import ServerStart
 
 Facts = dict[str, Any]
+
+
+MAX_BYTES = 4_000_000  # Gemma 3's tokenizer_config.json has 1.2 MB
 
 
 @dataclass(frozen=True)
 class StageParts:
     """What the stages work with."""
 
-    journal: Journal
+    records: RunRecords
     hub: Hub
     limits: CheckLimits
     artifacts: ArtifactService
@@ -43,26 +53,24 @@ class StageParts:
     stress: StressService
 
 
-async def resolve(parts: StageParts, ticket: Ticket, submission: Submission) -> Facts:
+async def resolve(parts: StageParts, run: PipelineRun, submission: Submission) -> Facts:
     """Pin the commit; a redeploy keeps the one it had."""
     snapshot = await _snapshot(parts, submission)
-    await parts.journal.log(
-        ticket, Stage.RESOLVE, f"{snapshot.repo} is at commit {snapshot.commit}."
-    )
+    await parts.records.log(run, Stage.RESOLVE, f"{snapshot.repo} is at commit {snapshot.commit}.")
     return {"commit": snapshot.commit}
 
 
-async def check(parts: StageParts, ticket: Ticket, submission: Submission) -> Facts:
+async def check(parts: StageParts, run: PipelineRun, submission: Submission) -> Facts:
     snapshot, model = await _checked(parts, submission)
     await check_prompt(parts.hub, snapshot, model, parts.prompts, submission.formatter)
     if model.adapter and model.base:
-        await parts.journal.log(
-            ticket,
+        await parts.records.log(
+            run,
             Stage.CHECK,
             f"A LoRA adapter on {len(model.adapter.modules)} modules of {model.base.repo} at commit {model.base.commit}.",
         )
-    await parts.journal.log(
-        ticket,
+    await parts.records.log(
+        run,
         Stage.CHECK,
         f"{model.architecture} with {model.parameter_count:,} parameters in {model.weight_bytes:,} bytes of safetensors.",
     )
@@ -76,11 +84,11 @@ async def check(parts: StageParts, ticket: Ticket, submission: Submission) -> Fa
     return facts | {"base_repo": model.base.repo, "base_commit": model.base.commit}
 
 
-async def serialize(parts: StageParts, ticket: Ticket, submission: Submission) -> Facts:
+async def serialize(parts: StageParts, run: PipelineRun, submission: Submission) -> Facts:
     snapshot, model = await _checked(parts, submission)
 
     async def log(message: str, level: Level) -> None:
-        await parts.journal.log(ticket, Stage.SERIALIZE, message, level=level)
+        await parts.records.log(run, Stage.SERIALIZE, message, level=level)
 
     manifest = await parts.artifacts.ensure(submission.id, snapshot, model, submission.dtype, log)
     await log(
@@ -90,16 +98,16 @@ async def serialize(parts: StageParts, ticket: Ticket, submission: Submission) -
     return {"artifact_key": manifest.key}
 
 
-async def deploy(parts: StageParts, ticket: Ticket, submission: Submission) -> Facts:
+async def deploy(parts: StageParts, run: PipelineRun, submission: Submission) -> Facts:
     """Start the model server and wait until it has generated."""
-    await parts.server_start.run(ticket, submission)
+    await parts.server_start.run(run, submission)
     return {}
 
 
-async def stress(parts: StageParts, ticket: Ticket, submission: Submission) -> Facts:
+async def stress(parts: StageParts, run: PipelineRun, submission: Submission) -> Facts:
     assert submission.artifact_key is not None, "the serialize stage is done"
-    report = await _stressed(parts, ticket, submission, submission.artifact_key)
-    await parts.journal.save_report(ticket, report)
+    report = await _stressed(parts, run, submission, submission.artifact_key)
+    await parts.records.save_report(run, report)
     await parts.deployments.note(submission.id, capacity=capacity_shown(report))
     if not report.is_passed:
         raise StressCheckFailed(
@@ -108,21 +116,21 @@ async def stress(parts: StageParts, ticket: Ticket, submission: Submission) -> F
         )
     first = f"time to first token p95 {report.ttft_ms.p95:.0f} ms, " if report.ttft_ms else ""
     if report.e2e_ms:
-        await parts.journal.log(
-            ticket,
+        await parts.records.log(
+            run,
             Stage.STRESS,
             f"{report.requests} requests, {report.errors} errors; {first}whole answer p95 {report.e2e_ms.p95:.0f} ms.",
         )
     return {}
 
 
-async def publish(parts: StageParts, ticket: Ticket, submission: Submission) -> Facts:
+async def publish(parts: StageParts, run: PipelineRun, submission: Submission) -> Facts:
     """The journal sets the status with the stage's end; what is left to see to is that the server still runs."""
     await parts.server_start.require_ready(submission.id)
     return {}
 
 
-StageFunction = Callable[[StageParts, Ticket, Submission], Awaitable[Facts]]
+StageFunction = Callable[[StageParts, PipelineRun, Submission], Awaitable[Facts]]
 
 STAGES: dict[Stage, StageFunction] = {
     Stage.RESOLVE: resolve,
@@ -135,7 +143,7 @@ STAGES: dict[Stage, StageFunction] = {
 
 
 async def _stressed(
-    parts: StageParts, ticket: Ticket, submission: Submission, artifact_key: str
+    parts: StageParts, run: PipelineRun, submission: Submission, artifact_key: str
 ) -> StressReport:
     endpoint = await parts.server_start.require_ready(submission.id)
     is_reward = submission.kind is SubmissionKind.REWARD
@@ -145,8 +153,8 @@ async def _stressed(
     )
     what = f"requests to score {SCORED_AT_ONCE} candidates" if is_reward else "streaming requests"
     profile = parts.stress.profile
-    await parts.journal.log(
-        ticket,
+    await parts.records.log(
+        run,
         Stage.STRESS,
         f"Sending {profile.request_count} {what} at {profile.rate:g} a second.",
     )
@@ -167,3 +175,38 @@ async def _checked(parts: StageParts, submission: Submission) -> tuple[RepoSnaps
     )
     check_context(model, submission.params, submission.kind)
     return snapshot, model
+
+
+async def check_prompt(
+    hub: Hub, snapshot: RepoSnapshot, model: CheckedModel, prompts: PromptService, formatter: Prompt
+) -> None:
+    """MissingFile for a chat template that the repo lacks, BadChatTemplate or BadPrompt for what cannot be rendered."""
+    files = {}
+    if is_by_chat_template(formatter):
+        files = await _template_files(hub, _tokenizers_repo(snapshot, model))
+    try:
+        await prompts.check(formatter, files, next(iter(BOTS.values())))
+    except PromptFailed as error:
+        raise BadPrompt(
+            error.detail,
+            hint="Submit with another prompt; `guanaco prompt render` tries one without submitting it.",
+        ) from None
+
+
+def _tokenizers_repo(snapshot: RepoSnapshot, model: CheckedModel) -> RepoSnapshot:
+    """An adapter's own, if it brings a tokenizer; else its base's."""
+    if model.base is None or (model.adapter and model.adapter.small_files):
+        return snapshot
+    return model.base
+
+
+async def _template_files(hub: Hub, snapshot: RepoSnapshot) -> dict[str, bytes]:
+    files = {}
+    for name in FILES:
+        file = snapshot.file(name)
+        if file is None:
+            continue
+        if file.size_bytes > MAX_BYTES:
+            raise ModelTooLarge(f"{name} has {file.size_bytes:,} bytes; {MAX_BYTES:,} are allowed.")
+        files[name] = await hub.read(snapshot, name, 0, file.size_bytes)
+    return files

@@ -17,9 +17,8 @@ from sqlalchemy.exc import DBAPIError
 
 from guanaco.submissions import Outcome, Stage, Status
 from guanaco_server.runtime.background import Background
-from guanaco_server.submissions.changes import StatusChanges
-from guanaco_server.submissions.pipeline.journal import Journal, Ticket
-from guanaco_server.submissions.pipeline.recovery import resume_workflows_of
+from guanaco_server.submissions.events import StatusChanges
+from guanaco_server.submissions.pipeline.records import PipelineRun, RunRecords
 from guanaco_server.submissions.pipeline.runner import StageRunner
 
 QUEUE = "submissions"
@@ -39,7 +38,7 @@ class Pipeline:
     def __init__(
         self,
         runner: StageRunner,
-        journal: Journal,
+        records: RunRecords,
         changes: StatusChanges,
         *,
         database_url: str,
@@ -47,7 +46,7 @@ class Pipeline:
         concurrency: int,
     ) -> None:
         self._runner = runner
-        self._journal = journal
+        self._records = records
         self._concurrency = concurrency
         self._woken = asyncio.Event()
         self._sweeper = Background("pipeline sweeper")
@@ -66,8 +65,8 @@ class Pipeline:
         DBOS(config=self._config)
 
         @DBOS.workflow(name="submission_pipeline", max_recovery_attempts=MAX_RECOVERIES)
-        async def submission_pipeline(submission_id: str, run: int) -> str:
-            return await self._run(Ticket(submission_id, run))
+        async def submission_pipeline(submission_id: str, number: int) -> str:
+            return await self._run(PipelineRun(submission_id, number))
 
         self._workflow = submission_pipeline
         DBOS.launch()
@@ -87,15 +86,11 @@ class Pipeline:
         # DBOS has made its own executor the loop's, and shut it down: whoever closes after us needs one.
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor())
 
-    async def _run(self, ticket: Ticket) -> str:
+    async def _run(self, run: PipelineRun) -> str:
         for stage in Stage:
-            outcome = await DBOS.run_step_async(
-                {"name": stage.value}, self._runner.run, ticket, stage
-            )
+            outcome = await DBOS.run_step_async({"name": stage.value}, self._runner.run, run, stage)
             if outcome != Outcome.DONE:
-                await DBOS.run_step_async(
-                    {"name": "clean_up"}, self._runner.clean_up, ticket, outcome
-                )
+                await DBOS.run_step_async({"name": "clean_up"}, self._runner.clean_up, run, outcome)
                 return str(outcome)
         return Outcome.DONE.value
 
@@ -107,13 +102,27 @@ class Pipeline:
         """Enqueue whatever is queued. The workflow's id makes a second time harmless."""
         while True:
             try:
-                for ticket in await self._journal.list_queued():
-                    with SetWorkflowID(f"{ticket.submission_id}:{ticket.run}"):
+                for run in await self._records.list_queued():
+                    with SetWorkflowID(f"{run.submission_id}:{run.number}"):
                         await DBOS.enqueue_workflow_async(
-                            QUEUE, self._workflow, ticket.submission_id, ticket.run
+                            QUEUE, self._workflow, run.submission_id, run.number
                         )
             except DBAPIError as error:
                 logger.warning("looking for queued submissions failed, trying again: %s", error)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._woken.wait(), SWEEP_S)
             self._woken.clear()
+
+
+async def resume_workflows_of(executor_id: str, queue: str) -> int:
+    """Put an executor's unfinished workflows back into the queue, each at the step it was in; how many there were."""
+    return await asyncio.to_thread(_resume, executor_id, queue)
+
+
+def _resume(executor_id: str, queue: str) -> int:
+    left = DBOS.list_workflows(
+        executor_id=executor_id, status="PENDING", load_input=False, load_output=False
+    )
+    if left:
+        DBOS.resume_workflows([workflow.workflow_id for workflow in left], queue_name=queue)
+    return len(left)

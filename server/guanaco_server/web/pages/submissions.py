@@ -13,7 +13,7 @@ from guanaco.competitions import OPEN, Competition
 from guanaco.errors import ReportNotFound, SubmissionNotFound
 from guanaco.submissions import Status, StressReport, Submission
 from guanaco_server.http.sse import encode_event, event_stream
-from guanaco_server.submissions.event_stream import encoded
+from guanaco_server.submissions.events import encoded
 from guanaco_server.submissions.service import SubmissionFilter
 from guanaco_server.web import charts, lifecycle_view, trends
 from guanaco_server.web.boards import shared_ranks

@@ -1,0 +1,332 @@
+"""Checks a repo before any of its weights are fetched: safetensors only, known code only, within limits.
+
+Everything is read by range from the Hub at the pinned commit: configs of at most a megabyte, and the headers of the
+safetensors files, which tell every tensor's name, dtype and shape. For a LoRA adapter, the base is checked as a model,
+and then the adapter against it. Each file's name must mean the same one file on every file system.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from guanaco.errors import (
+    ContextTooLong,
+    CorruptConfig,
+    CorruptWeights,
+    MissingFile,
+    ModelTooLarge,
+    UnsupportedAdapter,
+    UnsupportedTokenizer,
+)
+from guanaco.submissions import GenerationParams, SubmissionKind
+from guanaco_server.artifacts.checking.adapters import (
+    AS_PLAIN_LORA,
+    WEIGHT_FILE,
+    CheckedAdapter,
+    LoraModule,
+    read_modules,
+    resolve_base,
+)
+from guanaco_server.artifacts.checking.model_config import (
+    architecture_of,
+    check_no_code,
+    max_positions_of,
+)
+from guanaco_server.artifacts.checking.repo_json import read_json
+from guanaco_server.artifacts.checking.tokenizer_json import MAX_TOKENIZER_BYTES, check_tokenizer
+from guanaco_server.artifacts.checking.weights import FileTensors, find_weight_files, read_tensors
+from guanaco_server.artifacts.hub.hub import Hub, RepoSnapshot
+from guanaco_server.formats.safetensors_header import TensorInfo, parameter_count
+from guanaco_server.serializer.task import SMALL_FILES
+
+TRANSPOSED = frozenset(
+    {"GPT2LMHeadModel", "GPT2ForSequenceClassification"}
+)  # their linear layers are stored as [in, out]
+
+
+MAX_FILES = 10_000
+MAX_PART_BYTES = 255  # of most file systems
+FORBIDDEN_PARTS = frozenset({"", ".", "..", ".git"})
+DEVICES = frozenset(
+    ["CON", "PRN", "AUX", "NUL", "CONIN$", "CONOUT$"]
+    + [f"{port}{number}" for port in ("COM", "LPT") for number in range(10)]
+)  # open a device on Windows, with any extension
+HEAD = "score.weight"  # the name in every architecture of REWARD_ARCHITECTURES
+TRANSFORMERS_LABELS = 2  # where a config does not say
+ONE_OF_SEVERAL = (None, "single_label_classification")
+MAX_SMALL_FILE_BYTES = MAX_TOKENIZER_BYTES
+TOKENIZER_NAME = "tokenizer.json"
+SENTENCEPIECE_NAME = "tokenizer.model"  # converted by serializer/tokenizer_files.py
+MODEL_FILES = frozenset({"config.json", "generation_config.json"})  # always the base's own
+TOKENIZER_FILES = tuple(name for name in SMALL_FILES if name not in MODEL_FILES)
+EMBEDDINGS = (
+    "embed_tokens.weight",
+    "wte.weight",
+    "word_embeddings.weight",
+    "embed_in.weight",
+    "tok_embeddings.weight",
+    "embeddings.weight",
+)
+
+
+@dataclass(frozen=True)
+class CheckLimits:
+    max_parameters: int
+    max_weight_bytes: int
+
+
+@dataclass(frozen=True)
+class CheckedModel:
+    """A repo that passed. ``max_positions`` is None where the config does not say.
+
+    With an ``adapter``, all else is of its ``base``, whose ``small_files`` the adapter's own add to.
+    """
+
+    architecture: str
+    parameter_count: int
+    weight_bytes: int
+    max_positions: int | None
+    weight_files: tuple[str, ...]
+    small_files: tuple[str, ...]
+    tensor_count: int
+    tensors: FileTensors
+    is_tied: bool = False
+    adapter: CheckedAdapter | None = None
+    base: RepoSnapshot | None = None
+
+
+async def check_repo(
+    hub: Hub,
+    snapshot: RepoSnapshot,
+    limits: CheckLimits,
+    base_commit: str | None = None,
+    kind: SubmissionKind = SubmissionKind.CHAT,
+) -> CheckedModel:
+    """The checked model, or the SubmissionFailure that says what is wrong and what to do.
+
+    ``base_commit`` is that of an adapter's base, where it is pinned already.
+    """
+    check_names(snapshot)
+    base = await resolve_base(hub, snapshot, base_commit)
+    if base is None:
+        return await _check_model(hub, snapshot, limits, kind)
+    check_names(base)
+    model = await _check_model(hub, base, limits, kind)
+    return await _check_adapter(hub, snapshot, base, model, limits)
+
+
+def check_context(
+    model: CheckedModel, params: GenerationParams, kind: SubmissionKind = SubmissionKind.CHAT
+) -> None:
+    """ContextTooLong where prompt and reply, or what a reward model reads, have more tokens than the model has positions."""
+    if kind is SubmissionKind.REWARD:
+        _check_positions(model, "max_input_tokens", params.max_input_tokens)
+        return
+    wanted = params.max_input_tokens + params.max_output_tokens
+    _check_positions(model, "max_input_tokens + max_output_tokens", wanted)
+
+
+def _check_positions(model: CheckedModel, what: str, wanted: int) -> None:
+    if model.max_positions is not None and wanted > model.max_positions:
+        raise ContextTooLong(
+            f"{what} is {wanted:,}, and the model has {model.max_positions:,} positions.",
+            hint="Submit again with a smaller max_input_tokens.",
+        )
+
+
+async def _check_model(
+    hub: Hub, snapshot: RepoSnapshot, limits: CheckLimits, kind: SubmissionKind
+) -> CheckedModel:
+    weights = await find_weight_files(hub, snapshot)
+    config = await read_json(hub, snapshot, "config.json")
+    await check_no_code(hub, snapshot)
+    architecture = architecture_of(config, kind)
+    files = model_files(snapshot)
+    tensors = await read_tensors(hub, snapshot, weights)
+    infos = _flat(tensors)
+    if kind is SubmissionKind.REWARD:
+        check_score_head(config, infos)
+    model = CheckedModel(
+        architecture=architecture,
+        parameter_count=parameter_count(infos),
+        weight_bytes=_size(infos),
+        max_positions=max_positions_of(config),
+        weight_files=weights.paths,
+        small_files=files,
+        tensor_count=len(infos),
+        tensors=tensors,
+        is_tied=config.get("tie_word_embeddings") is True,
+    )
+    _check_size(model, limits)
+    return model
+
+
+async def _check_adapter(
+    hub: Hub,
+    snapshot: RepoSnapshot,
+    base: RepoSnapshot,
+    model: CheckedModel,
+    limits: CheckLimits,
+) -> CheckedModel:
+    """The base's facts with the adapter's; the tokenizer is the adapter's, if it has one."""
+    await check_no_code(hub, snapshot)
+    infos = _flat(model.tensors)
+    modules = await read_modules(hub, snapshot, infos)
+    _check_linear(model, modules)
+    size = sum(_size((module.a_tensor, module.b_tensor)) for module in modules)
+    if size > limits.max_weight_bytes:
+        raise ModelTooLarge(
+            f"The adapter's weights are {size:,} bytes; {limits.max_weight_bytes:,} are allowed."
+        )
+    own = adapter_files(snapshot)
+    kept = model.small_files
+    if own:
+        await check_tokenizer_fits(hub, snapshot, infos)
+        kept = tuple(path for path in kept if path in MODEL_FILES)
+    adapter = CheckedAdapter(WEIGHT_FILE, own, modules)
+    return replace(model, small_files=kept, adapter=adapter, base=base)
+
+
+def _check_linear(model: CheckedModel, modules: tuple[LoraModule, ...]) -> None:
+    """A square matrix does not show by its shape that it is stored the other way round."""
+    if model.architecture in TRANSPOSED:
+        raise UnsupportedAdapter(
+            f"Adapters of {model.architecture} cannot be served.", hint=AS_PLAIN_LORA
+        )
+    if model.is_tied and any(module.module.endswith("lm_head") for module in modules):
+        raise UnsupportedAdapter(
+            "The adapter changes lm_head, which is the embedding in this base.", hint=AS_PLAIN_LORA
+        )
+
+
+def _check_size(model: CheckedModel, limits: CheckLimits) -> None:
+    if model.parameter_count > limits.max_parameters:
+        raise ModelTooLarge(
+            f"The model has {model.parameter_count:,} parameters; {limits.max_parameters:,} are allowed.",
+            hint="Submit a smaller model.",
+        )
+    if model.weight_bytes > limits.max_weight_bytes:
+        raise ModelTooLarge(
+            f"The model's weights are {model.weight_bytes:,} bytes; {limits.max_weight_bytes:,} are allowed.",
+            hint="Submit a smaller model, or save it as bfloat16.",
+        )
+
+
+def _flat(tensors: FileTensors) -> tuple[TensorInfo, ...]:
+    return tuple(info for _, infos in tensors for info in infos)
+
+
+def _size(infos: Iterable[TensorInfo]) -> int:
+    return sum(info.end - info.start for info in infos)
+
+
+def check_names(snapshot: RepoSnapshot) -> None:
+    """CorruptConfig for names that leave the folder, are no plain name, or that some file system cannot tell apart."""
+    if len(snapshot.files) > MAX_FILES:
+        raise CorruptConfig(
+            f"The repo has {len(snapshot.files):,} files; {MAX_FILES:,} are allowed."
+        )
+    seen: dict[str, str] = {}
+    for file in snapshot.files:
+        if "\\" in file.path or not file.path.isprintable() or not _are_plain(file.path):
+            raise CorruptConfig(f"The repo has a file with the forbidden name {file.path[:80]!r}.")
+        other = seen.setdefault(_folded(file.path), file.path)
+        if other != file.path:
+            raise CorruptConfig(
+                f"The repo has both {other[:80]!r} and {file.path[:80]!r}, which some file systems cannot tell apart.",
+                hint="Rename or delete one of them.",
+            )
+
+
+def _are_plain(path: str) -> bool:
+    return all(_is_plain(part) for part in path.split("/"))
+
+
+def _is_plain(part: str) -> bool:
+    is_device = part.partition(".")[0].rstrip().upper() in DEVICES
+    is_short = len(part.encode()) <= MAX_PART_BYTES
+    return part.casefold() not in FORBIDDEN_PARTS and is_short and not is_device
+
+
+def _folded(path: str) -> str:
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", path).casefold())
+
+
+def check_score_head(config: dict[str, Any], tensors: Iterable[TensorInfo]) -> None:
+    """CorruptWeights without a head, CorruptConfig where its labels make no score."""
+    head = next((info for info in tensors if info.name == HEAD), None)
+    if head is None or len(head.shape) != 2:
+        raise CorruptWeights(
+            f"The weights have no {HEAD}: this is no classifier that was trained.",
+            hint="Save it from the class that it was trained as, such as AutoModelForSequenceClassification.",
+        )
+    labels = _label_count(config)
+    if labels != head.shape[0]:
+        raise CorruptConfig(
+            f"config.json has {labels} labels, and {HEAD} has {head.shape[0]} rows.",
+            hint="Set num_labels (or id2label) to what the model was trained with.",
+        )
+    if labels > 1 and config.get("problem_type") not in ONE_OF_SEVERAL:
+        raise CorruptConfig(
+            f"A reward model with {labels} labels must choose one of them; problem_type is {str(config['problem_type'])[:40]!r}.",
+            hint="Several labels that are no alternatives make no single score: train a head with one label.",
+        )
+
+
+def _label_count(config: dict[str, Any]) -> int:
+    """As transformers and vLLM count them."""
+    names = config.get("id2label")
+    if isinstance(names, dict):
+        return len(names)
+    count = config.get("num_labels")
+    return count if type(count) is int else TRANSFORMERS_LABELS
+
+
+def model_files(snapshot: RepoSnapshot) -> tuple[str, ...]:
+    """A model's small files, a tokenizer among them."""
+    if snapshot.file(TOKENIZER_NAME) is None and snapshot.file(SENTENCEPIECE_NAME) is None:
+        raise MissingFile(
+            f"The repo has no {TOKENIZER_NAME} and no {SENTENCEPIECE_NAME}.",
+            hint="Push it with `AutoTokenizer.from_pretrained(...).save_pretrained(...)`.",
+        )
+    return _present(snapshot, SMALL_FILES)
+
+
+def adapter_files(snapshot: RepoSnapshot) -> tuple[str, ...]:
+    """The tokenizer's files, if the adapter brings a tokenizer: all of them, for a mixture would be none."""
+    return _present(snapshot, TOKENIZER_FILES) if snapshot.file(TOKENIZER_NAME) else ()
+
+
+async def check_tokenizer_fits(
+    hub: Hub, snapshot: RepoSnapshot, tensors: Iterable[TensorInfo]
+) -> None:
+    """UnsupportedTokenizer where an adapter's tokenizer has tokens for which the base has no embedding."""
+    rows = next((info.shape[0] for info in tensors if _is_embedding(info)), None)
+    file = snapshot.file(TOKENIZER_NAME)
+    if rows is None or file is None:
+        return
+    data = await hub.read(snapshot, TOKENIZER_NAME, 0, file.size_bytes)
+    count = await asyncio.to_thread(check_tokenizer, data)
+    if count > rows:
+        raise UnsupportedTokenizer(
+            f"The adapter's tokenizer has {count:,} entries, and the base's embedding only {rows:,}.",
+            hint="Merge the adapter into its resized base, and submit the result.",
+        )
+
+
+def _is_embedding(info: TensorInfo) -> bool:
+    return len(info.shape) == 2 and info.name.endswith(EMBEDDINGS)
+
+
+def _present(snapshot: RepoSnapshot, names: Iterable[str]) -> tuple[str, ...]:
+    files = [file for name in names if (file := snapshot.file(name))]
+    for file in files:
+        if file.size_bytes > MAX_SMALL_FILE_BYTES:
+            raise ModelTooLarge(
+                f"{file.path} has {file.size_bytes:,} bytes; {MAX_SMALL_FILE_BYTES:,} are allowed."
+            )
+    return tuple(file.path for file in files)

@@ -1,0 +1,227 @@
+"""The Kubernetes API as we use it: JSON in, JSON out, retried while trying again can help.
+
+The official client reads kubeconfig files and in-cluster credentials, renews tokens and does TLS; it takes
+0.6 s to import, so that happens in ``connect``. 401 and 403 are ClusterRefused at once; 429, 5xx and silence are
+tried again for ``patience_s``, then ClusterUnreachable. 400, 404, 409 and 410 are the caller's to understand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+import urllib3
+
+from guanaco.errors import ClusterRefused, ClusterUnreachable
+from guanaco_server.clusters.kubernetes.names import MANAGER, Json
+from guanaco_server.clusters.kubernetes.streams import read_lines
+
+CONNECT_S = 5.0
+APPLY = "application/apply-patch+yaml"
+RETRIED = {429, 500, 502, 503, 504}
+FIRST_DELAY_S, LONGEST_DELAY_S = 0.2, 5.0
+CONFLICT_TRIES = 8
+
+
+@dataclass(frozen=True)
+class Kind:
+    api_version: str
+    name: str
+    plural: str
+
+    def path(self, namespace: str, name: str = "") -> str:
+        root = "/apis/" if "/" in self.api_version else "/api/"
+        path = f"{root}{self.api_version}/namespaces/{quote(namespace)}/{self.plural}"
+        return f"{path}/{quote(name)}" if name else path
+
+
+DEPLOYMENT = Kind("apps/v1", "Deployment", "deployments")
+JOB = Kind("batch/v1", "Job", "jobs")
+POD = Kind("v1", "Pod", "pods")
+EVENT = Kind("v1", "Event", "events")
+SECRET = Kind("v1", "Secret", "secrets")
+SERVICE = Kind("v1", "Service", "services")
+DISRUPTION_BUDGET = Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
+NETWORK_POLICY = Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies")
+LEASE = Kind("coordination.k8s.io/v1", "Lease", "leases")
+KINDS = {
+    kind.name: kind
+    for kind in (DEPLOYMENT, JOB, POD, SECRET, SERVICE, DISRUPTION_BUDGET, NETWORK_POLICY, LEASE)
+}
+
+
+class Answered(Exception):
+    """400, 404, 409 or 410."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class KubernetesApi:
+    """One namespace of one cluster. ``client`` is the official client's ApiClient."""
+
+    def __init__(
+        self, client: Any, namespace: str, *, patience_s: float = 60, timeout_s: float = 20
+    ) -> None:
+        self.namespace = namespace
+        self._client = client
+        self._patience_s = patience_s
+        self._timeout_s = timeout_s
+
+    async def get(self, kind: Kind, name: str) -> Json | None:
+        try:
+            return await self.call("GET", kind.path(self.namespace, name))
+        except Answered as answered:
+            if answered.status == 404:
+                return None
+            raise
+
+    async def list(self, kind: Kind, **selectors: str) -> Json:
+        """The List object: ``items``, and the version from which to watch."""
+        return await self.call("GET", kind.path(self.namespace), selectors)
+
+    async def apply(self, manifest: Json) -> Json:
+        """Server-side apply. Two workers that apply at once both end with the object as it is."""
+        kind = KINDS[manifest["kind"]]
+        path = kind.path(self.namespace, manifest["metadata"]["name"])
+        for attempt in range(CONFLICT_TRIES):
+            try:
+                query = {"fieldManager": MANAGER, "force": "true"}
+                return await self.call("PATCH", path, query, manifest, APPLY)
+            except Answered as answered:
+                if answered.status != 409:
+                    raise ClusterRefused(f"The cluster does not take it: {answered}.") from None
+                await asyncio.sleep(FIRST_DELAY_S * attempt)
+        raise ClusterUnreachable(
+            f"{kind.name} {manifest['metadata']['name']} kept being changed by somebody else."
+        )
+
+    async def create(self, manifest: Json) -> Json:
+        return await self.call("POST", KINDS[manifest["kind"]].path(self.namespace), body=manifest)
+
+    async def replace(self, manifest: Json) -> Json:
+        """409 where somebody else changed it since it was read."""
+        path = KINDS[manifest["kind"]].path(self.namespace, manifest["metadata"]["name"])
+        return await self.call("PUT", path, body=manifest)
+
+    async def delete(
+        self, kind: Kind, name: str, uid: str | None = None, *, is_foreground: bool = True
+    ) -> None:
+        """Begin to delete it and what it owns; nothing if it is not there, or is another one than ``uid`` by now."""
+        policy = "Foreground" if is_foreground else "Background"
+        body: Json = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": policy}
+        if uid is not None:
+            body["preconditions"] = {"uid": uid}
+        try:
+            await self.call("DELETE", kind.path(self.namespace, name), body=body)
+        except Answered as answered:
+            if answered.status != 404 and (uid is None or answered.status != 409):
+                raise
+
+    def stream(
+        self, path: str, query: Mapping[str, str], silence_s: float
+    ) -> AsyncGenerator[bytes, None]:
+        """The lines of an answer that goes on. Errors are those of ``call``, without a second try."""
+
+        def begin() -> urllib3.BaseHTTPResponse:
+            return self._begin("GET", path, query, None, "", silence_s)
+
+        return read_lines(begin)
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: Json | None = None,
+        content_type: str = "application/json",
+    ) -> Json:
+        answer: Json = json.loads(await self.text(method, path, query, body, content_type))
+        return answer
+
+    async def text(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: Json | None = None,
+        content_type: str = "application/json",
+    ) -> bytes:
+        def once() -> bytes:
+            return self._begin(method, path, query or {}, body, content_type, self._timeout_s).data
+
+        deadline, delay_s = time.monotonic() + self._patience_s, FIRST_DELAY_S
+        while True:
+            try:
+                return await asyncio.to_thread(once)
+            except ClusterUnreachable:
+                if time.monotonic() + delay_s > deadline:
+                    raise
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, LONGEST_DELAY_S)
+
+    def _begin(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        body: Json | None,
+        content_type: str,
+        silence_s: float,
+    ) -> urllib3.BaseHTTPResponse:
+        headers = {"Accept": "application/json", "Content-Type": content_type}
+        try:
+            self._client.update_params_for_auth(headers, [], ["BearerToken"])
+            answer: urllib3.BaseHTTPResponse = self._client.rest_client.pool_manager.request(
+                method,
+                f"{self._client.configuration.host}{path}{_query(query)}",
+                body=json.dumps(body) if body is not None else None,
+                headers={**self._client.default_headers, **headers},
+                preload_content=False,
+                timeout=urllib3.Timeout(connect=CONNECT_S, read=silence_s),
+                retries=False,
+            )
+            if answer.status < 300:
+                if "follow" not in query and "watch" not in query:
+                    answer.read(cache_content=True)
+                return answer
+            said = answer.data
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise ClusterUnreachable(
+                f"The Kubernetes API does not answer: {type(error).__name__}."
+            ) from error
+        raise _refusal(answer.status, said)
+
+
+def _query(query: Mapping[str, str]) -> str:
+    given = "&".join(f"{name}={quote(value, safe='')}" for name, value in query.items() if value)
+    return f"?{given}" if given else ""
+
+
+def _refusal(status: int, said: bytes) -> Exception:
+    try:
+        message = str(json.loads(said).get("message", ""))
+    except (ValueError, AttributeError):
+        message = said.decode(errors="replace")
+    message = " ".join(message.split())[:500].rstrip(".")
+    if status in (400, 404, 409, 410):
+        return Answered(status, message)
+    if status == 401:
+        return ClusterRefused(
+            "The Kubernetes API does not know the platform: its credentials are missing, wrong or expired.",
+            hint="The operator renews the kubeconfig or the service account's token.",
+        )
+    if status == 403:
+        return ClusterRefused(
+            f"The Kubernetes API does not allow it: {message}.",
+            hint="The operator looks at the platform's role and at the namespace's quota.",
+        )
+    if status in RETRIED:
+        return ClusterUnreachable(f"The Kubernetes API answered {status}: {message}.")
+    return ClusterRefused(f"The Kubernetes API refused it with status {status}: {message}.")

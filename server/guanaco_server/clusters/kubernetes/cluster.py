@@ -1,0 +1,180 @@
+"""Jobs and model servers in a namespace of a Kubernetes cluster.
+
+    job           Job        + Secret, NetworkPolicy                                 jobs.py, job_objects.py
+    model server  Deployment + PodDisruptionBudget, NetworkPolicy, Secret             objects.py, states.py
+
+Each is owned by its Job or Deployment, so that deleting that one deletes all. What is there is known from
+watches (watching.py), not asked for. A replica is a pod, and has the pod's address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from datetime import UTC, datetime
+
+from guanaco_server.clusters.cluster import (
+    DeploymentSpec,
+    JobResult,
+    JobSpec,
+    LineSink,
+    ReplicaPhase,
+    ReplicaState,
+)
+from guanaco_server.clusters.kubernetes.api import DEPLOYMENT, JOB, POD, KubernetesApi
+from guanaco_server.clusters.kubernetes.jobs import JobRun
+from guanaco_server.clusters.kubernetes.logs import LogReader
+from guanaco_server.clusters.kubernetes.mirrors import Mirrors
+from guanaco_server.clusters.kubernetes.names import (
+    WORKER,
+    Json,
+    full_name,
+    label_value,
+    object_name,
+)
+from guanaco_server.clusters.kubernetes.objects import deployment_object, owned_objects
+from guanaco_server.clusters.kubernetes.options import KubernetesOptions
+from guanaco_server.clusters.kubernetes.problems import has_started, is_leaving
+from guanaco_server.clusters.kubernetes.states import ended_pods, pods_of, state_of
+
+logger = logging.getLogger(__name__)
+
+
+class KubernetesCluster:
+    """Model servers outlive the platform, for the cluster looks after them: ``close`` stops watching and nothing else."""
+
+    def __init__(self, api: KubernetesApi, options: KubernetesOptions) -> None:
+        self._api = api
+        self._options = options
+        self._mirrors = Mirrors(api)
+        self._dismissed: set[str] = set()
+        self._logs: dict[str, tuple[LogReader, int]] = {}
+        self._jobs: dict[str, asyncio.Task[JobResult]] = {}
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def check(self) -> None:
+        """ClusterRefused or ClusterUnreachable where the platform cannot use it; before anything is started."""
+        await self._api.list(DEPLOYMENT, limit="1")
+
+    async def start(self) -> None:
+        """Jobs that this very worker left are stopped; those of others are theirs."""
+        await self._mirrors.start()
+        worker = label_value(self._options.worker)
+        for name, job in list(self._mirrors.all(JOB).items()):
+            if job["metadata"].get("labels", {}).get(WORKER) == worker:
+                await self._api.delete(JOB, name)
+
+    async def run_job(self, spec: JobSpec, on_line: LineSink) -> JobResult:
+        if earlier := self._jobs.get(spec.name):
+            earlier.cancel()
+            await asyncio.wait([earlier])
+        run = JobRun(self._api, self._mirrors, self._options, spec, on_line)
+        job = asyncio.create_task(run.run(), name=spec.name)
+        self._jobs[spec.name] = job
+        try:
+            return await job
+        finally:
+            if self._jobs.get(spec.name) is job:
+                del self._jobs[spec.name]
+
+    async def apply_deployment(self, spec: DeploymentSpec) -> None:
+        """Applied again, it gets its secrets anew, and whatever somebody deleted of it; its pods are left alone."""
+        async with self._locks[spec.name]:
+            current = self._deployment(spec.name)
+            if current and is_leaving(current):
+                await self._mirrors.until_gone(DEPLOYMENT, object_name(spec.name))
+                current = None
+            applied = await self._api.apply(deployment_object(spec, self._options))
+            self._mirrors.note(DEPLOYMENT, applied)
+            for owned in owned_objects(spec, self._options, applied):
+                await self._api.apply(owned)
+            if current:
+                await self._dismiss_ended(spec.name, applied)
+
+    async def observe(self, name: str) -> ReplicaState | None:
+        deployment = self._deployment(name)
+        if deployment is None or is_leaving(deployment):
+            return None
+        return state_of(deployment, self._pods(name), self._options, datetime.now(UTC))
+
+    async def stop_replica(self, name: str, endpoint: str) -> bool:
+        """Its pod is deleted, and the Deployment makes another; False where one address stands for all of them."""
+        async with self._locks[name]:
+            deployment = self._deployment(name)
+            if deployment is None or not self._options.has_replica_addresses:
+                return False
+            hanging = [
+                pod
+                for pod in pods_of(deployment, self._pods(name))
+                if self._options.endpoint_of(object_name(name), pod) == endpoint
+            ]
+            for pod in hanging:
+                await self._dismiss(pod)
+            return bool(hanging)
+
+    async def list_deployments(self) -> list[str]:
+        return sorted(map(full_name, self._mirrors.all(DEPLOYMENT).values()))
+
+    async def logs(self, name: str, offset: int = 0) -> tuple[list[str], int]:
+        """Of the pod that ended, if one did; else of the newest. Bytes are counted as UTF-8."""
+        pod = self._telling_pod(name)
+        if pod is None:
+            return [], 0
+        fresh = LogReader(self._api, pod)
+        reader, read_until = self._logs.get(name, (fresh, 0))
+        is_other = reader.process != fresh.process
+        if is_other or read_until != offset:
+            reader, read_until = fresh, 0
+        skipped = 0 if is_other else offset
+        given: list[str] = []
+        for line in await reader.rest():
+            if read_until >= skipped:
+                given.append(line)
+            read_until += len(line.encode()) + 1
+        self._logs[name] = reader, read_until
+        return given, read_until
+
+    async def delete(self, name: str) -> None:
+        async with self._locks[name]:
+            await self._api.delete(DEPLOYMENT, object_name(name))
+            await self._mirrors.until_gone(DEPLOYMENT, object_name(name))
+            self._logs.pop(name, None)
+
+    async def close(self) -> None:
+        """Jobs are stopped, for nobody would read what they say; what was deployed runs on."""
+        for job in self._jobs.values():
+            job.cancel()
+        await asyncio.gather(*self._jobs.values(), return_exceptions=True)
+        await self._mirrors.stop()
+
+    def _deployment(self, name: str) -> Json | None:
+        return self._mirrors.all(DEPLOYMENT).get(object_name(name))
+
+    def _pods(self, name: str) -> list[Json]:
+        found = self._mirrors.pods(name)
+        return [pod for pod in found if pod["metadata"]["uid"] not in self._dismissed]
+
+    def _telling_pod(self, name: str) -> Json | None:
+        deployment = self._deployment(name)
+        if deployment is None:
+            return None
+        pods = self._pods(name)
+        started = [pod for pod in pods_of(deployment, pods) if has_started(pod)]
+        return next(iter([*ended_pods(deployment, pods), *started]), None)
+
+    async def _dismiss_ended(self, name: str, deployment: Json) -> None:
+        """What exited is started again by a new pod, not when the cluster's back-off has run out."""
+        self._dismissed &= {pod["metadata"]["uid"] for pod in self._mirrors.all(POD).values()}
+        state = await self.observe(name)
+        if state is None:
+            return
+        find = pods_of if state.phase is ReplicaPhase.EXITED else ended_pods
+        for pod in find(deployment, self._pods(name)):
+            logger.info("%s exited: replacing %s", name, pod["metadata"]["name"])
+            await self._dismiss(pod)
+
+    async def _dismiss(self, pod: Json) -> None:
+        """It counts as gone from now on."""
+        self._dismissed.add(pod["metadata"]["uid"])
+        await self._api.delete(POD, pod["metadata"]["name"], is_foreground=False)

@@ -1,0 +1,84 @@
+"""A container's log, read on from where one was, without repeating or losing a line.
+
+The API can be asked for lines since a second, and puts each line's nanosecond before it: what was read before
+is recognized by its time, and among the lines of one time by their number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from guanaco_server.clusters.kubernetes.api import POD, Answered, KubernetesApi
+from guanaco_server.clusters.kubernetes.names import Json
+from guanaco_server.clusters.kubernetes.pods import CONTAINER
+
+SILENCE_S = 30.0  # then it is asked for anew: a connection may have died unnoticed
+LINE_CHARS = 65_536  # the rest of a longer line is dropped
+
+
+class LogReader:
+    """Of one pod. Each line is given once, whoever of the two methods gives it."""
+
+    def __init__(self, api: KubernetesApi, pod: Json) -> None:
+        self.process = (pod["metadata"]["uid"], _restarts(pod))
+        self._api = api
+        self._path = f"{POD.path(api.namespace, pod['metadata']['name'])}/log"
+        self._last = ""
+        self._at_last = 0
+
+    async def follow(self) -> AsyncGenerator[str, None]:
+        """Until the container ends, or the connection does: ClusterUnreachable."""
+        unread = _Unread(self._last, self._at_last)
+        query = {**self._query(), "follow": "true"}
+        async with aclosing(self._api.stream(self._path, query, SILENCE_S)) as lines:
+            async for line in lines:
+                if (text := unread.take(line)) is not None:
+                    self._last, self._at_last = unread.last, unread.at_last
+                    yield text
+
+    async def rest(self) -> list[str]:
+        """What there is now; nothing of a pod that is gone, or has not begun."""
+        try:
+            said = await self._api.text("GET", self._path, self._query())
+        except Answered:
+            return []
+        unread = _Unread(self._last, self._at_last)
+        lines = [text for line in said.splitlines() if (text := unread.take(line)) is not None]
+        if lines:
+            self._last, self._at_last = unread.last, unread.at_last
+        return lines
+
+    def _query(self) -> dict[str, str]:
+        since = f"{self._last[:19]}Z" if self._last else ""
+        return {"container": CONTAINER, "timestamps": "true", "sinceTime": since}
+
+
+class _Unread:
+    def __init__(self, last: str, at_last: int) -> None:
+        self.last, self.at_last = last, at_last
+        self._read_until, self._to_skip = last, at_last
+
+    def take(self, line: bytes) -> str | None:
+        """The line's text; None for one that was read before."""
+        time, _, text = line.decode(errors="replace").partition(" ")
+        time = _comparable(time)
+        if time < self._read_until:
+            return None
+        if time == self._read_until and self._to_skip > 0:
+            self._to_skip -= 1
+            return None
+        self.at_last = self.at_last + 1 if time == self.last else 1
+        self.last = time
+        return text[:LINE_CHARS]
+
+
+def _comparable(time: str) -> str:
+    """With nine digits after the second: Go leaves zeros away."""
+    second, _, rest = time.removesuffix("Z").partition(".")
+    return f"{second[:19]}.{rest[:9]:0<9}"
+
+
+def _restarts(pod: Json) -> int:
+    statuses = pod.get("status", {}).get("containerStatuses", [])
+    return sum(int(status.get("restartCount", 0)) for status in statuses)

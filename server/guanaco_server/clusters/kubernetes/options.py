@@ -1,0 +1,81 @@
+"""How this platform uses a Kubernetes cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from ipaddress import ip_address, ip_network
+
+from guanaco.errors import InvalidSettings
+from guanaco_server.clusters.cluster import Resources
+from guanaco_server.clusters.kubernetes.names import Json
+
+NOTHING_ASKED = Resources()
+ENDPOINT = "http://{address}:8000"
+
+
+@dataclass(frozen=True)
+class Egress:
+    """Where pods may connect to, by TCP."""
+
+    cidr: str
+    port: int
+
+    @staticmethod
+    def parse(text: str) -> Egress:
+        """From ``10.0.0.0/8:443`` or ``[fd00::/8]:443``; InvalidSettings for anything else."""
+        cidr, _, port = text.rpartition(":")
+        try:
+            network = ip_network(cidr.strip("[]"))
+            if not 0 < int(port) < 65_536:
+                raise ValueError(port)
+        except ValueError:
+            raise InvalidSettings(
+                f"{text} names no addresses and port to connect to.", hint="Write 10.0.0.0/8:443."
+            ) from None
+        return Egress(str(network), int(port))
+
+
+@dataclass(frozen=True)
+class KubernetesOptions:
+    """``worker`` names this platform process; ``endpoint`` is a template of a pod's ``address`` and ``pod``, and of ``name`` and ``namespace``.
+
+    ``gpu_nodes`` has the node labels of each kind of GPU. ``pending_s`` is how long a pod may wait for a machine.
+    """
+
+    namespace: str
+    engine_image: str
+    serializer_image: str
+    worker: str = "local"
+    endpoint: str = ENDPOINT
+    priority_class: str | None = None
+    gpu_nodes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    engine_egress: tuple[Egress, ...] = ()
+    serializer_egress: tuple[Egress, ...] = ()
+    platform_namespace: str | None = None
+    job_defaults: Resources = NOTHING_ASKED
+    engine_defaults: Resources = NOTHING_ASKED
+    pending_s: float = 300
+
+    @property
+    def has_replica_addresses(self) -> bool:
+        """Else one address, a Service's, stands for all replicas of a deployment."""
+        return has_replica_addresses(self.endpoint)
+
+    def endpoint_of(self, name: str, pod: Json | None = None) -> str:
+        """Of a Deployment's pod, or of all of them where they have no addresses; "" while it has none."""
+        if not self.has_replica_addresses:
+            return self.endpoint.format(name=name, namespace=self.namespace)
+        address = pod.get("status", {}).get("podIP") if pod else None
+        if pod is None or not address:
+            return ""
+        return self.endpoint.format(
+            name=name,
+            namespace=self.namespace,
+            pod=pod["metadata"]["name"],
+            address=f"[{address}]" if ip_address(address).version == 6 else address,
+        )
+
+
+def has_replica_addresses(endpoint: str) -> bool:
+    return "{address}" in endpoint or "{pod}" in endpoint

@@ -1,0 +1,165 @@
+"""Gives room to deployments that wait for it, and puts others to sleep for them; ``budget.py`` says which.
+
+Runs in the reconciler's loop, so that there is one that decides. A deployment that waits is told why.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Set
+from datetime import timedelta
+
+from guanaco.errors import StoreUnreachable
+from guanaco_server.clusters.cluster import Cluster
+from guanaco_server.database.database import Database
+from guanaco_server.deployments import queries
+from guanaco_server.deployments.pace import Pace
+from guanaco_server.deployments.service import Deployment, DeploymentService
+from guanaco_server.deployments.specs import deployment_name
+from guanaco_server.deployments.tables import DeploymentRow, Phase
+from guanaco_server.runtime.clock import Clock
+from guanaco_server.scaling.budget import Budget, Claim, Plan, Room, Tenant, share
+from guanaco_server.scaling.sleep import Sleeper
+from guanaco_server.scaling.usage import Usage, UsageReader
+
+ASKING = (Phase.WAITING, Phase.WAKING, Phase.SLEEPING)
+
+logger = logging.getLogger(__name__)
+
+
+class Admission:
+    """``feedback_target`` ratings are enough; 0 is never enough."""
+
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        cluster: Cluster,
+        deployments: DeploymentService,
+        sleeper: Sleeper,
+        usage: UsageReader,
+        budget: Budget,
+        feedback_target: int,
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self._cluster = cluster
+        self._deployments = deployments
+        self._sleeper = sleeper
+        self._usage = usage
+        self._budget = budget
+        self._feedback_target = feedback_target
+        self._pace = Pace(clock)
+
+    async def step(self) -> None:
+        """One look at who has room and who asks for it."""
+        rows = await self._deployments.list_wishes()
+        self._pace.forget_all_but({row.submission_id for row in rows if row.phase in ASKING})
+        if not any(row.phase in ASKING for row in rows):
+            return
+        usage = await self._usage.read()
+        plan = share(
+            self._budget,
+            tenants_of(rows, usage, self._feedback_target),
+            list(self._claims(rows, usage)),
+            await self._leaving(rows),
+            self._clock.now(),
+        )
+        await self._carry_out(plan, {row.submission_id: row for row in rows})
+
+    def _claims(self, rows: list[DeploymentRow], usage: dict[str, Usage]) -> Iterable[Claim]:
+        awake = awake_of(rows)
+        for row in rows:
+            known = usage.get(row.submission_id, Usage())
+            is_asleep = row.phase is Phase.SLEEPING
+            is_patient = is_asleep and not known.is_reward
+            needs_ratings = known.ownership.is_open and not is_rated(known, self._feedback_target)
+            is_missed = known.is_needed(awake) if known.is_reward else needs_ratings
+            if row.phase in ASKING and (is_missed or not is_asleep):
+                yield Claim(
+                    row.submission_id,
+                    known.ownership.owner,
+                    room_of(row),
+                    row.updated_at,
+                    is_patient,
+                )
+
+    async def _leaving(self, rows: Iterable[DeploymentRow]) -> Room:
+        """What runs and should not: the reconciler is about to stop it."""
+        by_name = {deployment_name(row.submission_id): row for row in rows}
+        leaving = Room()
+        for name in await self._cluster.list_deployments():
+            row = by_name.get(name)
+            if row is None or not row.phase.has_server:
+                leaving += Room(row.gpu_count if row else 1, 1)
+        return leaving
+
+    async def _carry_out(self, plan: Plan, rows: dict[str, DeploymentRow]) -> None:
+        unused_since = self._clock.now() - timedelta(seconds=self._budget.quiet_s)
+        for submission_id in plan.victims:
+            if await self._sleeper.put_to_sleep(submission_id, unused_since):
+                logger.info("%s is put to sleep: its room is needed", submission_id)
+        for submission_id, why in plan.waits.items():
+            if rows[submission_id].waits_for != why:
+                logger.info("%s waits for room: %s", submission_id, why)
+                await self._deployments.note(submission_id, waits_for=why)
+        for submission_id in plan.granted:
+            if self._pace.allows(submission_id):
+                await self._grant_safely(rows[submission_id])
+
+    async def _grant_safely(self, row: DeploymentRow) -> None:
+        try:
+            await self._grant(row)
+        except (OSError, StoreUnreachable) as error:
+            logger.warning("%s cannot be started yet: %s", row.submission_id, error)
+
+    async def _grant(self, row: DeploymentRow) -> None:
+        """A new one is started by its pipeline stage, one that wakes is started here."""
+        logger.info("%s has room: it was %s", row.submission_id, row.phase)
+        is_new = row.phase is Phase.WAITING
+        if not is_new:
+            await self._deployments.apply(Deployment.of(row))
+        to_phase = Phase.STARTING if is_new else Phase.RESTARTING
+        async with self._database.write() as session:
+            await queries.admit(session, row.submission_id, row.phase, to_phase, self._clock.now())
+
+
+def room_of(row: DeploymentRow) -> Room:
+    return Room(row.gpu_count * row.wanted_replicas, row.wanted_replicas)
+
+
+def awake_of(rows: Iterable[DeploymentRow]) -> frozenset[str]:
+    return frozenset(row.submission_id for row in rows if row.phase.has_server)
+
+
+def tenants_of(
+    rows: Iterable[DeploymentRow], usage: dict[str, Usage], feedback_target: int
+) -> list[Tenant]:
+    """Who has room. A reward model may not go while somebody who works with it stays."""
+    having = [row for row in rows if row.phase.has_server]
+    awake = awake_of(having)
+    return [_tenant(row, usage, feedback_target, awake) for row in having]
+
+
+def _tenant(
+    row: DeploymentRow, usage: dict[str, Usage], feedback_target: int, awake: Set[str]
+) -> Tenant:
+    known = usage.get(row.submission_id, Usage())
+    may_go = (
+        row.phase is Phase.READY and known.ownership.is_published and not known.is_needed(awake)
+    )
+    return Tenant(
+        row.submission_id,
+        known.ownership.owner,
+        room_of(row),
+        max(row.updated_at, row.last_traffic_at or row.updated_at) if may_go else None,
+        known.open_streams,
+        is_rated(known, feedback_target),
+    )
+
+
+def is_rated(usage: Usage, feedback_target: int) -> bool:
+    """Whether it has what it was served for; a reward model is not rated, and waits for nothing."""
+    if usage.is_reward:
+        return feedback_target > 0
+    return 0 < feedback_target <= usage.feedback

@@ -1,0 +1,203 @@
+"""The controller: reads each deployment's load, and writes down how many replicas it should have, or that it sleeps.
+
+It only writes the wish; the reconciler brings the cluster to it. Samples are in memory: a controller that has just
+started decides nothing until it has seen a whole window.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Set
+from dataclasses import dataclass
+from datetime import timedelta
+
+from sqlalchemy.exc import DBAPIError
+
+from guanaco_server.deployments.model_server import ModelServer, ModelServerFault, ServerLoad
+from guanaco_server.deployments.service import DeploymentService
+from guanaco_server.deployments.tables import DeploymentRow, Phase
+from guanaco_server.runtime.background import Background
+from guanaco_server.runtime.clock import Clock
+from guanaco_server.scaling.admission import awake_of, is_rated, tenants_of
+from guanaco_server.scaling.budget import Budget, Room, spare_replicas
+from guanaco_server.scaling.capacity import capacity
+from guanaco_server.scaling.decision import Limits, Load, Sample, decide
+from guanaco_server.scaling.sleep import Sleeper
+from guanaco_server.scaling.usage import Usage, UsageReader
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ScalingPolicy:
+    """``feedback_target`` ratings and ``idle_s`` without traffic let a deployment sleep; a target of 0 never does.
+
+    ``shares_addresses``: an endpoint may stand for several replicas.
+    """
+
+    limits: Limits
+    budget: Budget
+    feedback_target: int = 0
+    idle_s: float = 900.0
+    interval_s: float = 5.0
+    engine_args: tuple[str, ...] = ()
+    shares_addresses: bool = True
+
+
+class Autoscaler:
+    def __init__(
+        self,
+        deployments: DeploymentService,
+        model_server: ModelServer,
+        clock: Clock,
+        sleeper: Sleeper,
+        usage: UsageReader,
+        policy: ScalingPolicy,
+        is_leader: Callable[[], bool],
+    ) -> None:
+        self._deployments = deployments
+        self._model_server = model_server
+        self._clock = clock
+        self._sleeper = sleeper
+        self._usage = usage
+        self._policy = policy
+        self._is_leader = is_leader
+        self._samples: dict[str, tuple[Sample, ...]] = {}
+        self._background = Background("autoscaler")
+
+    async def start(self) -> None:
+        self._background.start(self._run())
+
+    async def stop(self) -> None:
+        await self._background.stop()
+
+    async def step(self) -> None:
+        """One look at every deployment that is ready and published."""
+        rows = await self._deployments.list_wishes()
+        has_replicas = self._policy.limits.max_replicas > 1 or any(
+            row.wanted_replicas > 1 for row in rows
+        )
+        if not has_replicas and not self._policy.feedback_target:
+            return
+        usage = await self._usage.read()
+        ready = [row for row in rows if _may_be_scaled(row, usage)]
+        self._samples = {
+            row.submission_id: self._samples.get(row.submission_id, ()) for row in ready
+        }
+        have_server = awake_of(rows)
+        awake = [
+            row
+            for row in ready
+            if not await self._put_to_sleep(row, usage[row.submission_id], have_server)
+        ]
+        if has_replicas:
+            await asyncio.gather(*(self._sample(row, usage) for row in awake))
+            for row in awake:
+                await self._scale(row, rows, usage)
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._policy.interval_s)
+            if not self._is_leader():
+                self._samples.clear()
+                continue
+            try:
+                await self.step()
+            except (DBAPIError, OSError) as error:
+                logger.warning("scaling failed, trying again: %s", error)
+
+    async def _put_to_sleep(self, row: DeploymentRow, usage: Usage, have_server: Set[str]) -> bool:
+        idle_since = self._clock.now() - timedelta(seconds=self._policy.idle_s)
+        if (
+            not is_rated(usage, self._policy.feedback_target)
+            or usage.open_streams
+            or usage.is_needed(have_server)
+            or row.updated_at > idle_since
+        ):
+            return False
+        slept = await self._sleeper.put_to_sleep(row.submission_id, idle_since)
+        if slept:
+            logger.info(
+                "%s is put to sleep: it has %d ratings and had no traffic for %g s",
+                row.submission_id,
+                usage.feedback,
+                self._policy.idle_s,
+            )
+        return slept
+
+    async def _sample(self, row: DeploymentRow, usage: dict[str, Usage]) -> None:
+        """Where one address stands for several replicas, the one that answered is taken for all; open streams count in any case."""
+        loads = await self._loads(row.submission_id)
+        if not loads:
+            return
+        now, each = self._clock.now(), 1.0
+        if self._policy.shares_addresses:
+            each = max(1.0, row.applied_replicas / len(loads))
+        running = round(sum(load.running for load in loads) * each)
+        waiting = round(sum(load.waiting for load in loads) * each)
+        running = max(running, usage[row.submission_id].open_streams - waiting)
+        samples = (*self._samples[row.submission_id], Sample(now, running, waiting))
+        oldest = now - timedelta(seconds=self._policy.limits.memory_s)
+        while len(samples) > 1 and samples[1].at <= oldest:
+            samples = samples[1:]
+        self._samples[row.submission_id] = samples
+
+    async def _loads(self, submission_id: str) -> list[ServerLoad]:
+        """Of each server; none at all where one of them does not say."""
+        endpoints = self._deployments.replicas(submission_id)
+        try:
+            return await asyncio.gather(*(self._model_server.load(each) for each in endpoints))
+        except ModelServerFault as fault:
+            logger.debug("no load of %s: %s", submission_id, fault)
+            return []
+
+    async def _scale(
+        self, row: DeploymentRow, rows: list[DeploymentRow], usage: dict[str, Usage]
+    ) -> None:
+        limits, now = self._policy.limits, self._clock.now()
+        samples = self._samples[row.submission_id]
+        load = Load(
+            row.wanted_replicas,
+            capacity(row.capacity, self._policy.engine_args),
+            samples,
+            min(row.wanted_replicas, usage[row.submission_id].open_streams),
+            row.scaled_at,
+        )
+        wanted = decide(load, limits, now)
+        if wanted > row.wanted_replicas:
+            wanted = row.wanted_replicas + self._room(row, rows, usage, wanted)
+        if wanted == row.wanted_replicas:
+            return
+        latest = samples[-1] if samples else Sample(now, 0, 0)
+        logger.info(
+            "%s gets %d replicas instead of %d: %d requests run and %d wait, at %d a replica",
+            row.submission_id,
+            wanted,
+            row.wanted_replicas,
+            latest.running,
+            latest.waiting,
+            load.capacity,
+        )
+        row.wanted_replicas = wanted
+        await self._deployments.note(row.submission_id, wanted_replicas=wanted, scaled_at=now)
+        self._deployments.woken.set()
+
+    def _room(
+        self,
+        row: DeploymentRow,
+        rows: list[DeploymentRow],
+        usage: dict[str, Usage],
+        wanted: int,
+    ) -> int:
+        """Further replicas take free room only, and none that a deployment waits for."""
+        budget = self._policy.budget
+        if budget.is_limited and any(r.phase in (Phase.WAITING, Phase.WAKING) for r in rows):
+            return 0
+        tenants = tenants_of(rows, usage, 0)
+        return spare_replicas(budget, tenants, Room(row.gpu_count, 1), wanted - row.wanted_replicas)
+
+
+def _may_be_scaled(row: DeploymentRow, usage: dict[str, Usage]) -> bool:
+    known = usage.get(row.submission_id)
+    return row.phase is Phase.READY and known is not None and known.ownership.is_published

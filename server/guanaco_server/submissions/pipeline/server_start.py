@@ -1,0 +1,205 @@
+"""Starts a model server and waits until it can generate; when it cannot, its log is the evidence."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+
+from guanaco.errors import (
+    ClusterRefused,
+    EngineMissing,
+    ModelServerDied,
+    ModelServerTooSlow,
+    QuantizationUnsupported,
+    SubmissionFailure,
+)
+from guanaco.recipes import Recipe
+from guanaco.submissions import Level, Stage, Submission
+from guanaco_server.costs.service import CostService
+from guanaco_server.deployments.looks import ServerState, Sighting
+from guanaco_server.deployments.service import Deployment, DeploymentService
+from guanaco_server.submissions.pipeline.content_checks import ContentChecks
+from guanaco_server.submissions.pipeline.quantization_check import QuantizationCheck
+from guanaco_server.submissions.pipeline.records import PipelineRun, RunRecords
+from guanaco_server.submissions.recipes import describe, max_model_tokens
+
+POLL_S = 0.25
+EVIDENCE_LINES = 5
+ERROR_MARKS = ("ERROR", "Error:", "error:", "Exception", "CRITICAL")
+
+
+class ServerStart:
+    def __init__(
+        self,
+        records: RunRecords,
+        deployments: DeploymentService,
+        content: ContentChecks,
+        quantization: QuantizationCheck,
+        costs: CostService,
+        ready_timeout_s: float,
+    ) -> None:
+        self._records = records
+        self._deployments = deployments
+        self._content = content
+        self._quantization = quantization
+        self._costs = costs
+        self._ready_timeout_s = ready_timeout_s
+
+    async def run(self, run: PipelineRun, submission: Submission) -> None:
+        """From the wish to replies that pass. A server found again after a kill is waited for, not started twice."""
+        await self._content.check_files(run, submission)
+        deployment = await self._with_recipe(run, deployment_of(run, submission))
+        if deployment.quantization is not None:
+            await self._quantization.require_possible(
+                deployment.artifact_key, deployment.quantization
+            )
+        unquantized = await self._unquantized_perplexity(run, deployment)
+        started = time.monotonic()
+        endpoint = await self._serve_as_wished(run, deployment)
+        await self._content.check_served(run, submission, endpoint)
+        if unquantized is not None:
+            await self._quantization.compare(run, deployment, endpoint, unquantized)
+        await self._deployments.mark_ready(submission.id, endpoint)
+        await self._records.log(
+            run,
+            Stage.DEPLOY,
+            f"Model server is ready, {time.monotonic() - started:.1f} s after its start.",
+        )
+
+    async def require_ready(self, submission_id: str) -> str:
+        """The endpoint of a server that was ready; after a restart of the platform it may need a moment to be found again."""
+        deadline = time.monotonic() + self._ready_timeout_s
+        while time.monotonic() < deadline:
+            await self._deployments.refresh_endpoints()  # another worker may reconcile
+            if endpoints := self._deployments.replicas(submission_id):
+                return endpoints[0]
+            await asyncio.sleep(POLL_S)
+        raise ModelServerTooSlow(
+            f"The model server was not ready within {self._ready_timeout_s:,.0f} s."
+        )
+
+    async def _with_recipe(self, run: PipelineRun, deployment: Deployment) -> Deployment:
+        """On GPUs, if the platform has any, and the developer's budget for them is not used up."""
+        recipe = await self._recipe(run, deployment)
+        if recipe is None:
+            return deployment
+        warning = await self._costs.require_within_budget(deployment.developer)
+        if warning is not None:
+            await self._records.log(run, Stage.DEPLOY, warning, level=Level.WARNING)
+        await self._records.log(run, Stage.DEPLOY, f"On {describe(recipe)}.")
+        return replace(deployment, recipe=recipe)
+
+    async def _recipe(self, run: PipelineRun, deployment: Deployment) -> Recipe | None:
+        return await self._deployments.recipes.choose(
+            deployment.submission_id,
+            deployment.artifact_key,
+            deployment.max_model_tokens,
+            deployment.quantization,
+            await self._records.recipe_override(run),
+        )
+
+    async def _unquantized_perplexity(
+        self, run: PipelineRun, deployment: Deployment
+    ) -> float | None:
+        """Measured on a server of its own, which is stopped again; None when nothing is quantized."""
+        if deployment.quantization is None:
+            return None
+        known = self._quantization.remembered(deployment)
+        if known is not None:
+            return known
+        await self._records.log(
+            run,
+            Stage.DEPLOY,
+            f"Serving the model unquantized first, to measure what {deployment.quantization} costs.",
+        )
+        unquantized = replace(deployment, quantization=None)
+        larger = await self._recipe(run, unquantized)  # it may need more GPUs
+        endpoint = await self._serve(run, replace(unquantized, recipe=larger))
+        measured = await self._quantization.measure_unquantized(run, deployment, endpoint)
+        await self._deployments.stop_server(run.submission_id)
+        return measured
+
+    async def _serve_as_wished(self, run: PipelineRun, deployment: Deployment) -> str:
+        try:
+            return await self._serve(run, deployment)
+        except ModelServerDied as death:
+            if deployment.quantization is None:
+                raise
+            raise QuantizationUnsupported(
+                f"The model can be served here unquantized, but not as {deployment.quantization}: {death.detail}",
+                hint="Submit it without --quantization; docs/quantization.md lists what needs which hardware.",
+            ) from death
+
+    async def _serve(self, run: PipelineRun, deployment: Deployment) -> str:
+        """The endpoint, once it is healthy."""
+        await self._deployments.wish(deployment)
+        await self._wait_for_room(run)
+        try:
+            await self._deployments.apply(deployment)
+        except FileNotFoundError as error:
+            raise EngineMissing(
+                f"The engine environment is missing: there is no {error.filename}.",
+                hint="The operator runs `guanaco doctor`.",
+            ) from None
+        await self._records.log(run, Stage.DEPLOY, "Model server started; loading the artifact.")
+        return await self._wait_healthy(run, time.monotonic())
+
+    async def _wait_for_room(self, run: PipelineRun) -> None:
+        """For as long as it takes; whenever what it waits for changes, the log says so."""
+        said: str | None = None
+        while why := await self._deployments.waits_for(run.submission_id):
+            if why != said:
+                await self._records.log(run, Stage.DEPLOY, f"Waiting for room: {why}")
+                said = why
+            await asyncio.sleep(POLL_S)
+
+    async def _wait_healthy(self, run: PipelineRun, started: float) -> str:
+        offset, seen, problem = 0, list[str](), None
+        while time.monotonic() - started < self._ready_timeout_s:
+            sighting = await self._deployments.look(run.submission_id)
+            lines, offset = await self._deployments.logs(run.submission_id, offset)
+            if lines:
+                await self._records.log(run, Stage.DEPLOY, *lines, level=Level.DEBUG)
+                seen.extend(lines)
+            if sighting.state is ServerState.HEALTHY:
+                return sighting.endpoints[0]
+            if sighting.state in (ServerState.EXITED, ServerState.MISSING):
+                raise _death(run.submission_id, sighting, seen)
+            problem = sighting.problem
+            await asyncio.sleep(POLL_S)
+        raise ModelServerTooSlow(
+            f"The model server was not ready within {self._ready_timeout_s:,.0f} s: {problem or evidence(seen)}"
+        )
+
+
+def _death(submission_id: str, sighting: Sighting, seen: list[str]) -> SubmissionFailure:
+    """What never ran is not the developer's fault."""
+    if sighting.exit_code is None and sighting.problem is not None:
+        return ClusterRefused(f"The model server could not be started. {sighting.problem}")
+    why = f"{sighting.problem} " if sighting.problem else ""
+    return ModelServerDied(
+        f"The model server ended with exit status {sighting.exit_code} before it was ready: {why}{evidence(seen)}",
+        hint=f"`guanaco logs --verbose {submission_id}` shows everything that it said.",
+    )
+
+
+def deployment_of(run: PipelineRun, submission: Submission) -> Deployment:
+    assert submission.artifact_key is not None, "the serialize stage is done"
+    return Deployment(
+        submission.id,
+        run.number,
+        submission.artifact_key,
+        max_model_tokens(submission.params, submission.kind),
+        submission.quantization,
+        developer=submission.developer,
+    )
+
+
+def evidence(lines: list[str]) -> str:
+    """The last lines that look like an error; else the last lines."""
+    errors = [line for line in lines if any(mark in line for mark in ERROR_MARKS)]
+    return (
+        " | ".join(line.strip() for line in (errors or lines)[-EVIDENCE_LINES:])
+        or "it said nothing."
+    )
