@@ -8,8 +8,7 @@ from contextlib import asynccontextmanager
 
 from guanaco.accounts import CreatedKey
 from guanaco.errors import SchemaNotReady
-from guanaco_server.accounts.audit import AuditLog
-from guanaco_server.accounts.service import AccountService
+from guanaco_server.accounts.room import build_accounts
 from guanaco_server.database.database import Database
 from guanaco_server.database.migrations import newest_revision, upgrade
 from guanaco_server.database.schema import revision_of
@@ -53,9 +52,7 @@ async def _first_key(settings: Settings) -> CreatedKey | None:
         found = await revision_of(database)
         if (found or "") < newest_revision():
             raise SchemaNotReady(f"is at revision {found or 'none'}", newest_revision())
-        clock = SystemClock()
-        accounts = AccountService(database, clock, AuditLog(database, clock))
-        return await accounts.create_first_key()
+        return await build_accounts(database, SystemClock()).accounts.create_first_key()
 
 
 @asynccontextmanager

@@ -12,11 +12,13 @@ from sqlalchemy import select, text
 
 from guanaco.accounts import Role
 from guanaco.feedback import ErasureRequest
-from guanaco_server.chat.forgetting import Forgetting
+from guanaco_server.chat.conversations.service import Forgetting
 from guanaco_server.database.database import Database
 from guanaco_server.database.migrations import complete_metadata
 from guanaco_server.feedback.erasure import ErasedUser
 from tests.fixtures.world import BOT, World
+
+pytestmark = pytest.mark.both_databases
 
 CANARY = "Quetzalcoatlus"
 PATH = "/submissions/acme-tiny_v1/feedback"

@@ -9,13 +9,19 @@ import pytest
 
 from guanaco.chat import Sender
 from guanaco.errors import ConversationNotFound, DatabaseUnavailable
-from guanaco_server.chat.history import History
-from guanaco_server.chat.history_reader import AT_ONCE, HistoryReader, history_reader
+from guanaco_server.chat.conversations.history import (
+    AT_ONCE,
+    History,
+    HistoryReader,
+    history_reader,
+)
 from guanaco_server.chat.tables import MessageRow
 from guanaco_server.database.database import Database
 from tests.fixtures.postgres import PostgresServer
 from tests.fixtures.world import BOT
 from tests.integration.test_turn_log import CONVERSATIONS, own_postgres, prepared
+
+pytestmark = pytest.mark.both_databases
 
 __all__ = ["own_postgres"]
 STRANGE = 'She said "no" \\ then\n\ttook {1,2} - 🦙'

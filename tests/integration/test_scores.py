@@ -16,9 +16,9 @@ from guanaco.accounts import Role
 from guanaco.chat import Sender
 from guanaco.feedback import FeedbackRequest
 from guanaco_server.accounts.service import Account
-from guanaco_server.chat import records as chat_records
+from guanaco_server.chat.conversations import records as chat_records
+from guanaco_server.chat.conversations.records import user_key
 from guanaco_server.chat.tables import MessageRow
-from guanaco_server.chat.user_keys import user_key
 from guanaco_server.database.database import Database
 from guanaco_server.feedback import records as feedback_records
 from guanaco_server.feedback.tables import FeedbackRow
@@ -26,6 +26,8 @@ from guanaco_server.leaderboard import queries as score_queries
 from guanaco_server.leaderboard.tables import ScoreRow
 from tests.fixtures.rating import converse, rate, say
 from tests.fixtures.world import World
+
+pytestmark = pytest.mark.both_databases
 
 SUBMISSIONS = ("one_v1", "two_v1", "three_v1")
 USERS = ("alice", "bob", "carol")

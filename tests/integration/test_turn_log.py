@@ -15,16 +15,17 @@ from guanaco.chat import Sender
 from guanaco.prompts import PromptFormatter
 from guanaco.submissions import GenerationParams, Status
 from guanaco_server.accounts.tables import AccountRow
+from guanaco_server.chat.gateway.turn_log import EndedTurn, NewMessage, NewReply, TurnLog
+from guanaco_server.chat.gateway.turn_statements import PostgresqlTurns, SqliteTurns
 from guanaco_server.chat.tables import ConversationRow, MessageRow
-from guanaco_server.chat.turn_log import EndedTurn, NewMessage, NewReply, TurnLog
-from guanaco_server.chat.turns_postgresql import PostgresqlTurns
-from guanaco_server.chat.turns_sqlite import SqliteTurns
 from guanaco_server.database.database import Database
 from guanaco_server.database.migrations import upgrade
 from guanaco_server.runtime.clock import SystemClock
 from guanaco_server.submissions.tables import SubmissionRow
 from tests.fixtures.postgres import MissingPostgresError, PostgresServer, running_server
 from tests.fixtures.world import BOT
+
+pytestmark = pytest.mark.both_databases
 
 CONVERSATIONS = 12
 

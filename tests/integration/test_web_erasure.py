@@ -7,7 +7,7 @@ from sqlalchemy import select
 
 from guanaco.accounts import Role
 from guanaco.chat import ConversationRequest
-from guanaco_server.chat.conversations import READ
+from guanaco_server.chat.conversations.service import READ
 from guanaco_server.database.database import Database
 from guanaco_server.database.migrations import complete_metadata
 from guanaco_server.feedback.service import READ_RAW

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from guanaco_server.chat.deadline import Deadline
+from guanaco_server.chat.gateway.deadline import Deadline
 
 
 def now() -> float:

@@ -10,7 +10,7 @@ import pytest
 
 from guanaco.chat import Sender
 from guanaco.competitions import RankingRule
-from guanaco_server.chat.records import RecordedMessage
+from guanaco_server.chat.conversations.records import RecordedMessage
 from guanaco_server.intervals import wilson_interval
 from guanaco_server.leaderboard import bradley_terry, estimates, flags
 from guanaco_server.leaderboard.measures import measure

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from guanaco.chat import Bot, Sender
 from guanaco.errors import MessageTooLong
 from guanaco.prompts import PRESETS, PromptFormatter
-from guanaco_server.chat.history import History
+from guanaco_server.chat.conversations.history import History
 from guanaco_server.prompts.counting import TokenCounter
 from guanaco_server.prompts.layouts import Layout
 from guanaco_server.prompts.rendering import render

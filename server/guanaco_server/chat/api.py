@@ -9,7 +9,7 @@ from guanaco.assignments import AssignmentReplay
 from guanaco.chat import Conversation, ConversationOpened, ConversationRequest
 from guanaco_server.accounts.auth import Auth
 from guanaco_server.accounts.service import Account
-from guanaco_server.chat.conversations import ConversationService
+from guanaco_server.chat.conversations.service import ConversationService
 
 
 def router(conversations: ConversationService, auth: Auth) -> APIRouter:

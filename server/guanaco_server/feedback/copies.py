@@ -22,8 +22,8 @@ from guanaco.feedback import Feedback
 from guanaco.submissions import GenerationParams
 from guanaco_server.anonymization import anonymizer as anonymization
 from guanaco_server.anonymization.anonymizer import Anonymizer
-from guanaco_server.chat.conversations import ConversationService
-from guanaco_server.chat.user_keys import user_key
+from guanaco_server.chat.conversations.records import user_key
+from guanaco_server.chat.conversations.service import ConversationService
 from guanaco_server.database.commit_order import in_commit_order
 from guanaco_server.database.database import Database
 from guanaco_server.feedback import queries

@@ -10,8 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from guanaco.feedback import Erasure, ErasureRequest
 from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import Account, AccountService
-from guanaco_server.chat.conversations import ConversationService
-from guanaco_server.chat.user_keys import user_key
+from guanaco_server.chat.conversations.records import user_key
+from guanaco_server.chat.conversations.service import ConversationService
 from guanaco_server.database.database import Database
 from guanaco_server.feedback.pseudonyms import Pseudonyms
 from guanaco_server.feedback.service import FeedbackService

@@ -22,8 +22,8 @@ from guanaco.accounts import Role
 from guanaco.errors import AlreadyRated, ConversationNotFound, GuanacoError, TooManyRatings
 from guanaco.feedback import FeedbackRequest
 from guanaco_server.accounts.service import Account
-from guanaco_server.chat.conversations import ConversationService
-from guanaco_server.chat.records import RateableConversation
+from guanaco_server.chat.conversations.records import RateableConversation
+from guanaco_server.chat.conversations.service import ConversationService
 from guanaco_server.database.database import Database
 from guanaco_server.database.group_commit import GroupCommit
 from guanaco_server.feedback import queries

@@ -19,7 +19,7 @@ from datetime import datetime
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from guanaco_server.chat import records as chat_records
+from guanaco_server.chat.conversations import records as chat_records
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.database import Database
 from guanaco_server.feedback import records as feedback_records

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from guanaco_server.chat import records as chat_records
-from guanaco_server.chat.records import RecordedConversation
+from guanaco_server.chat.conversations import records as chat_records
+from guanaco_server.chat.conversations.records import RecordedConversation
 from guanaco_server.feedback import records as feedback_records
 from guanaco_server.leaderboard import queries
 from guanaco_server.leaderboard.ledger import Ledger

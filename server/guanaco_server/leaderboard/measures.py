@@ -8,7 +8,7 @@ from datetime import date, datetime
 from itertools import pairwise
 
 from guanaco.chat import Sender
-from guanaco_server.chat.records import RecordedMessage
+from guanaco_server.chat.conversations.records import RecordedMessage
 from guanaco_server.leaderboard.estimates import bucket_of
 from guanaco_server.leaderboard.tally import Tally
 

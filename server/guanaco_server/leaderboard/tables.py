@@ -10,7 +10,7 @@ from datetime import datetime
 from sqlalchemy import ForeignKey, Index, LargeBinary, String, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from guanaco_server.chat.user_keys import USER_KEY_CHARS
+from guanaco_server.chat.conversations.records import USER_KEY_CHARS
 from guanaco_server.database.tables import Table
 from guanaco_server.database.types import UtcDateTime
 

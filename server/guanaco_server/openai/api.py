@@ -11,8 +11,8 @@ from guanaco.accounts import Role
 from guanaco.errors import SubmissionNotFound
 from guanaco_server.accounts.auth import Auth
 from guanaco_server.accounts.service import Account
-from guanaco_server.chat.gateway import ReplyRoute
-from guanaco_server.chat.replies import ReplyEvents
+from guanaco_server.chat.gateway.replies import ReplyEvents
+from guanaco_server.chat.gateway.routes import ReplyRoute
 from guanaco_server.openai import wire
 from guanaco_server.openai.schemas import ChatCompletionRequest, CompletionRequest
 from guanaco_server.openai.service import OpenAiService

@@ -14,8 +14,8 @@ from guanaco.chat import Bot, Conversation, ConversationRequest, MessageRequest,
 from guanaco.errors import InvalidInput
 from guanaco.experiments import ParamChanges
 from guanaco_server.accounts.service import Account
-from guanaco_server.chat.conversations import ConversationService
-from guanaco_server.chat.replies import ReplyEvents, ReplyService
+from guanaco_server.chat.conversations.service import ConversationService
+from guanaco_server.chat.gateway.replies import ReplyEvents, ReplyService
 from guanaco_server.openai.schemas import ChatCompletionRequest
 
 AUTO = "guanaco/auto"

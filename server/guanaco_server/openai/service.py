@@ -17,9 +17,9 @@ from guanaco.chat import Bot, Reply, Sender
 from guanaco.errors import MessageTooLong, NoModelAvailable, SubmissionNotFound
 from guanaco.experiments import Overrides, ParamChanges
 from guanaco_server.accounts.service import Account
-from guanaco_server.chat.conversations import ConversationService
-from guanaco_server.chat.generation import Generated, GeneratedPieces, ReplyGenerator
-from guanaco_server.chat.replies import ReplyEvents, ReplyService
+from guanaco_server.chat.conversations.service import ConversationService
+from guanaco_server.chat.gateway.generation import Generated, GeneratedPieces, ReplyGenerator
+from guanaco_server.chat.gateway.replies import ReplyEvents, ReplyService
 from guanaco_server.deployments.model_server import Generation
 from guanaco_server.experiments.variants import apply_variant
 from guanaco_server.openai.recorded import AUTO, RecordedChats

@@ -11,8 +11,8 @@ from starlette.responses import JSONResponse, Response
 
 from guanaco.chat import Reply
 from guanaco.errors import GuanacoError, InvalidInput, NotFound, Unavailable
-from guanaco_server.chat.sample import Pieces
-from guanaco_server.chat.streaming import Encoder
+from guanaco_server.chat.gateway.generation import Pieces
+from guanaco_server.chat.gateway.streaming import Encoder
 from guanaco_server.http.errors import answer
 from guanaco_server.openai.schemas import ChatCompletionRequest, CompletionRequest
 

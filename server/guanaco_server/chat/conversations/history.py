@@ -1,0 +1,230 @@
+"""What is known of the conversations that are talked in now: read once, kept in memory within a limit.
+
+A history is the whole one while the conversation's ``message_count``, which every turn reads with its lease, is still
+the same; so any gateway process may serve any turn.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Protocol
+
+import msgspec
+import psycopg
+from sqlalchemy import Text, bindparam, func, select, type_coerce
+
+from guanaco.chat import Bot, Sender
+from guanaco.contract import reader
+from guanaco.errors import ConversationNotFound, DatabaseUnavailable
+from guanaco_server.chat.tables import ConversationRow, MessageRow
+from guanaco_server.database.database import Database
+from guanaco_server.database.direct import text_array
+from guanaco_server.database.group_commit import GroupCommit
+from guanaco_server.prompts.transcript import Transcript
+from guanaco_server.prompts.utterances import Utterance
+
+TURN_CHARS = 150  # a turn's objects, in characters of text
+HISTORY_CHARS = 3_000  # what there is once, its layout included
+KEPT_BOTS = 1_024
+
+
+@dataclass(slots=True)
+class History:
+    """``turns`` are the messages that are not deleted; ``tail`` are the ids of those after the last user message, ``variant`` is of an experiment."""
+
+    conversation_id: str
+    account_id: str
+    submission_id: str
+    user_name: str
+    bot: Bot
+    message_count: int
+    variant: tuple[str, str] | None = None
+    turns: list[Utterance] = field(default_factory=list)
+    tail: list[str] = field(default_factory=list)
+    transcript: Transcript = field(default_factory=Transcript, compare=False)
+    size: int = 0
+
+    def __post_init__(self) -> None:
+        self.bot = bot = _shared(self.bot)
+        texts = (bot.name, bot.memory, bot.prompt, bot.first_message)
+        self.size = HISTORY_CHARS + sum(map(len, texts)) + sum(map(_size, self.turns))
+
+    @property
+    def has_asked(self) -> bool:
+        """Whether there is a user message to answer."""
+        return len(self.turns) > len(self.tail)
+
+    def asked(self, content: str) -> None:
+        self._add(Utterance(Sender.USER, content))
+        self.tail.clear()
+
+    def replied(self, message_id: str, content: str) -> None:
+        """In place of what came after the last user message."""
+        for turn in self.turns[len(self.turns) - len(self.tail) :]:
+            self.size -= _size(turn)
+        del self.turns[len(self.turns) - len(self.tail) :]
+        self._add(Utterance(Sender.BOT, content))
+        self.tail[:] = [message_id]
+
+    def _add(self, turn: Utterance) -> None:
+        self.turns.append(turn)
+        self.size += _size(turn)
+
+
+class HistoryCache:
+    """The most recently used ones, up to ``limit_chars`` in all."""
+
+    def __init__(self, limit_chars: int) -> None:
+        self._limit_chars = limit_chars
+        self._histories: OrderedDict[str, History] = OrderedDict()
+        self._size = 0
+
+    def take(self, conversation_id: str) -> History | None:
+        """Out of the cache; whoever has it puts it back with ``keep``."""
+        history = self._histories.pop(conversation_id, None)
+        if history is not None:
+            self._size -= history.size
+        return history
+
+    def keep(self, history: History) -> None:
+        self.forget(history.conversation_id)
+        self._histories[history.conversation_id] = history
+        self._size += history.size
+        while self._size > self._limit_chars:
+            _, oldest = self._histories.popitem(last=False)
+            self._size -= oldest.size
+
+    def forget(self, conversation_id: str) -> None:
+        self.take(conversation_id)
+
+
+@lru_cache(maxsize=KEPT_BOTS)
+def _shared(bot: Bot) -> Bot:
+    """One object for all the conversations with a bot."""
+    return bot
+
+
+def _size(turn: Utterance) -> int:
+    """Its text is there twice, the second time as it stands in the prompt."""
+    return 2 * len(turn.content) + TURN_CHARS
+
+
+AT_ONCE = 16  # histories of 20 messages hold the event loop for 2 ms
+
+READ = """
+SELECT c.id, c.account_id, c.submission_id, c.user_name, c.bot, c.message_count, c.experiment, c.variant, (
+    SELECT json_agg(json_build_array(m.position, m.id, m.sender, m.content))
+    FROM messages m WHERE m.conversation_id = c.id AND NOT m.is_deleted
+)
+FROM conversations c WHERE c.id = ANY($1::text[])
+"""
+
+READ_ONE = select(
+    ConversationRow.id,
+    ConversationRow.account_id,
+    ConversationRow.submission_id,
+    ConversationRow.user_name,
+    type_coerce(ConversationRow.bot, Text),
+    ConversationRow.message_count,
+    ConversationRow.experiment,
+    ConversationRow.variant,
+    select(
+        func.json_group_array(
+            func.json_array(
+                MessageRow.position, MessageRow.id, MessageRow.sender, MessageRow.content
+            )
+        )
+    )
+    .where(MessageRow.conversation_id == ConversationRow.id, MessageRow.is_deleted.is_(False))
+    .correlate(ConversationRow)
+    .scalar_subquery(),
+).where(ConversationRow.id == bindparam("conversation_id"))
+
+MESSAGES = msgspec.json.Decoder(list[tuple[int, str, str, str]])
+SENDERS = {sender.value: sender for sender in Sender}
+BOTS = reader(Bot)
+
+
+class HistoryReader(Protocol):
+    async def read(self, conversation_id: str) -> History:
+        """ConversationNotFound, DatabaseUnavailable."""
+        ...
+
+
+def history_reader(database: Database) -> HistoryReader:
+    """The one for its kind."""
+    is_postgresql = database.engine.dialect.name == "postgresql"
+    return PostgresqlHistoryReader(database) if is_postgresql else SqliteHistoryReader(database)
+
+
+class PostgresqlHistoryReader:
+    def __init__(self, database: Database) -> None:
+        self._connection = database.direct()
+        self._rows: GroupCommit[str, Sequence[Any] | None] = GroupCommit(
+            self._read, max_batch=AT_ONCE
+        )
+
+    async def read(self, conversation_id: str) -> History:
+        try:
+            row = (
+                await self._rows.submit(conversation_id) if _is_storable(conversation_id) else None
+            )
+        except (psycopg.OperationalError, OSError) as error:
+            raise DatabaseUnavailable from error
+        if row is None:
+            raise ConversationNotFound(conversation_id)
+        return _history(row)
+
+    async def _read(
+        self, conversation_ids: Sequence[str]
+    ) -> list[Sequence[Any] | Exception | None]:
+        rows = await self._connection.fetch(READ, (text_array(set(conversation_ids)),))
+        found = {row[0]: row for row in rows}
+        return [found.get(conversation_id) for conversation_id in conversation_ids]
+
+
+class SqliteHistoryReader:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def read(self, conversation_id: str) -> History:
+        if not _is_storable(conversation_id):
+            raise ConversationNotFound(conversation_id)
+        async with self._database.read() as session:
+            rows = await session.execute(READ_ONE, {"conversation_id": conversation_id})
+            row = rows.one_or_none()
+        if row is None:
+            raise ConversationNotFound(conversation_id)
+        return _history(row)
+
+
+def _is_storable(conversation_id: str) -> bool:
+    """A NUL or half a character would fail those that share its statement, too."""
+    return conversation_id.isprintable()
+
+
+def _history(row: Sequence[Any]) -> History:
+    """Make the history of a row as either statement gives it.
+
+    A message whose sender only a newer version knows is left out: no prompt of this version can name it.
+    """
+    conversation_id, account_id, submission_id, user_name, bot, count, experiment, variant, kept = (
+        row
+    )
+    kept_messages = sorted(MESSAGES.decode(kept)) if kept else []
+    messages = [message for message in kept_messages if message[2] in SENDERS]
+    asked = [place for place, message in enumerate(messages) if message[2] == Sender.USER]
+    return History(
+        conversation_id=conversation_id,
+        account_id=account_id,
+        submission_id=submission_id,
+        user_name=user_name,
+        bot=BOTS.from_json(bot),
+        message_count=int(count),
+        variant=(experiment, variant) if experiment and variant else None,
+        turns=[Utterance(SENDERS[sender], content) for _, _, sender, content in messages],
+        tail=[message[1] for message in messages[asked[-1] + 1 if asked else 0 :]],
+    )

@@ -1,0 +1,204 @@
+"""Conversations as the leaderboard reads them: raw, in bulk, and each change once.
+
+A conversation has changed when its ``message_count`` is not the ``measured_count`` that was last noted. Whoever adds
+a message changes the count in the same transaction, so no change can be missed, whenever it commits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row, Subquery, and_, func, select, type_coerce, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from guanaco.chat import Sender
+from guanaco_server.chat.tables import ConversationRow, MessageRow
+from guanaco_server.database.database import among
+from guanaco_server.database.types import JsonColumn
+
+
+@dataclass(frozen=True)
+class RecordedMessage:
+    sender: Sender
+    content: str
+    at: datetime
+    is_deleted: bool
+    ttft_ms: float | None = None
+    total_ms: float | None = None
+
+
+@dataclass(frozen=True)
+class RecordedConversation:
+    id: str
+    submission_id: str
+    competition: str
+    account_id: str
+    user_id: str
+    message_count: int
+
+    @property
+    def user_key(self) -> str:
+        return user_key(self.account_id, self.user_id)
+
+
+@dataclass(frozen=True)
+class RateableConversation:
+    """What a rating says of its conversation."""
+
+    id: str
+    account_id: str
+    submission_id: str
+    user_id: str
+    competition: str
+    bot_name: str
+
+    @property
+    def user_key(self) -> str:
+        return user_key(self.account_id, self.user_id)
+
+
+async def rateable(session: AsyncSession, ids: Iterable[str]) -> dict[str, RateableConversation]:
+    """Those that are there, and stay until the transaction ends."""
+    bot = type_coerce(ConversationRow.bot, JsonColumn)
+    statement = (
+        select(
+            ConversationRow.id,
+            ConversationRow.account_id,
+            ConversationRow.submission_id,
+            ConversationRow.user_id,
+            ConversationRow.competition,
+            bot["name"].as_string(),
+        )
+        .where(among(session, ConversationRow.id, ids))
+        .with_for_update(read=True, key_share=True)
+    )
+    found = [RateableConversation(*row) for row in await session.execute(statement)]
+    return {conversation.id: conversation for conversation in found}
+
+
+async def changed(session: AsyncSession, limit: int) -> Sequence[str]:
+    """Some conversations that have changed and that nobody is writing now."""
+    statement = (
+        select(ConversationRow.id)
+        .where(ConversationRow.message_count != ConversationRow.measured_count)
+        .limit(limit)
+    )
+    return (await session.scalars(statement)).all()
+
+
+async def lock(session: AsyncSession, ids: Iterable[str]) -> list[RecordedConversation]:
+    """Those of them that nobody is writing now, held until the transaction ends; ratings may come meanwhile."""
+    statement = (
+        select(
+            ConversationRow.id,
+            ConversationRow.submission_id,
+            ConversationRow.competition,
+            ConversationRow.account_id,
+            ConversationRow.user_id,
+            ConversationRow.message_count,
+        )
+        .where(among(session, ConversationRow.id, ids))
+        .with_for_update(skip_locked=True, key_share=True)
+    )
+    return [RecordedConversation(*row) for row in await session.execute(statement)]
+
+
+async def messages(session: AsyncSession, ids: Iterable[str]) -> dict[str, list[RecordedMessage]]:
+    """All messages by conversation, deleted ones too, in their order."""
+    statement = (
+        select(
+            MessageRow.conversation_id,
+            MessageRow.sender,
+            MessageRow.content,
+            MessageRow.created_at,
+            MessageRow.is_deleted,
+            MessageRow.ttft_ms,
+            MessageRow.total_ms,
+        )
+        .where(among(session, MessageRow.conversation_id, ids))
+        .order_by(MessageRow.conversation_id, MessageRow.position)
+    )
+    found: dict[str, list[RecordedMessage]] = {}
+    for (
+        conversation_id,
+        sender,
+        content,
+        at,
+        is_deleted,
+        ttft_ms,
+        total_ms,
+    ) in await session.execute(statement):
+        message = RecordedMessage(sender, content, at, is_deleted, ttft_ms, total_ms)
+        found.setdefault(conversation_id, []).append(message)
+    return found
+
+
+async def of_submission(session: AsyncSession, submission_id: str) -> Sequence[str]:
+    statement = select(ConversationRow.id).where(ConversationRow.submission_id == submission_id)
+    return (await session.scalars(statement)).all()
+
+
+async def note_measured(session: AsyncSession, ids: Iterable[str]) -> None:
+    """Of conversations that are locked: as they are now, they are counted."""
+    await session.execute(
+        update(ConversationRow)
+        .where(
+            among(session, ConversationRow.id, ids),
+            ConversationRow.measured_count != ConversationRow.message_count,
+        )
+        .values(measured_count=ConversationRow.message_count)
+        .execution_options(synchronize_session=False)
+    )
+
+
+async def mean_lengths(session: AsyncSession, groups: Subquery) -> dict[str, list[float]]:
+    """Return each unit's mean number of messages a conversation, by variant; deleted messages do not count."""
+    each = (
+        select(groups.c.variant, groups.c.unit, func.count(MessageRow.id).label("length"))
+        .select_from(groups)
+        .outerjoin(
+            MessageRow,
+            and_(
+                MessageRow.conversation_id == groups.c.conversation_id,
+                MessageRow.is_deleted.is_(False),
+            ),
+        )
+        .group_by(groups.c.variant, groups.c.unit, groups.c.conversation_id)
+        .subquery()
+    )
+    mean = select(each.c.variant, func.avg(each.c.length)).group_by(each.c.variant, each.c.unit)
+    return _by_variant(await session.execute(mean))
+
+
+async def mean_reply_ms(session: AsyncSession, groups: Subquery) -> dict[str, list[float]]:
+    """Return each unit's mean reply time, by variant."""
+    mean = (
+        select(groups.c.variant, func.avg(MessageRow.total_ms))
+        .select_from(groups)
+        .join(MessageRow, MessageRow.conversation_id == groups.c.conversation_id)
+        .where(MessageRow.total_ms.is_not(None))
+        .group_by(groups.c.variant, groups.c.unit)
+    )
+    return _by_variant(await session.execute(mean))
+
+
+def _by_variant(rows: Iterable[Row[str, Any]]) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for variant, mean in rows:
+        found.setdefault(variant, []).append(float(mean))
+    return found
+
+
+USER_KEY_CHARS = 32 + 1 + 128  # an account's id, a slash, the backend's id of the user
+
+
+def user_key(account_id: str, user_id: str) -> str:
+    """One user of one backend; an account's id has no slash."""
+    return f"{account_id}/{user_id}"
+
+
+def user_id_of(key: str) -> str:
+    return key.partition("/")[2]

@@ -1,0 +1,340 @@
+"""Conversations: opened for a consenting user, with a submission that they keep; readable by their own backend."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import groupby
+
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from guanaco.accounts import Role
+from guanaco.assignments import AssignmentDecision, AssignmentReplay
+from guanaco.chat import (
+    Conversation,
+    ConversationOpened,
+    ConversationRequest,
+    Message,
+    Sender,
+    Timings,
+)
+from guanaco.errors import AmbiguousUser, ConsentRequired, ConversationNotFound
+from guanaco_server.accounts.audit import AuditLog
+from guanaco_server.accounts.service import Account
+from guanaco_server.chat import queries
+from guanaco_server.chat.conversations import records
+from guanaco_server.chat.conversations.history import History
+from guanaco_server.chat.tables import ConversationRow, ErasedConversationRow, MessageRow
+from guanaco_server.competitions.service import CompetitionService
+from guanaco_server.database.commit_order import in_commit_order
+from guanaco_server.database.database import Database
+from guanaco_server.experiments.running import Exposure, RunningExperiments
+from guanaco_server.routing.decision import replay
+from guanaco_server.routing.service import Assigned, RoutingService
+from guanaco_server.runtime.background import Background
+from guanaco_server.runtime.clock import Clock
+
+READ = "read conversation"
+ERASED_KEPT = timedelta(days=1)  # a process that is behind by more has been started again
+
+
+@dataclass(frozen=True)
+class Spans:
+    """How long a conversation counts as open after its opening, and how long its assignment can be made again."""
+
+    is_open: timedelta = timedelta(seconds=5)
+    is_repeatable: timedelta = timedelta(days=30)
+
+
+NO_SETTINGS = Spans()
+
+
+class ConversationService:
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        routing: RoutingService,
+        competitions: CompetitionService,
+        audit: AuditLog,
+        experiments: RunningExperiments,
+        spans: Spans = NO_SETTINGS,
+    ) -> None:
+        """A conversation is open for a while after its opening, and whenever a reply is being written."""
+        self._database = database
+        self._clock = clock
+        self._routing = routing
+        self._competitions = competitions
+        self._audit = audit
+        self._experiments = experiments
+        self._spans = spans
+        self.forgetting = Forgetting(database)
+        self._on_opened: list[Callable[[History], None]] = []
+
+    def on_erased(self, listener: OnErased) -> None:
+        """Have it called, in each process, with the ids of conversations that were erased anywhere."""
+        self.forgetting.on_erased(listener)
+
+    def on_opened(self, listener: Callable[[History], None]) -> None:
+        """Have it called with what is known of each conversation that this process opens."""
+        self._on_opened.append(listener)
+
+    async def open(self, account: Account, request: ConversationRequest) -> ConversationOpened:
+        """Without consent nothing is stored."""
+        if not request.consent:
+            raise ConsentRequired
+        competition = await self._competitions.require_running(request.competition)
+        row = ConversationRow(
+            id=f"conv_{uuid.uuid4().hex}",
+            account_id=account.id,
+            user_id=request.user_id,
+            user_name=request.user_name,
+            competition=competition.id,
+            bot=request.bot,
+            message_count=0,
+        )
+        exposure = self._experiments.enter(account.id, request.user_id, competition.id)
+        if exposure is not None and exposure.variant.model is not None:
+            assigned = self._routing.assign_to(exposure.variant.model)
+        else:
+            seen = await self.seen(account, competition.id, request.user_id)
+            assigned = await self._routing.assign(competition, seen, row.id)
+        try:
+            await self._store(row, assigned, exposure)
+        finally:
+            self._routing.settle(assigned)
+        for listener in self._on_opened:
+            listener(_new_history(row))
+        return ConversationOpened(conversation_id=row.id, submission_id=row.submission_id)
+
+    async def seen(self, account: Account, competition_id: str, user_id: str) -> Sequence[str]:
+        """The submissions that a user of this account has had, least recently had first."""
+        async with self._database.read() as session:
+            return await queries.seen_submissions(session, account.id, user_id, competition_id)
+
+    async def read(self, account: Account, conversation_id: str) -> Conversation:
+        """As it was written; an admin's reading of another's is noted in the audit log before it is shown."""
+        async with self._database.read() as session:
+            row = await require_own(session, account, conversation_id)
+            messages = await queries.messages_of(session, [conversation_id])
+        if row.account_id != account.id:
+            await self._note_reading(account, conversation_id)
+        return _read_conversation(row, messages)
+
+    async def of_user(self, account: Account, conversation_id: str, user_id: str) -> Conversation:
+        """As it was written; ConversationNotFound unless it is this account's, with this user."""
+        async with self._database.read() as session:
+            row = await queries.by_id(session, conversation_id)
+            if row is None or (row.account_id, row.user_id) != (account.id, user_id):
+                raise ConversationNotFound(conversation_id)
+            return _read_conversation(row, await queries.messages_of(session, [conversation_id]))
+
+    async def assignment(self, conversation_id: str) -> AssignmentReplay:
+        """How it got its submission, and what the same choice comes to now."""
+        return await assignment_of(self._database, self._routing, conversation_id)
+
+    async def messages(
+        self, session: AsyncSession, conversation_ids: Sequence[str]
+    ) -> dict[str, list[Message]]:
+        """Within the caller's transaction: the messages of each conversation."""
+        rows = await queries.messages_of(session, conversation_ids)
+        return {
+            conversation_id: _read_messages(list(messages))
+            for conversation_id, messages in groupby(rows, lambda row: row.conversation_id)
+        }
+
+    async def user_names(
+        self, session: AsyncSession, conversation_ids: Sequence[str]
+    ) -> dict[str, str]:
+        """Within the caller's transaction: what each conversation's user is called."""
+        return await queries.user_names(session, conversation_ids)
+
+    async def first_messages(
+        self, session: AsyncSession, conversation_ids: Sequence[str]
+    ) -> dict[str, str]:
+        """Within the caller's transaction: with what each conversation's bot began; empty where it waited."""
+        return await queries.first_messages(session, conversation_ids)
+
+    async def lock_of_user(
+        self, session: AsyncSession, user_id: str, account_id: str | None
+    ) -> dict[str, str]:
+        """Within the caller's transaction: the user's conversations, each with its account, which nobody changes until it ends.
+
+        AmbiguousUser when no account is named and several have a user of that id.
+        """
+        owners = await queries.lock_of_user(session, user_id, account_id)
+        if len(set(owners.values())) > 1:
+            raise AmbiguousUser
+        return owners
+
+    async def erase(self, session: AsyncSession, conversation_ids: Sequence[str]) -> int:
+        """Within the caller's transaction: they are gone, and every process will hear of it. How many messages they had."""
+        if not conversation_ids:
+            return 0
+        now = self._clock.now()
+        await in_commit_order(session, ErasedConversationRow.__tablename__)
+        await queries.note_erased(session, conversation_ids, now, now - ERASED_KEPT)
+        return await queries.delete_conversations(session, conversation_ids)
+
+    async def rateable(
+        self, session: AsyncSession, conversation_ids: Collection[str]
+    ) -> dict[str, records.RateableConversation]:
+        """Within the caller's transaction: those that are there; none is erased, nor its competition frozen, before it ends."""
+        found = await records.rateable(session, conversation_ids)
+        await self._competitions.hold_open(session, {one.competition for one in found.values()})
+        return found
+
+    async def _note_reading(self, account: Account, conversation_id: str) -> None:
+        async with self._database.write() as session:
+            await self._audit.note(session, account, READ, conversation_id)
+
+    async def _store(
+        self, row: ConversationRow, assigned: Assigned, exposure: Exposure | None
+    ) -> None:
+        row.created_at = self._clock.now()
+        row.submission_id, row.decision = assigned.submission_id, assigned.decision
+        if exposure is not None:
+            row.experiment, row.variant = exposure.experiment, exposure.variant.name
+        async with self._database.write() as session:
+            session.add(row)
+            await self._routing.record(session, assigned, self._spans.is_repeatable)
+            if exposure is not None:
+                await session.flush()
+                self._experiments.expose(session, exposure, row.id, row.created_at)
+
+
+async def require_own(
+    session: AsyncSession, account: Account, conversation_id: str
+) -> ConversationRow:
+    """The conversation; ConversationNotFound for another backend's."""
+    row = await queries.by_id(session, conversation_id)
+    if row is None or (account.role is not Role.ADMIN and row.account_id != account.id):
+        raise ConversationNotFound(conversation_id)
+    return row
+
+
+def _new_history(row: ConversationRow) -> History:
+    return History(
+        conversation_id=row.id,
+        account_id=row.account_id,
+        submission_id=row.submission_id,
+        user_name=row.user_name,
+        bot=row.bot,
+        message_count=0,
+        variant=(row.experiment, row.variant) if row.experiment and row.variant else None,
+    )
+
+
+def _read_conversation(row: ConversationRow, messages: Sequence[MessageRow]) -> Conversation:
+    return Conversation(
+        conversation_id=row.id,
+        submission_id=row.submission_id,
+        bot=row.bot,
+        user_name=row.user_name,
+        created_at=row.created_at,
+        messages=_read_messages(messages),
+    )
+
+
+def _read_messages(rows: Sequence[MessageRow]) -> list[Message]:
+    """A reply whose predecessor was deleted has taken its place."""
+    return [
+        _read_message(row, is_regenerated=row.sender is Sender.BOT and _is_replaced(before))
+        for row, before in zip(rows, (None, *rows), strict=False)
+    ]
+
+
+def _is_replaced(before: MessageRow | None) -> bool:
+    return before is not None and before.sender is Sender.BOT and before.is_deleted
+
+
+def _read_message(row: MessageRow, is_regenerated: bool) -> Message:
+    has_timings = row.ttft_ms is not None and row.total_ms is not None
+    return Message(
+        id=row.id,
+        sender=row.sender,
+        content=row.content,
+        at=row.created_at,
+        is_deleted=row.is_deleted,
+        is_regenerated=is_regenerated,
+        timings=Timings(ttft_ms=row.ttft_ms, total_ms=row.total_ms) if has_timings else None,
+    )
+
+
+POLL_S = 1.0
+
+OnErased = Callable[[Sequence[str]], None]
+
+logger = logging.getLogger(__name__)
+
+
+class Forgetting:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._listeners: list[OnErased] = []
+        self._seen = 0
+        self._background = Background("forgetting")
+
+    def on_erased(self, listener: OnErased) -> None:
+        """Have it called with the ids of conversations that are gone; it may hear of one twice."""
+        self._listeners.append(listener)
+
+    async def start(self) -> None:
+        """What was erased before nobody here can remember."""
+        async with self._database.read() as session:
+            self._seen = await queries.last_erased(session)
+        self._background.start(self._run())
+
+    async def stop(self) -> None:
+        await self._background.stop()
+
+    async def look(self) -> None:
+        """Pass on what was erased since the last look."""
+        async with self._database.read() as session:
+            rows = await queries.erased_after(session, self._seen)
+        if rows:
+            for listener in self._listeners:
+                listener([conversation_id for _, conversation_id in rows])
+            self._seen = rows[-1][0]
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(POLL_S)
+            try:
+                await self.look()
+            except (DBAPIError, OSError) as error:
+                logger.warning("erasures are noticed later: %s", type(error).__name__)
+
+
+async def assignment_of(
+    database: Database, routing: RoutingService, conversation_id: str
+) -> AssignmentReplay:
+    """ConversationNotFound; without a decision where its competition had no seed, or an experiment chose."""
+    async with database.read() as session:
+        row = await queries.by_id(session, conversation_id)
+        if row is None:
+            raise ConversationNotFound(conversation_id)
+        decision = row.decision
+        snapshot = await routing.recorded(session, decision) if decision else None
+    found = AssignmentReplay(
+        conversation_id=row.id, competition=row.competition, submission_id=row.submission_id
+    )
+    if decision is None:
+        return found
+    recorded = AssignmentDecision.model_validate(decision.model_dump())
+    if snapshot is None or snapshot.rule.kind.is_unknown:
+        return found.model_copy(update={"decision": recorded})
+    chosen = await replay(decision, snapshot)
+    return found.model_copy(
+        update={
+            "decision": recorded,
+            "entries": len(snapshot.entries),
+            "replayed": chosen,
+            "is_same": chosen == row.submission_id,
+        }
+    )

@@ -1,0 +1,322 @@
+"""One reply from a model server: rendered, trimmed, timed, within its deadlines, its faults translated.
+
+Leading and trailing whitespace is held back, so that the tokens sent, joined, are the content that is stored.
+A reply of nothing but whitespace is sampled once more; if that is empty too, the reply is an ellipsis, for a
+user must never see an empty bubble.
+
+Before the first token a replica that fails is replaced by the next, unnoticed; where none is left, another may become
+ready within ``failover_s``. After it, the reply has failed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from guanaco.chat import Bot, Timings, Usage
+from guanaco.errors import GuanacoError, ModelRefused, ModelTimedOut, ModelUnavailable
+from guanaco_server.chat.gateway.best_of import BestOf, Scene
+from guanaco_server.chat.gateway.deadline import Deadline
+from guanaco_server.deployments.model_server import (
+    Chunk,
+    Generation,
+    ModelServer,
+    ModelServerFault,
+    RequestRefused,
+)
+from guanaco_server.observability.metrics import Metrics
+from guanaco_server.prompts.service import PromptService
+from guanaco_server.prompts.transcript import Transcript
+from guanaco_server.prompts.utterances import Spoken
+from guanaco_server.routing.policy import LiveSubmission
+from guanaco_server.routing.replicas import Ask, ReplicaChooser
+
+SILENCE = "…"
+SAMPLES = 2
+POLL_S = 0.05  # between two looks for a replica, when none is left
+
+logger = logging.getLogger(__name__)
+
+
+Pieces = tuple[str, ...]  # texts that arrived together
+
+
+@dataclass(frozen=True)
+class Deadlines:
+    """Seconds from when the turn is the caller's and its model awake; ``failover_s`` of them at most may go by without any replica to ask."""
+
+    first_token_s: float
+    reply_s: float
+    failover_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Generated:
+    """A whole reply, after its last token; ``prompt`` is the very text that the model got."""
+
+    prompt: str
+    content: str
+    finish_reason: str
+    usage: Usage
+    timings: Timings
+    reward_score: float | None = None
+
+
+GeneratedPieces = AsyncGenerator[Pieces | Generated, None]
+
+
+class ReplyGenerator:
+    def __init__(
+        self,
+        model_server: ModelServer,
+        prompts: PromptService,
+        replicas: ReplicaChooser,
+        deadlines: Deadlines,
+        endpoints: Callable[[str], Sequence[str]],
+        report_fault: Callable[[str], None],
+        metrics: Metrics,
+        best_of: BestOf | None = None,
+    ) -> None:
+        """``endpoints`` are those of a submission's replicas that are ready now."""
+        self._model_server = model_server
+        self._prompts = prompts
+        self._replicas = replicas
+        self._deadlines = deadlines
+        self._endpoints = endpoints
+        self._report_fault = report_fault
+        self._metrics = metrics
+        self._best_of = best_of
+
+    async def generate(
+        self,
+        live: LiveSubmission,
+        bot: Bot,
+        user_name: str,
+        turns: Sequence[Spoken],
+        key: str,
+        transcript: Transcript | None = None,
+        asked_at: float | None = None,
+        seed: int | None = None,
+    ) -> GeneratedPieces:
+        """The reply's text, what comes together together, then the whole. Closing it cancels the generation upstream.
+
+        Replies of one ``key`` prefer one replica. ``asked_at``, on the performance counter, is when the user's wait began.
+        """
+        began = asyncio.get_running_loop().time()
+        limit_s = self._deadlines.first_token_s
+        try:
+            with Deadline(began + limit_s):
+                prompt = await self.prompt(live, bot, user_name, turns, transcript)
+        except TimeoutError:
+            raise ModelTimedOut(live.serving.id, limit_s) from None
+        generation = Generation(live.serving.id, prompt, live.serving.params, seed=seed)
+        scene = Scene(bot, user_name, turns, prompt)
+        return self.complete(live, generation, key, scene, began, asked_at)
+
+    async def prompt(
+        self,
+        live: LiveSubmission,
+        bot: Bot,
+        user_name: str,
+        turns: Sequence[Spoken],
+        transcript: Transcript | None = None,
+    ) -> str:
+        return await self._prompts.render(
+            formatter=live.serving.formatter,
+            artifact_key=live.serving.artifact_key,
+            max_input_tokens=live.serving.params.max_input_tokens,
+            bot=bot,
+            user_name=user_name,
+            turns=turns,
+            transcript=transcript,
+            within_s=self._deadlines.first_token_s,
+        )
+
+    async def complete(
+        self,
+        live: LiveSubmission,
+        generation: Generation,
+        key: str,
+        scene: Scene | None = None,
+        began: float | None = None,
+        asked_at: float | None = None,
+    ) -> GeneratedPieces:
+        """The same for a prompt that is ready; with a ``scene``, the best of several candidates. It is counted however it ends.
+
+        The deadlines count from ``began`` on the loop's clock.
+        """
+        began = asyncio.get_running_loop().time() if began is None else began
+        with self._metrics.reply(asked_at) as measured:
+            for is_last in (False,) * (SAMPLES - 1) + (True,):
+                text = ReplyText()
+                chunks = self._chunks(live, generation, key, scene, began)
+                async with aclosing(chunks):
+                    async for chunk in chunks:
+                        if texts := text.take(chunk):
+                            measured.note_text()
+                            yield texts
+                content = text.content
+                if not content and is_last:
+                    content = SILENCE
+                    yield (SILENCE,)
+                if content:
+                    break
+            ttft_s, total_s = measured.note_end(text.prompt_tokens, text.completion_tokens)
+            yield Generated(
+                prompt=generation.prompt,
+                content=content,
+                finish_reason=text.finish_reason,
+                usage=Usage(
+                    prompt_tokens=text.prompt_tokens, completion_tokens=text.completion_tokens
+                ),
+                reward_score=text.reward_score,
+                timings=Timings(ttft_ms=ttft_s * 1000, total_ms=total_s * 1000),
+            )
+
+    async def _chunks(
+        self,
+        live: LiveSubmission,
+        generation: Generation,
+        key: str,
+        scene: Scene | None,
+        began: float,
+    ) -> AsyncGenerator[Chunk, None]:
+        """From the conversation's replica, within the deadlines; a reply that has not begun is asked of the next one."""
+        loop, limits = asyncio.get_running_loop(), self._deadlines
+        first_token_by = began + limits.first_token_s
+        endpoints: Sequence[str] = live.endpoints
+        tried: set[str] = set()
+        while True:
+            endpoint = self._replicas.choose(key, endpoints, tried)
+            if endpoint is None:
+                endpoints = await self._another(generation.model, endpoints, began)
+                tried.clear()
+                continue
+            tried.add(endpoint)
+            is_streamed, has_begun = generation.candidate_count == 1, False
+            is_last = len(tried) == len(endpoints) or not is_streamed
+            give_up_at = first_token_by if is_last else (loop.time() + first_token_by) / 2
+            with self._replicas.ask(endpoint, endpoints, is_streamed) as ask:
+                try:
+                    asked = self._ask(endpoint, generation, live, scene, first_token_by)
+                    with Deadline(give_up_at, _respite(ask, first_token_by)) as deadline:
+                        async with aclosing(asked) as chunks:
+                            async for chunk in chunks:
+                                if not has_begun:
+                                    has_begun = True
+                                    deadline.move(began + limits.reply_s)
+                                    ask.note_first_token()
+                                yield chunk
+                    ask.note_end()
+                    return
+                except (ModelServerFault, TimeoutError) as failure:
+                    self._note_failure(generation.model, ask, failure)
+                    is_late = has_begun or loop.time() >= first_token_by
+                    if error := self._final(generation.model, failure, has_begun, is_late):
+                        raise error from None
+
+    async def _another(
+        self, submission_id: str, failed: Sequence[str], began: float
+    ) -> Sequence[str]:
+        """Once all replicas have failed: those that are ready then, if they are others or have come back in time."""
+        loop = asyncio.get_running_loop()
+        while loop.time() < began + self._deadlines.failover_s:
+            await asyncio.sleep(POLL_S)
+            if endpoints := self._endpoints(submission_id):
+                return endpoints
+        raise ModelUnavailable(submission_id)
+
+    def _ask(
+        self,
+        endpoint: str,
+        generation: Generation,
+        live: LiveSubmission,
+        scene: Scene | None,
+        until: float,
+    ) -> AsyncGenerator[Chunk, None]:
+        if self._best_of is None or scene is None or generation.candidate_count == 1:
+            return self._model_server.generate(endpoint, generation)
+        return self._best_of.generate(endpoint, generation, live.serving, scene, until)
+
+    def _note_failure(self, submission_id: str, ask: Ask, failure: Exception) -> None:
+        """A refusal, or a long queue, is no fault of the server's."""
+        is_timeout = isinstance(failure, TimeoutError)
+        logger.warning(
+            "the model server of %s failed: %s",
+            submission_id,
+            "it was too slow" if is_timeout else failure,
+            extra={"submission_id": submission_id},
+        )
+        if isinstance(failure, RequestRefused) or (is_timeout and ask.is_answering):
+            return
+        ask.note_fault()
+        self._report_fault(submission_id)
+
+    def _final(
+        self, submission_id: str, failure: Exception, has_begun: bool, is_late: bool
+    ) -> GuanacoError | None:
+        """What the caller is told; None where the next replica may be asked."""
+        if isinstance(failure, RequestRefused):
+            return ModelRefused(submission_id)
+        if not isinstance(failure, TimeoutError):
+            return ModelUnavailable(submission_id) if has_begun else None
+        limits = self._deadlines
+        limit_s = limits.reply_s if has_begun else limits.first_token_s
+        return ModelTimedOut(submission_id, limit_s) if is_late else None
+
+
+def _respite(ask: Ask, first_token_by: float) -> Callable[[], float]:
+    """A replica that answers others meanwhile is busy: leaving it for the next one would only ask for more."""
+    return lambda: first_token_by if ask.is_answering else 0.0
+
+
+class ReplyText:
+    """Collects one sample's chunks. Whitespace at its end is held back until more text comes, so that what was sent, joined, is ``content``."""
+
+    __slots__ = ("_held", "_texts", "completion_tokens", "finish_reason", "prompt_tokens", "reward_score")  # fmt: skip
+
+    def __init__(self) -> None:
+        self.finish_reason = "stop"
+        self.prompt_tokens = self.completion_tokens = 0
+        self.reward_score: float | None = None
+        self._texts: list[str] = []
+        self._held = ""
+
+    @property
+    def content(self) -> str:
+        return "".join(self._texts)
+
+    def take(self, chunk: Chunk) -> Pieces:
+        """The texts that may be sent now."""
+        if chunk.finish_reason is not None:
+            self.finish_reason = chunk.finish_reason
+            self.reward_score = chunk.reward_score
+            self.prompt_tokens = chunk.prompt_tokens
+            self.completion_tokens = chunk.completion_tokens
+        texts = self._sendable([*chunk.texts])
+        self._texts += texts
+        return tuple(texts)
+
+    def _sendable(self, texts: list[str]) -> list[str]:
+        if "\x00" in "".join(texts):  # which PostgreSQL does not store
+            texts = [text.replace("\x00", "") for text in texts]
+        if self._held and texts:
+            texts[0], self._held = self._held + texts[0], ""
+        begin, end = 0, len(texts)
+        while not self._texts and begin < end:
+            if text := texts[begin].lstrip():
+                texts[begin] = text
+                break
+            begin += 1
+        while begin < end:
+            text = texts[end - 1]
+            if kept := text.rstrip():
+                self._held = text[len(kept) :] + self._held
+                texts[end - 1] = kept
+                break
+            self._held = text + self._held
+            end -= 1
+        return [text for text in texts[begin:end] if text]

@@ -1,0 +1,283 @@
+"""A turn of a conversation: claim, generate, record.
+
+    claim    the turn's lease; the history from memory, or from the database where it has grown elsewhere
+    generate nothing of the database is held: render, stream
+    record   both messages, and the lease given back; only then comes the final event
+
+A turn that fails gives its lease back and leaves the user's message unanswered; sending the same message again
+answers that one, and so does regenerate. A process that dies leaves a lease that runs out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+
+from guanaco.accounts import Role
+from guanaco.chat import MessageRequest, PreviewRequest, Reply, Sender
+from guanaco.errors import (
+    ConversationBusy,
+    ConversationNotFound,
+    DatabaseUnavailable,
+    InvalidInput,
+    NothingToRegenerate,
+)
+from guanaco.experiments import Overrides, ParamChanges
+from guanaco.submissions import SubmissionKind
+from guanaco_server.accounts.service import Account
+from guanaco_server.chat.conversations.history import History, HistoryCache, HistoryReader
+from guanaco_server.chat.gateway.generation import Generated, Pieces, ReplyGenerator
+from guanaco_server.chat.gateway.turn_log import EndedTurn, Lease, NewMessage, NewReply, TurnLog
+from guanaco_server.experiments.running import RunningExperiments
+from guanaco_server.experiments.variants import apply_variant
+from guanaco_server.routing.policy import LiveSubmission
+from guanaco_server.routing.service import RoutingService
+from guanaco_server.runtime.clock import Clock
+from guanaco_server.submissions.service import SubmissionService
+
+logger = logging.getLogger(__name__)
+
+ReplyEvents = AsyncGenerator[Pieces | Reply, None]
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedTurn:
+    """``asked`` is the user's message unless it is stored already; ``asked_at`` is on the performance counter."""
+
+    history: History
+    lease: Lease
+    asked: NewMessage | None
+    asked_at: float
+
+
+class ReplyService:
+    def __init__(
+        self,
+        reader: HistoryReader,
+        clock: Clock,
+        routing: RoutingService,
+        experiments: RunningExperiments,
+        generator: ReplyGenerator,
+        turn_log: TurnLog,
+        histories: HistoryCache,
+    ) -> None:
+        self._reader = reader
+        self._clock = clock
+        self._routing = routing
+        self._experiments = experiments
+        self._generator = generator
+        self._turn_log = turn_log
+        self._histories = histories
+        self._releases: set[asyncio.Task[None]] = set()
+
+    async def send(
+        self,
+        account: Account,
+        conversation_id: str,
+        request: MessageRequest,
+        changes: ParamChanges | None = None,
+        seed: int | None = None,
+    ) -> ReplyEvents:
+        """The turn is the caller's when this returns; the events are the reply to the message, with ``changes`` for this reply alone."""
+        turn = await self._claim(account, conversation_id, request.content)
+        return self._reply(turn, changes, seed)
+
+    async def regenerate(self, account: Account, conversation_id: str) -> ReplyEvents:
+        """Answer the last user message anew; the old reply stays until the new one is stored, then marked deleted."""
+        return self._reply(await self._claim(account, conversation_id, None))
+
+    def remember(self, history: History) -> None:
+        """Of a conversation that has just been opened: its first turn reads nothing."""
+        self._histories.keep(history)
+
+    def forget(self, conversation_ids: Sequence[str]) -> None:
+        """What is in memory of them."""
+        for conversation_id in conversation_ids:
+            self._histories.forget(conversation_id)
+
+    async def close(self) -> None:
+        """Once nothing is being answered any more."""
+        await self._turn_log.close()
+
+    async def _claim(
+        self, account: Account, conversation_id: str, content: str | None
+    ) -> ClaimedTurn:
+        asked_at = time.perf_counter()
+        if content is not None:
+            _require_storable(content)
+        history = await self._own_history(account, conversation_id)
+        lease = await self._turn_log.claim(conversation_id)
+        if lease is None:
+            raise ConversationBusy
+        try:
+            if lease.message_count != history.message_count:
+                history = await self._own_history(account, conversation_id)
+            asked = self._add_question(history, content)
+            if not history.has_asked:
+                raise NothingToRegenerate
+            return ClaimedTurn(history, lease, asked, asked_at)
+        except BaseException:
+            await self._release(EndedTurn(lease, None, None))
+            raise
+
+    def _add_question(self, history: History, content: str | None) -> NewMessage | None:
+        """A client that repeats a failed request repeats its last message: that one is not stored twice."""
+        if content is None:
+            return None
+        last = history.turns[-1] if history.turns else None
+        if last is not None and last.sender is Sender.USER and last.content == content:
+            return None
+        history.asked(content)
+        return NewMessage(f"msg_{secrets.token_hex(16)}", content, self._clock.now())
+
+    async def _own_history(self, account: Account, conversation_id: str) -> History:
+        """From memory the first time it is asked for, from the database the second."""
+        known = self._histories.take(conversation_id)
+        history = known or await self._reader.read(conversation_id)
+        if account.role is not Role.ADMIN and history.account_id != account.id:
+            if known is not None:  # what was read just now may be older than what is kept by now
+                self._histories.keep(known)
+            raise ConversationNotFound(conversation_id)
+        return history
+
+    async def _reply(
+        self, turn: ClaimedTurn, changes: ParamChanges | None = None, seed: int | None = None
+    ) -> ReplyEvents:
+        history = turn.history
+        is_recorded = False
+        try:
+            live = await self._target(history, changes)
+            turns = history.turns[: len(history.turns) - len(history.tail)]
+            pieces = await self._generator.generate(
+                live,
+                history.bot,
+                history.user_name,
+                turns,
+                history.conversation_id,
+                history.transcript,
+                turn.asked_at,
+                seed,
+            )
+            async with aclosing(pieces):
+                async for piece in pieces:
+                    if isinstance(piece, Generated):
+                        reply = await self._record(turn, piece)
+                        is_recorded = True
+                        yield reply
+                    else:
+                        yield piece
+        finally:
+            if not is_recorded:
+                await self._release(EndedTurn(turn.lease, turn.asked, None))
+
+    async def _target(self, history: History, changes: ParamChanges | None) -> LiveSubmission:
+        live = await self._routing.target(history.submission_id)
+        if history.variant is not None:
+            overrides = await self._experiments.overrides(*history.variant)
+            live = replace(live, serving=apply_variant(live.serving, overrides))
+        if changes is not None:
+            overrides = Overrides(params=changes)
+            live = replace(live, serving=apply_variant(live.serving, overrides))
+        return live
+
+    async def _record(self, turn: ClaimedTurn, generated: Generated) -> Reply:
+        history = turn.history
+        reply = NewReply(
+            f"msg_{secrets.token_hex(16)}",
+            generated.content,
+            self._clock.now(),
+            generated.finish_reason,
+            generated.usage.prompt_tokens,
+            generated.usage.completion_tokens,
+            generated.timings.ttft_ms,
+            generated.timings.total_ms,
+            generated.reward_score,
+        )
+        ended = EndedTurn(turn.lease, turn.asked, reply, tuple(history.tail))
+        await self._turn_log.end(ended)
+        history.replied(reply.id, reply.content)
+        history.message_count = ended.message_count
+        self._histories.keep(history)
+        return Reply(
+            message_id=reply.id,
+            content=generated.content,
+            finish_reason=generated.finish_reason,
+            usage=generated.usage,
+            timings=generated.timings,
+            reward_score=generated.reward_score,
+        )
+
+    async def _release(self, ended: EndedTurn) -> None:
+        """Also when the client has gone and this very task is being cancelled."""
+        task = asyncio.create_task(self._release_now(ended))
+        self._releases.add(task)
+        task.add_done_callback(self._releases.discard)
+        await asyncio.shield(task)
+
+    async def _release_now(self, ended: EndedTurn) -> None:
+        try:
+            await self._turn_log.end(ended)
+        except ConversationBusy:
+            pass  # the lease ran out meanwhile
+        except DatabaseUnavailable as error:  # then it will run out
+            logger.warning("a turn cannot be given back: %s", error)
+
+
+def _require_storable(content: str) -> None:
+    """InvalidInput for what a database cannot hold: NUL, and half of a surrogate pair."""
+    if content.isascii() and "\x00" not in content:
+        return
+    try:
+        content.encode()
+    except UnicodeEncodeError:
+        pass
+    else:
+        if "\x00" not in content:
+            return
+    raise InvalidInput("The message holds a character that cannot be stored.")
+
+
+class PreviewService:
+    def __init__(
+        self,
+        submissions: SubmissionService,
+        routing: RoutingService,
+        generator: ReplyGenerator,
+    ) -> None:
+        self._submissions = submissions
+        self._routing = routing
+        self._generator = generator
+
+    async def preview(
+        self, account: Account, submission_id: str, request: PreviewRequest
+    ) -> ReplyEvents:
+        submission = await self._submissions.require_visible(account, submission_id)
+        if submission.kind is SubmissionKind.REWARD:
+            raise InvalidInput(f"{submission_id} is a reward model, which writes no replies.")
+        return self._reply(submission_id, request)
+
+    async def _reply(self, submission_id: str, request: PreviewRequest) -> ReplyEvents:
+        live = await self._routing.target(submission_id)
+        key = f"{request.bot.name} {request.turns[:1]}"  # the same talk, turn by turn
+        pieces = await self._generator.generate(
+            live, request.bot, request.user_name, request.turns, key
+        )
+        async with aclosing(pieces):
+            async for piece in pieces:
+                if isinstance(piece, Generated):
+                    yield Reply(
+                        message_id=None,
+                        content=piece.content,
+                        finish_reason=piece.finish_reason,
+                        usage=piece.usage,
+                        timings=piece.timings,
+                        prompt=piece.prompt,
+                        reward_score=piece.reward_score,
+                    )
+                else:
+                    yield piece

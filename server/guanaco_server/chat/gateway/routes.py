@@ -1,0 +1,245 @@
+"""The chat gateway: every route that answers with a reply, in front of the framework. Everything else is passed on.
+
+What the framework's middlewares do for other requests, it does itself: a layer around each token costs more than the token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+from pydantic import BaseModel, ValidationError
+from pydantic.json_schema import models_json_schema
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from guanaco.accounts import Role
+from guanaco.chat import MessageRequest, PreviewRequest, RegenerateRequest, Reply
+from guanaco.errors import GuanacoError, InvalidInput, MethodNotAllowed, PayloadTooLarge
+from guanaco_server.accounts.auth import Auth, key_in
+from guanaco_server.accounts.service import Account
+from guanaco_server.chat.gateway.deadline import Deadline
+from guanaco_server.chat.gateway.generation import Pieces
+from guanaco_server.chat.gateway.replies import PreviewService, ReplyEvents, ReplyService
+from guanaco_server.chat.gateway.streaming import Encoder, ReplyResponse
+from guanaco_server.http.errors import answer, as_guanaco_error, describe_problems
+from guanaco_server.http.sse import encode_event
+from guanaco_server.observability.http import HEADER, METHODS
+from guanaco_server.observability.metrics import Metrics
+from guanaco_server.observability.scope import request_id, scope
+
+ID_HEADER = HEADER.encode()
+BODY_TIMEOUT_S = 30.0  # for a client that sends its request a byte at a time
+
+Enter = Callable[[str], Awaitable[Account]]
+Model = TypeVar("Model", bound=BaseModel)
+
+
+_json = msgspec.json.Encoder().encode
+
+
+def _pieces(pieces: Pieces) -> bytes:
+    return b"".join([b'event: token\ndata: {"text":' + _json(text) + b"}\n\n" for text in pieces])
+
+
+def _end(reply: Reply) -> bytes:
+    return encode_event("done", reply)
+
+
+def _error(error: GuanacoError) -> bytes:
+    return encode_event("error", error.to_wire())
+
+
+def _whole(reply: Reply) -> bytes:
+    return reply.model_dump_json().encode()
+
+
+ENCODER = Encoder(pieces=_pieces, end=_end, error=_error, whole=_whole, problem=answer)
+
+
+@dataclass(frozen=True)
+class ReplyRoute:
+    """``POST path``, which may end with ``{id}/action``. ``events`` begins the reply for the caller and the id."""
+
+    path: str
+    roles: tuple[Role, ...]
+    model: type[BaseModel]
+    summary: str
+    events: Callable[[Account, str, Any], Coroutine[Any, Any, ReplyEvents]]
+    encoder: Callable[[Any], Encoder] = lambda _: ENCODER
+    problem: Callable[[GuanacoError], ASGIApp] = answer
+
+    @property
+    def pattern(self) -> tuple[str, str]:
+        """What is before the id, and the action after it; of a path without an id, the whole."""
+        head, brace, tail = self.path.partition("{")
+        return (head, tail.partition("}/")[2]) if brace else (self.path, "")
+
+
+def reply_routes(replies: ReplyService, previews: PreviewService) -> tuple[ReplyRoute, ...]:
+    conversation = "/api/v1/conversations/{conversation_id}"
+
+    async def regenerate(
+        account: Account, conversation_id: str, _: RegenerateRequest
+    ) -> ReplyEvents:
+        return await replies.regenerate(account, conversation_id)
+
+    return (
+        ReplyRoute(f"{conversation}/messages", (Role.BACKEND,), MessageRequest, "Send a message, get the reply", replies.send),
+        ReplyRoute(f"{conversation}/regenerate", (Role.BACKEND,), RegenerateRequest, "Answer the last message anew", regenerate),
+        ReplyRoute("/api/v1/submissions/{submission_id}/preview", (Role.DEVELOPER,), PreviewRequest, "Try a model of one's own; nothing is recorded", previews.preview),
+    )  # fmt: skip
+
+
+class ChatGateway:
+    """In front of ``app`` and of all that wraps it: measures, limits and authenticates by itself. ``heartbeat_s`` is the longest silence of a stream."""
+
+    body_timeout_s = BODY_TIMEOUT_S
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        routes: Sequence[ReplyRoute],
+        auth: Auth,
+        metrics: Metrics,
+        limit_bytes: int,
+        heartbeat_s: float,
+    ) -> None:
+        self._app = app
+        self._routes: dict[tuple[str, str], tuple[ReplyRoute, Enter]] = {
+            route.pattern: (route, auth.entrance(*route.roles)) for route in routes
+        }
+        self._metrics = metrics
+        self._limit_bytes = limit_bytes
+        self._heartbeat_s = heartbeat_s
+
+    async def __call__(self, asgi: Scope, receive: Receive, send: Send) -> None:
+        found, name = self._find(asgi["path"]) if asgi["type"] == "http" else (None, "")
+        if found is None:
+            await self._app(asgi, receive, send)
+            return
+        started = time.perf_counter()
+        given = request_id(header(asgi, ID_HEADER))
+        response = ReplyResponse(asgi, receive, send, given, self._heartbeat_s)
+        with scope(request_id=given):
+            try:
+                await self._answer(*found, name, asgi, receive, response)
+            finally:
+                seconds = time.perf_counter() - started
+                method = asgi["method"] if asgi["method"] in METHODS else "other"
+                self._metrics.note_http(method, found[0].path, response.status, seconds)
+
+    async def _answer(
+        self,
+        route: ReplyRoute,
+        enter: Enter,
+        name: str,
+        asgi: Scope,
+        receive: Receive,
+        response: ReplyResponse,
+    ) -> None:
+        is_stuck = False
+        try:
+            if asgi["method"] != "POST":
+                raise MethodNotAllowed(asgi["method"], asgi["path"], "POST")
+            length = header(asgi, b"content-length") or "0"
+            if not length.isdigit() or int(length) > self._limit_bytes:
+                raise PayloadTooLarge(self._limit_bytes)
+            account = await enter(key_in(header(asgi, b"authorization")))
+            body = await read_body(receive, self._limit_bytes, self.body_timeout_s)
+            if body is None:
+                is_stuck = True
+                raise InvalidInput("The request's body did not come.")
+            request = parse_body(route.model, body)
+        except Exception as fault:  # noqa: BLE001 - every fault has an answer
+            problem = route.problem(as_guanaco_error(route.path, fault))
+            await response.refuse(problem, is_last=is_stuck)
+            return
+        respond = response.stream if getattr(request, "stream", False) else response.whole
+        await respond(route.events(account, name, request), route.encoder(request))
+
+    def _find(self, path: str) -> tuple[tuple[ReplyRoute, Enter] | None, str]:
+        """The route of a path with its entrance, and the id in it."""
+        head, _, action = path.rpartition("/")
+        noun, slash, name = head.rpartition("/")
+        if name and (found := self._routes.get((noun + slash, action))):
+            return found, name
+        return self._routes.get((path, "")), ""
+
+
+def header(asgi: Scope, name: bytes) -> str:
+    for key, value in asgi["headers"]:
+        if key == name:
+            return str(value.decode("latin-1"))
+    return ""
+
+
+async def read_body(receive: Receive, limit_bytes: int, timeout_s: float) -> bytes | None:
+    """The whole request body; None when it does not come, PayloadTooLarge when it does not end."""
+    pieces: list[bytes] = []
+    size, has_more = 0, True
+    try:
+        with Deadline(asyncio.get_running_loop().time() + timeout_s):
+            while has_more and size <= limit_bytes:
+                message = await receive()
+                pieces.append(message.get("body", b""))
+                size += len(pieces[-1])
+                has_more = message.get("more_body", False)
+    except TimeoutError:
+        return None
+    if size > limit_bytes:
+        raise PayloadTooLarge(limit_bytes)
+    return b"".join(pieces)
+
+
+def parse_body(model: type[Model], body: bytes) -> Model:
+    """InvalidInput with a sentence for what it should not be; no body is an empty object."""
+    try:
+        return model.model_validate_json(body or b"{}")
+    except ValidationError as error:
+        raise InvalidInput(describe_problems(error.errors())) from None
+
+
+REFERENCE = "#/components/schemas/{model}"
+
+
+def document(openapi: dict[str, Any], routes: Sequence[ReplyRoute]) -> None:
+    """Write them into the document."""
+    models: list[type[BaseModel]] = [Reply, *(route.model for route in routes)]
+    _, definitions = models_json_schema(
+        [(model, "validation") for model in models], ref_template=REFERENCE
+    )
+    components = openapi.setdefault("components", {})
+    for name, schema in definitions["$defs"].items():
+        components.setdefault("schemas", {}).setdefault(name, schema)
+    for route in routes:
+        openapi["paths"][route.path] = {"post": _operation(route)}
+
+
+def _operation(route: ReplyRoute) -> dict[str, Any]:
+    reply = {
+        "description": "The reply; with `stream` as events: token, then done or error.",
+        "content": {
+            "application/json": {"schema": _reference(Reply)},
+            "text/event-stream": {"schema": {"type": "string"}},
+        },
+    }
+    names = [part[1:-1] for part in route.path.split("/") if part.startswith("{")]
+    return {
+        "tags": ["chat"],
+        "summary": route.summary,
+        "operationId": route.path.strip("/").replace("/", "_").replace("{", "").replace("}", ""),
+        "parameters": [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+            for name in names
+        ],
+        "requestBody": {"content": {"application/json": {"schema": _reference(route.model)}}},
+        "responses": {"200": reply},
+    }
+
+
+def _reference(model: type[Any]) -> dict[str, str]:
+    return {"$ref": REFERENCE.format(model=model.__name__)}

@@ -1,0 +1,213 @@
+"""A reply over ASGI, whole or as server-sent events, without a framework between: this is the hot path.
+
+The status waits for the first token, so that an early fault has one of its own; if that takes longer than a heartbeat,
+the stream begins without it. A client that leaves ends the generation; one that reads slowly slows it down, for
+``send`` waits while the socket's buffer is full. If it still waits when the reply's time is over, the connection ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from guanaco.chat import Reply
+from guanaco.errors import GuanacoError
+from guanaco_server.chat.gateway.generation import Pieces
+from guanaco_server.http.errors import as_guanaco_error
+from guanaco_server.http.protocol import abort_of
+from guanaco_server.http.sse import HEARTBEAT
+from guanaco_server.observability.http import ABANDONED, HEADER, labelled
+
+SSE_HEADERS = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+)
+WATCH_AFTER_S = 0.05  # whether the client has left: a reply that is over sooner need not know
+
+logger = logging.getLogger(__name__)
+
+Events = AsyncGenerator[Pieces | Reply, None]
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """How a protocol writes a reply: ``whole`` as JSON, pieces, end and error as server-sent events; ``problem`` answers in the reply's place."""
+
+    pieces: Callable[[Pieces], bytes]
+    end: Callable[[Reply], bytes]
+    error: Callable[[GuanacoError], bytes]
+    whole: Callable[[Reply], bytes]
+    problem: Callable[[GuanacoError], ASGIApp]
+
+
+class ReplyResponse:
+    """One response, whose header carries ``request_id``. ``heartbeat_s`` is the longest silence of a stream. ``status`` is what was sent."""
+
+    def __init__(
+        self, scope: Scope, receive: Receive, send: Send, request_id: str, heartbeat_s: float
+    ) -> None:
+        self.status = ABANDONED
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._id_header = (HEADER.encode(), request_id.encode())
+        self._request_id = request_id
+        self._heartbeat_s = heartbeat_s
+        self._abort = abort_of(scope)
+        self._is_stream = self._is_sending = False
+        self._sent_at = time.monotonic()
+
+    async def stream(self, events: Coroutine[Any, Any, Events], encoder: Encoder) -> None:
+        self._is_stream = True
+        await self._while_connected(self._stream(events, encoder))
+
+    async def whole(self, events: Coroutine[Any, Any, Events], encoder: Encoder) -> None:
+        await self._while_connected(self._whole(events, encoder))
+
+    async def refuse(self, problem: ASGIApp, is_last: bool = False) -> None:
+        """With an answer that a framework has made; ``is_last`` for a connection of which nothing more is expected."""
+
+        def note(status: int) -> None:
+            self.status = status
+
+        send = closing(self._send) if is_last else self._send
+        await problem(self._scope, self._receive, labelled(send, self._request_id, note))
+
+    async def _stream(self, events: Coroutine[Any, Any, Events], encoder: Encoder) -> None:
+        try:
+            async with aclosing(await events) as pieces:
+                async for piece in pieces:
+                    if isinstance(piece, Reply):
+                        await self._write(encoder.end(piece), is_last=True)
+                        return
+                    await self._write(encoder.pieces(piece))
+        except Exception as fault:  # noqa: BLE001 - every fault has an answer
+            error = as_guanaco_error("a streamed reply", fault)
+            if self.status == ABANDONED:
+                await self.refuse(encoder.problem(error))
+            else:
+                await self._write(encoder.error(error), is_last=True)
+
+    async def _whole(self, events: Coroutine[Any, Any, Events], encoder: Encoder) -> None:
+        try:
+            async with aclosing(await events) as pieces:
+                async for piece in pieces:
+                    if isinstance(piece, Reply):
+                        await self._json(encoder.whole(piece))
+        except Exception as fault:  # noqa: BLE001 - every fault has an answer
+            await self.refuse(encoder.problem(as_guanaco_error("a reply", fault)))
+
+    async def _write(self, data: bytes, is_last: bool = False) -> None:
+        self._is_sending = True
+        if self.status == ABANDONED:
+            await self._begin(*SSE_HEADERS)
+        await self._send({"type": "http.response.body", "body": data, "more_body": not is_last})
+        self._is_sending = False
+        self._sent_at = time.monotonic()
+
+    async def _json(self, body: bytes) -> None:
+        await self._begin(
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+        )
+        await self._send({"type": "http.response.body", "body": body})
+
+    async def _begin(self, *headers: tuple[bytes, bytes]) -> None:
+        self.status = 200
+        start = {"type": "http.response.start", "status": 200}
+        await self._send({**start, "headers": [*headers, self._id_header]})
+
+    async def _while_connected(self, work: Coroutine[Any, Any, None]) -> None:
+        """Until it is done, or the client has left: then the work is cancelled."""
+        task = asyncio.current_task()
+        assert task is not None
+        watch = _Watch(self._receive, task, self._beat, self._heartbeat_s)
+        try:
+            await work
+        except asyncio.CancelledError:
+            if watch.has_left:
+                task.uncancel()
+            elif task.cancelling() or self._abort is None:
+                raise
+            else:  # the reply's deadline has come while ``send`` waited for a client that does not read
+                watch.end()
+                await self._hang_up(self._abort)
+        finally:
+            watch.end()
+
+    async def _hang_up(self, abort: Callable[[], None]) -> None:
+        """An error event could not be written either."""
+        logger.info("a client did not read its reply in time")
+        abort()
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    async def _beat(self) -> None:
+        is_quiet = time.monotonic() - self._sent_at >= self._heartbeat_s * 0.9
+        if self._is_stream and is_quiet and not self._is_sending:
+            with contextlib.suppress(OSError):
+                await self._write(HEARTBEAT)
+
+
+def closing(send: Send) -> Send:
+    """The same, and the connection ends with the answer."""
+
+    async def send_closing(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message["headers"], (b"connection", b"close")]
+        await send(message)
+
+    return send_closing
+
+
+class _Watch:
+    """Cancels a task once its client has left, and beats for it meanwhile. Begins by itself, ``end`` ends it."""
+
+    def __init__(
+        self,
+        receive: Receive,
+        task: asyncio.Task[Any],
+        beat: Callable[[], Coroutine[Any, Any, None]],
+        heartbeat_s: float,
+    ) -> None:
+        self.has_left = False
+        self._receive = receive
+        self._task = task
+        self._beat = beat
+        self._heartbeat_s = heartbeat_s
+        self._loop = asyncio.get_running_loop()
+        self._running: set[asyncio.Task[None]] = set()
+        self._timer = self._loop.call_later(WATCH_AFTER_S, self._begin)
+
+    def end(self) -> None:
+        self._timer.cancel()
+        for task in self._running:
+            task.cancel()
+
+    def _begin(self) -> None:
+        self._start(self._wait_for_leaving())
+        self._timer = self._loop.call_later(self._heartbeat_s, self._begin_beat)
+
+    def _begin_beat(self) -> None:
+        self._start(self._beat())
+        self._timer = self._loop.call_later(self._heartbeat_s, self._begin_beat)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    async def _wait_for_leaving(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self.has_left = True
+        self._task.cancel()

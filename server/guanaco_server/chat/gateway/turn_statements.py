@@ -1,0 +1,221 @@
+"""The turn log's writes on SQLite: a batch in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from guanaco.chat import Sender
+from guanaco_server.chat import queries
+from guanaco_server.chat.gateway.turn_log import EndedTurn, Lease, NewReply
+from guanaco_server.chat.tables import MessageRow
+from guanaco_server.database.database import Database
+from guanaco_server.database.direct import text_array
+
+
+class SqliteTurns:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def claim(
+        self, conversation_ids: Sequence[str], token: str, now: datetime, until: datetime
+    ) -> dict[str, int]:
+        async with self._database.write() as session:
+            return await queries.take_turns(session, conversation_ids, token, now, until)
+
+    async def renew(self, leases: Sequence[Lease], until: datetime) -> None:
+        async with self._database.write() as session:
+            for lease in leases:
+                await queries.renew_turn(session, lease.conversation_id, lease.token, until)
+
+    async def end(self, turns: Sequence[EndedTurn]) -> set[str]:
+        async with self._database.write() as session:
+            return {
+                turn.lease.conversation_id for turn in turns if await self._end_one(session, turn)
+            }
+
+    async def known(self, message_ids: Sequence[str]) -> set[str]:
+        async with self._database.read() as session:
+            return await queries.known_messages(session, message_ids)
+
+    @staticmethod
+    async def _end_one(session: AsyncSession, turn: EndedTurn) -> bool:
+        added = turn.message_count - turn.lease.message_count
+        lease = turn.lease
+        count = await queries.give_turn_back(
+            session, lease.conversation_id, lease.token, lease.message_count, added
+        )
+        if count is None:
+            return False
+        session.add_all(_rows(turn, count))
+        await queries.mark_deleted(session, turn.superseded)
+        return True
+
+
+def _rows(turn: EndedTurn, count: int) -> list[MessageRow]:
+    rows = []
+    if turn.asked is not None:
+        rows.append(
+            MessageRow(
+                id=turn.asked.id,
+                conversation_id=turn.lease.conversation_id,
+                position=count if turn.reply is None else count - 1,
+                sender=Sender.USER,
+                content=turn.asked.content,
+                created_at=turn.asked.at,
+                is_deleted=False,
+            )
+        )
+    if turn.reply is not None:
+        rows.append(
+            MessageRow(
+                id=turn.reply.id,
+                conversation_id=turn.lease.conversation_id,
+                position=count,
+                sender=Sender.BOT,
+                content=turn.reply.content,
+                created_at=turn.reply.at,
+                is_deleted=False,
+                finish_reason=turn.reply.finish_reason,
+                prompt_tokens=turn.reply.prompt_tokens,
+                completion_tokens=turn.reply.completion_tokens,
+                ttft_ms=turn.reply.ttft_ms,
+                total_ms=turn.reply.total_ms,
+                reward_score=turn.reply.reward_score,
+            )
+        )
+    return rows
+
+
+CLAIM = """
+UPDATE conversations SET turn_token = $2, turn_until = $4
+WHERE id = ANY($1::text[]) AND (turn_token IS NULL OR turn_until < $3)
+RETURNING id, message_count
+"""
+
+RENEW = """
+UPDATE conversations SET turn_until = $2
+FROM jsonb_to_recordset($1::jsonb) AS l(id text, token text)
+WHERE conversations.id = l.id AND conversations.turn_token = l.token
+RETURNING conversations.id
+"""
+
+END = """
+WITH turns AS (
+    SELECT * FROM jsonb_to_recordset($1::jsonb) AS t(id text, token text, known int, added int)
+), given_back AS (
+    UPDATE conversations SET
+        turn_token = NULL, turn_until = NULL,
+        message_count = conversations.message_count + turns.added
+    FROM turns WHERE conversations.id = turns.id AND (
+        conversations.turn_token = turns.token
+        OR conversations.turn_token IS NULL AND conversations.message_count = turns.known
+    )
+    RETURNING conversations.id, conversations.message_count
+), stored AS (
+    INSERT INTO messages (
+        id, conversation_id, position, sender, content, created_at, is_deleted, finish_reason,
+        prompt_tokens, completion_tokens, ttft_ms, total_ms, reward_score
+    )
+    SELECT m.id, m.conversation_id, given_back.message_count - m.before_last, m.sender, m.content,
+        m.created_at, false, m.finish_reason, m.prompt_tokens, m.completion_tokens, m.ttft_ms, m.total_ms,
+        m.reward_score
+    FROM jsonb_to_recordset($2::jsonb) AS m(
+        id text, conversation_id text, before_last int, sender text, content text,
+        created_at timestamptz, finish_reason text, prompt_tokens int, completion_tokens int,
+        ttft_ms float8, total_ms float8, reward_score float8
+    ) JOIN given_back ON given_back.id = m.conversation_id
+), replaced AS (
+    UPDATE messages SET is_deleted = true
+    FROM jsonb_to_recordset($3::jsonb) AS s(id text, conversation_id text)
+    JOIN given_back ON given_back.id = s.conversation_id
+    WHERE messages.id = s.id
+)
+SELECT id FROM given_back
+"""
+
+KNOWN = "SELECT id FROM messages WHERE id = ANY($1::text[])"
+
+
+class PostgresqlTurns:
+    def __init__(self, database: Database) -> None:
+        self._claims = database.direct(is_durable=False)
+        self._ends = database.direct()
+
+    async def claim(
+        self, conversation_ids: Sequence[str], token: str, now: datetime, until: datetime
+    ) -> dict[str, int]:
+        parameters = (text_array(conversation_ids), token, now.isoformat(), until.isoformat())
+        rows = await self._claims.fetch(CLAIM, parameters)
+        return {conversation_id: int(count) for conversation_id, count in rows}
+
+    async def renew(self, leases: Sequence[Lease], until: datetime) -> None:
+        held = [{"id": lease.conversation_id, "token": lease.token} for lease in leases]
+        await self._claims.fetch(RENEW, (msgspec.json.encode(held), until.isoformat()))
+
+    async def end(self, turns: Sequence[EndedTurn]) -> set[str]:
+        superseded = [
+            {"id": message_id, "conversation_id": turn.lease.conversation_id}
+            for turn in turns
+            for message_id in turn.superseded
+        ]
+        parameters = (
+            msgspec.json.encode([_turn(turn) for turn in turns]),
+            msgspec.json.encode([message for turn in turns for message in _messages(turn)]),
+            msgspec.json.encode(superseded),
+        )
+        return {found for (found,) in await self._ends.fetch(END, parameters)}
+
+    async def known(self, message_ids: Sequence[str]) -> set[str]:
+        rows = await self._ends.fetch(KNOWN, (text_array(message_ids),))
+        return {found for (found,) in rows}
+
+
+def _turn(turn: EndedTurn) -> dict[str, Any]:
+    lease = turn.lease
+    added = turn.message_count - lease.message_count
+    return {
+        "id": lease.conversation_id,
+        "token": lease.token,
+        "known": lease.message_count,
+        "added": added,
+    }
+
+
+def _messages(turn: EndedTurn) -> list[dict[str, Any]]:
+    messages = []
+    if turn.asked is not None:
+        messages.append(
+            {
+                "id": turn.asked.id,
+                "conversation_id": turn.lease.conversation_id,
+                "before_last": 0 if turn.reply is None else 1,
+                "sender": Sender.USER,
+                "content": turn.asked.content,
+                "created_at": turn.asked.at,
+            }
+        )
+    if turn.reply is not None:
+        messages.append(_reply(turn.lease.conversation_id, turn.reply))
+    return messages
+
+
+def _reply(conversation_id: str, reply: NewReply) -> dict[str, Any]:
+    return {
+        "id": reply.id,
+        "conversation_id": conversation_id,
+        "before_last": 0,
+        "sender": Sender.BOT,
+        "content": reply.content,
+        "created_at": reply.at,
+        "finish_reason": reply.finish_reason,
+        "prompt_tokens": reply.prompt_tokens,
+        "completion_tokens": reply.completion_tokens,
+        "ttft_ms": reply.ttft_ms,
+        "total_ms": reply.total_ms,
+        "reward_score": reply.reward_score,
+    }
