@@ -15,9 +15,8 @@ from guanaco_server.database.database import Database
 from guanaco_server.deployments.service import Deployment
 from guanaco_server.deployments.tables import Phase
 from guanaco_server.recipes.hardware import find_gpus
-from guanaco_server.recipes.policy import RecipePolicy
 from guanaco_server.recipes.prices import PriceTable
-from guanaco_server.recipes.recipe import Fleet
+from guanaco_server.recipes.recipe import Fleet, RecipePolicy
 from tests.fixtures.world import World
 
 pytestmark = pytest.mark.both_databases

@@ -51,10 +51,9 @@ from guanaco_server.runtime.clock import SystemClock
 from guanaco_server.runtime.data_dir import DataDir
 from guanaco_server.scaling.admission import Admission
 from guanaco_server.scaling.autoscaler import Autoscaler
-from guanaco_server.scaling.capacity import CapacityReader
+from guanaco_server.scaling.replicas import CapacityReader
 from guanaco_server.scaling.sleep import Sleeper
-from guanaco_server.scaling.traffic import Traffic
-from guanaco_server.scaling.usage import UsageReader
+from guanaco_server.scaling.usage import TrafficRecorder, UsageReader
 from guanaco_server.settings import Settings
 from guanaco_server.stress.service import StressService
 from guanaco_server.submissions.events import EventFeed, StatusChanges
@@ -115,7 +114,7 @@ class Platform:
         self._journal = RunRecords(self.database, clock, self._changes, self._deployments)
 
         self._prompts = PromptService(self._store)
-        traffic = Traffic(self.database, clock)
+        traffic = TrafficRecorder(self.database, clock)
         rewards = RewardModels(self.submissions.rewards, self._deployments, traffic)
         generator = wiring.reply_generator(
             settings, self._model_server, self._prompts, self._deployments, rewards, self.metrics

@@ -46,7 +46,7 @@ from guanaco_server.runtime.clock import Clock
 from guanaco_server.runtime.data_dir import DataDir
 from guanaco_server.scaling.autoscaler import ScalingPolicy
 from guanaco_server.scaling.budget import Budget
-from guanaco_server.scaling.decision import Limits
+from guanaco_server.scaling.replicas import ReplicaLimits
 from guanaco_server.settings import Settings
 from guanaco_server.stress.load import LoadProfile
 from guanaco_server.stress.verdict import Thresholds
@@ -199,7 +199,7 @@ def engine(settings: Settings) -> EngineOptions:
 
 def scaling(settings: Settings) -> ScalingPolicy:
     return ScalingPolicy(
-        limits=Limits(
+        limits=ReplicaLimits(
             min_replicas=settings.min_replicas,
             max_replicas=max(settings.min_replicas, settings.max_replicas),
             target=settings.scale_target,

@@ -29,7 +29,7 @@ from guanaco_server.routing.snapshot import Pool, Snapshot, Votes, policy_of, ta
 from guanaco_server.runtime.background import Background
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.scaling.sleep import Sleeper
-from guanaco_server.scaling.traffic import Traffic
+from guanaco_server.scaling.usage import TrafficRecorder
 from guanaco_server.submissions.service import ServingSubmission, SubmissionService
 
 REFRESH_S = 1.0  # how old a rating's count may be; statuses come at once
@@ -61,7 +61,7 @@ class RoutingService:
         competitions: CompetitionService,
         count_votes: CountVotes,
         occupancy: Occupancy,
-        traffic: Traffic,
+        traffic: TrafficRecorder,
         sleeper: Sleeper,
     ) -> None:
         """``count_votes`` gives the votes by competition and submission."""

@@ -27,13 +27,13 @@ from guanaco_server.deployments.model_server import (
     ModelServer,
     ModelServerFault,
     NotANumber,
+    reward_score,
 )
-from guanaco_server.deployments.reward_score import reward_score
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.prompts.service import PromptService
 from guanaco_server.prompts.utterances import Spoken
-from guanaco_server.scaling.traffic import Traffic
+from guanaco_server.scaling.usage import TrafficRecorder
 from guanaco_server.submissions.rewards import RewardService, ServingReward
 from guanaco_server.submissions.service import ServingSubmission
 
@@ -216,7 +216,7 @@ class RewardModel:
 
 class RewardModels:
     def __init__(
-        self, rewards: RewardService, deployments: DeploymentService, traffic: Traffic
+        self, rewards: RewardService, deployments: DeploymentService, traffic: TrafficRecorder
     ) -> None:
         self._rewards = rewards
         self._deployments = deployments

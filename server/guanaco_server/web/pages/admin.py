@@ -11,7 +11,7 @@ from fastapi.responses import Response
 from guanaco.accounts import Role
 from guanaco.errors import InvalidInput, NotFound
 from guanaco.submissions import Status
-from guanaco_server.deployments.replica_states import replicas_of
+from guanaco_server.deployments.service import replicas_of
 from guanaco_server.submissions.service import SubmissionFilter
 from guanaco_server.web.guards import Member
 from guanaco_server.web.pages.leaderboard import PageNumber, SearchText

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from guanaco_server.deployments.hangs import HANGS_AFTER, HangWatch
-from guanaco_server.deployments.looks import ServerState, Sighting
+from guanaco_server.deployments.health import (
+    HANGS_AFTER,
+    DeploymentHealth,
+    HangDetector,
+    ServerState,
+)
 from guanaco_server.deployments.tables import DeploymentRow, Phase
 from guanaco_server.runtime.clock import FixedClock
 
@@ -17,19 +21,19 @@ def row(*ready: str, phase: Phase = Phase.READY) -> DeploymentRow:
     return DeploymentRow(submission_id="m_v1", phase=phase, endpoints=list(ready), updated_at=at)
 
 
-def silent(*endpoints: str) -> Sighting:
-    return Sighting(ServerState.HEALTHY, (ONE,), endpoints)
+def silent(*endpoints: str) -> DeploymentHealth:
+    return DeploymentHealth(ServerState.HEALTHY, (ONE,), endpoints)
 
 
 def test_one_that_was_ready_hangs_after_some_silent_looks() -> None:
-    watch = HangWatch(FixedClock(), 60)
+    watch = HangDetector(FixedClock(), 60)
     assert watch.hanging(row(ONE, TWO), silent(TWO)) == []
     looks = [watch.hanging(row(ONE), silent(TWO)) for _ in range(HANGS_AFTER)]
     assert looks == [[]] * (HANGS_AFTER - 2) + [[TWO], []]
 
 
 def test_one_that_answers_again_is_forgiven() -> None:
-    watch = HangWatch(FixedClock(), 60)
+    watch = HangDetector(FixedClock(), 60)
     for _ in range(HANGS_AFTER - 1):
         assert watch.hanging(row(ONE, TWO), silent(TWO)) == []
     assert watch.hanging(row(ONE, TWO), silent()) == []
@@ -38,7 +42,7 @@ def test_one_that_answers_again_is_forgiven() -> None:
 
 def test_one_that_starts_has_its_time() -> None:
     clock = FixedClock()
-    watch = HangWatch(clock, 60)
+    watch = HangDetector(clock, 60)
     for _ in range(60):
         assert watch.hanging(row(ONE), silent(TWO)) == []
         clock.advance(1)
@@ -48,7 +52,7 @@ def test_one_that_starts_has_its_time() -> None:
 
 def test_where_none_answers_they_are_judged_as_one() -> None:
     clock = FixedClock()
-    watch = HangWatch(clock, 60)
+    watch = HangDetector(clock, 60)
     looks = [watch.hangs(row(ONE, TWO)) for _ in range(HANGS_AFTER)]
     assert looks == [False] * (HANGS_AFTER - 1) + [True]
     restarting = row(phase=Phase.RESTARTING)
@@ -58,7 +62,7 @@ def test_where_none_answers_they_are_judged_as_one() -> None:
 
 
 def test_who_is_no_longer_wished_for_is_forgotten() -> None:
-    watch = HangWatch(FixedClock(), 60)
+    watch = HangDetector(FixedClock(), 60)
     for _ in range(HANGS_AFTER - 1):
         watch.hangs(row(ONE))
     watch.forget_all_but({"other_v1"})

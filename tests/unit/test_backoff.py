@@ -6,13 +6,13 @@ import itertools
 
 import pytest
 
-from guanaco_server.deployments.pace import BURST, LONGEST_DELAY_S, Pace
+from guanaco_server.deployments.backoff import BURST, LONGEST_DELAY_S, Backoff
 from guanaco_server.runtime.clock import FixedClock
 
 
 def test_the_first_actions_are_free_and_the_others_ever_rarer() -> None:
     clock = FixedClock()
-    pace = Pace(clock)
+    pace = Backoff(clock)
     assert [pace.allows("m") for _ in range(BURST + 1)] == [True] * BURST + [False]
     acted, started = list[float](), clock.at
     for _ in range(2_000):
@@ -26,7 +26,7 @@ def test_the_first_actions_are_free_and_the_others_ever_rarer() -> None:
 
 def test_a_deployment_that_was_left_alone_starts_anew_and_others_are_not_slowed() -> None:
     clock = FixedClock()
-    pace = Pace(clock)
+    pace = Backoff(clock)
     while pace.allows("m"):
         clock.advance(0.1)
     assert pace.allows("other")
@@ -36,7 +36,7 @@ def test_a_deployment_that_was_left_alone_starts_anew_and_others_are_not_slowed(
 
 def test_a_deployment_that_is_gone_is_forgotten() -> None:
     clock = FixedClock()
-    pace = Pace(clock)
+    pace = Backoff(clock)
     while pace.allows("m"):
         pass
     pace.forget_all_but({"other"})
@@ -45,7 +45,7 @@ def test_a_deployment_that_is_gone_is_forgotten() -> None:
 
 def test_what_dies_each_second_is_started_again_ever_more_rarely() -> None:
     clock = FixedClock()
-    pace, starts = Pace(clock, first_delay_s=5), list[int]()
+    pace, starts = Backoff(clock, first_delay_s=5), list[int]()
     for second in range(200):
         if pace.allows("m"):
             starts.append(second)
@@ -55,7 +55,7 @@ def test_what_dies_each_second_is_started_again_ever_more_rarely() -> None:
 
 
 def test_what_has_helped_is_forgotten() -> None:
-    pace = Pace(FixedClock())
+    pace = Backoff(FixedClock())
     while pace.allows("m"):
         pass
     pace.forget("m")

@@ -1,8 +1,8 @@
 """How often the reconciler may act on one deployment: a token bucket whose refill slows down.
 
-The first ``BURST`` actions are free. From then on a token comes after ``delay``, which doubles each time the bucket
-runs empty, from ``first_delay_s`` to ``LONGEST_DELAY_S``; a bucket that got full again starts anew. What is done once
-in ``first_delay_s`` is never slowed down.
+The first ``BURST`` actions are free. After that a token comes every ``delay``, which doubles each time the bucket
+runs empty, from ``first_delay_s`` to ``LONGEST_DELAY_S``. A bucket that got full again starts anew. Something done
+once in ``first_delay_s`` is never slowed down.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class _Bucket:
     tokens: float = BURST
 
 
-class Pace:
+class Backoff:
     def __init__(self, clock: Clock, first_delay_s: float = FIRST_DELAY_S) -> None:
         self._clock = clock
         self._first_delay_s = first_delay_s
