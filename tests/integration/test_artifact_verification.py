@@ -26,6 +26,8 @@ from guanaco_server.formats.manifest import TENSORS_NAME, Manifest
 from tests.fixtures.s3 import S3Server
 from tests.fixtures.serializer_jobs import REPO, RoughHub, job_for, make_artifact
 
+pytestmark = pytest.mark.slow
+
 Artifact = tuple[Manifest, Path]
 
 
