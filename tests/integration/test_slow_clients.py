@@ -28,8 +28,7 @@ BODY = b'{"content": "Hello", "stream": true}'
 
 
 class Hasty(World):
-    first_token_s = 3
-    reply_s = 4
+    changes = {"first_token_timeout_s": 3, "reply_timeout_s": 4}
 
 
 class Fast:
