@@ -36,7 +36,7 @@ sys.path.insert(0, str(ROOT))
 from guanaco.submissions import GenerationParams  # noqa: E402
 from guanaco_server.artifacts.stores.local import LocalStore  # noqa: E402
 from guanaco_server.clusters.cluster import DeploymentSpec  # noqa: E402
-from guanaco_server.clusters.local import LocalCluster  # noqa: E402
+from guanaco_server.clusters.local.cluster import LocalCluster  # noqa: E402
 from guanaco_server.demo.corpus import CORPUS  # noqa: E402
 from guanaco_server.demo.hub_server import LocalHub  # noqa: E402
 from guanaco_server.demo.tiny_repo import make_tiny_repo  # noqa: E402

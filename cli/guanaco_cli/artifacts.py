@@ -102,8 +102,8 @@ def main() -> None:
 
 def _verifier(data_dir: Path | None) -> ArtifactVerifier:
     with needs_platform():
-        from guanaco_server.assembly.wiring import artifact_verifier
-    return artifact_verifier(read_settings({"data_dir": data_dir} if data_dir else {}))
+        from guanaco_server.assembly.adapters import build_verifier
+    return build_verifier(read_settings({"data_dir": data_dir} if data_dir else {}))
 
 
 async def _problems(verifier: ArtifactVerifier, key: str, offline: bool) -> list[str]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from guanaco.accounts import CreatedKey
-from guanaco_server.accounts.audit import AuditLog
-from guanaco_server.accounts.service import AccountService
+from guanaco_server.accounts.room import build_accounts
 from guanaco_server.database.database import Database
 from guanaco_server.database.migrations import upgrade
 from guanaco_server.database.schema import revision_of
@@ -41,8 +40,6 @@ async def _migrate(settings: Settings) -> tuple[str | None, str]:
 async def _first_key(settings: Settings) -> CreatedKey | None:
     database = Database(settings.sqlalchemy_url)
     try:
-        clock = SystemClock()
-        accounts = AccountService(database, clock, AuditLog(database, clock))
-        return await accounts.create_first_key()
+        return await build_accounts(database, SystemClock()).accounts.create_first_key()
     finally:
         await database.close()

@@ -18,8 +18,8 @@ import pytest
 from guanaco.submissions import GenerationParams
 from guanaco_server.artifacts.stores.local import LocalStore
 from guanaco_server.clusters.cluster import DeploymentSpec, ReplicaPhase
-from guanaco_server.clusters.local import LocalCluster
-from guanaco_server.clusters.local_records import ReplicaRecord
+from guanaco_server.clusters.local.cluster import LocalCluster
+from guanaco_server.clusters.local.servers import ReplicaRecord
 from guanaco_server.demo.hub_server import LocalHub
 from guanaco_server.demo.tiny_repo import make_tiny_repo
 from guanaco_server.deployments.model_server import (
@@ -27,8 +27,8 @@ from guanaco_server.deployments.model_server import (
     Generation,
     ModelServerFault,
     ServerLoad,
+    reward_score,
 )
-from guanaco_server.deployments.reward_score import reward_score
 from guanaco_server.deployments.vllm_server import VllmServer
 from guanaco_server.formats.manifest import TENSORS_NAME
 from guanaco_server.submissions.pipeline.quantization_check import perplexity

@@ -15,10 +15,10 @@ from guanaco.errors import ClusterRefused, ClusterUnreachable
 from guanaco_server.clusters.kubernetes.api import (
     LEASE,
     SECRET,
-    Answered,
     KubernetesApi,
+    UnexpectedStatus,
+    connect,
 )
-from guanaco_server.clusters.kubernetes.connecting import connect
 from tests.fixtures.fake_kubernetes.server import FakeKubernetes
 
 Json = dict[str, Any]
@@ -63,7 +63,7 @@ async def test_what_a_manager_no_longer_applies_goes_and_anothers_stays(api: Kub
 
 async def test_a_field_of_another_manager_is_a_conflict_unless_forced(api: KubernetesApi) -> None:
     await apply_as(api, "one", secret(a="1"))
-    with pytest.raises(Answered, match=r'conflict with "one": \.data\.a') as conflict:
+    with pytest.raises(UnexpectedStatus, match=r'conflict with "one": \.data\.a') as conflict:
         await apply_as(api, "two", secret(a="2"))
     assert conflict.value.status == 409
     assert (await apply_as(api, "two", secret(a="2"), "true"))["data"] == {"a": "2"}
@@ -73,11 +73,11 @@ async def test_a_field_of_another_manager_is_a_conflict_unless_forced(api: Kuber
 async def test_what_is_missing_there_already_stale_or_badly_named(api: KubernetesApi) -> None:
     assert await api.get(SECRET, "s") is None
     created = await api.create(secret(a="1"))
-    with pytest.raises(Answered) as exists:
+    with pytest.raises(UnexpectedStatus) as exists:
         await api.create(secret(a="1"))
     assert exists.value.status == 409
     await api.replace({**created, "data": {"a": "2"}})
-    with pytest.raises(Answered, match="has been modified") as stale:
+    with pytest.raises(UnexpectedStatus, match="has been modified") as stale:
         await api.replace({**created, "data": {"a": "3"}})
     assert stale.value.status == 409
     with pytest.raises(ClusterRefused, match="422"):

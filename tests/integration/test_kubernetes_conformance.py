@@ -17,12 +17,12 @@ from guanaco_server.clusters.kubernetes.api import (
     JOB,
     NETWORK_POLICY,
     SECRET,
-    Answered,
     KubernetesApi,
+    UnexpectedStatus,
 )
 from guanaco_server.clusters.kubernetes.cluster import KubernetesCluster
-from guanaco_server.clusters.kubernetes.job_objects import job_object, owned_by_job
 from guanaco_server.clusters.kubernetes.lease import LeaseLeadership
+from guanaco_server.clusters.kubernetes.manifests import job_object, owned_by_job
 from guanaco_server.clusters.kubernetes.names import object_name
 from tests.fixtures.kubernetes import Lines, fake_world, job, phase, shell, until
 from tests.fixtures.real_kubernetes import KUBECONFIG, START_S, Conforming, real_cluster
@@ -147,7 +147,7 @@ async def test_a_stale_replacement_is_a_conflict(conforming: Conforming) -> None
     }
     created = await api.create(secret)
     await api.replace({**created, "data": {"a": "eQ=="}})
-    with pytest.raises(Answered) as stale:
+    with pytest.raises(UnexpectedStatus) as stale:
         await api.replace({**created, "data": {"a": "eg=="}})
     assert stale.value.status == 409
 

@@ -12,7 +12,7 @@ import pytest
 
 from guanaco.errors import ClusterRefused, ClusterUnreachable
 from guanaco_server.clusters.cluster import ReplicaPhase, ReplicaState, Resources
-from guanaco_server.clusters.kubernetes import problems
+from guanaco_server.clusters.kubernetes import status as problems
 from guanaco_server.clusters.kubernetes.cluster import KubernetesCluster
 from tests.fixtures.kubernetes import (
     FakeWorld,

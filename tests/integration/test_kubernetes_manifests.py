@@ -10,9 +10,8 @@ import kubernetes_validate
 import pytest
 
 from guanaco_server.clusters.cluster import DeploymentSpec
-from guanaco_server.clusters.kubernetes.objects import deployment_object, owned_objects
+from guanaco_server.clusters.kubernetes.manifests import PORT, deployment_object, owned_objects
 from guanaco_server.clusters.kubernetes.options import KubernetesOptions
-from guanaco_server.clusters.kubernetes.pods import PORT
 from guanaco_server.settings import Settings, load_settings
 from tests.fixtures.manifests import OVERLAYS, Object, build, name_of, of_kind, pod_templates, walk
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from guanaco.errors import ClusterUnreachable
-from guanaco_server.clusters.kubernetes.api import LEASE, KubernetesApi
-from guanaco_server.clusters.kubernetes.connecting import connect
+from guanaco_server.clusters.kubernetes.api import LEASE, KubernetesApi, connect
 from tests.fixtures.fake_kubernetes.certificates import Certificate
 from tests.fixtures.fake_kubernetes.kubelet import Kubelet
 from tests.fixtures.fake_kubernetes.server import FakeKubernetes

@@ -19,9 +19,9 @@ import psutil
 import pytest
 
 from guanaco.submissions import GenerationParams
-from guanaco_server.clusters import local_processes
 from guanaco_server.clusters.cluster import DeploymentSpec, JobSpec, ReplicaPhase
-from guanaco_server.clusters.local import LocalCluster
+from guanaco_server.clusters.local import processes as local_processes
+from guanaco_server.clusters.local.cluster import LocalCluster
 from guanaco_server.deployments.model_server import Generation, ServerLoad
 from guanaco_server.deployments.vllm_server import VllmServer
 from tests.fixtures.local_cluster import (
@@ -180,7 +180,7 @@ PLATFORM = """
     import asyncio, fcntl, sys
     from pathlib import Path
     from guanaco_server.clusters.cluster import DeploymentSpec, JobSpec
-    from guanaco_server.clusters.local import LocalCluster
+    from guanaco_server.clusters.local.cluster import LocalCluster
 
     async def main(folder):
         lock = (folder / "platform.lock").open("w")

@@ -18,7 +18,7 @@ import pytest
 
 from guanaco.submissions import GenerationParams
 from guanaco_server.clusters.cluster import ReplicaPhase, ReplicaState
-from guanaco_server.clusters.local import LocalCluster
+from guanaco_server.clusters.local.cluster import LocalCluster
 from guanaco_server.deployments.model_server import Generation
 from guanaco_server.deployments.vllm_server import VllmServer
 from tests.fixtures.local_cluster import (

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from guanaco.accounts import Role
-from guanaco_server.clusters.local import LocalCluster
-from guanaco_server.clusters.local_records import ReplicaRecord
+from guanaco_server.clusters.local.cluster import LocalCluster
+from guanaco_server.clusters.local.servers import ReplicaRecord
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.hangs import HANGS_AFTER
+from guanaco_server.deployments.health import HANGS_AFTER
 from guanaco_server.deployments.reconciler import Reconciler
 from guanaco_server.deployments.service import Deployment, DeploymentService
 from guanaco_server.deployments.specs import EngineOptions, deployment_name

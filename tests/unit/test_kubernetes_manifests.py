@@ -14,9 +14,10 @@ import yaml
 
 from guanaco.errors import ClusterRefused, InvalidSettings
 from guanaco_server.clusters.cluster import DeploymentSpec, JobSpec, Resources
-from guanaco_server.clusters.kubernetes.job_objects import job_object, owned_by_job
-from guanaco_server.clusters.kubernetes.objects import (
+from guanaco_server.clusters.kubernetes.manifests import (
     deployment_object,
+    job_object,
+    owned_by_job,
     owned_objects,
     spec_hash,
 )

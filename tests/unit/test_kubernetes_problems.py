@@ -12,13 +12,13 @@ import pytest
 from guanaco_server.clusters.cluster import ReplicaPhase
 from guanaco_server.clusters.kubernetes.names import label_value, object_name
 from guanaco_server.clusters.kubernetes.options import KubernetesOptions
-from guanaco_server.clusters.kubernetes.problems import (
+from guanaco_server.clusters.kubernetes.status import (
     creation_problem,
     ending_of,
     obstacle_of,
     quota_problem,
+    state_of,
 )
-from guanaco_server.clusters.kubernetes.states import state_of
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 PENDING_S = 300.0

@@ -7,12 +7,8 @@ from pathlib import Path
 import pytest
 
 from guanaco.errors import InvalidSettings
-from guanaco_server.clusters.kubernetes.connecting import (
-    connect,
-    connected,
-    options_of,
-    split_context,
-)
+from guanaco_server.clusters.kubernetes.api import connect
+from guanaco_server.clusters.kubernetes.options import connected, options_of, split_context
 from guanaco_server.settings import Settings
 
 NEEDED: dict[str, object] = {

@@ -1,26 +1,30 @@
-"""The Kubernetes API as we use it: JSON in, JSON out, retried while trying again can help.
+"""The Kubernetes API as the platform uses it: JSON in, JSON out, retried where a retry can help.
 
-The official client reads kubeconfig files and in-cluster credentials, renews tokens and does TLS; it takes
-0.6 s to import, so that happens in ``connect``. 401 and 403 are ClusterRefused at once; 429, 5xx and silence are
-tried again for ``patience_s``, then ClusterUnreachable. 400, 404, 409 and 410 are the caller's to understand.
+The official client reads kubeconfig files and in-cluster credentials, renews tokens and does TLS. Importing it takes
+0.6 s, so ``connect`` does it. 401 and 403 are ClusterRefused at once; 429, 5xx and silence are retried for
+``patience_s``, then ClusterUnreachable. 400, 404, 409 and 410 are UnexpectedStatus, for the caller to handle.
+The client is blocking: calls run in threads, and each stream has a thread of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
 import urllib3
 
-from guanaco.errors import ClusterRefused, ClusterUnreachable
+from guanaco.errors import ClusterRefused, ClusterUnreachable, InvalidSettings
 from guanaco_server.clusters.kubernetes.names import MANAGER, Json
-from guanaco_server.clusters.kubernetes.streams import read_lines
 
+IN_CLUSTER = "in-cluster"
+CONNECTIONS = 32
 CONNECT_S = 5.0
 APPLY = "application/apply-patch+yaml"
 RETRIED = {429, 500, 502, 503, 504}
@@ -55,12 +59,35 @@ KINDS = {
 }
 
 
-class Answered(Exception):
+class UnexpectedStatus(Exception):
     """400, 404, 409 or 410."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
+
+
+def connect(context: str, kubeconfig: str | None = None) -> Any:
+    """An ApiClient for a context of the kubeconfig, or for the cluster that this runs in. InvalidSettings if there is none."""
+    try:
+        from kubernetes import client, config
+    except ModuleNotFoundError:
+        raise InvalidSettings(
+            "The cluster is kubernetes, but its client is not installed.",
+            hint="`pip install 'guanaco[server,kubernetes]'`",
+        ) from None
+    settings = client.Configuration()
+    try:
+        if context == IN_CLUSTER:
+            config.load_incluster_config(client_configuration=settings)
+        else:
+            config.load_kube_config(kubeconfig, context or None, client_configuration=settings)
+    except (config.ConfigException, OSError) as error:
+        raise InvalidSettings(
+            f"There is no Kubernetes context {context or 'of that kubeconfig'} to use: {str(error).rstrip('.')}."
+        ) from None
+    settings.connection_pool_maxsize = CONNECTIONS
+    return client.ApiClient(settings)
 
 
 class KubernetesApi:
@@ -77,7 +104,7 @@ class KubernetesApi:
     async def get(self, kind: Kind, name: str) -> Json | None:
         try:
             return await self.call("GET", kind.path(self.namespace, name))
-        except Answered as answered:
+        except UnexpectedStatus as answered:
             if answered.status == 404:
                 return None
             raise
@@ -94,7 +121,7 @@ class KubernetesApi:
             try:
                 query = {"fieldManager": MANAGER, "force": "true"}
                 return await self.call("PATCH", path, query, manifest, APPLY)
-            except Answered as answered:
+            except UnexpectedStatus as answered:
                 if answered.status != 409:
                     raise ClusterRefused(f"The cluster does not take it: {answered}.") from None
                 await asyncio.sleep(FIRST_DELAY_S * attempt)
@@ -120,7 +147,7 @@ class KubernetesApi:
             body["preconditions"] = {"uid": uid}
         try:
             await self.call("DELETE", kind.path(self.namespace, name), body=body)
-        except Answered as answered:
+        except UnexpectedStatus as answered:
             if answered.status != 404 and (uid is None or answered.status != 409):
                 raise
 
@@ -211,7 +238,7 @@ def _refusal(status: int, said: bytes) -> Exception:
         message = said.decode(errors="replace")
     message = " ".join(message.split())[:500].rstrip(".")
     if status in (400, 404, 409, 410):
-        return Answered(status, message)
+        return UnexpectedStatus(status, message)
     if status == 401:
         return ClusterRefused(
             "The Kubernetes API does not know the platform: its credentials are missing, wrong or expired.",
@@ -225,3 +252,77 @@ def _refusal(status: int, said: bytes) -> Exception:
     if status in RETRIED:
         return ClusterUnreachable(f"The Kubernetes API answered {status}: {message}.")
     return ClusterRefused(f"The Kubernetes API refused it with status {status}: {message}.")
+
+
+CHUNK_BYTES = 65_536
+WAITING_CHUNKS = 64  # a reader that is slower than the server makes the server wait
+LINE_BYTES = (
+    8_388_608  # an object of the API has at most 3 MiB; the rest of a longer line is dropped
+)
+
+Begin = Callable[[], urllib3.BaseHTTPResponse]
+
+
+async def read_lines(begin: Begin) -> AsyncGenerator[bytes, None]:
+    """Whole lines as they come; ClusterUnreachable where they break off. Closing this ends the connection."""
+    reading = _StreamReader(begin, asyncio.get_running_loop())
+    rest = b""
+    try:
+        while data := await reading.next():
+            *whole, rest = (rest + data).split(b"\n")
+            rest = rest[:LINE_BYTES]
+            for line in whole:
+                yield line
+        if rest:
+            yield rest
+    finally:
+        reading.stop()
+
+
+class _StreamReader:
+    """The daemon thread holds up nobody who wants to end."""
+
+    def __init__(self, begin: Begin, loop: asyncio.AbstractEventLoop) -> None:
+        self._begin = begin
+        self._loop = loop
+        self._chunks: asyncio.Queue[bytes | Exception] = asyncio.Queue()
+        self._room = threading.Semaphore(WAITING_CHUNKS)
+        self._is_stopped = False
+        self._answer: urllib3.BaseHTTPResponse | None = None
+        threading.Thread(target=self._read, name="kubernetes-stream", daemon=True).start()
+
+    async def next(self) -> bytes:
+        """Empty at the end."""
+        item = await self._chunks.get()
+        self._room.release()
+        if isinstance(item, Exception):
+            raise item
+        return item
+
+    def stop(self) -> None:
+        self._is_stopped = True
+        self._room.release()
+        if isinstance(self._answer, urllib3.HTTPResponse):
+            with suppress(ValueError, RuntimeError, OSError):  # it has ended already
+                self._answer.shutdown()
+
+    def _read(self) -> None:
+        try:
+            self._answer = answer = self._begin()
+            try:
+                while not self._is_stopped:
+                    data = answer.read1(CHUNK_BYTES)
+                    self._give(data)
+                    if not data:
+                        return
+            finally:
+                answer.close()
+        except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+            self._give(ClusterUnreachable(f"The Kubernetes API broke off: {type(error).__name__}."))
+        except Exception as error:  # noqa: BLE001 - the thread's outermost frame: the reader must hear of it
+            self._give(error)
+
+    def _give(self, item: bytes | Exception) -> None:
+        self._room.acquire()
+        with suppress(RuntimeError):  # the loop has ended, and with it the reader
+            self._loop.call_soon_threadsafe(self._chunks.put_nowait, item)

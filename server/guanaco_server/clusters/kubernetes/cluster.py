@@ -1,10 +1,10 @@
 """Jobs and model servers in a namespace of a Kubernetes cluster.
 
-    job           Job        + Secret, NetworkPolicy                                 jobs.py, job_objects.py
-    model server  Deployment + PodDisruptionBudget, NetworkPolicy, Secret             objects.py, states.py
+    job           Job + what it owns          jobs.py
+    model server  Deployment + what it owns   status.py reads their state
 
-Each is owned by its Job or Deployment, so that deleting that one deletes all. What is there is known from
-watches (watching.py), not asked for. A replica is a pod, and has the pod's address.
+The manifests are in manifests.py. Everything is owned by its Job or Deployment, so deleting that one deletes all.
+The state of the cluster comes from watches (informers.py). A replica is a pod and has the pod's address.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from guanaco_server.clusters.cluster import (
     ReplicaState,
 )
 from guanaco_server.clusters.kubernetes.api import DEPLOYMENT, JOB, POD, KubernetesApi
+from guanaco_server.clusters.kubernetes.informers import Informers
 from guanaco_server.clusters.kubernetes.jobs import JobRun
 from guanaco_server.clusters.kubernetes.logs import LogReader
-from guanaco_server.clusters.kubernetes.mirrors import Mirrors
+from guanaco_server.clusters.kubernetes.manifests import deployment_object, owned_objects
 from guanaco_server.clusters.kubernetes.names import (
     WORKER,
     Json,
@@ -33,10 +34,14 @@ from guanaco_server.clusters.kubernetes.names import (
     label_value,
     object_name,
 )
-from guanaco_server.clusters.kubernetes.objects import deployment_object, owned_objects
 from guanaco_server.clusters.kubernetes.options import KubernetesOptions
-from guanaco_server.clusters.kubernetes.problems import has_started, is_leaving
-from guanaco_server.clusters.kubernetes.states import ended_pods, pods_of, state_of
+from guanaco_server.clusters.kubernetes.status import (
+    ended_pods,
+    has_started,
+    is_leaving,
+    pods_of,
+    state_of,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +52,7 @@ class KubernetesCluster:
     def __init__(self, api: KubernetesApi, options: KubernetesOptions) -> None:
         self._api = api
         self._options = options
-        self._mirrors = Mirrors(api)
+        self._informers = Informers(api)
         self._dismissed: set[str] = set()
         self._logs: dict[str, tuple[LogReader, int]] = {}
         self._jobs: dict[str, asyncio.Task[JobResult]] = {}
@@ -59,9 +64,9 @@ class KubernetesCluster:
 
     async def start(self) -> None:
         """Jobs that this very worker left are stopped; those of others are theirs."""
-        await self._mirrors.start()
+        await self._informers.start()
         worker = label_value(self._options.worker)
-        for name, job in list(self._mirrors.all(JOB).items()):
+        for name, job in list(self._informers.all(JOB).items()):
             if job["metadata"].get("labels", {}).get(WORKER) == worker:
                 await self._api.delete(JOB, name)
 
@@ -69,7 +74,7 @@ class KubernetesCluster:
         if earlier := self._jobs.get(spec.name):
             earlier.cancel()
             await asyncio.wait([earlier])
-        run = JobRun(self._api, self._mirrors, self._options, spec, on_line)
+        run = JobRun(self._api, self._informers, self._options, spec, on_line)
         job = asyncio.create_task(run.run(), name=spec.name)
         self._jobs[spec.name] = job
         try:
@@ -83,10 +88,10 @@ class KubernetesCluster:
         async with self._locks[spec.name]:
             current = self._deployment(spec.name)
             if current and is_leaving(current):
-                await self._mirrors.until_gone(DEPLOYMENT, object_name(spec.name))
+                await self._informers.until_gone(DEPLOYMENT, object_name(spec.name))
                 current = None
             applied = await self._api.apply(deployment_object(spec, self._options))
-            self._mirrors.note(DEPLOYMENT, applied)
+            self._informers.note(DEPLOYMENT, applied)
             for owned in owned_objects(spec, self._options, applied):
                 await self._api.apply(owned)
             if current:
@@ -114,7 +119,7 @@ class KubernetesCluster:
             return bool(hanging)
 
     async def list_deployments(self) -> list[str]:
-        return sorted(map(full_name, self._mirrors.all(DEPLOYMENT).values()))
+        return sorted(map(full_name, self._informers.all(DEPLOYMENT).values()))
 
     async def logs(self, name: str, offset: int = 0) -> tuple[list[str], int]:
         """Of the pod that ended, if one did; else of the newest. Bytes are counted as UTF-8."""
@@ -138,7 +143,7 @@ class KubernetesCluster:
     async def delete(self, name: str) -> None:
         async with self._locks[name]:
             await self._api.delete(DEPLOYMENT, object_name(name))
-            await self._mirrors.until_gone(DEPLOYMENT, object_name(name))
+            await self._informers.until_gone(DEPLOYMENT, object_name(name))
             self._logs.pop(name, None)
 
     async def close(self) -> None:
@@ -146,13 +151,13 @@ class KubernetesCluster:
         for job in self._jobs.values():
             job.cancel()
         await asyncio.gather(*self._jobs.values(), return_exceptions=True)
-        await self._mirrors.stop()
+        await self._informers.stop()
 
     def _deployment(self, name: str) -> Json | None:
-        return self._mirrors.all(DEPLOYMENT).get(object_name(name))
+        return self._informers.all(DEPLOYMENT).get(object_name(name))
 
     def _pods(self, name: str) -> list[Json]:
-        found = self._mirrors.pods(name)
+        found = self._informers.pods(name)
         return [pod for pod in found if pod["metadata"]["uid"] not in self._dismissed]
 
     def _telling_pod(self, name: str) -> Json | None:
@@ -165,7 +170,7 @@ class KubernetesCluster:
 
     async def _dismiss_ended(self, name: str, deployment: Json) -> None:
         """What exited is started again by a new pod, not when the cluster's back-off has run out."""
-        self._dismissed &= {pod["metadata"]["uid"] for pod in self._mirrors.all(POD).values()}
+        self._dismissed &= {pod["metadata"]["uid"] for pod in self._informers.all(POD).values()}
         state = await self.observe(name)
         if state is None:
             return

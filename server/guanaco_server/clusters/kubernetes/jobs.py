@@ -22,12 +22,12 @@ from guanaco_server.clusters.kubernetes.api import (
     EVENT,
     JOB,
     POD,
-    Answered,
     KubernetesApi,
+    UnexpectedStatus,
 )
-from guanaco_server.clusters.kubernetes.job_objects import job_object, owned_by_job
+from guanaco_server.clusters.kubernetes.informers import Informers
 from guanaco_server.clusters.kubernetes.logs import LogReader
-from guanaco_server.clusters.kubernetes.mirrors import Mirrors
+from guanaco_server.clusters.kubernetes.manifests import job_object, owned_by_job
 from guanaco_server.clusters.kubernetes.names import (
     WORKER,
     Json,
@@ -35,7 +35,7 @@ from guanaco_server.clusters.kubernetes.names import (
     object_name,
 )
 from guanaco_server.clusters.kubernetes.options import KubernetesOptions
-from guanaco_server.clusters.kubernetes.problems import (
+from guanaco_server.clusters.kubernetes.status import (
     Problem,
     creation_problem,
     ending_of,
@@ -57,13 +57,13 @@ class JobRun:
     def __init__(
         self,
         api: KubernetesApi,
-        mirrors: Mirrors,
+        informers: Informers,
         options: KubernetesOptions,
         spec: JobSpec,
         on_line: LineSink,
     ) -> None:
         self._api = api
-        self._mirrors = mirrors
+        self._informers = informers
         self._options = options
         self._spec = spec
         self._on_line = on_line
@@ -90,36 +90,36 @@ class JobRun:
             await self._make_way()
             try:
                 job = await self._api.create(manifest)
-            except Answered as answered:
+            except UnexpectedStatus as answered:
                 if answered.status != 409:
                     raise ClusterRefused(f"The cluster does not take it: {answered}.") from None
                 if found := await self._api.get(JOB, self._name):
-                    self._mirrors.note(JOB, found)
+                    self._informers.note(JOB, found)
         self._uid = job["metadata"]["uid"]
-        self._mirrors.note(JOB, job)
+        self._informers.note(JOB, job)
         for owned in owned_by_job(self._spec, self._options, job):
             await self._api.apply(owned)
 
     async def _make_way(self) -> None:
         ours, is_told = label_value(self._options.worker), False
         ended_at: float | None = None
-        while (job := self._mirrors.all(JOB).get(self._name)) is not None:
+        while (job := self._informers.all(JOB).get(self._name)) is not None:
             now = time.monotonic()
             if _end_of(job) or is_leaving(job):
                 ended_at = ended_at or now
             is_ours = job["metadata"].get("labels", {}).get(WORKER) == ours
             if is_ours or (ended_at is not None and now - ended_at > READING_S):
                 await self._api.delete(JOB, self._name, job["metadata"]["uid"])
-                await self._mirrors.until_gone(JOB, self._name)
+                await self._informers.until_gone(JOB, self._name)
                 return
             if not is_told:
                 is_told = True
                 await self._on_line(WAITS)
-            await self._mirrors.bell.wait(LOOK_S)
+            await self._informers.changed.wait(LOOK_S)
 
     async def _follow(self) -> JobResult:
         while True:
-            job = self._mirrors.all(JOB).get(self._name)
+            job = self._informers.all(JOB).get(self._name)
             if job is None or job["metadata"]["uid"] != self._uid:
                 return self._result(137, DELETED)
             if pod := self._unread_pod():
@@ -129,7 +129,7 @@ class JobRun:
             elif (problem := self._obstacle(job)) and problem.is_final:
                 raise ClusterRefused(problem.sentence)
             else:
-                await self._mirrors.bell.wait(LOOK_S)
+                await self._informers.changed.wait(LOOK_S)
 
     def _ended(self, condition: Json) -> JobResult:
         if condition.get("reason") == "DeadlineExceeded":
@@ -148,14 +148,14 @@ class JobRun:
         """All that this pod says, through cuts of the connection."""
         reader, name = LogReader(self._api, pod), pod["metadata"]["name"]
         while True:
-            with contextlib.suppress(ClusterUnreachable, Answered):
+            with contextlib.suppress(ClusterUnreachable, UnexpectedStatus):
                 async with aclosing(reader.follow()) as lines:
                     async for line in lines:
                         await self._give(line)
-            present = self._mirrors.all(POD).get(name)
+            present = self._informers.all(POD).get(name)
             if present is None or ending_of(present):
                 break
-            await self._mirrors.bell.wait(AGAIN_S)
+            await self._informers.changed.wait(AGAIN_S)
         for line in await reader.rest():
             await self._give(line)
         self._read.add(pod["metadata"]["uid"])
@@ -171,14 +171,14 @@ class JobRun:
     def _obstacle(self, job: Json) -> Problem | None:
         pods, now, pending_s = self._pods(), datetime.now(UTC), self._options.pending_s
         if not pods:
-            return creation_problem(job, self._mirrors.all(EVENT).values(), now, pending_s)
+            return creation_problem(job, self._informers.all(EVENT).values(), now, pending_s)
         return obstacle_of(pods[-1], now, pending_s)
 
     def _pods(self) -> list[Json]:
         """Of this very Job, the oldest first."""
         ours = [
             pod
-            for pod in self._mirrors.pods(self._spec.name)
+            for pod in self._informers.pods(self._spec.name)
             if any(
                 owner["uid"] == self._uid for owner in pod["metadata"].get("ownerReferences", [])
             )
@@ -195,9 +195,9 @@ class JobRun:
         if not self._uid:
             return
         await self._api.delete(JOB, self._name, self._uid)
-        job = self._mirrors.all(JOB).get(self._name)
+        job = self._informers.all(JOB).get(self._name)
         if is_waited_for and job and job["metadata"]["uid"] == self._uid:
-            await self._mirrors.until_gone(JOB, self._name)
+            await self._informers.until_gone(JOB, self._name)
 
 
 def _end_of(job: Json) -> Json | None:

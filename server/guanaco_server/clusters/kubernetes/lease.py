@@ -12,7 +12,7 @@ import time
 from datetime import UTC, datetime
 
 from guanaco.errors import ClusterRefused, ClusterUnreachable
-from guanaco_server.clusters.kubernetes.api import LEASE, Answered, KubernetesApi
+from guanaco_server.clusters.kubernetes.api import LEASE, KubernetesApi, UnexpectedStatus
 from guanaco_server.clusters.kubernetes.names import MANAGED_BY, MANAGER, Json
 from guanaco_server.runtime.background import Background
 
@@ -59,7 +59,7 @@ class LeaseLeadership:
                 if lease and lease["spec"].get("holderIdentity") == self._holder:
                     lease["spec"]["holderIdentity"] = ""
                     await self._api.replace(lease)
-            except (Answered, ClusterRefused, ClusterUnreachable) as error:
+            except (UnexpectedStatus, ClusterRefused, ClusterUnreachable) as error:
                 logger.info("the lease runs out by itself: %s", error)
 
     async def seek(self) -> bool:
@@ -74,7 +74,7 @@ class LeaseLeadership:
             else:
                 self._acts_until = 0.0
                 return False
-        except Answered:  # another one was faster
+        except UnexpectedStatus:  # another one was faster
             self._acts_until = 0.0
             return False
         self._acts_until = began + self._act_s
@@ -85,7 +85,7 @@ class LeaseLeadership:
             await asyncio.sleep(self._renew_s)
             try:
                 await self.seek()
-            except (Answered, ClusterRefused, ClusterUnreachable) as error:
+            except (UnexpectedStatus, ClusterRefused, ClusterUnreachable) as error:
                 logger.warning("the lease could not be renewed: %s", error)
 
     def _may_take(self, lease: Json) -> bool:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from guanaco_server.clusters.kubernetes.api import POD, Answered, KubernetesApi
+from guanaco_server.clusters.kubernetes.api import POD, KubernetesApi, UnexpectedStatus
+from guanaco_server.clusters.kubernetes.manifests import CONTAINER
 from guanaco_server.clusters.kubernetes.names import Json
-from guanaco_server.clusters.kubernetes.pods import CONTAINER
 
 SILENCE_S = 30.0  # then it is asked for anew: a connection may have died unnoticed
 LINE_CHARS = 65_536  # the rest of a longer line is dropped
@@ -41,7 +41,7 @@ class LogReader:
         """What there is now; nothing of a pod that is gone, or has not begun."""
         try:
             said = await self._api.text("GET", self._path, self._query())
-        except Answered:
+        except UnexpectedStatus:
             return []
         unread = _Unread(self._last, self._at_last)
         lines = [text for line in said.splitlines() if (text := unread.take(line)) is not None]

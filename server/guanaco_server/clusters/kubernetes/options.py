@@ -1,4 +1,4 @@
-"""How this platform uses a Kubernetes cluster."""
+"""How the platform uses a Kubernetes cluster, read from the settings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from ipaddress import ip_address, ip_network
 
 from guanaco.errors import InvalidSettings
 from guanaco_server.clusters.cluster import Resources
+from guanaco_server.clusters.kubernetes.api import KubernetesApi, connect
 from guanaco_server.clusters.kubernetes.names import Json
+from guanaco_server.settings import Settings
 
 NOTHING_ASKED = Resources()
 ENDPOINT = "http://{address}:8000"
@@ -79,3 +81,52 @@ class KubernetesOptions:
 
 def has_replica_addresses(endpoint: str) -> bool:
     return "{address}" in endpoint or "{pod}" in endpoint
+
+
+JOB_ROOM_BYTES = 512 * 1024**2  # beside what the serializer counts: its code, and files in memory
+
+
+def connected(settings: Settings, region: str) -> tuple[KubernetesApi, KubernetesOptions]:
+    """One of the contexts of the settings. InvalidSettings where one is missing without which nothing can run in pods."""
+    if settings.artifacts_url is None:
+        raise InvalidSettings(
+            "Pods share no folder: with Kubernetes, artifacts are kept in a bucket.",
+            hint="Set artifacts_url.",
+        )
+    for name in ("engine_image", "serializer_image", "kubernetes_engine_egress"):
+        if not getattr(settings, name):
+            raise InvalidSettings(f"With Kubernetes, {name} has to be set.")
+    context, namespace = split_context(region, settings.kubernetes_namespace)
+    kubeconfig = settings.kubernetes_kubeconfig
+    client = connect(context, str(kubeconfig) if kubeconfig else None)
+    api = KubernetesApi(client, namespace, patience_s=settings.kubernetes_patience_s)
+    return api, options_of(settings, namespace, context)
+
+
+def options_of(settings: Settings, namespace: str, context: str = "") -> KubernetesOptions:
+    return KubernetesOptions(
+        namespace=namespace,
+        engine_image=settings.engine_image or "",
+        serializer_image=settings.serializer_image or "",
+        worker=settings.executor_id,
+        endpoint=settings.kubernetes_endpoint.replace("{context}", context),
+        priority_class=settings.kubernetes_priority_class,
+        gpu_nodes=settings.kubernetes_gpu_nodes,
+        engine_egress=tuple(map(Egress.parse, settings.kubernetes_engine_egress)),
+        serializer_egress=tuple(map(Egress.parse, settings.kubernetes_serializer_egress)),
+        platform_namespace=settings.kubernetes_platform_namespace,
+        job_defaults=Resources(memory_bytes=settings.serializer_memory_bytes + JOB_ROOM_BYTES),
+        pending_s=settings.kubernetes_pending_s,
+    )
+
+
+def split_context(text: str, default_namespace: str) -> tuple[str, str]:
+    """Context and namespace of ``context:namespace``, where the namespace may be left out."""
+    context, _, namespace = text.rpartition(":") if _names_namespace(text) else (text, "", "")
+    return context, namespace or default_namespace
+
+
+def _names_namespace(text: str) -> bool:
+    """Contexts may have colons themselves (EKS names them by ARN): what follows the last one is a namespace if it can be one."""
+    _, colon, last = text.rpartition(":")
+    return bool(colon) and "/" not in last

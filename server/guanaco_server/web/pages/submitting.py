@@ -16,10 +16,10 @@ from guanaco.submissions import Quantization, SubmissionRequest, WeightDtype
 from guanaco_server.web import tokens
 from guanaco_server.web.guards import Member
 from guanaco_server.web.rendering import see_other
-from guanaco_server.web.web import Web
+from guanaco_server.web.room import WebRoom
 
 
-def add_routes(routes: APIRouter, web: Web) -> None:
+def add_routes(routes: APIRouter, web: WebRoom) -> None:
     developer = web.guards.member(Role.DEVELOPER)
 
     @routes.get("/submissions/new")
@@ -40,7 +40,7 @@ def add_routes(routes: APIRouter, web: Web) -> None:
 
 
 def _show(
-    web: Web, request: Request, fields: dict[str, str], problems: dict[str, str], status: int
+    web: WebRoom, request: Request, fields: dict[str, str], problems: dict[str, str], status: int
 ) -> Response:
     return web.pages.show(
         request,

@@ -1,0 +1,201 @@
+"""Local copies of the cluster's objects: one list, then watches.
+
+    list → watch from the list's version → (cut, timeout) watch from the last version seen
+                                          → (410, that version is gone) list again
+
+While the API is out of reach, the last known state is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import random
+import time
+from collections.abc import Mapping
+from contextlib import aclosing, suppress
+
+from guanaco.errors import ClusterRefused, ClusterUnreachable
+from guanaco_server.clusters.kubernetes.api import (
+    DEPLOYMENT,
+    EVENT,
+    JOB,
+    POD,
+    Kind,
+    KubernetesApi,
+    UnexpectedStatus,
+)
+from guanaco_server.clusters.kubernetes.names import NAME, OURS, Json, label_value
+from guanaco_server.runtime.background import Background
+
+WATCH_S = 60  # a connection that died unnoticed is noticed after this
+SLACK_S = 10
+FIRST_DELAY_S, LONGEST_DELAY_S = 0.2, 15.0
+
+logger = logging.getLogger(__name__)
+
+
+class ChangeSignal:
+    """Rung at each change; whoever waits looks again."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def notify(self) -> None:
+        woken, self._event = self._event, asyncio.Event()
+        woken.set()
+
+    async def wait(self, timeout_s: float) -> None:
+        """Until the next change, or that long."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._event.wait(), timeout_s)
+
+
+class Informer:
+    """``objects`` by name. ``selectors`` are the API's (labelSelector, fieldSelector)."""
+
+    def __init__(
+        self, api: KubernetesApi, kind: Kind, changed: ChangeSignal, **selectors: str
+    ) -> None:
+        self.objects: dict[str, Json] = {}
+        self._api = api
+        self._kind = kind
+        self._changed = changed
+        self._selectors = selectors
+        self._version = ""
+
+    async def list(self) -> None:
+        """As it is now."""
+        found = await self._api.list(self._kind, **self._selectors)
+        self._version = found["metadata"]["resourceVersion"]
+        # A list leaves out what is the same in each.
+        about = {"apiVersion": self._kind.api_version, "kind": self._kind.name}
+        self.objects = {item["metadata"]["name"]: about | item for item in found["items"]}
+        self._changed.notify()
+
+    async def follow(self) -> None:
+        """For ever, from where ``list`` left off."""
+        delay_s = FIRST_DELAY_S
+        while True:
+            try:
+                if not self._version:
+                    await self.list()
+                await self._watch()
+                delay_s = FIRST_DELAY_S
+            except UnexpectedStatus as answered:
+                self._version = ""
+                logger.info("listing %s again: %s", self._kind.plural, answered)
+            except (ClusterUnreachable, ClusterRefused) as error:
+                logger.warning("watching %s: %s", self._kind.plural, error)
+                await asyncio.sleep(delay_s * (1 + random.random()))  # noqa: S311 - against a herd
+                delay_s = min(2 * delay_s, LONGEST_DELAY_S)
+
+    def note(self, seen: Json) -> None:
+        """What a call answered is known before the watch tells it; what is older than the watch, it has told."""
+        if _version(seen) <= int(self._version or 0):
+            return
+        known = self.objects.get(seen["metadata"]["name"])
+        if known is None or _version(known) < _version(seen):
+            self.objects[seen["metadata"]["name"]] = seen
+            self._changed.notify()
+
+    async def _watch(self) -> None:
+        query = {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": self._version,
+            "timeoutSeconds": str(WATCH_S),
+            **self._selectors,
+        }
+        path = self._kind.path(self._api.namespace)
+        async with aclosing(self._api.stream(path, query, WATCH_S + SLACK_S)) as lines:
+            async for line in lines:
+                if line:
+                    self._take(_parsed(line))
+
+    def _take(self, event: Json) -> None:
+        seen = event["object"]
+        if event["type"] == "ERROR":
+            raise UnexpectedStatus(int(seen.get("code", 500)), str(seen.get("message", "")))
+        if event["type"] == "DELETED":
+            known = self.objects.get(seen["metadata"]["name"])
+            if known and known["metadata"]["uid"] == seen["metadata"]["uid"]:
+                del self.objects[seen["metadata"]["name"]]
+        elif event["type"] != "BOOKMARK":
+            self.note(seen)
+        self._version = seen["metadata"]["resourceVersion"]
+        self._changed.notify()
+
+
+def _version(found: Json) -> int:
+    return int(found["metadata"]["resourceVersion"])
+
+
+def _parsed(line: bytes) -> Json:
+    try:
+        event: Json = json.loads(line)
+    except ValueError:
+        raise ClusterUnreachable("The Kubernetes API broke off in the middle of a line.") from None
+    return event
+
+
+LOOK_S = 2.0  # without news that long, ask: the watch may be cut
+GONE_S = 90.0
+
+
+class Informers:
+    def __init__(self, api: KubernetesApi) -> None:
+        self.changed = ChangeSignal()
+        self._api = api
+        self._informers = {
+            DEPLOYMENT: Informer(api, DEPLOYMENT, self.changed, labelSelector=OURS),
+            JOB: Informer(api, JOB, self.changed, labelSelector=OURS),
+            POD: Informer(api, POD, self.changed, labelSelector=OURS),
+            EVENT: Informer(api, EVENT, self.changed, fieldSelector="type=Warning"),
+        }
+        self._watches: list[Background] = []
+
+    async def start(self) -> None:
+        """Everything is listed when this returns, and watched from then on."""
+        await asyncio.gather(*(mirror.list() for mirror in self._informers.values()))
+        for kind, mirror in self._informers.items():
+            watch = Background(f"watch of {kind.plural}")
+            watch.start(mirror.follow())
+            self._watches.append(watch)
+
+    async def stop(self) -> None:
+        await asyncio.gather(*(watch.stop() for watch in self._watches))
+        self._watches.clear()
+
+    def all(self, kind: Kind) -> Mapping[str, Json]:
+        return self._informers[kind].objects
+
+    def pods(self, name: str) -> list[Json]:
+        """Of what the platform calls so."""
+        wanted = label_value(name)
+        found = self.all(POD).values()
+        return [pod for pod in found if pod["metadata"].get("labels", {}).get(NAME) == wanted]
+
+    def note(self, kind: Kind, seen: Json) -> None:
+        self._informers[kind].note(seen)
+
+    async def until_gone(self, kind: Kind, name: str) -> None:
+        """ClusterUnreachable where it will not go."""
+        uid = self._uid(kind, name)
+        deadline = time.monotonic() + GONE_S
+        while uid and self._uid(kind, name) == uid:
+            if time.monotonic() > deadline:
+                raise ClusterUnreachable(f"{kind.name} {name} does not go away.")
+            woken = asyncio.create_task(self.changed.wait(LOOK_S))
+            await woken
+            if self._uid(kind, name) == uid and not await self._is_there(kind, name, uid):
+                return
+
+    async def _is_there(self, kind: Kind, name: str, uid: str) -> bool:
+        found = await self._api.get(kind, name)
+        return found is not None and found["metadata"]["uid"] == uid
+
+    def _uid(self, kind: Kind, name: str) -> str:
+        found = self.all(kind).get(name)
+        return str(found["metadata"]["uid"]) if found else ""

@@ -1,0 +1,409 @@
+"""The objects that jobs and model servers are made of, as manifests.
+
+    job           Job        + NetworkPolicy, Secret
+    model server  Deployment + NetworkPolicy, Service (where pods have no addresses), PodDisruptionBudget, Secret
+
+The Secret is applied last: a pod waits for it, so nothing runs before its network policy is in place. Pods satisfy
+the Pod Security Standard `restricted`: not root, nothing writable but two empty folders, no API token.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+
+from guanaco.errors import ClusterRefused
+from guanaco_server.clusters.cluster import DeploymentSpec, JobSpec, Resources
+from guanaco_server.clusters.kubernetes.names import (
+    MANAGED_BY,
+    MANAGER,
+    NAME,
+    SPEC,
+    WORKER,
+    Json,
+    annotated,
+    label_value,
+    labels,
+    object_name,
+    owned_by,
+)
+from guanaco_server.clusters.kubernetes.options import Egress, KubernetesOptions
+
+SERVER = "model-server"
+PLATFORM_LABELS = {"app.kubernetes.io/name": "guanaco"}
+START_S = 180  # imports, CUDA graphs and the first kernels, whatever the model's size
+LOAD_BYTES_PER_S = 50e6  # a slow network's; a fast one takes a tenth
+PROBE_PERIOD_S = 5
+DRAIN_S = 5  # until every gateway and proxy knows that it is leaving
+STOP_S = 30
+
+
+def deployment_object(spec: DeploymentSpec, options: KubernetesOptions) -> Json:
+    selector = {MANAGED_BY: MANAGER, NAME: label_value(spec.name)}
+    described = {**labels(spec.name, spec.submission_id, SERVER), SPEC: spec_hash(spec, options)}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": _metadata(spec, described),
+        "spec": {
+            "replicas": spec.replicas,
+            "revisionHistoryLimit": 1,
+            "progressDeadlineSeconds": int(_start_s(spec) + options.pending_s),
+            "strategy": {
+                "type": "RollingUpdate",
+                "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0},
+            },
+            "selector": {"matchLabels": selector},
+            "template": {
+                "metadata": {
+                    "labels": described,
+                    "annotations": annotated(spec.name, spec.submission_id),
+                },
+                "spec": _pod(spec, options, selector),
+            },
+        },
+    }
+
+
+def owned_objects(spec: DeploymentSpec, options: KubernetesOptions, owner: Json) -> list[Json]:
+    """In the order to apply them: the Secret last, for pods wait for it."""
+    described = labels(spec.name, spec.submission_id, SERVER)
+    pods = {MANAGED_BY: MANAGER, NAME: label_value(spec.name)}
+    metadata = {**_metadata(spec, described), "ownerReferences": owned_by(owner)}
+    ingress = {"from": [_platform_pods(options)], "ports": [{"protocol": "TCP", "port": PORT}]}
+    selected = {**pods, SPEC: spec_hash(spec, options)}
+    return [
+        network_policy(metadata, pods, [ingress], options.engine_egress),
+        *([] if options.has_replica_addresses else [_service(metadata, selected)]),
+        _disruption_budget(metadata, pods),
+        secret_object(metadata, spec.secrets),
+    ]
+
+
+def spec_hash(spec: DeploymentSpec, options: KubernetesOptions) -> str:
+    """Of all that makes another pod; not of secrets, and not of how many there are."""
+    made_of = {
+        **{name: value for name, value in asdict(spec).items() if name not in _NO_OTHER_POD},
+        "image": spec.resources.image or options.engine_image,
+    }
+    return hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def network_policy(
+    metadata: Json, pods: Mapping[str, str], ingress: list[Json], egress: tuple[Egress, ...]
+) -> Json:
+    """DNS may always be asked."""
+    dns = {"ports": [{"protocol": protocol, "port": 53} for protocol in ("UDP", "TCP")]}
+    allowed = [
+        {
+            "to": [{"ipBlock": {"cidr": place.cidr}}],
+            "ports": [{"protocol": "TCP", "port": place.port}],
+        }
+        for place in egress
+    ]
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": metadata,
+        "spec": {
+            "podSelector": {"matchLabels": dict(pods)},
+            "policyTypes": ["Ingress", "Egress"],
+            "ingress": ingress,
+            "egress": [dns, *allowed],
+        },
+    }
+
+
+def secret_object(metadata: Json, secrets: Mapping[str, str]) -> Json:
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": metadata,
+        "type": "Opaque",
+        "data": {
+            name: base64.b64encode(value.encode()).decode() for name, value in secrets.items()
+        },
+    }
+
+
+_NO_OTHER_POD = ("secrets", "replicas", "artifact_bytes", "submission_id")
+
+
+def _metadata(spec: DeploymentSpec, described: Mapping[str, str]) -> Json:
+    return {
+        "name": object_name(spec.name),
+        "labels": dict(described),
+        "annotations": annotated(spec.name, spec.submission_id),
+    }
+
+
+def _pod(spec: DeploymentSpec, options: KubernetesOptions, selector: Mapping[str, str]) -> Json:
+    resources = filled(spec.resources, options.engine_defaults)
+    container = {
+        "image": resources.image or options.engine_image,
+        "command": command_in_pod(spec.command),
+        "environment": spec.environment,
+        "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
+        "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(DRAIN_S)]}}},
+        "startupProbe": _probe(failures=math.ceil(_start_s(spec) / PROBE_PERIOD_S)),
+        "readinessProbe": _probe(failures=2),
+        "livenessProbe": _probe(failures=6),
+    }
+    return {
+        **pod_spec(container, object_name(spec.name), resources, options),
+        "terminationGracePeriodSeconds": DRAIN_S + STOP_S,
+        "topologySpreadConstraints": [
+            {
+                "maxSkew": 1,
+                "topologyKey": "kubernetes.io/hostname",
+                "whenUnsatisfiable": "ScheduleAnyway",
+                "labelSelector": {"matchLabels": dict(selector)},
+            }
+        ],
+    }
+
+
+def _probe(failures: int) -> Json:
+    """Whether it generates, the platform tries itself before anybody uses it."""
+    return {
+        "httpGet": {"path": "/health", "port": PORT},
+        "periodSeconds": PROBE_PERIOD_S,
+        "timeoutSeconds": 3,
+        "failureThreshold": failures,
+    }
+
+
+def _start_s(spec: DeploymentSpec) -> float:
+    return START_S + spec.artifact_bytes / LOAD_BYTES_PER_S
+
+
+def _service(metadata: Json, pods: Mapping[str, str]) -> Json:
+    """It sends nobody to the pods of an earlier spec: what answers is what was asked for."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": metadata,
+        "spec": {
+            "type": "ClusterIP",
+            "selector": dict(pods),
+            "ports": [{"name": "http", "protocol": "TCP", "port": PORT, "targetPort": PORT}],
+        },
+    }
+
+
+def _disruption_budget(metadata: Json, pods: Mapping[str, str]) -> Json:
+    """One at a time: a single replica must not keep a machine from being drained."""
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": metadata,
+        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": dict(pods)}},
+    }
+
+
+def _platform_pods(options: KubernetesOptions) -> Json:
+    peer: Json = {"podSelector": {"matchLabels": PLATFORM_LABELS}}
+    if options.platform_namespace and options.platform_namespace != options.namespace:
+        peer["namespaceSelector"] = {
+            "matchLabels": {"kubernetes.io/metadata.name": options.platform_namespace}
+        }
+    return peer
+
+
+JOB_COMPONENT = "job"
+JOB_STOP_S = 10
+KEPT_S = 600  # what a platform that was killed left behind goes by itself
+
+
+def job_object(spec: JobSpec, options: KubernetesOptions) -> Json:
+    """A pod that ends by itself has failed for good, for the platform tries again; one that its machine loses is made anew."""
+    resources = filled(spec.resources, options.job_defaults)
+    container = {
+        "image": resources.image or options.serializer_image,
+        "command": command_in_pod(spec.command),
+        "environment": spec.environment,
+    }
+    job: Json = {
+        "backoffLimit": 1,
+        "ttlSecondsAfterFinished": KEPT_S,
+        "podFailurePolicy": {
+            "rules": [
+                {
+                    "action": "Ignore",
+                    "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
+                },
+                {
+                    "action": "FailJob",
+                    "onExitCodes": {
+                        "containerName": CONTAINER,
+                        "operator": "NotIn",
+                        "values": [0],
+                    },
+                },
+            ]
+        },
+        "template": {
+            "metadata": {
+                "labels": _job_labels(spec, options),
+                "annotations": annotated(spec.name, spec.submission_id),
+            },
+            "spec": {
+                **pod_spec(container, object_name(spec.name), resources, options),
+                "restartPolicy": "Never",
+                "terminationGracePeriodSeconds": JOB_STOP_S,
+            },
+        },
+    }
+    if spec.timeout_s is not None:
+        job["activeDeadlineSeconds"] = max(1, math.ceil(spec.timeout_s))
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": _job_metadata(spec, options),
+        "spec": job,
+    }
+
+
+def owned_by_job(spec: JobSpec, options: KubernetesOptions, owner: Json) -> list[Json]:
+    """In the order to apply them: the Secret last, for the pod waits for it."""
+    metadata = {**_job_metadata(spec, options), "ownerReferences": owned_by(owner)}
+    pods = {MANAGED_BY: MANAGER, NAME: label_value(spec.name)}
+    return [
+        network_policy(metadata, pods, [], options.serializer_egress),
+        secret_object(metadata, spec.secrets),
+    ]
+
+
+def _job_metadata(spec: JobSpec, options: KubernetesOptions) -> Json:
+    return {
+        "name": object_name(spec.name),
+        "labels": _job_labels(spec, options),
+        "annotations": annotated(spec.name, spec.submission_id),
+    }
+
+
+def _job_labels(spec: JobSpec, options: KubernetesOptions) -> dict[str, str]:
+    described = labels(spec.name, spec.submission_id, JOB_COMPONENT)
+    return {**described, WORKER: label_value(options.worker)}
+
+
+UID = 10_001
+CONTAINER = "main"
+CACHE = "/cache"  # where a model server may keep its artifact
+TMP = "/tmp"  # noqa: S108 - an empty folder of the pod's own
+HOST, PORT = "0.0.0.0", 8000  # noqa: S104 - within the pod; the network policy says who reaches it
+NVIDIA, AMD = "nvidia.com/gpu", "amd.com/gpu"
+
+
+def pod_spec(
+    container: Json, secret: str, resources: Resources, options: KubernetesOptions
+) -> Json:
+    """``container`` has what differs: image, command, environment, probes."""
+    spec: Json = {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": UID,
+            "runAsGroup": UID,
+            "fsGroup": UID,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [_container(container, secret, resources)],
+        "volumes": _volumes(resources),
+    }
+    if options.priority_class:
+        spec["priorityClassName"] = options.priority_class
+    if resources.gpu_count:
+        spec |= _gpu_placement(resources, options)
+    return spec
+
+
+def command_in_pod(command: tuple[str, ...]) -> list[str]:
+    """With the host and the port filled in; ``$(NAME)`` stays what it is."""
+    filled_in = (part.replace("{port}", str(PORT)).replace("{host}", HOST) for part in command)
+    return [_literal(part) for part in filled_in]
+
+
+def gpu_resource(gpu_type: str | None) -> str:
+    """AMD's accelerators are called MI…"""
+    return AMD if (gpu_type or "").upper().startswith("MI") else NVIDIA
+
+
+def filled(resources: Resources, defaults: Resources) -> Resources:
+    """What is not asked for is as the operator set it."""
+    return Resources(
+        memory_bytes=resources.memory_bytes or defaults.memory_bytes,
+        disk_bytes=resources.disk_bytes or defaults.disk_bytes,
+        gpu_type=resources.gpu_type or defaults.gpu_type,
+        gpu_count=resources.gpu_count or defaults.gpu_count,
+        image=resources.image or defaults.image,
+    )
+
+
+def _container(container: Json, secret: str, resources: Resources) -> Json:
+    environment = {"HOME": TMP, "TMPDIR": TMP} | container["environment"]
+    further = {name: value for name, value in container.items() if name != "environment"}
+    return {
+        "name": CONTAINER,
+        "env": [{"name": name, "value": _literal(value)} for name, value in environment.items()],
+        "envFrom": [{"secretRef": {"name": secret}}],
+        "resources": _asked(resources),
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [
+            {"name": "tmp", "mountPath": TMP},
+            {"name": "cache", "mountPath": CACHE},
+            *([{"name": "shm", "mountPath": "/dev/shm"}] if resources.gpu_count else []),  # noqa: S108
+        ],
+        **further,
+    }
+
+
+def _literal(text: str) -> str:
+    return text.replace("$(", "$$(")
+
+
+def _asked(resources: Resources) -> Json:
+    """Requests are limits: what is promised is there. Quantities are whole bytes."""
+    asked: dict[str, str] = {}
+    if resources.memory_bytes:
+        asked["memory"] = str(resources.memory_bytes)
+    if resources.disk_bytes:
+        asked["ephemeral-storage"] = str(resources.disk_bytes)
+    if resources.gpu_count:
+        asked[gpu_resource(resources.gpu_type)] = str(resources.gpu_count)
+    return {"requests": dict(asked), "limits": asked} if asked else {}
+
+
+def _volumes(resources: Resources) -> list[Json]:
+    limit = {"sizeLimit": str(resources.disk_bytes)} if resources.disk_bytes else {}
+    shared_memory = [{"name": "shm", "emptyDir": {"medium": "Memory"}}]
+    return [
+        {"name": "tmp", "emptyDir": {}},
+        {"name": "cache", "emptyDir": limit},
+        *(shared_memory if resources.gpu_count else []),
+    ]
+
+
+def _gpu_placement(resources: Resources, options: KubernetesOptions) -> Json:
+    resource = gpu_resource(resources.gpu_type)
+    placement: Json = {
+        "tolerations": [{"key": resource, "operator": "Exists", "effect": "NoSchedule"}]
+    }
+    if resources.gpu_type and options.gpu_nodes:
+        if resources.gpu_type not in options.gpu_nodes:
+            raise ClusterRefused(
+                f"This cluster has no {resources.gpu_type} GPU.",
+                hint="The operator names its GPUs in kubernetes_gpu_nodes.",
+            )
+        placement["nodeSelector"] = dict(options.gpu_nodes[resources.gpu_type])
+    return placement

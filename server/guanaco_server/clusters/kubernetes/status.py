@@ -1,0 +1,290 @@
+"""What the platform reads from Deployments, Jobs and pods: running or exited, and why.
+
+A deployment has exited when no pod runs, and one has ended, or will never begin. Its replicas are the pods whose
+container has started up, and those that ended:
+
+    no address yet, loading   no replica: the startup probe watches it
+    started up                a replica; the platform asks whether it answers while Kubernetes calls it ready
+    ended                     an exited replica, which applying again replaces
+    leaving, of another spec  not counted
+
+Problems are sentences for the developer: no machine has room, the image cannot be pulled, it ran out of memory.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from guanaco_server.clusters.cluster import ReplicaPhase, ReplicaState
+from guanaco_server.clusters.kubernetes.names import Json
+from guanaco_server.clusters.kubernetes.options import KubernetesOptions
+
+
+def pods_of(deployment: Json, pods: Sequence[Json]) -> list[Json]:
+    """Those of its present template, the newest first."""
+    wanted = deployment["spec"]["template"]["metadata"]["labels"]
+    found = [
+        pod
+        for pod in pods
+        if not is_leaving(pod) and wanted.items() <= pod["metadata"].get("labels", {}).items()
+    ]
+    return sorted(found, key=_made, reverse=True)
+
+
+def ended_pods(deployment: Json, pods: Sequence[Json]) -> list[Json]:
+    return [pod for pod in pods_of(deployment, pods) if ending_of(pod)]
+
+
+def state_of(
+    deployment: Json, pods: Sequence[Json], options: KubernetesOptions, now: datetime
+) -> ReplicaState:
+    """With a replica for each pod, the oldest first, where pods have addresses of their own."""
+    ours = pods_of(deployment, pods)
+    endpoint = options.endpoint_of(deployment["metadata"]["name"])
+    state = _state(deployment, ours, endpoint, now, options.pending_s)
+    if not options.has_replica_addresses:
+        return state
+    replicas = tuple(
+        _replica(deployment, pod, options)
+        for pod in reversed(ours)
+        if ending_of(pod) or has_started_up(pod)
+    )
+    ready = next((one for one in replicas if one.is_ready), None)
+    is_whole = all(one.phase is ReplicaPhase.RUNNING for one in replicas)
+    return replace(
+        state,
+        endpoint=ready.endpoint if ready else "",
+        replicas=replicas,
+        is_settled=is_whole,
+        is_ready=ready is not None,
+    )
+
+
+def _state(
+    deployment: Json, ours: Sequence[Json], endpoint: str, now: datetime, pending_s: float
+) -> ReplicaState:
+    endings = list(filter(None, map(ending_of, ours)))
+    obstacle = _obstacle(deployment, ours, now, pending_s)
+    if any(is_running(pod) for pod in ours):
+        beside = [ending.words for ending in endings] + ([obstacle.sentence] if obstacle else [])
+        return ReplicaState(ReplicaPhase.RUNNING, endpoint, problem=next(iter(beside), None))
+    if endings:
+        return ReplicaState(ReplicaPhase.EXITED, endpoint, endings[0].exit_code, endings[0].problem)
+    if obstacle is None:
+        return ReplicaState(ReplicaPhase.RUNNING, endpoint)
+    phase = ReplicaPhase.EXITED if obstacle.is_final else ReplicaPhase.RUNNING
+    return ReplicaState(phase, endpoint, problem=obstacle.sentence)
+
+
+def _made(pod: Json) -> tuple[str, str]:
+    return str(pod["metadata"]["creationTimestamp"]), str(pod["metadata"]["name"])
+
+
+def _replica(deployment: Json, pod: Json, options: KubernetesOptions) -> ReplicaState:
+    endpoint = options.endpoint_of(deployment["metadata"]["name"], pod)
+    if ending := ending_of(pod):
+        return ReplicaState(ReplicaPhase.EXITED, endpoint, ending.exit_code, is_ready=False)
+    return ReplicaState(ReplicaPhase.RUNNING, endpoint, is_ready=bool(endpoint) and is_ready(pod))
+
+
+def _obstacle(
+    deployment: Json, pods: Sequence[Json], now: datetime, pending_s: float
+) -> Problem | None:
+    if not pods:
+        return quota_problem(deployment, now, pending_s)
+    found = [problem for pod in pods if (problem := obstacle_of(pod, now, pending_s))]
+    return max(found, key=lambda problem: problem.is_final, default=None)
+
+
+IMAGE_S = 60.0  # a registry may have a bad moment; a name with a typing error stays wrong
+PULL_REASONS = {"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "RegistryUnavailable"}
+START_REASONS = {"CreateContainerError", "RunContainerError", "StartError", "ContainerCannotRun"}
+LONGEST = 300
+
+
+@dataclass(frozen=True)
+class Problem:
+    """``is_final``: waiting longer will not help."""
+
+    sentence: str
+    is_final: bool = False
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a pod's container ended, and what the platform knows about it beside its own words."""
+
+    exit_code: int
+    problem: str | None = None
+
+    @property
+    def words(self) -> str:
+        return self.problem or f"A replica exited with status {self.exit_code}."
+
+
+def ending_of(pod: Json) -> Ending | None:
+    """None while its container runs, or has not run yet."""
+    status = pod.get("status", {})
+    ended = _ended_container(status)
+    if status.get("reason") == "Evicted":
+        said = f"Its machine evicted it: {_words(status.get('message'))}."
+        return Ending(_exit_code(ended, 137), said)
+    if ended is None:
+        if status.get("phase") != "Failed":
+            return None
+        return Ending(137, f"It was ended by the cluster: {_reason_of(status)}.")
+    if ended.get("reason") == "OOMKilled":
+        return Ending(_exit_code(ended, 137), f"It ran out of memory{_memory_limit(pod)}.")
+    if disruption := _condition(status, "DisruptionTarget", "True"):
+        said = f"The cluster took its machine away: {_words(disruption.get('message'))}."
+        return Ending(_exit_code(ended, 137), said)
+    if ended.get("reason") in START_REASONS:
+        said = f"Its container cannot be started: {_words(ended.get('message'))}."
+        return Ending(_exit_code(ended, 128), said)
+    return Ending(_exit_code(ended, 1))
+
+
+def obstacle_of(pod: Json, now: datetime, pending_s: float) -> Problem | None:
+    """Why a pod that has not run yet does not."""
+    status, age_s = pod.get("status", {}), age_of(pod, now)
+    unscheduled = _condition(status, "PodScheduled", "False")
+    if unscheduled and unscheduled.get("reason") == "Unschedulable":
+        return Problem(_no_room(pod, _words(unscheduled.get("message"))), age_s > pending_s)
+    waiting = next((state for state in _states(status, "state", "waiting")), None)
+    if waiting is None:
+        return None
+    reason, message = str(waiting.get("reason", "")), _words(waiting.get("message"))
+    if reason == "InvalidImageName":
+        return Problem(f"{_image(pod)} is not the name of an image.", is_final=True)
+    if reason in PULL_REASONS:
+        return Problem(f"The image {_image(pod)} cannot be pulled: {message}.", age_s > IMAGE_S)
+    if reason in START_REASONS:
+        return Problem(f"Its container cannot be started: {message}.", age_s > IMAGE_S)
+    if reason == "CreateContainerConfigError":
+        return Problem(f"Its container waits for something: {message}.", age_s > pending_s)
+    return None
+
+
+def quota_problem(deployment: Json, now: datetime, pending_s: float) -> Problem | None:
+    """What keeps a Deployment from making pods at all. Room may come, as with machines."""
+    failure = _condition(deployment.get("status", {}), "ReplicaFailure", "True")
+    if failure is None:
+        return None
+    since = failure.get("lastTransitionTime", deployment["metadata"]["creationTimestamp"])
+    return Problem(_refused(failure.get("message")), _seconds_since(since, now) > pending_s)
+
+
+def creation_problem(
+    job: Json, events: Iterable[Json], now: datetime, pending_s: float
+) -> Problem | None:
+    """What keeps a Job from making its pod, which only its events tell."""
+    uid = job["metadata"]["uid"]
+    for event in events:
+        if event.get("reason") == "FailedCreate" and event["involvedObject"].get("uid") == uid:
+            return Problem(_refused(event.get("message")), age_of(job, now) > pending_s)
+    return None
+
+
+def age_of(found: Json, now: datetime) -> float:
+    """Seconds since it was made."""
+    return _seconds_since(found["metadata"]["creationTimestamp"], now)
+
+
+def has_started(pod: Json) -> bool:
+    """Whether its container runs, or has run."""
+    status = pod.get("status", {})
+    return is_running(pod) or _ended_container(status) is not None
+
+
+def is_running(pod: Json) -> bool:
+    return next(iter(_states(pod.get("status", {}), "state", "running")), None) is not None
+
+
+def has_started_up(pod: Json) -> bool:
+    """Whether its container runs and its startup probe has passed: from then on it is expected to answer."""
+    status = pod.get("status", {})
+    containers = status.get("containerStatuses", [])
+    return is_running(pod) and any(container.get("started") for container in containers)
+
+
+def is_ready(pod: Json) -> bool:
+    return _condition(pod.get("status", {}), "Ready", "True") is not None
+
+
+def is_leaving(pod: Json) -> bool:
+    return bool(pod["metadata"].get("deletionTimestamp"))
+
+
+def _seconds_since(text: str, now: datetime) -> float:
+    return (now - datetime.fromisoformat(text.replace("Z", "+00:00"))).total_seconds()
+
+
+def _no_room(pod: Json, message: str) -> str:
+    asked = _limits(pod)
+    for resource, kind in (("nvidia.com/gpu", "NVIDIA GPU"), ("amd.com/gpu", "AMD GPU")):
+        if resource in asked and (
+            f"Insufficient {resource}" in message or "node affinity" in message
+        ):
+            return f"No machine has {asked[resource]} {kind} of the kind it needs free: {message}."
+    return f"No machine can take it: {message}."
+
+
+def _refused(message: object) -> str:
+    said = _words(message)
+    if "exceeded quota" in said:
+        return f"The cluster's quota does not allow it: {said[said.index('exceeded quota') :]}."
+    return f"The cluster does not allow it: {said}."
+
+
+def _reason_of(status: Json) -> str:
+    return _words(status.get("message") or status.get("reason") or "it gave no reason")
+
+
+def _states(status: Json, which: str, state: str) -> Iterable[Json]:
+    for container in status.get("containerStatuses", []):
+        if (found := container.get(which, {}).get(state)) is not None:
+            yield found
+
+
+def _ended_container(status: Json) -> Json | None:
+    """Ended now, or waiting to be started again after it ended."""
+    ended = next(iter(_states(status, "state", "terminated")), None)
+    if ended is None and next(iter(_states(status, "state", "waiting")), None) is not None:
+        ended = next(iter(_states(status, "lastState", "terminated")), None)
+    return ended
+
+
+def _condition(status: Json, kind: str, value: str) -> Json | None:
+    for condition in status.get("conditions", []):
+        if condition.get("type") == kind and condition.get("status") == value:
+            found: Json = condition
+            return found
+    return None
+
+
+def _limits(pod: Json) -> Mapping[str, str]:
+    limits: Mapping[str, str] = pod["spec"]["containers"][0].get("resources", {}).get("limits", {})
+    return limits
+
+
+def _memory_limit(pod: Json) -> str:
+    limit = _limits(pod).get("memory")
+    if limit is None:
+        return ""
+    return f": {int(limit):,} bytes are its limit" if limit.isdigit() else f": {limit} is its limit"
+
+
+def _image(pod: Json) -> str:
+    return str(pod["spec"]["containers"][0].get("image"))
+
+
+def _exit_code(ended: Json | None, otherwise: int) -> int:
+    return int((ended or {}).get("exitCode", otherwise))
+
+
+def _words(text: object) -> str:
+    """One line of a length that a person reads."""
+    return re.sub(r"\s+", " ", str(text or "no reason is given"))[:LONGEST].strip().rstrip(".")

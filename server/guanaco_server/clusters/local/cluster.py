@@ -1,0 +1,222 @@
+"""Jobs and model servers as processes of this machine.
+
+    <folder>/.instance                      this folder's id, part of every process's marker
+    <folder>/<name>/<number>/replica.json   a model server that was started
+    <folder>/<name>/<number>/server.log     the output of its current process
+
+Model servers outlive a platform that was killed by the lifeline's grace period, so that its successor can adopt
+them (``start``). Jobs do not, because their stage runs again anyway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import subprocess
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from guanaco_server.clusters.cluster import (
+    DeploymentSpec,
+    JobResult,
+    JobSpec,
+    LineSink,
+    ReplicaState,
+)
+from guanaco_server.clusters.local.processes import (
+    POLL_S,
+    GroupLeader,
+    kill_marked,
+    spawn,
+    stop_group,
+)
+from guanaco_server.clusters.local.replicas import LocalReplicas
+from guanaco_server.clusters.local.servers import (
+    LocalServer,
+    ServerStarter,
+    read_instance,
+    read_lines,
+)
+from guanaco_server.engine.lifeline import GRACE_VARIABLE, PATH_VARIABLE
+
+logger = logging.getLogger(__name__)
+
+
+class LocalCluster:
+    def __init__(
+        self,
+        folder: Path,
+        lifeline: Path,
+        lifeline_grace_s: float,
+        ports: tuple[int, int],
+        drain_s: float = 0.0,
+    ) -> None:
+        """``drain_s``: how long a replica that is one too many goes on with its replies."""
+        self._folder = folder.absolute()
+        self._lifeline = lifeline.absolute()
+        self._drain_s = drain_s
+        self._starter = ServerStarter(ports, self._lifeline_environment(lifeline_grace_s))
+        self._instance = ""
+        self._deployments: dict[str, LocalReplicas] = {}
+        self._jobs: dict[str, asyncio.Task[JobResult]] = {}
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def check(self) -> None:
+        """Processes can always be started; a missing engine is told when it is needed."""
+
+    async def start(self) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._instance = read_instance(self._folder)
+        adopted: list[GroupLeader] = []
+        for folder in (path for path in self._folder.iterdir() if path.is_dir()):
+            replicas = LocalReplicas.found(folder, self._drain_s)
+            self._deployments[folder.name] = replicas
+            leaders = [server.record.leader for server in replicas if server.is_running()]
+            adopted += [one for one in leaders if one.carries(self._marker(folder.name))]
+        killed = await kill_marked(f"{self._instance}/", spared=adopted)
+        logger.info(
+            "found %d model servers again, killed %d other processes", len(adopted), len(killed)
+        )
+
+    async def run_job(self, spec: JobSpec, on_line: LineSink) -> JobResult:
+        if earlier := self._jobs.get(spec.name):
+            earlier.cancel()
+            await asyncio.wait([earlier])
+        job = asyncio.create_task(self._run_job(spec, on_line), name=spec.name)
+        self._jobs[spec.name] = job
+        try:
+            return await job
+        finally:
+            if self._jobs.get(spec.name) is job:
+                del self._jobs[spec.name]
+
+    async def apply_deployment(self, spec: DeploymentSpec) -> None:
+        def start(one: DeploymentSpec, folder: Path) -> LocalServer:
+            return self._starter.start(one, self._marker(spec.name), folder, self._ports())
+
+        async with self._locks[spec.name]:
+            if spec.name not in self._deployments:
+                self._deployments[spec.name] = self._replicas(spec.name)
+            await self._deployments[spec.name].apply(spec, start)
+
+    async def observe(self, name: str) -> ReplicaState | None:
+        async with self._locks[name]:
+            return await self._replicas(name).state()
+
+    async def stop_replica(self, name: str, endpoint: str) -> bool:
+        async with self._locks[name]:
+            return await self._replicas(name).stop_replica(endpoint)
+
+    async def list_deployments(self) -> list[str]:
+        return sorted(name for name, replicas in self._deployments.items() if any(replicas))
+
+    async def logs(self, name: str, offset: int = 0) -> tuple[list[str], int]:
+        log = self._replicas(name).log(offset)
+        return await asyncio.to_thread(read_lines, *log) if log else ([], 0)
+
+    async def delete(self, name: str) -> None:
+        async with self._locks[name]:
+            await self._replicas(name).stop()
+            self._deployments.pop(name, None)
+            shutil.rmtree(self._folder / name, ignore_errors=True)
+
+    async def close(self) -> None:
+        for job in self._jobs.values():
+            job.cancel()
+        await asyncio.gather(
+            *self._jobs.values(),
+            *(replicas.stop() for replicas in self._deployments.values()),
+            return_exceptions=True,
+        )
+        self._deployments.clear()
+
+    def _replicas(self, name: str) -> LocalReplicas:
+        """None of them, for a name that nobody applied."""
+        found = self._deployments.get(name)
+        return LocalReplicas(self._folder / name, self._drain_s) if found is None else found
+
+    def _ports(self) -> set[int]:
+        return {port for replicas in self._deployments.values() for port in replicas.ports}
+
+    async def _run_job(self, spec: JobSpec, on_line: LineSink) -> JobResult:
+        async with asyncio.timeout(spec.timeout_s):
+            process = spawn(
+                spec.command,
+                {**spec.environment, **spec.secrets, **self._lifeline_environment(0)},
+                self._marker(spec.name),
+                cwd=self._folder,
+                stdout=subprocess.PIPE,
+                memory_bytes=spec.resources.memory_bytes,
+            )
+            return await follow(process, GroupLeader.of(process.pid), on_line)
+
+    def _lifeline_environment(self, grace_s: float) -> dict[str, str]:
+        return {PATH_VARIABLE: str(self._lifeline), GRACE_VARIABLE: str(grace_s)}
+
+    def _marker(self, name: str) -> str:
+        return f"{self._instance}/{name}"
+
+
+KEPT_LINES = 20
+LINE_BYTES = 65_536  # the rest of a longer line is dropped
+
+
+async def follow(
+    process: subprocess.Popen[bytes], leader: GroupLeader, on_line: LineSink
+) -> JobResult:
+    """Until the process has ended and all it said was given on. However this ends, its whole group is stopped."""
+    last_lines: deque[str] = deque(maxlen=KEPT_LINES)
+
+    async def pass_on(reader: asyncio.StreamReader) -> None:
+        async for line in _lines(reader):
+            last_lines.append(line)
+            await on_line(line)
+
+    try:
+        async with _output(process) as reader:
+            passing_on = asyncio.create_task(pass_on(reader))
+            try:
+                await _wait(process, passing_on)
+                await stop_group(leader, process)  # whoever else still holds the pipe
+                await passing_on
+            finally:
+                passing_on.cancel()
+    finally:
+        await asyncio.shield(asyncio.create_task(stop_group(leader, process)))
+    return JobResult(process.returncode, tuple(last_lines))
+
+
+async def _wait(process: subprocess.Popen[bytes], passing_on: asyncio.Task[None]) -> None:
+    """Until the process has ended; raises at once what the reader of its output raised."""
+    while process.poll() is None:
+        await asyncio.sleep(POLL_S)
+        if passing_on.done():
+            passing_on.result()
+
+
+@asynccontextmanager
+async def _output(process: subprocess.Popen[bytes]) -> AsyncIterator[asyncio.StreamReader]:
+    """A pipe, not a file: a job whose disk is full can still say so."""
+    assert process.stdout is not None, "started with a pipe"
+    reader = asyncio.StreamReader()
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), process.stdout
+    )
+    try:
+        yield reader
+    finally:
+        transport.close()
+
+
+async def _lines(reader: asyncio.StreamReader) -> AsyncIterator[str]:
+    rest = b""
+    while data := await reader.read(LINE_BYTES):
+        *whole, rest = (rest + data).split(b"\n")
+        for line in whole:
+            yield line[:LINE_BYTES].decode(errors="replace")
+        rest = rest[:LINE_BYTES]
+    if rest:
+        yield rest.decode(errors="replace")

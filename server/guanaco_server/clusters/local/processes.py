@@ -1,0 +1,161 @@
+"""Processes of this machine that belong to one platform. Each leads a process group and carries a marker.
+
+The marker is an environment variable; it finds what an earlier platform process left. A child may hide its
+environment (vLLM's engine does, by setting its title), so the whole group of a marked process is stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+import subprocess
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+MARKER_VARIABLE = "GUANACO_PROCESS"
+INHERITED = (
+    *("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH"),
+    *("SSL_CERT_FILE", "SSL_CERT_DIR", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"),
+)
+STOP_S = 5.0  # between SIGTERM and SIGKILL; vLLM takes 0.4 s
+KILLED_S = 5.0  # a killed process may still hang in the kernel for a moment
+POLL_S = 0.05
+CLOCK_SLACK_S = (
+    2.0  # a process's start time is derived from the boot time, which moves with the clock
+)
+
+_GONE = (psutil.NoSuchProcess, psutil.AccessDenied)
+
+
+@dataclass(frozen=True)
+class GroupLeader:
+    """Names a process across restarts of the platform: a pid alone may be used again."""
+
+    pid: int
+    create_time: float
+
+    @staticmethod
+    def of(pid: int) -> GroupLeader:
+        return GroupLeader(pid, psutil.Process(pid).create_time())
+
+    def is_running(self) -> bool:
+        process = self._process()
+        return process is not None and _is_live(process)
+
+    def carries(self, marker: str) -> bool:
+        process = self._process()
+        return process is not None and _marker(process) == marker
+
+    def group(self) -> list[psutil.Process]:
+        """The live processes of its group, which may outlive it; none if the pid is another process's now."""
+        if self._process() is None and psutil.pid_exists(self.pid):
+            return []
+        return list(_groups({self.pid}))
+
+    def _process(self) -> psutil.Process | None:
+        try:
+            process = psutil.Process(self.pid)
+            is_same = abs(process.create_time() - self.create_time) < CLOCK_SLACK_S
+        except psutil.NoSuchProcess:
+            return None
+        return process if is_same else None
+
+
+def spawn(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    marker: str,
+    *,
+    cwd: Path,
+    stdout: int,
+    memory_bytes: int | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a group leader whose environment is the allowed part of ours, and what is given."""
+    program = str(Path(command[0]).absolute()) if "/" in command[0] else command[0]
+    allowed = {name: os.environ[name] for name in INHERITED if name in os.environ}
+    process = subprocess.Popen(
+        [program, *command[1:]],
+        env={**allowed, **environment, MARKER_VARIABLE: marker},
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    if memory_bytes is not None:
+        with suppress(ProcessLookupError):
+            resource.prlimit(process.pid, resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
+    return process
+
+
+async def stop_group(leader: GroupLeader, child: subprocess.Popen[bytes] | None = None) -> None:
+    """SIGTERM, then SIGKILL, to the whole group; a child of ours is reaped."""
+    for signal_number, patience_s in ((signal.SIGTERM, STOP_S), (signal.SIGKILL, KILLED_S)):
+        deadline = time.monotonic() + patience_s
+        _signal(leader.group(), signal_number)
+        while time.monotonic() < deadline:
+            if not leader.group():
+                if child is not None:
+                    child.wait()  # returns at once: what is left of it is a zombie
+                return
+            await asyncio.sleep(POLL_S)
+
+
+async def kill_marked(prefix: str, spared: Iterable[GroupLeader]) -> list[int]:
+    """Kill the group of each process whose marker starts so, except the groups that are spared."""
+    marked = {
+        pgid
+        for process in psutil.process_iter()
+        if (_marker(process) or "").startswith(prefix) and (pgid := _pgid(process.pid))
+    }
+    doomed = list(_groups(marked - {leader.pid for leader in spared} - {os.getpgrp()}))
+    _signal(doomed, signal.SIGKILL)
+    deadline = time.monotonic() + KILLED_S
+    while time.monotonic() < deadline:
+        if not any(_is_live(process) for process in doomed):
+            break
+        await asyncio.sleep(POLL_S)
+    return [process.pid for process in doomed]
+
+
+def _groups(pgids: set[int]) -> Iterator[psutil.Process]:
+    for pid in psutil.pids():
+        if _pgid(pid) in pgids:
+            with suppress(psutil.NoSuchProcess):
+                process = psutil.Process(pid)
+                if _is_live(process):
+                    yield process
+
+
+def _signal(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
+    for process in processes:
+        with suppress(*_GONE):
+            process.send_signal(number)
+
+
+def _pgid(pid: int) -> int | None:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return None
+
+
+def _is_live(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD))
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _marker(process: psutil.Process) -> str | None:
+    try:
+        return process.environ().get(MARKER_VARIABLE)
+    except (*_GONE, OSError):
+        return None

@@ -1,0 +1,121 @@
+"""The model servers of one deployment on this machine. Replica N lives in folder N.
+
+wanted   started, and restarted when it exited; the others are not touched for it
+leaving  one too many: no longer shown, and stopped when its open replies have had their time
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from guanaco_server.clusters.cluster import DeploymentSpec, ReplicaPhase, ReplicaState
+from guanaco_server.clusters.local.servers import LOG_NAME, LocalServer
+
+Start = Callable[[DeploymentSpec, Path], LocalServer]
+
+
+class LocalReplicas:
+    def __init__(self, folder: Path, drain_s: float) -> None:
+        """``drain_s`` is how long a reply may take."""
+        self._folder = folder
+        self._drain_s = drain_s
+        self._servers: dict[int, LocalServer] = {}
+        self._leaving: dict[asyncio.Task[None], LocalServer] = {}
+        self._read = Path()
+
+    @staticmethod
+    def found(folder: Path, drain_s: float) -> LocalReplicas:
+        """What an earlier platform wrote down, running or not."""
+        replicas = LocalReplicas(folder, drain_s)
+        for each in folder.iterdir():
+            if each.name.isdigit() and (server := LocalServer.found(each)):
+                replicas._servers[int(each.name)] = server
+        return replicas
+
+    def __iter__(self) -> Iterator[LocalServer]:
+        """Those that are wanted, in their order."""
+        return iter([server for _, server in sorted(self._servers.items())])
+
+    @property
+    def ports(self) -> set[int]:
+        """Given away, to those that leave as well."""
+        return {server.record.port for server in (*self, *self._leaving.values())}
+
+    async def apply(self, spec: DeploymentSpec, start: Start) -> None:
+        """The highest numbers leave first; a start that fails leaves the others running."""
+        one, wanted = replace(spec, replicas=1), range(spec.replicas)
+        for number in self._servers.keys() - set(wanted):
+            self._let_go(self._servers.pop(number))
+        outdated = {
+            number: server
+            for number, server in self._servers.items()
+            if server.record.spec != one or not server.is_running()
+        }
+        await _stop_all(outdated.values())
+        for number in wanted:
+            if number in outdated or number not in self._servers:
+                self._servers[number] = start(one, self._folder / str(number))
+
+    async def state(self) -> ReplicaState | None:
+        """As the first that runs; None without any. The children of one that exited are stopped."""
+        each = tuple(server.state() for server in self)
+        await _stop_all(server for server in self if server.has_orphans())
+        if not each:
+            return None
+        exited = [one for one in each if one.phase is ReplicaPhase.EXITED]
+        first = next((one for one in each if one not in exited), each[0])
+        problem = _problem(exited, len(each)) if 0 < len(exited) < len(each) else None
+        return replace(first, replicas=each, is_settled=not exited, problem=problem)
+
+    async def stop_replica(self, endpoint: str) -> bool:
+        found = [server for server in self if server.record.endpoint == endpoint]
+        await _stop_all(found)
+        return bool(found)
+
+    def log(self, offset: int) -> tuple[Path, int] | None:
+        """That of one that exited, if one did; else of the first. Another one than before is read from its beginning."""
+        telling = next((one for one in self if not one.is_running()), next(iter(self), None))
+        if telling is None:
+            return None
+        path, before = telling.folder / LOG_NAME, self._read
+        self._read = path
+        return path, offset if path == before else 0
+
+    async def stop(self) -> None:
+        """All of them at once, also those that were to finish their replies. None is found again."""
+        draining = list(self._leaving)
+        for task in draining:
+            task.cancel()
+        await _stop_all([*self, *self._leaving.values()])
+        await asyncio.gather(*draining, return_exceptions=True)
+        for server in self:
+            server.forget()
+        self._servers.clear()
+
+    def _let_go(self, server: LocalServer) -> None:
+        server.forget()
+        task = asyncio.create_task(self._drain(server), name=f"drain {server.folder}")
+        self._leaving[task] = server
+        task.add_done_callback(lambda done: self._leaving.pop(done, None))
+
+    async def _drain(self, server: LocalServer) -> None:
+        if server.is_running():
+            await asyncio.sleep(self._drain_s)
+        await server.stop()
+        if server.folder not in {other.folder for other in self}:
+            shutil.rmtree(server.folder, ignore_errors=True)
+
+
+def _problem(exited: list[ReplicaState], count: int) -> str:
+    """An earlier platform's child leaves no status."""
+    statuses = sorted({str(one.exit_code) for one in exited if one.exit_code is not None})
+    why = f" with status {', '.join(statuses)}" if statuses else ""
+    return f"{len(exited)} of {count} replicas exited{why}."
+
+
+async def _stop_all(servers: Iterable[LocalServer]) -> None:
+    await asyncio.gather(*(server.stop() for server in servers))

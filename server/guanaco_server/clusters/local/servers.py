@@ -1,0 +1,199 @@
+"""One model server process: starting it, writing it down, finding it again, reading its log.
+
+<folder>/replica.json    what was started: the spec, the process, the port
+<folder>/server.log      the output of the current process
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import secrets
+import socket
+import subprocess
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from guanaco_server.clusters.cluster import (
+    DeploymentSpec,
+    ReplicaPhase,
+    ReplicaState,
+    Resources,
+)
+from guanaco_server.clusters.local.processes import GroupLeader, spawn, stop_group
+
+HOST = "127.0.0.1"
+LOG_NAME = "server.log"
+LOG_BYTES = 1_048_576  # given at one call; the caller asks again
+
+
+@dataclass
+class LocalServer:
+    """``child`` is None for a process that an earlier platform started: its exit status is not ours to know."""
+
+    folder: Path
+    record: ReplicaRecord
+    child: subprocess.Popen[bytes] | None
+
+    @staticmethod
+    def found(folder: Path) -> LocalServer | None:
+        """What an earlier platform wrote down."""
+        record = ReplicaRecord.read(folder)
+        return LocalServer(folder, record, child=None) if record else None
+
+    def is_running(self) -> bool:
+        if self.child is not None:
+            return self.child.poll() is None
+        return self.record.leader.is_running()
+
+    def state(self) -> ReplicaState:
+        if self.is_running():
+            return ReplicaState(ReplicaPhase.RUNNING, self.record.endpoint)
+        exit_code = None if self.child is None else self.child.returncode
+        return ReplicaState(ReplicaPhase.EXITED, self.record.endpoint, exit_code)
+
+    def has_orphans(self) -> bool:
+        """Whether children of it outlive it."""
+        return not self.is_running() and bool(self.record.leader.group())
+
+    async def stop(self) -> None:
+        """With everything that it started."""
+        await stop_group(self.record.leader, self.child)
+
+    def forget(self) -> None:
+        """A platform that starts will not find it again."""
+        (self.folder / RECORD_NAME).unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class ServerStarter:
+    """``ports`` are the first and the last that may be used; ``environment`` comes in addition to a spec's own."""
+
+    ports: tuple[int, int]
+    environment: dict[str, str]
+
+    def start(
+        self, spec: DeploymentSpec, marker: str, folder: Path, taken: Collection[int]
+    ) -> LocalServer:
+        """One replica, on a free port that is not ``taken``, whether or not anybody listens there yet."""
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / LOG_NAME).unlink(missing_ok=True)
+        port = self._choose_port(taken)
+        with (folder / LOG_NAME).open("wb") as log:
+            child = spawn(
+                [
+                    part.replace("{port}", str(port)).replace("{host}", HOST)
+                    for part in spec.command
+                ],
+                {**spec.environment, **spec.secrets, **self.environment},
+                marker,
+                cwd=folder,
+                stdout=log.fileno(),
+            )
+        record = ReplicaRecord(replace(spec, secrets={}), GroupLeader.of(child.pid), port)
+        record.write(folder)
+        return LocalServer(folder, record, child)
+
+    def _choose_port(self, taken: Collection[int]) -> int:
+        first, last = self.ports
+        for port in random.sample(range(first, last + 1), last + 1 - first):
+            if port not in taken and _is_free(port):
+                return port
+        raise OSError(f"no free port between {first} and {last}")
+
+
+def read_lines(path: Path, offset: int) -> tuple[list[str], int]:
+    """The whole lines since the offset. A log shorter than it is a new process's: read from its beginning."""
+    try:
+        with path.open("rb") as log:
+            if log.seek(0, 2) < offset:
+                offset = 0
+            log.seek(offset)
+            data = log.read(LOG_BYTES)
+    except FileNotFoundError:
+        return [], 0
+    whole, newline, _ = data.rpartition(b"\n")
+    if not newline:
+        return (
+            ([data.decode(errors="replace")], offset + len(data))
+            if len(data) == LOG_BYTES
+            else ([], offset)
+        )
+    return whole.decode(errors="replace").split("\n"), offset + len(whole) + 1
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+RECORD_NAME = "replica.json"
+INSTANCE_NAME = ".instance"
+
+
+@dataclass(frozen=True)
+class ReplicaRecord:
+    """The spec is that of one replica, and has no secrets here; they are given anew with each start."""
+
+    spec: DeploymentSpec
+    leader: GroupLeader
+    port: int
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def write(self, folder: Path) -> None:
+        """In one step: a reader sees the old record or the new one."""
+        given = asdict(self)
+        del given["spec"]["secrets"]
+        _write_in_one_step(folder / RECORD_NAME, json.dumps(given, indent=2))
+
+    @staticmethod
+    def read(folder: Path) -> ReplicaRecord | None:
+        """None where there is no record, or one that this version cannot read."""
+        try:
+            given = json.loads((folder / RECORD_NAME).read_text())
+            spec = given["spec"]
+            return ReplicaRecord(
+                DeploymentSpec(
+                    spec["name"],
+                    tuple(spec["command"]),
+                    dict(spec["environment"]),
+                    resources=_resources(spec["resources"]),
+                    replicas=int(spec["replicas"]),
+                    artifact_bytes=int(spec["artifact_bytes"]),
+                    submission_id=str(spec["submission_id"]),
+                ),
+                GroupLeader(int(given["leader"]["pid"]), float(given["leader"]["create_time"])),
+                int(given["port"]),
+            )
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return None
+
+
+def _resources(given: dict[str, Any]) -> Resources:
+    """A newer version may have written further fields."""
+    known = {field.name for field in fields(Resources)}
+    return Resources(**{name: value for name, value in given.items() if name in known})
+
+
+def read_instance(folder: Path) -> str:
+    """The folder's own id, made at the first call: the processes of one data folder are not another's."""
+    path = folder / INSTANCE_NAME
+    if not path.exists():
+        _write_in_one_step(path, secrets.token_hex(8))
+    return path.read_text()
+
+
+def _write_in_one_step(path: Path, text: str) -> None:
+    unfinished = path.with_name(f"{path.name}.new")
+    unfinished.touch(mode=0o600)
+    unfinished.write_text(text)
+    unfinished.rename(path)
