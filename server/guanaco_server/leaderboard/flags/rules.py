@@ -1,11 +1,11 @@
-"""Which ratings are left out of the votes, by rules that depend on the recorded ratings alone.
+"""The rules that leave ratings out of the votes.
 
-    own_account   the backend that talked is the submission's own account
-    devoted_user  a user who rated often, always thumbs up, and one developer's submissions only
-    burst         more ratings of a submission in a minute than its past hour, or the others' minute, makes likely
+    own_account   the backend that had the chat is the submission's own account
+    devoted_user  the user rated often, always thumbs up, and only one developer's submissions
+    burst         a submission got more ratings in a minute than its past hour, or the others' minute, makes likely
 
-Nothing but the ratings themselves goes into a rule, neither the clock nor the order of arrival, so that ratings
-counted anew are flagged alike.
+A rule depends on the recorded ratings alone, neither on the clock nor on the order of arrival. So ratings that are
+counted again are flagged alike.
 """
 
 from __future__ import annotations
@@ -18,14 +18,12 @@ from functools import lru_cache
 
 from guanaco_server.feedback.records import RecordedRating
 
-DEVOTED_RATINGS = (
-    20  # with two developers who get half of the users each, chance does it in 1 of 2^19
-)
+DEVOTED_RATINGS = 20  # with two developers who get half of the users each: by chance 1 in 2^19
 SLOT_S = 60
 BASELINE_SLOTS = 60
-BASELINE_FLOOR = 10.0  # ratings a minute that no submission has to explain
-UNEVENNESS = 2.0  # routing may give one submission so many times what the others get
-BURST_ODDS = 1e-9  # a million submission-minutes give one false alarm in a thousand
+BASELINE_FLOOR = 10.0  # ratings a minute that need no explanation
+UNEVENNESS = 2.0  # routing may give one submission twice what the others get
+BURST_ODDS = 1e-9  # a million submission-minutes give a false alarm with a chance of 1 in 1,000
 
 
 class Rule(StrEnum):
@@ -36,7 +34,7 @@ class Rule(StrEnum):
 
 @dataclass(frozen=True)
 class Owner:
-    """Whose a submission is."""
+    """The account and the developer that a submission belongs to."""
 
     account_id: str
     developer: str
@@ -58,7 +56,13 @@ def flags_of_user(
     owners: Mapping[str, Owner],
     bursts: Mapping[tuple[str, int], int],
 ) -> Iterator[Flag]:
-    """Of all ratings that one user gave in one competition; ``bursts`` are the ratings of each (submission, slot) that is one."""
+    """Yield the flags of one user's ratings in one competition.
+
+    Args:
+        ratings: All ratings that the user gave in the competition.
+        owners: The owner of each submission.
+        bursts: The number of ratings in each (submission, slot) that is a burst.
+    """
     for rating in ratings:
         if rating.account_id == owners[rating.submission_id].account_id:
             yield Flag(rating.id, Rule.OWN_ACCOUNT, "The submission's own account had this chat.")
@@ -73,32 +77,35 @@ def flags_of_user(
 
 
 def least_burst() -> int:
-    """So many ratings, and no burst can be smaller: spares a closer look."""
+    """Return a number of ratings that no burst can be smaller than, which saves a closer look."""
     return _bound(BASELINE_FLOOR)
 
 
 def is_rush(ratings: int, others: Collection[int]) -> bool:
-    """Whether a minute's ratings need no other explanation than those of the ``others`` that were rated in that minute.
+    """Tell whether the ratings of the ``others`` in the same minute explain a submission's ratings.
 
-    Users do not choose whom they talk to, so a rush reaches all.
+    Users do not choose whom they talk to, so a rush reaches all submissions.
     """
-    return ratings <= _bound(max(BASELINE_FLOOR, _beside(others)))
+    return ratings <= _bound(max(BASELINE_FLOOR, _usual_of(others)))
 
 
 def is_burst(ratings: int, hour_before: int, others: Collection[int]) -> bool:
-    """``hour_before`` are the submission's own in the BASELINE_SLOTS before."""
+    """Tell whether a minute is a burst; ``hour_before`` counts the submission's ratings in the BASELINE_SLOTS before."""
     usual = hour_before / BASELINE_SLOTS
-    return ratings > _bound(max(BASELINE_FLOOR, _beside(others), usual))
+    return ratings > _bound(max(BASELINE_FLOOR, _usual_of(others), usual))
 
 
-def _beside(others: Collection[int]) -> float:
+def _usual_of(others: Collection[int]) -> float:
     return UNEVENNESS * sum(others) / len(others) if others else 0.0
 
 
 @lru_cache(maxsize=10_000)
 def _bound(expected: float) -> int:
-    """The least number that a Poisson variable exceeds with at most BURST_ODDS: its Chernoff bound,
-    P(X ≥ k) ≤ exp(k - λ - k·ln(k/λ)) for k > λ (Mitzenmacher and Upfal, "Probability and Computing", theorem 5.4)."""
+    """Return the least number that a Poisson variable reaches with a chance of at most BURST_ODDS.
+
+    By its Chernoff bound, P(X ≥ k) ≤ exp(k - λ - k·ln(k/λ)) for k > λ (Mitzenmacher and Upfal, "Probability and
+    Computing", theorem 5.4).
+    """
     wanted = math.log(BURST_ODDS)
     k = math.ceil(expected)
     while k - expected - k * math.log(k / expected) > wanted:

@@ -1,4 +1,4 @@
-"""Every query on what everybody sees: standings, their history, and seasons."""
+"""Every query on standings and their history."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from sqlalchemy import Row, delete, select
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 
-from guanaco_server.leaderboard.tables import ScorePointRow, ScoreRow, SeasonRow, StandingRow
+from guanaco_server.leaderboard.tables import ScorePointRow, ScoreRow, StandingRow
 
 DAY_HOURS = 24
 
@@ -37,10 +36,10 @@ async def of_submission(
     return await session.get(StandingRow, (competition, submission_id))
 
 
-async def tallies(
+async def aggregates(
     session: AsyncSession, submission_id: str, competition: str | None
 ) -> Sequence[str]:
-    """In one competition, or in each."""
+    """Return the aggregates as JSON, of one competition or of each."""
     statement = select(ScoreRow.tally).where(ScoreRow.submission_id == submission_id)
     if competition is not None:
         statement = statement.where(ScoreRow.competition == competition)
@@ -50,7 +49,7 @@ async def tallies(
 async def points(
     session: AsyncSession, submission_id: str, competition: str, since: datetime | None = None
 ) -> Sequence[ScorePointRow]:
-    """Oldest first; also those without a score."""
+    """Return the oldest first, including points without a score."""
     statement = (
         select(ScorePointRow)
         .where(
@@ -66,7 +65,7 @@ async def points(
 async def past_scores(
     session: AsyncSession, submission_ids: Sequence[str], competition: str, since: datetime
 ) -> Sequence[Row[str, datetime, float | None, float | None, float | None]]:
-    """Oldest first; plain rows, for they are thousands."""
+    """Return the oldest first, as plain rows since they are thousands."""
     row = ScorePointRow
     statement = (
         select(row.submission_id, row.at, row.score, row.low, row.high)
@@ -82,7 +81,7 @@ async def past_scores(
 
 
 async def thin_points(session: AsyncSession, before_hour: int) -> None:
-    """Of each day before that hour only the first point stays."""
+    """Keep only the first point of each day before that hour."""
     earlier = aliased(ScorePointRow)
     row = ScorePointRow
     has_earlier = (
@@ -100,23 +99,3 @@ async def thin_points(session: AsyncSession, before_hour: int) -> None:
         .where(row.hour < before_hour, has_earlier)
         .execution_options(synchronize_session=False)
     )
-
-
-async def season(session: AsyncSession, competition: str) -> SeasonRow | None:
-    return await session.get(SeasonRow, competition)
-
-
-async def keep_season(
-    session: AsyncSession, competition: str, frozen_at: datetime, content: bytes, sha256: str
-) -> SeasonRow:
-    """Of two who freeze at once the first one's stays."""
-    dialect = session.get_bind().dialect.name
-    insert = (postgresql.insert if dialect == "postgresql" else sqlite.insert)(SeasonRow)
-    await session.execute(
-        insert.values(
-            competition=competition, frozen_at=frozen_at, ranking=content, sha256=sha256
-        ).on_conflict_do_nothing()
-    )
-    kept = await season(session, competition)
-    assert kept is not None
-    return kept

@@ -1,4 +1,4 @@
-"""Decides about bursts: each minute of a submission that new ratings may have made one, or made none any more."""
+"""Finds the bursts that new ratings have begun or ended."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from itertools import islice
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco_server.feedback import records
-from guanaco_server.leaderboard import queries
-from guanaco_server.leaderboard.flags import (
+from guanaco_server.leaderboard.flags import queries
+from guanaco_server.leaderboard.flags.rules import (
     BASELINE_SLOTS,
     SLOT_S,
     is_burst,
@@ -26,7 +26,7 @@ SlotKey = tuple[str, str, int]  # submission, competition, slot
 
 
 async def users_of_changed_bursts(session: AsyncSession, slots: Collection[SlotKey]) -> set[str]:
-    """Decide anew about the slots that new ratings are in, beside or shortly before; those who rated in one that changed."""
+    """Decide again about these slots and those up to an hour later; return the users who rated in one that changed."""
     if not slots:
         return set()
     numbers = [slot for _, _, slot in slots]
@@ -40,20 +40,20 @@ async def users_of_changed_bursts(session: AsyncSession, slots: Collection[SlotK
         if row.competition in touched
     ]
     users: set[str] = set()
-    counts = await _minutes(session, large)
+    counts = await _ratings_by_slot(session, large)
     for row in large:
         found = await _is_burst(session, row, counts[row.competition, row.slot])
-        if found or row.is_burst:  # also a burst that grows, for who came late
+        if found or row.is_burst:  # a burst that grows concerns more users
             row.is_burst = found
             users |= await _users(session, row)
     await session.flush()
     return users
 
 
-async def _minutes(
+async def _ratings_by_slot(
     session: AsyncSession, large: Iterable[RatingSlotRow]
 ) -> dict[tuple[str, int], dict[str, int]]:
-    """Of each competition's minute in which there is a large slot the ratings by submission."""
+    """Return the ratings by submission of each (competition, slot) in which some submission has many."""
     wanted: defaultdict[str, set[int]] = defaultdict(set)
     for row in large:
         wanted[row.competition].add(row.slot)
@@ -61,13 +61,15 @@ async def _minutes(
     for competition, slots in wanted.items():
         waiting = iter(slots)
         while some := tuple(islice(waiting, SLOTS_AT_ONCE)):
-            for submission, slot, count in await queries.minutes(session, competition, some):
+            for submission, slot, count in await queries.ratings_by_slot(
+                session, competition, some
+            ):
                 found[competition, slot][submission] = count
     return found
 
 
-async def _is_burst(session: AsyncSession, row: RatingSlotRow, minute: dict[str, int]) -> bool:
-    others = [count for submission, count in minute.items() if submission != row.submission_id]
+async def _is_burst(session: AsyncSession, row: RatingSlotRow, in_slot: dict[str, int]) -> bool:
+    others = [count for submission, count in in_slot.items() if submission != row.submission_id]
     if is_rush(row.ratings, others):
         return False
     hour_before = await queries.ratings_within(
@@ -77,7 +79,7 @@ async def _is_burst(session: AsyncSession, row: RatingSlotRow, minute: dict[str,
 
 
 async def _users(session: AsyncSession, row: RatingSlotRow) -> set[str]:
-    """Who rated the submission in that minute."""
+    """Return the users who rated the submission in that minute."""
     since = datetime.fromtimestamp(row.slot * SLOT_S, UTC)
     until = since + timedelta(seconds=SLOT_S)
     found = await records.within(session, row.submission_id, since, until)

@@ -1,4 +1,4 @@
-"""Strengths of submissions from users who voted on several of them.
+"""Estimates the strengths of submissions from users who voted on several of them.
 
 Of two submissions that one user voted on, the one with thumbs up beat the one with thumbs down; both up or both down
 is half a win for each. Each user's comparisons together weigh one, so a user who votes a lot counts as much as one
@@ -6,7 +6,7 @@ who compares two. The model is P(i beats j) = 1 / (1 + exp(θj - θi)).
 
 R. A. Bradley and M. E. Terry, "Rank analysis of incomplete block designs", Biometrika 39 (1952); the likelihood with a
 prior, maximized by Newton's method, is strictly concave. The prior is one comparison of each submission with an average
-one (θ = 0), half won and half lost: so strengths stay finite for who won or lost all (D. R. Hunter, "MM algorithms for
+one (θ = 0), half won and half lost: so the strength of a submission that won or lost all stays finite (D. R. Hunter, "MM algorithms for
 generalized Bradley-Terry models", Annals of Statistics 32 (2004), assumption 1), and groups of submissions that no
 user connects are each set around the average, with errors that say so. Errors are the sandwich H⁻¹MH⁻¹ with M summed over users, since one
 user's comparisons depend on each other (H. White, "Maximum likelihood estimation of misspecified models",
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     Floats: TypeAlias = NDArray[np.float64]
     Codes: TypeAlias = NDArray[np.int64]
 
-Ballot = tuple[int, ...]  # one user's votes: 2 · submission's index, plus 1 for thumbs up
+CodedVotes = tuple[int, ...]  # one user's votes: 2 · submission's index, plus 1 for thumbs up
 
 PRIOR = 1.0  # comparisons with an average submission
 STEPS = 60
@@ -37,20 +37,28 @@ CHUNK_PAIRS = 2_000_000  # pairs in memory at once: 16 MB an array
 
 @dataclass(frozen=True)
 class Strengths:
-    """``values`` are log odds against the mean of those compared, ``errors`` the standard errors of that difference; ``compared``
-    is the users' weight that each was compared with."""
+    """The fitted strengths, by the submissions' index.
+
+    Attributes:
+        values: Log odds against the mean of the submissions that were compared.
+        errors: The standard errors of these differences.
+        compared: The weight of the users who compared the submission with another.
+    """
 
     values: list[float]
     errors: list[float]
     compared: list[float]
 
 
-def fit(ballots: Iterable[Ballot], size: int, prior: float = PRIOR) -> Strengths:
-    """Of ``size`` submissions. The same ballots give the same figures in any order: wins are whole numbers until they are
-    weighted, and the users are put in order before their scores are summed."""
+def fit(votes: Iterable[CodedVotes], size: int, prior: float = PRIOR) -> Strengths:
+    """Fit the strengths of ``size`` submissions.
+
+    The same votes give the same strengths in any order: wins are whole numbers until they are weighted, and the users
+    are sorted before their scores are summed.
+    """
     import numpy as np
 
-    groups = _by_length(ballots)
+    groups = _by_length(votes)
     wins = _wins(groups, size)
     comparisons = wins + wins.T
     values = np.zeros(size)
@@ -75,7 +83,7 @@ def fit(ballots: Iterable[Ballot], size: int, prior: float = PRIOR) -> Strengths
 
 
 def chances_against_field(strengths: Strengths, indexes: list[int]) -> list[tuple[float, float]]:
-    """For each: its mean chance to beat another one of them, and the standard error of that (delta method, the others held)."""
+    """Return each submission's mean chance to beat another of them, and its standard error (delta method, others held)."""
     import numpy as np
 
     values = np.asarray(strengths.values)[indexes]
@@ -88,19 +96,19 @@ def chances_against_field(strengths: Strengths, indexes: list[int]) -> list[tupl
     return list(zip(means.tolist(), errors.tolist(), strict=True))
 
 
-def _by_length(ballots: Iterable[Ballot]) -> list[Codes]:
-    """Ballots of two votes and more, those of one length as the rows of one array, all in order."""
+def _by_length(votes: Iterable[CodedVotes]) -> list[Codes]:
+    """Return sorted arrays of the users with two votes and more, one array for each number of votes."""
     import numpy as np
 
-    found: defaultdict[int, list[Ballot]] = defaultdict(list)
-    for ballot in ballots:
-        if len(ballot) > 1:
-            found[len(ballot)].append(ballot)
+    found: defaultdict[int, list[CodedVotes]] = defaultdict(list)
+    for coded in votes:
+        if len(coded) > 1:
+            found[len(coded)].append(coded)
     return [np.asarray(sorted(found[length]), dtype=np.int64) for length in sorted(found)]
 
 
 def _wins(groups: list[Codes], size: int) -> Floats:
-    """Weight with which each (row) has beaten each (column)."""
+    """Return the weight with which each submission (row) has beaten each other (column)."""
     import numpy as np
 
     wins = np.zeros((size, size))
@@ -119,7 +127,7 @@ def _wins(groups: list[Codes], size: int) -> Floats:
 def _derivatives(
     values: Floats, wins: Floats, comparisons: Floats, prior: float
 ) -> tuple[Floats, Floats]:
-    """The gradient of the log likelihood with its prior, and minus its second derivative."""
+    """Return the gradient of the log likelihood with its prior, and minus its second derivative."""
     import numpy as np
 
     chances = _logistic(values[:, None] - values[None, :])
@@ -131,7 +139,7 @@ def _derivatives(
 
 
 def _meat(groups: list[Codes], values: Floats, size: int, prior: float) -> Floats:
-    """The sum over users of their score vectors' outer products; the prior counts as one decided comparison."""
+    """Sum the outer products of the users' score vectors; the prior counts as one decided comparison."""
     import numpy as np
 
     found = np.zeros(size * size)
@@ -150,7 +158,7 @@ def _meat(groups: list[Codes], values: Floats, size: int, prior: float) -> Float
 
 
 def _chunks(codes: Codes) -> Iterator[tuple[Codes, Codes]]:
-    """Ids and thumbs up (0 or 1), so many users at once as have CHUNK_PAIRS pairs."""
+    """Yield ids and thumbs up (0 or 1) of as many users at once as have CHUNK_PAIRS pairs."""
     length = codes.shape[1]
     step = max(1, CHUNK_PAIRS // (length * length))
     for start in range(0, len(codes), step):

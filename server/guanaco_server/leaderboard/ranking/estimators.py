@@ -1,29 +1,18 @@
-"""From sums to a value and its 95 % interval. Each function says whose formula it is."""
+"""Estimates a value and its 95 % interval from sums. Each function names the source of its formula."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 
-from guanaco.leaderboard import Estimate
-from guanaco_server.intervals import quantile_ranks, t_95, wilson_interval
+from guanaco.estimates import Estimate
+from guanaco_server.statistics.intervals import quantile_ranks, t_95, wilson_interval
 
-SAME = 1e-12  # of what varies: less is rounding
-BUCKET_RATIO = 1.05  # neighbouring buckets of a time: a value read from one is off by 2.5 % at most
-
-
-def bucket_of(milliseconds: float) -> int:
-    """The bucket of a time; below a millisecond all are one."""
-    return math.floor(math.log(max(1.0, milliseconds)) / math.log(BUCKET_RATIO))
-
-
-def middle_of(bucket: int) -> float:
-    """The geometric middle of a bucket, in milliseconds."""
-    return float(BUCKET_RATIO ** (bucket + 0.5))
+SAME = 1e-12  # share of the variance below which a difference is rounding
 
 
 def proportion(successes: int, trials: int) -> Estimate | None:
-    """Wilson's score interval."""
+    """Estimate a proportion with Wilson's score interval."""
     if trials == 0:
         return None
     low, high = wilson_interval(successes, trials)
@@ -31,8 +20,10 @@ def proportion(successes: int, trials: int) -> Estimate | None:
 
 
 def mean(n: int, total: int, squares: int, unit: float = 1.0) -> Estimate | None:
-    """The mean, and Student's t times the standard error to each side; none where all values are the same, or there is
-    only one: they say nothing of how far another could lie."""
+    """Estimate a mean; the interval is Student's t times the standard error to each side.
+
+    There is no interval where all values are equal or there is only one: they do not tell how far another could lie.
+    """
     if n == 0:
         return None
     value = total / n * unit
@@ -44,9 +35,9 @@ def mean(n: int, total: int, squares: int, unit: float = 1.0) -> Estimate | None
 
 
 def quantile(counts: Mapping[int, int], share: float) -> tuple[int, int | None, int | None] | None:
-    """The bucket of the quantile, and those of the order statistics that bound it with 95 % confidence.
+    """Return the bucket of the quantile, and the buckets of the order statistics that bound it with 95 % confidence.
 
-    How many of n values lie below the quantile is binomial, so that each end is missed in 2.5 % of cases at most; None
+    The number of values below the quantile is binomial, so each end is missed in 2.5 % of cases at most. An end is None
     where not even the smallest or the greatest value is far enough out. H. A. David, H. N. Nagaraja, "Order Statistics"
     (3rd ed., 2003), section 7.1.
     """
@@ -62,11 +53,11 @@ def quantile(counts: Mapping[int, int], share: float) -> tuple[int, int | None, 
 
 
 def ratio(n: int, sums: tuple[int, int], products: tuple[int, int, int]) -> Estimate | None:
-    """Σy/Σx over ``n`` independent pairs: y is counted within x, and a conversation is a cluster.
+    """Estimate Σy/Σx over ``n`` independent pairs, where y is counted within x and a conversation is a cluster.
 
     ``products`` are Σyy, Σxy, Σxx. W. G. Cochran, "Sampling Techniques" (3rd ed., 1977), equation 6.13. Where all
-    clusters have the same ratio, as when nothing or everything was counted, the spread says nothing: then Wilson's
-    interval, a cluster counting as one trial (near 3/n for 0 of n, as J. A. Hanley and A. Lippman-Hand's rule of three).
+    clusters have the same ratio, as when nothing or everything was counted, the spread says nothing. The interval is
+    then Wilson's, with a cluster as one trial (near 3/n for 0 of n, like J. A. Hanley and A. Lippman-Hand's rule of three).
     """
     (y, x), (yy, xy, xx) = sums, products
     if x == 0:
@@ -86,11 +77,16 @@ def ratio(n: int, sums: tuple[int, int], products: tuple[int, int, int]) -> Esti
 def slope_speed(
     n: int, firsts: tuple[int, int, int], products: tuple[int, int, int, int, int, int]
 ) -> Estimate | None:
-    """1,000 over the first coefficient of t = a + b·x + c·y by least squares: units of x a second, t being in ms.
+    """Estimate units of x a second: 1,000 / b of t = a + b·x + c·y by least squares, with t in ms.
 
-    ``firsts`` are Σx, Σy, Σt; ``products`` Σxx, Σxy, Σyy, Σxt, Σyt, Σtt. The interval is b's, turned over; its
-    upper end is None where b's reaches 0, and both are where the times fit exactly. None where the data say nothing, or
-    that writing takes no time.
+    Args:
+        n: The number of observations.
+        firsts: Σx, Σy, Σt.
+        products: Σxx, Σxy, Σyy, Σxt, Σyt, Σtt.
+
+    Returns:
+        The estimate; its interval is the inverse of b's. The upper end is None where b's interval reaches 0, and both
+        ends are None where the times fit exactly. None where the data say nothing, or that writing takes no time.
     """
     if n < 4:
         return None

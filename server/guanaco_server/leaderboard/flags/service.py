@@ -1,4 +1,4 @@
-"""The audit trail of ratings that rules have left out, and an admin's word against a rule."""
+"""The audit trail of ratings that rules leave out, and an admin's decision against a rule."""
 
 from __future__ import annotations
 
@@ -6,32 +6,33 @@ from guanaco.errors import FlagNotFound
 from guanaco.leaderboard import VoteFlag
 from guanaco_server.accounts.service import Account
 from guanaco_server.database.database import Database
-from guanaco_server.leaderboard import flag_queries, queries
+from guanaco_server.leaderboard.counting import queries as counting_queries
+from guanaco_server.leaderboard.flags import queries
 from guanaco_server.leaderboard.tables import VoteFlagRow
 from guanaco_server.runtime.clock import Clock
 
 
-class AuditService:
+class FlagService:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
 
-    async def flags(
+    async def newest(
         self, competition: str | None, submission_id: str | None, limit: int
     ) -> list[VoteFlag]:
-        """Newest first."""
+        """Return the newest first."""
         async with self._database.read() as session:
-            rows = await flag_queries.newest(session, competition, submission_id, limit)
+            rows = await queries.newest(session, competition, submission_id, limit)
             return [_read(row) for row in rows]
 
     async def allow(self, account: Account, feedback_id: str) -> list[VoteFlag]:
-        """The rating counts again, whatever these rules say; all that it was flagged for. Allowing twice changes nothing."""
+        """Let the rating count whatever the rules say, and return its flags. Allowing twice changes nothing."""
         async with self._database.write() as session:
-            await flag_queries.allow(session, feedback_id, self._clock.now(), account.name)
-            rows = await flag_queries.of_ratings(session, [feedback_id])
+            await queries.allow(session, feedback_id, self._clock.now(), account.name)
+            rows = await queries.of_ratings(session, [feedback_id])
             if not rows:
                 raise FlagNotFound(feedback_id)
-            await queries.ask_recounts(session, {row.submission_id for row in rows})
+            await counting_queries.ask_recounts(session, {row.submission_id for row in rows})
             return [_read(row) for row in rows]
 
 
