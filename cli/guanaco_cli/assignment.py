@@ -11,7 +11,7 @@ from guanaco_cli.console import console
 from guanaco_cli.options import AsJson
 
 if TYPE_CHECKING:
-    from guanaco.assignments import AssignmentReplay
+    from guanaco.competitions import AssignmentReplay
 
 app = typer.Typer()
 

@@ -28,6 +28,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.postgres]
 
 USERS = 4
 ROUNDS = 3  # that each user goes through before the next change
+LASTING: dict[str, object] = {"lifeline_grace_s": 60}
 SPRING = {
     "name": "Spring",
     "starts_at": "2000-01-01T00:00:00Z",
@@ -54,6 +55,7 @@ class Load:
     ratings: set[str] = field(default_factory=set)
     moods: set[str] = field(default_factory=set)
     faults: list[str] = field(default_factory=list)
+    has_spring: bool = False
     rounds: dict[int, int] = field(default_factory=dict)
     is_stopped: threading.Event = field(default_factory=threading.Event)
 
@@ -80,12 +82,11 @@ class Load:
         assert self.faults == []
 
     def _open(self, user: int, number: int) -> str:
-        has_spring = any(target.is_new for target in self.targets) or bool(self.moods)
         body = {
             "user_id": f"user-{user}-{number}",
             "bot": {"name": "Luna", "memory": "Luna keeps a lighthouse."},
             "consent": True,
-            "competition": "spring" if has_spring and number % 2 else "open",
+            "competition": "spring" if self.has_spring and number % 2 else "open",
         }
         opened = self._post("/conversations", body, bot_of_new={"mood": "calm"})
         return str(opened["conversation_id"])
@@ -114,17 +115,17 @@ class Load:
             except httpx.ConnectError:
                 continue
             except httpx.HTTPError as error:
-                self._note_fault(f"{path}: {error!r}")
+                raise self._fault(f"{path}: {error!r}") from error
             if not answer.is_success:
-                self._note_fault(f"{path}: {answer.status_code} {answer.text}")
+                raise self._fault(f"{path}: {answer.status_code} {answer.text}")
             found: dict[str, Any] = answer.json()
             if has_mood:
                 self.moods.add(found["conversation_id"])
             return found
 
-    def _note_fault(self, fault: str) -> None:
-        self.faults.append(fault)
-        raise AssertionError(fault)
+    def _fault(self, what: str) -> AssertionError:
+        self.faults.append(what)
+        return AssertionError(what)
 
 
 class RollOut:
@@ -145,6 +146,8 @@ class RollOut:
         process = self.roles.start("api", f"api-{self._number}", python_path=python_path)
         before, self.api = self.api, Target(process, is_new)
         load.targets = [before, self.api]
+        if is_new and not load.has_spring:
+            self._make_spring(load)
         load.wait_for_rounds(ROUNDS)
         load.targets = [self.api]
         assert before.process.stop() == 0
@@ -154,8 +157,16 @@ class RollOut:
         assert self.api.process.is_ready()
         assert self.worker.is_ready()
 
-
-LASTING: dict[str, object] = {"lifeline_grace_s": 60}
+    def _make_spring(self, load: Load) -> None:
+        """An admin uses the new release's assignment rule at once, while the old release still runs."""
+        made = httpx.put(
+            f"{self.api.process.base_url}/api/v1/competitions/spring",
+            json=SPRING,
+            headers={"Authorization": f"Bearer {self.roles.admin_key}"},
+            trust_env=False,
+        )
+        assert made.status_code == 200, made.text
+        load.has_spring = True
 
 
 @pytest.fixture
@@ -179,9 +190,7 @@ def roles(
         )
 
 
-def test_no_turn_is_lost_while_two_releases_take_turns(
-    roles: Roles, postgres: PostgresServer, tmp_path: Path
-) -> None:
+def test_no_turn_is_lost_while_two_releases_take_turns(roles: Roles, tmp_path: Path) -> None:
     new = NextRelease(tmp_path / "next")
     roles.migrate()
     roll_out = RollOut(roles, new)
@@ -198,9 +207,8 @@ def test_no_turn_is_lost_while_two_releases_take_turns(
             load.wait_for_rounds(ROUNDS)
             roles.migrate(new.python_path)
             load.wait_for_rounds(ROUNDS)
-            start_with_spring(roll_out, load)
-            roll_out.replace(load, is_new=False)
-            roll_out.replace(load, is_new=True)
+            for is_new in (True, False, True):
+                roll_out.replace(load, is_new=is_new)
         finally:
             load.is_stopped.set()
         for chat in chats:
@@ -211,11 +219,6 @@ def test_no_turn_is_lost_while_two_releases_take_turns(
         assert "Traceback" not in log.read_text(), log.read_text()
 
 
-def start_with_spring(roll_out: RollOut, load: Load) -> None:
-    """Roll the next release out; an admin uses its new assignment rule at once, while the old one still runs."""
-    roll_out.replace(load, is_new=True)
-
-
 def require_all_kept(database_url: str, load: Load) -> None:
     """Every turn and rating that was acknowledged is in the database, and so is what only the new release knows."""
     engine = create_engine(database_url, poolclass=NullPool)
@@ -223,11 +226,15 @@ def require_all_kept(database_url: str, load: Load) -> None:
         messages = tables.execute(text("SELECT conversation_id, content, id, sender FROM messages"))
         found = messages.all()
         ratings = set(tables.scalars(text("SELECT id FROM feedback")))
-        moods = tables.execute(text("SELECT id, mood FROM conversations WHERE bot->>'mood' = 'calm'"))
+        moods = tables.execute(
+            text("SELECT id, mood FROM conversations WHERE bot->>'mood' = 'calm'")
+        )
         kept = {row.id for row in moods}
         rules = tables.scalar(text("SELECT rules FROM competitions WHERE id = 'spring'"))
     engine.dispose()
-    assert load.turns <= {(row.conversation_id, row.content) for row in found if row.sender == "user"}
+    assert load.turns <= {
+        (row.conversation_id, row.content) for row in found if row.sender == "user"
+    }
     assert load.replies <= {row.id for row in found if row.sender == "bot"}
     assert load.ratings <= ratings
     assert load.moods
