@@ -9,15 +9,6 @@ from datetime import datetime
 from guanaco.submissions import Outcome, Stage, Status, Submission
 from guanaco_server.submissions.lifecycle import SOURCES
 
-STAGE_SENTENCES = {
-    Stage.RESOLVE: "Pin the exact commit",
-    Stage.CHECK: "Check config, tokenizer and weights",
-    Stage.SERIALIZE: "Stream the weights into the store",
-    Stage.DEPLOY: "Start the model server",
-    Stage.STRESS: "Measure it under load",
-    Stage.PUBLISH: "Open it to users",
-}
-
 
 @dataclass(frozen=True)
 class StageView:
@@ -93,15 +84,15 @@ def timeline(submission: Submission, now: datetime) -> Sequence[StageView]:
     """All stages in their order, those of the latest run with their times."""
     runs = {stage.stage: stage for stage in submission.stages if stage.run == submission.run}
     views = []
-    for stage, sentence in STAGE_SENTENCES.items():
+    for stage in Stage:
         run = runs.get(stage)
         if run is None:
-            views.append(StageView(stage.value, sentence, "waiting", 0, None))
+            views.append(StageView(stage.value, stage.spec.sentence, "waiting", 0, None))
             continue
         is_running = run.outcome is None and submission.status.is_in_progress
         state = "running" if is_running else (run.outcome or Outcome.CANCELLED).value
         took_s = run.duration_s
         if is_running:
             took_s = max(0.0, (now - run.started_at).total_seconds())
-        views.append(StageView(stage.value, sentence, state, run.attempts, took_s))
+        views.append(StageView(stage.value, stage.spec.sentence, state, run.attempts, took_s))
     return views
