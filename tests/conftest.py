@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import zlib
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import event
 from xdist.remote import Producer
 
 from guanaco_server.database.database import Database
@@ -19,8 +22,37 @@ from tests.fixtures.s3 import S3Server
 from tests.fixtures.workers import StoriesApart
 
 ROOT = Path(__file__).parents[1]
-BOTH_DATABASES = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
+SQLITE = "sqlite"
+POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
 TEMPLATE = "migrated"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--databases",
+        choices=["chosen", "both", "sqlite"],
+        default="chosen",
+        help="chosen: both for tests marked both_databases, for the others the one that their name chooses",
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test with a database on both kinds of database, or on one of them."""
+    marks = metafunc.definition.iter_markers("parametrize")
+    if "database_url" in metafunc.fixturenames and not any(
+        mark.args[0] == "database_url" for mark in marks
+    ):
+        metafunc.parametrize("database_url", _databases(metafunc), indirect=True)
+
+
+def _databases(metafunc: pytest.Metafunc) -> list[Any]:
+    wanted = metafunc.config.getoption("--databases")
+    if wanted == "sqlite" or os.environ.get("GUANACO_TEST_POSTGRES") == "skip":
+        return [SQLITE]
+    if wanted == "both" or metafunc.definition.get_closest_marker("both_databases"):
+        return [SQLITE, POSTGRES]
+    name = f"{metafunc.module.__name__}.{metafunc.function.__name__}"
+    return [(SQLITE, POSTGRES)[zlib.crc32(name.encode()) % 2]]
 
 
 def pytest_configure() -> None:
@@ -56,7 +88,7 @@ def postgres() -> Iterator[PostgresServer]:
     if os.environ.get("GUANACO_TEST_POSTGRES") == "skip":
         pytest.skip("GUANACO_TEST_POSTGRES=skip leaves PostgreSQL out.")
     try:
-        with running_server() as server:
+        with running_server(is_in_memory=True) as server:
             yield server
     except MissingPostgresError as error:
         pytest.fail(str(error), pytrace=False)
@@ -78,7 +110,7 @@ def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(params=BOTH_DATABASES)
+@pytest.fixture(params=[SQLITE, POSTGRES])
 def empty_database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The SQLAlchemy URL of a database without tables, on SQLite and on PostgreSQL."""
     if request.param == "sqlite":
@@ -90,9 +122,9 @@ def empty_database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterat
     server.drop(name)
 
 
-@pytest.fixture(params=BOTH_DATABASES)
+@pytest.fixture
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """The SQLAlchemy URL of a migrated database without rows, on SQLite and on PostgreSQL."""
+    """The SQLAlchemy URL of a migrated database without rows; which kind is the test's parameter."""
     if request.param == "sqlite":
         template: Path = request.getfixturevalue("migrated_sqlite")
         shutil.copy(template, tmp_path / "guanaco.db")
@@ -107,8 +139,15 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
 @pytest.fixture
 async def database(database_url: str) -> AsyncIterator[Database]:
     database = Database(database_url)
+    if database.engine.dialect.name == SQLITE:
+        event.listen(database.engine.sync_engine, "connect", _never_wait_for_the_disk)
     yield database
     await database.close()
+
+
+def _never_wait_for_the_disk(connection: Any, _record: Any) -> None:
+    """As for PostgreSQL: nothing here has to outlive a power cut."""
+    connection.execute("PRAGMA synchronous=OFF")
 
 
 def sqlite_url(path: Path) -> str:

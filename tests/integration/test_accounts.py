@@ -19,6 +19,8 @@ from guanaco_server.accounts.tables import ApiKeyRow
 from guanaco_server.database.database import Database
 from tests.fixtures.world import World
 
+pytestmark = pytest.mark.both_databases
+
 PUBLIC = {
     "GET /api/v1/competitions",
     "GET /api/v1/competitions/{competition_id}",

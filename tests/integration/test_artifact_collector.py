@@ -15,6 +15,8 @@ from tests.fixtures.artifact_yard import DAY_S, GRACE_S, Yard
 from tests.fixtures.store_jobs import TENSORS, job
 from tests.fixtures.world import eventually
 
+pytestmark = pytest.mark.both_databases
+
 USED = "a" * 64  # what World's submissions need
 LOOSE = "b" * 64
 

@@ -29,6 +29,8 @@ from guanaco_server.formats.safetensors_header import TensorInfo
 from guanaco_server.runtime.clock import FixedClock
 from guanaco_server.serializer.task import TICKET_VARIABLE, Merge
 
+pytestmark = pytest.mark.both_databases
+
 SNAPSHOT = RepoSnapshot("acme/tiny", "c" * 40, ())
 MODEL = CheckedModel("LlamaForCausalLM", 10, 20, 512, ("model.safetensors",), (), 1, ())
 OPTIONS = SerializerOptions(("serialize",), "http://hub.invalid", 2**30, 60.0, {"HF_TOKEN": "hf_x"})

@@ -86,6 +86,7 @@ async def test_the_newest_has_its_ratings_first_then_the_next(world: Assigning) 
     assert given == newest_first
 
 
+@pytest.mark.both_databases
 async def test_a_user_has_each_once_and_then_the_one_of_longest_ago(world: Assigning) -> None:
     http = await world.http(Role.BACKEND)
     given = [(await world.begin(http, "sam"))[1] for _ in range(5)]
@@ -95,6 +96,7 @@ async def test_a_user_has_each_once_and_then_the_one_of_longest_ago(world: Assig
     assert (await world.begin(other_app, "sam"))[1] == "new_v1", "another's user of the same name"
 
 
+@pytest.mark.both_databases
 async def test_the_bare_assignment_leaves_out_what_the_user_had(world: Assigning) -> None:
     http = await world.http(Role.BACKEND)
     await world.begin(http, "sam")
@@ -187,6 +189,7 @@ async def test_no_submission_gets_more_conversations_than_it_can_hold(world: Ass
     assert (await http.get("/assignment")).json() == {"submission_id": "new_v1"}
 
 
+@pytest.mark.both_databases
 async def test_what_another_process_assigned_counts_with_the_next_look(world: Assigning) -> None:
     await world.limit("new_v1", 1)
     http = await world.http(Role.BACKEND)
@@ -199,6 +202,7 @@ async def test_what_another_process_assigned_counts_with_the_next_look(world: As
     assert (await other.begin(await other.http(Role.BACKEND), "b"))[1] == "mid_v1"
 
 
+@pytest.mark.both_databases
 async def test_a_reply_being_written_takes_room_however_old_its_conversation(
     database: Database,
 ) -> None:
@@ -232,6 +236,7 @@ async def test_what_loses_its_server_is_passed_over_before_the_next_look(world: 
 
 
 @pytest.mark.parametrize("kind", ["newest", "uniform", "adaptive"])
+@pytest.mark.both_databases
 async def test_with_a_seed_every_assignment_can_be_made_again(world: Assigning, kind: str) -> None:
     await world.rule(assignment={"kind": kind, "seed": 7, "newest_until": 3})
     await world.limit("mid_v1", 4)

@@ -15,6 +15,8 @@ from guanaco_server.routing.tables import SnapshotRow
 from tests.fixtures.world import World
 from tests.integration.test_assignment import NAMES, Assigning
 
+pytestmark = pytest.mark.both_databases
+
 
 @pytest.fixture
 async def world(database: Database) -> Assigning:

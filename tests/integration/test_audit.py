@@ -10,6 +10,8 @@ from guanaco_server.database.database import Database
 from tests.fixtures.web import WebWorld
 from tests.fixtures.web_client import send, signed_in
 
+pytestmark = pytest.mark.both_databases
+
 CUP = {"name": "Cup", "starts_at": "2020-01-01T00:00:00Z"}
 
 

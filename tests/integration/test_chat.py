@@ -59,6 +59,7 @@ async def test_a_conversation_with_what_nobody_knows_is_refused_with_a_sentence(
         assert await session.scalar(select(func.count()).select_from(ConversationRow)) == 1
 
 
+@pytest.mark.both_databases
 async def test_a_reply_is_whole_or_streamed_and_the_same_as_what_is_stored(
     database: Database,
 ) -> None:
@@ -81,6 +82,7 @@ async def test_a_reply_is_whole_or_streamed_and_the_same_as_what_is_stored(
     ]
 
 
+@pytest.mark.both_databases
 async def test_what_is_known_of_a_new_conversation_is_what_would_be_read(
     database: Database,
 ) -> None:
@@ -91,6 +93,7 @@ async def test_what_is_known_of_a_new_conversation_is_what_would_be_read(
     assert heard == [await history_reader(database).read(conversation)]
 
 
+@pytest.mark.both_databases
 async def test_both_turns_are_stored_before_the_final_event(database: Database) -> None:
     world, http, conversation = await talking(database)
     backend = await world.account(Role.BACKEND, "app")
@@ -100,6 +103,7 @@ async def test_both_turns_are_stored_before_the_final_event(database: Database) 
             assert (await contents(http, conversation))[-1] == ("bot", event.content, False)
 
 
+@pytest.mark.both_databases
 async def test_of_two_messages_at_once_one_is_refused(database: Database) -> None:
     go_on = asyncio.Event()
     _, http, conversation = await talking(database, Script(PIECES, go_on=go_on))
@@ -115,6 +119,7 @@ async def test_of_two_messages_at_once_one_is_refused(database: Database) -> Non
     assert len(await contents(http, conversation)) == 2
 
 
+@pytest.mark.both_databases
 async def test_a_turn_whose_process_died_is_free_when_its_lease_has_run_out(
     database: Database,
 ) -> None:
@@ -143,6 +148,7 @@ async def test_a_fault_before_the_first_token_has_a_status_and_can_be_repeated(
     assert [turn[0] for turn in await contents(http, conversation)] == ["user", "bot"]
 
 
+@pytest.mark.both_databases
 async def test_a_fault_after_the_first_token_is_an_event_and_the_turn_can_be_regenerated(
     database: Database,
 ) -> None:
@@ -159,6 +165,7 @@ async def test_a_fault_after_the_first_token_is_an_event_and_the_turn_can_be_reg
     assert again.json()["content"] == "Better."
 
 
+@pytest.mark.both_databases
 async def test_a_client_that_leaves_cancels_the_generation_and_frees_the_turn(
     database: Database,
 ) -> None:
@@ -174,6 +181,7 @@ async def test_a_client_that_leaves_cancels_the_generation_and_frees_the_turn(
     assert answer.status_code == 200
 
 
+@pytest.mark.both_databases
 async def test_a_client_that_closes_the_stream_cancels_the_generation_and_frees_the_turn(
     database: Database,
 ) -> None:
@@ -191,6 +199,7 @@ async def test_a_client_that_closes_the_stream_cancels_the_generation_and_frees_
     assert [turn[0] for turn in await contents(http, conversation)] == ["user", "bot"]
 
 
+@pytest.mark.both_databases
 async def test_a_regeneration_that_fails_leaves_the_old_reply(database: Database) -> None:
     _, http, conversation = await talking(
         database, Script(("Old.",)), Script(("Half",), fault="died"), Script(("New.",))
@@ -207,6 +216,7 @@ async def test_a_regeneration_that_fails_leaves_the_old_reply(database: Database
     assert [turn[2] for turn in await contents(http, conversation)] == [False, True, False]
 
 
+@pytest.mark.both_databases
 async def test_a_reply_that_outlived_its_lease_is_not_recorded(database: Database) -> None:
     world, http, conversation = await talking(database, Script(("Late.",)), Script(("Prompt.",)))
     backend = await world.account(Role.BACKEND, "app")
@@ -219,6 +229,7 @@ async def test_a_reply_that_outlived_its_lease_is_not_recorded(database: Databas
     assert [turn[1] for turn in await contents(http, conversation)] == ["Hello", "Prompt."]
 
 
+@pytest.mark.both_databases
 async def test_regenerating_marks_the_old_reply_deleted(database: Database) -> None:
     _, http, conversation = await talking(database, Script(("Old.",)), Script(("New.",)))
     nothing = await http.post(f"/conversations/{conversation}/regenerate")

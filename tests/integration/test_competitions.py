@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import pytest
+
 from guanaco.accounts import Role
 from guanaco_server.database.database import Database
 from tests.fixtures.world import World
+
+pytestmark = pytest.mark.both_databases
 
 
 async def test_the_open_one_is_there_and_others_are_made_by_an_admin(database: Database) -> None:

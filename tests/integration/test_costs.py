@@ -20,6 +20,8 @@ from guanaco_server.recipes.prices import PriceTable
 from guanaco_server.recipes.recipe import Fleet
 from tests.fixtures.world import World
 
+pytestmark = pytest.mark.both_databases
+
 ID, OTHER = "acme-tiny_v1", "acme-big_v1"
 HOUR = 3_600
 RECIPE = Recipe(gpu_type="H100", gpu_count=2, tensor_parallel=2, max_model_len=1_096)

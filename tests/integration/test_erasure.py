@@ -18,6 +18,8 @@ from guanaco_server.database.migrations import complete_metadata
 from guanaco_server.feedback.erasure import ErasedUser
 from tests.fixtures.world import BOT, World
 
+pytestmark = pytest.mark.both_databases
+
 CANARY = "Quetzalcoatlus"
 PATH = "/submissions/acme-tiny_v1/feedback"
 

@@ -20,6 +20,8 @@ from guanaco_server.experiments.tables import ExposureRow
 from guanaco_server.experiments.variants import unit_of, variant_of
 from tests.fixtures.world import WORD_TOKENIZER, World, eventually
 
+pytestmark = pytest.mark.both_databases
+
 TERSE = {
     "memory_template": "{memory}\n",
     "prompt_template": "{prompt}\n",

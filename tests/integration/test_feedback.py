@@ -14,6 +14,8 @@ from guanaco.submissions import Status
 from guanaco_server.database.database import Database
 from tests.fixtures.world import World
 
+pytestmark = pytest.mark.both_databases
+
 
 class Rated(World):
     """A world in which users rate."""

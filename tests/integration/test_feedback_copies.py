@@ -23,6 +23,8 @@ from guanaco_server.feedback.copying import Copying
 from guanaco_server.feedback.pseudonyms import Pseudonyms
 from tests.fixtures.world import BOT, World, eventually
 
+pytestmark = pytest.mark.both_databases
+
 PATH = "/submissions/acme-tiny_v1/feedback"
 
 

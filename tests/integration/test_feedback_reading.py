@@ -23,6 +23,8 @@ from tests.fixtures.web import WebWorld
 from tests.fixtures.web_client import signed_in
 from tests.fixtures.world import BOT
 
+pytestmark = pytest.mark.both_databases
+
 BASE = "/submissions/acme-tiny_v1/feedback"
 BOT_THAT_TELLS = BOT.model_copy(update={"first_message": "Ahoy Zelda! Write to nia@example.org."})
 SAID = "Ahoy <USER>! Write to <EMAIL>."

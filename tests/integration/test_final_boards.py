@@ -20,6 +20,8 @@ from guanaco_server.submissions.tables import SubmissionRow
 from tests.fixtures.rating import rate
 from tests.fixtures.world import World
 
+pytestmark = pytest.mark.both_databases
+
 MODELS = ("one_v1", "two_v1", "three_v1")
 CUP = "cup"
 

@@ -78,6 +78,7 @@ async def test_requests_are_measured_by_template_and_answer_with_their_id(
     assert "12345" not in scraped
 
 
+@pytest.mark.both_databases
 async def test_a_process_without_a_reconciler_learns_endpoints_from_the_table(
     database: Database,
 ) -> None:
@@ -96,6 +97,7 @@ async def test_a_process_without_a_reconciler_learns_endpoints_from_the_table(
     assert not gateway.deployments.replicas(ID)
 
 
+@pytest.mark.both_databases
 async def test_the_census_counts_what_the_database_holds(database: Database) -> None:
     world = World(database)
     await world.publish(await world.account(Role.DEVELOPER), ID)

@@ -21,6 +21,8 @@ from tests.fixtures.postgres import PostgresServer
 from tests.fixtures.world import BOT
 from tests.integration.test_turn_log import CONVERSATIONS, own_postgres, prepared
 
+pytestmark = pytest.mark.both_databases
+
 __all__ = ["own_postgres"]
 STRANGE = 'She said "no" \\ then\n\ttook {1,2} - 🦙'
 

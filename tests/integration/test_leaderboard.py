@@ -11,6 +11,8 @@ from guanaco_server.accounts.service import Account
 from guanaco_server.database.database import Database
 from tests.fixtures.world import World
 
+pytestmark = pytest.mark.both_databases
+
 
 @pytest.fixture
 def world(database: Database) -> World:

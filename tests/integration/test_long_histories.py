@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 from sqlalchemy import insert, select, update
 
 from guanaco.chat import Sender
 from guanaco_server.chat.tables import ConversationRow, MessageRow
 from guanaco_server.database.database import Database
 from tests.fixtures.talking import contents, talking
+
+pytestmark = pytest.mark.both_databases
 
 MESSAGES = 66
 TEXT = ("x" * 159 + " ") * 100  # 16,000 characters, of which a hundred are tokens

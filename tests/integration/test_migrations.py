@@ -27,6 +27,8 @@ from guanaco_server.deployments.tables import DeploymentRow
 from guanaco_server.feedback.service import Votes
 from tests.fixtures.world import World
 
+pytestmark = pytest.mark.both_databases
+
 REBUILD_ACCOUNTS = """
 import sqlalchemy as sa
 from alembic import op

@@ -192,6 +192,7 @@ async def test_a_chat_is_posted_and_nothing_else(database: Database) -> None:
             assert refused.value.response.headers["allow"] == "POST"
 
 
+@pytest.mark.both_databases
 async def test_a_chat_with_consent_is_recorded_and_can_be_rated(database: Database) -> None:
     async with talking(database) as (world, client, model):
         first = await client.chat.completions.create(

@@ -19,6 +19,8 @@ from guanaco_server.leaderboard.flags import DEVOTED_RATINGS, least_burst
 from tests.fixtures.rating import rate
 from tests.fixtures.world import World
 
+pytestmark = pytest.mark.both_databases
+
 
 class Season(World):
     """A world with four submissions of two developers, and a competition."""

@@ -24,6 +24,8 @@ from guanaco_server.submissions.pipeline.server_start import evidence
 from tests.fixtures.reconciling import admits_nobody
 from tests.fixtures.world import World, eventually
 
+pytestmark = pytest.mark.both_databases
+
 ID = "acme-tiny_v1"
 NAME = deployment_name(ID)
 OTHER = "acme-tiny_v2"

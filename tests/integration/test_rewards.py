@@ -64,6 +64,7 @@ async def submit(http: httpx.AsyncClient, **body: Any) -> httpx.Response:
     return await http.post("/submissions", json={"repo": "acme/chat", **body})
 
 
+@pytest.mark.both_databases
 async def test_the_reward_models_choice_is_sent_and_its_score_is_recorded(
     database: Database,
 ) -> None:
@@ -299,6 +300,7 @@ async def test_a_reward_model_is_submitted_like_any_other(database: Database) ->
     assert (found["kind"], found["reward_formatter"]["memory_template"]) == ("reward", "{memory}.")
 
 
+@pytest.mark.both_databases
 async def test_a_reward_model_in_use_is_not_torn_down(database: Database) -> None:
     world = Judged(database)
     await world.set_up()

@@ -22,6 +22,8 @@ from guanaco_server.scaling.decision import Limits
 from tests.fixtures.scaled import IDLE_S, LIMITS, QUIET_S, Scaled
 from tests.fixtures.world import eventually
 
+pytestmark = pytest.mark.both_databases
+
 
 class Hasty(Scaled):
     """Where a message waits a moment only for a server to wake."""

@@ -27,6 +27,8 @@ from guanaco_server.leaderboard.tables import ScoreRow
 from tests.fixtures.rating import converse, rate, say
 from tests.fixtures.world import World
 
+pytestmark = pytest.mark.both_databases
+
 SUBMISSIONS = ("one_v1", "two_v1", "three_v1")
 USERS = ("alice", "bob", "carol")
 TABLES_WITH_USERS = ("score_conversations", "score_votes", "score_visits")

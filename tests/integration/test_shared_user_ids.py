@@ -11,6 +11,8 @@ from guanaco.accounts import Role
 from guanaco_server.database.database import Database
 from tests.fixtures.world import World
 
+pytestmark = pytest.mark.both_databases
+
 PATH = "/submissions/acme-tiny_v1"
 RATINGS_PER_MINUTE = 30
 DAY_S = 86_400

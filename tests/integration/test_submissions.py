@@ -18,6 +18,8 @@ from guanaco_server.submissions import lifecycle
 from guanaco_server.submissions.pipeline.records import PipelineRun
 from tests.fixtures.world import World, eventually
 
+pytestmark = pytest.mark.both_databases
+
 
 async def submit(http: httpx.AsyncClient, key: str | None = None, **body: object) -> httpx.Response:
     headers = {"Idempotency-Key": key} if key else {}

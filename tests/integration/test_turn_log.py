@@ -25,6 +25,8 @@ from guanaco_server.submissions.tables import SubmissionRow
 from tests.fixtures.postgres import MissingPostgresError, PostgresServer, running_server
 from tests.fixtures.world import BOT
 
+pytestmark = pytest.mark.both_databases
+
 CONVERSATIONS = 12
 
 

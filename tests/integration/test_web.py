@@ -61,6 +61,7 @@ async def test_signing_in_leads_to_a_page_of_ours_only(world: WebWorld, place: s
     assert answer.headers["location"] == "/submissions"
 
 
+@pytest.mark.both_databases
 async def test_a_revoked_key_and_time_and_signing_out_end_a_session(world: WebWorld) -> None:
     ada, bob, eve = [await signed_in(world, Role.DEVELOPER, name) for name in ("ada", "bob", "eve")]
     kept = eve.cookies[SESSION_COOKIE]
@@ -79,6 +80,7 @@ async def test_a_revoked_key_and_time_and_signing_out_end_a_session(world: WebWo
     assert (await bob.get("/submissions")).status_code == 303
 
 
+@pytest.mark.both_databases
 async def test_wrong_keys_are_counted_and_then_refused(world: WebWorld) -> None:
     client = browser(world)
     statuses = [(await client.post("/signin", data={"key": "gk_00_11"})).status_code for _ in range(11)]  # fmt: skip
@@ -175,6 +177,7 @@ async def test_a_page_offers_what_the_lifecycle_allows_and_does_it(world: WebWor
     assert (await send(ada, f"{base}/explode")).status_code == 404
 
 
+@pytest.mark.both_databases
 async def test_a_model_is_submitted_once_by_a_form_and_mistakes_come_back_in_it(
     world: WebWorld,
 ) -> None:
@@ -277,6 +280,7 @@ async def test_the_leaderboard_is_sorted_and_searched_by_links(world: WebWorld) 
     assert await order("q=nobody") == []
 
 
+@pytest.mark.both_databases
 async def test_the_feedback_viewer_filters_and_exports(world: WebWorld) -> None:
     account = await world.account(Role.DEVELOPER, "ada")
     await world.publish(account, "ada-model_v1")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 
+import pytest
+
 from guanaco.accounts import Role
 from guanaco.chat import Sender
 from guanaco.competitions import CompetitionRequest, RankingRule
@@ -14,6 +16,8 @@ from guanaco_server.web.trends import thinned
 from tests.fixtures.rating import converse, rate
 from tests.fixtures.web import WebWorld
 from tests.fixtures.web_client import browser, signed_in
+
+pytestmark = pytest.mark.both_databases
 
 TALK = (
     (Sender.USER, "Ahoy, who is there?"),

@@ -18,6 +18,8 @@ from tests.fixtures.rating import converse, rate
 from tests.fixtures.web import WebWorld
 from tests.fixtures.web_client import browser, signed_in
 
+pytestmark = pytest.mark.both_databases
+
 TALK = (
     (Sender.USER, "Ahoy, who is there?"),
     (Sender.BOT, "a b c"),

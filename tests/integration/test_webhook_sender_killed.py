@@ -6,10 +6,14 @@ import asyncio
 import sys
 from pathlib import Path
 
+import pytest
+
 from guanaco.accounts import Role
 from guanaco_server.database.database import Database
 from tests.fixtures.receiver import receiving
 from tests.fixtures.world import World, eventually
+
+pytestmark = pytest.mark.both_databases
 
 SENDER = Path(__file__).parents[1] / "fixtures" / "webhook_sender.py"
 

@@ -21,6 +21,8 @@ from guanaco_server.submissions.events import StatusChanges
 from tests.fixtures.receiver import Receiver, receiving
 from tests.fixtures.world import World, eventually
 
+pytestmark = pytest.mark.both_databases
+
 ID = "acme-tiny_v1"
 
 

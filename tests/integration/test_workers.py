@@ -13,6 +13,8 @@ from guanaco_server.runtime.clock import FixedClock
 from guanaco_server.workers.heartbeat import Heartbeat
 from guanaco_server.workers.service import CLAIM_SILENCES, FORGET_S, WorkerService
 
+pytestmark = pytest.mark.both_databases
+
 SILENCE_S = 30.0
 CLAIM_S = CLAIM_SILENCES * SILENCE_S
 
