@@ -202,6 +202,9 @@ class StageRun(BaseModel):
     started_at: datetime
     ended_at: datetime | None = None
     outcome: Outcome | None = None
+    waits_for: str | None = Field(
+        default=None, description="Why the stage waits for room, in a sentence."
+    )
 
     @property
     def duration_s(self) -> float | None:

@@ -15,7 +15,7 @@ from guanaco_server.artifacts.checking.checks import CheckLimits
 from guanaco_server.artifacts.hub.memory import MemoryHub
 from guanaco_server.database.database import Database
 from guanaco_server.submissions.pipeline.runner import StageRunner
-from tests.fixtures.pipeline import TICKET, PipelineWorld, tiny_files
+from tests.fixtures.pipeline import RUN, PipelineWorld, tiny_files
 
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
 LOOP = "{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}"
@@ -34,7 +34,7 @@ async def checked(
     hub.add_repo("acme/tiny", files | {"tokenizer_config.json": json.dumps(config).encode()})
     await world.serialized(folder, formatter=formatter, status=Status.CHECKING)
     parts = dataclasses.replace(world._parts(), hub=hub, limits=CheckLimits(10**9, 10**9))
-    outcome = await StageRunner(parts).run(TICKET, Stage.CHECK)
+    outcome = await StageRunner(parts, world.metrics).run(RUN, Stage.CHECK)
     await world.prompts.close()
     failure = (await world.submission()).failure
     return outcome, failure.detail if failure else ""

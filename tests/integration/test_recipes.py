@@ -25,7 +25,7 @@ from guanaco_server.recipes.presets import QWEN3_235B_FP8
 from guanaco_server.recipes.prices import PriceTable
 from guanaco_server.recipes.recipe import Fleet, Needs, choose
 from guanaco_server.recipes.vllm_args import to_vllm_args
-from tests.fixtures.pipeline import ID, TICKET, PipelineWorld, tiny_files
+from tests.fixtures.pipeline import ID, RUN, PipelineWorld, tiny_files
 from tests.fixtures.reconciling import admits_nobody, leads
 from tests.fixtures.world import World
 
@@ -216,11 +216,11 @@ async def test_most_of_a_budget_is_a_warning_among_the_events(
 ) -> None:
     world = AlmostPoorWorld(database)
     await world.serialized(tiny_files(tmp_path))
-    submission = await world.journal.load(TICKET)
-    await world.server_start.run(TICKET, submission)
+    submission = await world.journal.load(RUN)
+    await world.server_start.run(RUN, submission)
     assert not any(line.startswith("warning: The GPUs of ada") for line in await world.log())
     world.clock.advance(3_600)
-    await world.server_start.run(TICKET, submission)
+    await world.server_start.run(RUN, submission)
     told = [line for line in await world.log() if line.startswith("warning: The GPUs of ada")]
     assert "2.00 of this month's 2.40 USD" in told[0]
 

@@ -268,6 +268,8 @@ class Platform:
             StageRunner(parts, self.metrics),
             self._journal,
             self._changes,
+            self._workers.list_known if settings.role == "worker" else _nobody,
+            self._deployments.waits_for,
             database_url=settings.workflow_database_url,
             executor_id=settings.executor_id,
             concurrency=settings.pipeline_concurrency,
@@ -393,3 +395,8 @@ class Platform:
                 hint="`guanaco redeploy` tries again.",
             ),
         )
+
+
+async def _nobody() -> tuple[str, ...]:
+    """Outside the role of a worker, a process works alone."""
+    return ()
