@@ -18,6 +18,7 @@ import re
 import statistics
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import httpx
@@ -25,6 +26,7 @@ from sqlalchemy import text
 
 from guanaco.accounts import Role
 from guanaco.leaderboard import Leaderboard, LeaderboardRow
+from guanaco_server.assembly.app import create_app
 from guanaco_server.database.database import Database
 from guanaco_server.database.migrations import upgrade
 from guanaco_server.intervals import wilson_interval
@@ -146,7 +148,9 @@ async def measure(url: str, submissions: int, ratings: int) -> dict[str, dict[st
     async def read_board(_competition: str) -> Leaderboard:
         return board
 
-    world.web.boards = Boards(read_board, FRESH_S)
+    web = replace(world.web, boards=Boards(read_board, FRESH_S))
+    world.platform.rooms = replace(world.platform.rooms, web=web)
+    world.app = create_app(world.platform)
     for day in range(DAYS, 0, -1):
         await keep_points(world, board, world.clock.now() - timedelta(days=day))
     gc.collect()

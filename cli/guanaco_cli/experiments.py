@@ -136,7 +136,11 @@ def _users(experiment: Experiment) -> str:
 
 def _changes(variant: Variant) -> str:
     changes = [f"model {variant.model}"] if variant.model else []
-    changes += [PROMPTS[variant.formatter.kind]] if variant.formatter else []
+    changes += (
+        [PROMPTS.get(variant.formatter.kind, f"prompt of the kind {variant.formatter.kind}")]
+        if variant.formatter
+        else []
+    )
     if variant.params:
         chosen = variant.params.model_dump(exclude_none=True)
         changes += [f"{name} {value}" for name, value in chosen.items()]

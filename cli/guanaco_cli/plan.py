@@ -8,12 +8,11 @@ import typer
 
 from guanaco_cli import words
 from guanaco_cli.console import console
+from guanaco_cli.installation import needs_platform, read_settings
 from guanaco_cli.options import AsJson, Quantization
-from guanaco_cli.platform_extra import needs_platform
-from guanaco_cli.up import read_settings
 
 if TYPE_CHECKING:
-    from guanaco_server.planning import Comparison, Plan
+    from guanaco_server.planning import Comparison, TrafficPlan
 
 app = typer.Typer()
 
@@ -67,8 +66,8 @@ def plan(
 
     with needs_platform():
         from guanaco.submissions import Quantization as Kind
-        from guanaco_server.planning import Traffic, compare
-    traffic = Traffic(
+        from guanaco_server.planning import ExpectedTraffic, compare
+    traffic = ExpectedTraffic(
         messages_per_second, context_tokens, output_tokens, prefix_hit_rate, tokens_per_second
     )
     kind = Kind(quantization) if quantization else None
@@ -95,7 +94,7 @@ def _print(found: Comparison) -> None:
     )
 
 
-def _row(name: str, plan: Plan | None) -> tuple[object, ...]:
+def _row(name: str, plan: TrafficPlan | None) -> tuple[object, ...]:
     if plan is None:
         return (name, "too small or too slow", *[""] * (len(COLUMNS) - 2))
     capacity, recipe = plan.capacity, plan.recipe
@@ -115,7 +114,7 @@ def _row(name: str, plan: Plan | None) -> tuple[object, ...]:
     )
 
 
-def _split(plan: Plan) -> str:
+def _split(plan: TrafficPlan) -> str:
     recipe = plan.recipe
     sizes = {"TP": recipe.tensor_parallel, "DP": recipe.data_parallel, "EP": recipe.expert_parallel}
     split = " ".join(f"{name} {size}" for name, size in sizes.items() if size > 1)
@@ -136,7 +135,7 @@ def _document(found: Comparison) -> dict[str, Any]:
     }
 
 
-def _plan_document(plan: Plan) -> dict[str, Any]:
+def _plan_document(plan: TrafficPlan) -> dict[str, Any]:
     from dataclasses import asdict
 
     return {

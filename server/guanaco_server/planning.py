@@ -23,16 +23,55 @@ from guanaco_server.artifacts.hub.hugging_face import HuggingFaceHub
 from guanaco_server.formats.safetensors_header import DTYPE_BYTES, TensorInfo, read_header
 from guanaco_server.recipes.hardware import GPUS, find_gpus
 from guanaco_server.recipes.memory import Model, weight_bytes
-from guanaco_server.recipes.model_shape import read_shape
-from guanaco_server.recipes.parameters import active_parameters, count_parameters
-from guanaco_server.recipes.presets import PRESETS
+from guanaco_server.recipes.model_shape import active_parameters, count_parameters, read_shape
 from guanaco_server.recipes.prices import PriceTable
-from guanaco_server.recipes.traffic import Plan, Traffic, check_traffic, plan_traffic
+from guanaco_server.recipes.traffic import ExpectedTraffic, TrafficPlan, check_traffic, plan_traffic
 from guanaco_server.settings import Settings
 
-__all__ = ["Comparison", "Plan", "Traffic", "compare"]  # what the command needs
+__all__ = ["Comparison", "ExpectedTraffic", "TrafficPlan", "compare"]  # what the command needs
 
 CASTED = frozenset({"F32", "F64"})  # served as bfloat16
+
+# Models whose config.json is known here, so that a plan can be made without a Hub. Figures from their repos.
+LLAMA_3_8B: dict[str, Any] = {  # meta-llama/Meta-Llama-3-8B-Instruct
+    "model_type": "llama",
+    "num_hidden_layers": 32,
+    "hidden_size": 4_096,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14_336,
+    "vocab_size": 128_256,
+    "max_position_embeddings": 8_192,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+}
+QWEN3_235B: dict[str, Any] = {  # Qwen/Qwen3-235B-A22B
+    "model_type": "qwen3_moe",
+    "num_hidden_layers": 94,
+    "hidden_size": 4_096,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "intermediate_size": 12_288,
+    "moe_intermediate_size": 1_536,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "vocab_size": 151_936,
+    "max_position_embeddings": 40_960,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+}
+QWEN3_235B_FP8 = QWEN3_235B | {  # Qwen/Qwen3-235B-A22B-FP8
+    "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}
+}
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "llama-3-8b": LLAMA_3_8B,
+    "qwen3-235b-a22b": QWEN3_235B,
+    "qwen3-235b-a22b-fp8": QWEN3_235B_FP8,
+}
 
 
 @dataclass(frozen=True)
@@ -40,8 +79,8 @@ class Comparison:
     """A plan for each type of GPU; None where it cannot carry the traffic at all."""
 
     model: Model
-    traffic: Traffic
-    plans: tuple[tuple[str, Plan | None], ...]
+    traffic: ExpectedTraffic
+    plans: tuple[tuple[str, TrafficPlan | None], ...]
 
     @property
     def parameters(self) -> tuple[int, int]:
@@ -55,7 +94,7 @@ class Comparison:
 
 async def compare(
     name: str,
-    traffic: Traffic,
+    traffic: ExpectedTraffic,
     gpu_types: Sequence[str],
     quantization: Quantization | None,
     settings: Settings,

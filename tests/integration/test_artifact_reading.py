@@ -15,10 +15,8 @@ from guanaco_server.engine.artifact_source import (
     parse_manifest,
     read_manifest,
 )
-from guanaco_server.engine.buffers import BufferPool
-from guanaco_server.engine.local_tensors import read_local
-from guanaco_server.engine.remote_tensors import plan, read_remote
-from guanaco_server.engine.selection import Selection
+from guanaco_server.engine.local_tensors import Selection, read_local
+from guanaco_server.engine.remote_tensors import BufferPool, plan, read_remote
 from guanaco_server.formats.manifest import MANIFEST_NAME, PIECE_BYTES, TENSORS_NAME, Manifest
 from tests.fixtures.artifacts import (
     KEY,

@@ -27,8 +27,8 @@ from guanaco_server.deployments.model_server import (
     Generation,
     ModelServerFault,
     ServerLoad,
+    reward_score,
 )
-from guanaco_server.deployments.reward_score import reward_score
 from guanaco_server.deployments.vllm_server import VllmServer
 from guanaco_server.formats.manifest import TENSORS_NAME
 from guanaco_server.submissions.pipeline.quantization_check import perplexity

@@ -17,7 +17,7 @@ from guanaco_server.clusters.cluster import Cluster, ReplicaPhase, ReplicaState
 from guanaco_server.clusters.federation import Federation, Region
 from guanaco_server.clusters.kubernetes.cluster import KubernetesCluster
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.hangs import HANGS_AFTER
+from guanaco_server.deployments.health import HANGS_AFTER
 from guanaco_server.deployments.model_server import Generation
 from guanaco_server.deployments.reconciler import Reconciler
 from guanaco_server.deployments.service import Deployment, DeploymentService

@@ -24,7 +24,7 @@ from guanaco_server.database.migrations import (
     upgrade,
 )
 from guanaco_server.deployments.tables import DeploymentRow
-from guanaco_server.feedback.service import Votes
+from guanaco_server.feedback.records import VoteCount
 from tests.fixtures.world import World
 
 pytestmark = pytest.mark.both_databases
@@ -252,7 +252,7 @@ async def test_users_that_several_accounts_have_are_told_apart_and_counted_anew(
     while not (await world.scores.books.settle()).is_all:
         pass
     votes = (await world.leaderboard.votes_by_competition())["open"]
-    assert votes == {"m_v1": Votes(1, 1), "m_v2": Votes(1, 0)}
+    assert votes == {"m_v1": VoteCount(1, 1), "m_v2": VoteCount(1, 0)}
 
 
 async def test_a_migration_that_breaks_halfway_leaves_nothing(

@@ -14,9 +14,14 @@ import pytest
 
 from guanaco_server.engine.artifact_errors import DamagedArtifactError
 from guanaco_server.engine.artifact_source import ArtifactSource, model_folder, read_manifest
-from guanaco_server.engine.cached_tensors import PART_NAME, read_copy, read_through_cache
-from guanaco_server.engine.node_cache import USED_NAME, NodeCache
-from guanaco_server.engine.selection import Selection
+from guanaco_server.engine.local_tensors import Selection
+from guanaco_server.engine.node_cache import (
+    PART_NAME,
+    USED_NAME,
+    NodeCache,
+    read_copy,
+    read_through_cache,
+)
 from guanaco_server.formats.manifest import MANIFEST_NAME, TENSORS_NAME, Manifest
 from tests.fixtures.artifacts import HttpStore, flip_byte, random_tensors, write_artifact
 from tests.fixtures.up import eventually
@@ -31,7 +36,7 @@ READER = """
 import sys
 from pathlib import Path
 from guanaco_server.engine.artifact_source import ArtifactSource, model_folder, read_manifest
-from guanaco_server.engine.cached_tensors import read_through_cache
+from guanaco_server.engine.node_cache import read_through_cache
 from guanaco_server.engine.node_cache import NodeCache
 source = ArtifactSource(sys.argv[1])
 with model_folder(source, NodeCache(Path(sys.argv[2]), 11 * 1024**2)) as found:

@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 
 from guanaco.errors import CorruptConfig, MissingFile, RepoNotFound
-from guanaco_server.planning import Traffic, compare
-from guanaco_server.recipes.presets import LLAMA_3_8B
+from guanaco_server.planning import LLAMA_3_8B, ExpectedTraffic, compare
 from guanaco_server.settings import Settings
 from tests.fixtures.hub import ControlledHub
 from tests.fixtures.repos import safetensors
 
-TRAFFIC = Traffic(1, 1_024, 64, 0.5, 10)
+TRAFFIC = ExpectedTraffic(1, 1_024, 64, 0.5, 10)
 
 
 def repo(root: Path, name: str, **files: bytes) -> None:

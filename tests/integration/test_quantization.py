@@ -11,7 +11,7 @@ import pytest
 from guanaco.errors import Blame
 from guanaco.submissions import GenerationParams, Outcome, Quantization, Stage
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.looks import ServerState
+from guanaco_server.deployments.health import ServerState
 from guanaco_server.deployments.model_server import ModelServerFault, NotANumber
 from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.submissions.pipeline.quantization_check import TEXT

@@ -14,7 +14,7 @@ from guanaco.accounts import Role
 from guanaco.errors import TooManyRatings
 from guanaco_server.accounts.service import Account
 from guanaco_server.database.database import Database
-from guanaco_server.feedback.service import Votes
+from guanaco_server.feedback.records import VoteCount
 from guanaco_server.leaderboard.flags import DEVOTED_RATINGS, least_burst
 from tests.fixtures.rating import rate
 from tests.fixtures.world import World
@@ -252,6 +252,6 @@ async def test_metrics_are_of_one_competition_or_of_all(world: Season) -> None:
     found = (await developer.get(path, params={"competition": "autumn"})).json()
     assert (found["thumbs_up"], found["thumbs_down"]) == (1, 0)
     assert await world.leaderboard.votes_by_competition() == {
-        "autumn": {"model-0_v1": Votes(1, 0)},
-        "open": {"model-0_v1": Votes(0, 1)},
+        "autumn": {"model-0_v1": VoteCount(1, 0)},
+        "open": {"model-0_v1": VoteCount(0, 1)},
     }

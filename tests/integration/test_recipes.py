@@ -16,15 +16,12 @@ from guanaco.submissions import Outcome, Quantization
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.reconciler import Reconciler
 from guanaco_server.deployments.specs import deployment_name
-from guanaco_server.recipes.budgets import Budgets
+from guanaco_server.planning import QWEN3_235B_FP8
 from guanaco_server.recipes.hardware import find_gpus
 from guanaco_server.recipes.memory import Model
 from guanaco_server.recipes.model_shape import read_shape
-from guanaco_server.recipes.policy import RecipePolicy
-from guanaco_server.recipes.presets import QWEN3_235B_FP8
 from guanaco_server.recipes.prices import PriceTable
-from guanaco_server.recipes.recipe import Fleet, Needs, choose
-from guanaco_server.recipes.vllm_args import to_vllm_args
+from guanaco_server.recipes.recipe import Fleet, Needs, RecipePolicy, choose, to_vllm_args
 from tests.fixtures.pipeline import ID, RUN, PipelineWorld, tiny_files
 from tests.fixtures.reconciling import admits_nobody, leads
 from tests.fixtures.world import World
@@ -58,15 +55,15 @@ print(json.dumps({{name: getattr(parsed, name) for name in names}}))
 
 
 class GpuWorld(PipelineWorld):
-    recipes = GPUS
+    changes = {"gpu_types": ["H100", "MI300X"], "gpu_prices": {"H100": 2, "MI300X": 9}}
 
 
 class PoorWorld(GpuWorld):
-    budgets = Budgets(everybody=0.0)
+    changes = {**GpuWorld.changes, "monthly_budget": 0.0}
 
 
 class AlmostPoorWorld(GpuWorld):
-    budgets = Budgets(everybody=2.4)
+    changes = {**GpuWorld.changes, "monthly_budget": 2.4}
 
 
 async def put(world: World, **override: Any) -> Any:

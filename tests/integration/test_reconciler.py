@@ -12,8 +12,8 @@ from guanaco.errors import ModelServerDied, StoreUnreachable
 from guanaco.submissions import Quantization, Status
 from guanaco_server.clusters.cluster import DeploymentSpec
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.hangs import HANGS_AFTER
-from guanaco_server.deployments.pace import BURST, LONGEST_DELAY_S
+from guanaco_server.deployments.backoff import BURST, LONGEST_DELAY_S
+from guanaco_server.deployments.health import HANGS_AFTER
 from guanaco_server.deployments.reconciler import STABLE_S, Reconciler
 from guanaco_server.deployments.service import Deployment
 from guanaco_server.deployments.specs import deployment_name

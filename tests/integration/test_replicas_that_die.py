@@ -16,7 +16,7 @@ from guanaco.accounts import Role
 from guanaco_server.clusters.local.cluster import LocalCluster
 from guanaco_server.clusters.local.servers import ReplicaRecord
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.hangs import HANGS_AFTER
+from guanaco_server.deployments.health import HANGS_AFTER
 from guanaco_server.deployments.reconciler import Reconciler
 from guanaco_server.deployments.service import Deployment, DeploymentService
 from guanaco_server.deployments.specs import EngineOptions, deployment_name

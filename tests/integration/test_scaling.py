@@ -18,7 +18,7 @@ from guanaco_server.deployments.model_server import ServerLoad
 from guanaco_server.deployments.service import Deployment
 from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.tables import Phase
-from guanaco_server.scaling.decision import Limits
+from guanaco_server.scaling.replicas import ReplicaLimits
 from tests.fixtures.scaled import IDLE_S, LIMITS, QUIET_S, Scaled
 from tests.fixtures.world import eventually
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.both_databases
 class Hasty(Scaled):
     """Where a message waits a moment only for a server to wake."""
 
-    wake_s = 0.3
+    changes = {**Scaled.changes, "wake_wait_s": 0.3}
 
 
 async def asleep(
@@ -107,7 +107,7 @@ async def test_what_is_needed_does_not_sleep(database: Database, but: str) -> No
     )  # fmt: skip
 
     async def is_replying() -> bool:
-        return bool(await world.conversations.open_streams()) or not replying
+        return bool(await world.activity.open_streams()) or not replying
 
     await eventually(is_replying)
     await world.autoscaler.step()
@@ -243,7 +243,7 @@ async def test_each_published_submission_has_the_least_number_of_replicas(
     database: Database,
 ) -> None:
     world = Scaled(database)
-    world.scale_by(Limits(min_replicas=2, max_replicas=2))
+    world.scale_by(ReplicaLimits(min_replicas=2, max_replicas=2))
     name = deployment_name("acme-tiny_v1")
     await world.serve("acme-tiny_v1")
     await world.ask("deploying_v1", "bob")
@@ -252,7 +252,7 @@ async def test_each_published_submission_has_the_least_number_of_replicas(
     await world.reconciler.reconcile()
     assert world.cluster.deployments[name].spec.replicas == 2
     assert world.cluster.starts == [name]
-    world.scale_by(Limits(min_replicas=1, max_replicas=1))
+    world.scale_by(ReplicaLimits(min_replicas=1, max_replicas=1))
     await world.autoscaler.step()
     await world.reconciler.reconcile()
     assert world.cluster.deployments[name].spec.replicas == 1

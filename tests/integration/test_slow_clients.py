@@ -13,7 +13,7 @@ import pytest
 
 from guanaco_server.chat.gateway.routes import ChatGateway
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.upstream import READ_AHEAD_BYTES, Answer
+from guanaco_server.deployments.upstream import READ_AHEAD_BYTES, UpstreamResponse
 from guanaco_server.deployments.vllm_server import VllmServer
 from tests.fixtures.rogue_server import END, HEAD, chunk, event, rogue, well
 from tests.fixtures.rogue_world import Patient, said, talking
@@ -26,8 +26,7 @@ BODY = b'{"content": "Hello", "stream": true}'
 
 
 class Hasty(World):
-    first_token_s = 3
-    reply_s = 4
+    changes = {"first_token_timeout_s": 3, "reply_timeout_s": 4}
 
 
 class Fast:
@@ -49,10 +48,10 @@ class Noting(VllmServer):
 
     def __init__(self) -> None:
         super().__init__()
-        self.answers: list[Answer] = []
+        self.answers: list[UpstreamResponse] = []
         post = self._upstream.post
 
-        async def noted(*request: Any) -> Answer:
+        async def noted(*request: Any) -> UpstreamResponse:
             self.answers.append(await post(*request))
             return self.answers[-1]
 

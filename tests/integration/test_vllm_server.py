@@ -17,8 +17,8 @@ from guanaco_server.deployments.model_server import (
     ModelServerFault,
     NotANumber,
 )
+from guanaco_server.deployments.vllm_protocol import StreamReader
 from guanaco_server.deployments.vllm_server import VllmServer
-from guanaco_server.deployments.vllm_stream import StreamReader
 from tests.fixtures.vllm_socket import ENDPOINT, NAN_REFUSED, Answer, serving
 from tests.fixtures.world import eventually
 

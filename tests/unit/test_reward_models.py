@@ -22,13 +22,13 @@ from guanaco_server.deployments.model_server import (
     Candidates,
     ModelServerFault,
     NotANumber,
+    reward_score,
 )
-from guanaco_server.deployments.reward_score import reward_score
 from guanaco_server.deployments.tables import DeploymentRow, Phase
-from guanaco_server.deployments.vllm_wire import read_candidates, read_logits
+from guanaco_server.deployments.vllm_protocol import read_candidates, read_logits
 from guanaco_server.runtime.clock import FixedClock
 from guanaco_server.scaling.admission import is_rated, tenants_of
-from guanaco_server.scaling.usage import Ownership, Usage
+from guanaco_server.scaling.usage import DeploymentUsage, Ownership
 from guanaco_server.stress.load import LoadProfile
 from guanaco_server.stress.service import SCORED_AT_ONCE, StressService
 from guanaco_server.stress.verdict import Thresholds
@@ -204,8 +204,8 @@ def test_a_reward_model_keeps_its_room_while_somebody_who_works_with_it_has_some
 ) -> None:
     rows = [row("judge", Phase.READY), row("chat", chat)]
     usage = {
-        "judge": Usage(Ownership("ada", True, True, frozenset({"chat"}))),
-        "chat": Usage(Ownership("ada", True, True)),
+        "judge": DeploymentUsage(Ownership("ada", True, True, frozenset({"chat"}))),
+        "chat": DeploymentUsage(Ownership("ada", True, True)),
     }
     tenants = {tenant.submission_id: tenant for tenant in tenants_of(rows, usage, 1)}
     assert (tenants["judge"].used_at is not None) is may_go
@@ -213,7 +213,7 @@ def test_a_reward_model_keeps_its_room_while_somebody_who_works_with_it_has_some
 
 
 def test_a_reward_model_has_no_ratings_to_wait_for() -> None:
-    judge = Usage(Ownership("ada", True, True, frozenset()))
+    judge = DeploymentUsage(Ownership("ada", True, True, frozenset()))
     assert is_rated(judge, 10)
     assert not is_rated(judge, 0), "nothing sleeps there"
 

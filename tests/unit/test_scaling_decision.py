@@ -11,30 +11,35 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guanaco.submissions import Percentiles, StressReport
-from guanaco_server.assembly import wiring
 from guanaco_server.deployments.model_server import ModelServerFault, ServerLoad
-from guanaco_server.deployments.vllm_metrics import read_load
-from guanaco_server.scaling.capacity import (
+from guanaco_server.deployments.vllm_protocol import read_load
+from guanaco_server.scaling.replicas import (
     LEAST_CAPACITY,
     VLLM_MAX_NUM_SEQS,
+    DeploymentLoad,
+    LoadSample,
+    ReplicaLimits,
     capacity,
     capacity_shown,
+    decide,
     max_num_seqs,
 )
-from guanaco_server.scaling.decision import Limits, Load, Sample, decide
+from guanaco_server.scaling.room import scaling_policy
 from guanaco_server.settings import Settings
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-TEN = Limits(max_replicas=10, target=0.5)  # 5 requests a replica, at a capacity of 10
+TEN = ReplicaLimits(max_replicas=10, target=0.5)  # 5 requests a replica, at a capacity of 10
 
 
-def ago(seconds: float, requests: int) -> Sample:
-    return Sample(NOW - timedelta(seconds=seconds), requests // 2, requests - requests // 2)
+def ago(seconds: float, requests: int) -> LoadSample:
+    return LoadSample(NOW - timedelta(seconds=seconds), requests // 2, requests - requests // 2)
 
 
-def load(replicas: int, *samples: Sample, busy: int = 0, scaled_s: float | None = None) -> Load:
+def load(
+    replicas: int, *samples: LoadSample, busy: int = 0, scaled_s: float | None = None
+) -> DeploymentLoad:
     scaled_at = None if scaled_s is None else NOW - timedelta(seconds=scaled_s)
-    return Load(replicas, 10, samples, busy, scaled_at)
+    return DeploymentLoad(replicas, 10, samples, busy, scaled_at)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +64,7 @@ def load(replicas: int, *samples: Sample, busy: int = 0, scaled_s: float | None 
         pytest.param(load(12, busy=11), 11, id="but no stream is cut for it"),
     ],
 )
-def test_the_decision_is_what_the_table_says(seen: Load, replicas: int) -> None:
+def test_the_decision_is_what_the_table_says(seen: DeploymentLoad, replicas: int) -> None:
     assert decide(seen, TEN, NOW) == replicas
 
 
@@ -67,12 +72,12 @@ samples = st.lists(
     st.tuples(st.floats(0, 600), st.integers(0, 500), st.integers(0, 500)), max_size=20
 ).map(
     lambda seen: tuple(
-        Sample(NOW - timedelta(seconds=age), running, waiting)
+        LoadSample(NOW - timedelta(seconds=age), running, waiting)
         for age, running, waiting in sorted(seen, reverse=True)
     )
 )
 loads = st.builds(
-    Load,
+    DeploymentLoad,
     replicas=st.integers(0, 40),
     capacity=st.integers(0, 300),
     samples=samples,
@@ -80,7 +85,7 @@ loads = st.builds(
     scaled_at=st.none() | st.floats(0, 600).map(lambda age: NOW - timedelta(seconds=age)),
 )
 limits = st.builds(
-    lambda least, more, target, steps: Limits(
+    lambda least, more, target, steps: ReplicaLimits(
         min_replicas=least,
         max_replicas=least + more,
         target=target,
@@ -95,14 +100,18 @@ limits = st.builds(
 
 
 @given(loads, limits)
-def test_never_outside_the_limits_but_for_open_streams(seen: Load, within: Limits) -> None:
+def test_never_outside_the_limits_but_for_open_streams(
+    seen: DeploymentLoad, within: ReplicaLimits
+) -> None:
     wanted = decide(seen, within, NOW)
     assert wanted >= within.min_replicas
     assert wanted <= max(within.max_replicas, min(seen.busy_replicas, seen.replicas))
 
 
 @given(loads, limits)
-def test_a_replica_with_an_open_stream_is_never_taken(seen: Load, within: Limits) -> None:
+def test_a_replica_with_an_open_stream_is_never_taken(
+    seen: DeploymentLoad, within: ReplicaLimits
+) -> None:
     assert decide(seen, within, NOW) >= min(seen.busy_replicas, seen.replicas)
 
 
@@ -112,12 +121,12 @@ def test_a_replica_with_an_open_stream_is_never_taken(seen: Load, within: Limits
 def test_a_constant_load_never_flaps(
     replicas: int, requests_each: int, requests: int, target: float
 ) -> None:
-    within = Limits(max_replicas=20, target=target)
-    seen = Load(replicas, requests_each)
+    within = ReplicaLimits(max_replicas=20, target=target)
+    seen = DeploymentLoad(replicas, requests_each)
     history = [replicas]
     for second in range(0, 3_000, 15):
         now = NOW + timedelta(seconds=second)
-        seen = replace(seen, samples=(*seen.samples, Sample(now, requests, 0))[-25:])
+        seen = replace(seen, samples=(*seen.samples, LoadSample(now, requests, 0))[-25:])
         wanted = decide(seen, within, now)
         if wanted != seen.replicas:
             seen = replace(seen, replicas=wanted, scaled_at=now)
@@ -192,7 +201,12 @@ def test_a_replicas_capacity_is_littles_law_within_what_its_server_allows() -> N
 
 
 def test_min_replicas_alone_is_enough_and_a_greater_max_stays() -> None:
-    limits = wiring.scaling(Settings(min_replicas=2)).limits
+    limits = scaling_policy(Settings(min_replicas=2), shares_addresses=False).limits
     assert (limits.min_replicas, limits.max_replicas) == (2, 2)
     assert decide(load(1), limits, NOW) == 2
-    assert wiring.scaling(Settings(min_replicas=2, max_replicas=5)).limits.max_replicas == 5
+    assert (
+        scaling_policy(
+            Settings(min_replicas=2, max_replicas=5), shares_addresses=False
+        ).limits.max_replicas
+        == 5
+    )

@@ -7,21 +7,23 @@ from dataclasses import replace
 import pytest
 
 from guanaco.errors import InvalidInput
+from guanaco_server.planning import LLAMA_3_8B, QWEN3_235B_FP8
 from guanaco_server.recipes.hardware import GPUS
 from guanaco_server.recipes.memory import Model, Placement, Serving
 from guanaco_server.recipes.model_shape import read_shape
-from guanaco_server.recipes.presets import LLAMA_3_8B, QWEN3_235B_FP8
 from guanaco_server.recipes.prices import PriceTable
 from guanaco_server.recipes.roofline import BANDWIDTH_SHARE, STEP_S, decode_step_s, prefill_s
-from guanaco_server.recipes.traffic import Plan, Traffic, check_traffic, plan_traffic
+from guanaco_server.recipes.traffic import ExpectedTraffic, TrafficPlan, check_traffic, plan_traffic
 
 LLAMA = Model("llama", read_shape(LLAMA_3_8B))
 QWEN = Model("qwen", read_shape(QWEN3_235B_FP8))
-TRAFFIC = Traffic(50, 2_048, 128, 0.8, 20)
+TRAFFIC = ExpectedTraffic(50, 2_048, 128, 0.8, 20)
 PRICES = PriceTable({"H100": 2.0})
 
 
-def plan(traffic: Traffic = TRAFFIC, model: Model = LLAMA, gpu: str = "H100") -> Plan:
+def plan(
+    traffic: ExpectedTraffic = TRAFFIC, model: Model = LLAMA, gpu: str = "H100"
+) -> TrafficPlan:
     found = plan_traffic(model, traffic, GPUS[gpu], PRICES)
     assert found is not None
     return found

@@ -26,7 +26,8 @@ from guanaco_server.compat.schemas import (
     Submitted,
 )
 from guanaco_server.competitions.service import CompetitionService
-from guanaco_server.feedback.service import FeedbackService, Votes
+from guanaco_server.feedback.records import VoteCount
+from guanaco_server.feedback.service import FeedbackService
 from guanaco_server.leaderboard.service import LeaderboardService
 from guanaco_server.submissions.events import EventFeed
 from guanaco_server.submissions.service import SubmissionService
@@ -105,12 +106,12 @@ class OldClientService:
         board = await self.leaderboard.leaderboard()
         all_of_them = {one.id: one for one in await self.submissions.list_all()}
         repos = await self._reward_repos()
-        votes = {row.submission_id: Votes(row.thumbs_up, row.thumbs_down) for row in board.rows}
+        votes = {row.submission_id: VoteCount(row.thumbs_up, row.thumbs_down) for row in board.rows}
         if since is not None or until is not None:
             votes = await self.leaderboard.votes_between(since, until)
         rows = {}
         for row in board.rows:
-            cast = votes.get(row.submission_id, Votes(0, 0))
+            cast = votes.get(row.submission_id, VoteCount(0, 0))
             rows[row.submission_id] = translation.leaderboard_row(
                 row, cast.up, cast.down, all_of_them.get(row.submission_id), repos
             )

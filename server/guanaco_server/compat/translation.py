@@ -39,8 +39,11 @@ STATUSES = {
     Status.TORN_DOWN: "torndown",
 }
 
+SPEAKERS = {Sender.USER: "User"}
+
 
 def status(ours: Status) -> str:
+    """The old client knows no other words: a status that only a newer version knows is not an end, hence pending."""
     return STATUSES.get(ours, PENDING)
 
 
@@ -142,7 +145,7 @@ def _message(
         sent_date=sent_date(message.at),
         deleted=message.is_deleted,
         sender=OldSender(
-            name=rated.bot_name if is_bot else "User",
+            name=rated.bot_name if is_bot else SPEAKERS.get(message.sender, message.sender.value),
             uid=ids.bot_id(rated.bot_name) if is_bot else ids.user_id(rated.user),
         ),
         metadata={"model_name": model_name} if is_bot else {},

@@ -12,7 +12,7 @@ from guanaco.errors import BudgetExceeded, InvalidInput
 from guanaco_server.costs import queries
 from guanaco_server.costs.tables import GpuIntervalRow
 from guanaco_server.database.database import Database
-from guanaco_server.recipes.budgets import WARNING_SHARE, Budgets
+from guanaco_server.recipes.prices import WARNING_SHARE, Budgets
 from guanaco_server.runtime.clock import Clock
 
 HOUR_S = 3_600

@@ -1,7 +1,8 @@
-"""The port to a model server: an OpenAI-compatible endpoint that generates text."""
+"""The port to a model server: an OpenAI-compatible endpoint that generates text, or scores it."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -133,3 +134,12 @@ class ModelServer(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+def reward_score(logits: Sequence[float]) -> float:
+    """Higher is better."""
+    *others, last = logits
+    if not others:
+        return last
+    highest = max(others)
+    return last - highest - math.log(sum(math.exp(other - highest) for other in others))

@@ -9,7 +9,7 @@ Every second, or at once when woken, and only while it leads:
 - a deployment whose replicas, or whose regions, are not what they should be is applied again;
 - a server that runs with nobody wishing for it is stopped, and so is that of a deployment that sleeps.
 A deployment that is still ``starting`` belongs to its pipeline stage and is left alone. Actions on one
-deployment are paced (``pace.py``), each is logged with its reason, and trouble with one delays no other.
+deployment are paced (``backoff.py``), each is logged with its reason, and trouble with one delays no other.
 Of several platforms of one cluster only the leader acts; the others learn from the database what is ready.
 """
 
@@ -25,9 +25,8 @@ from sqlalchemy.exc import DBAPIError
 
 from guanaco.errors import ClusterRefused, ClusterUnreachable, StoreUnreachable
 from guanaco_server.clusters.cluster import Cluster
-from guanaco_server.deployments.hangs import HangWatch
-from guanaco_server.deployments.looks import ServerState, Sighting
-from guanaco_server.deployments.pace import Pace
+from guanaco_server.deployments.backoff import Backoff
+from guanaco_server.deployments.health import DeploymentHealth, HangDetector, ServerState
 from guanaco_server.deployments.service import Deployment, DeploymentService
 from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.tables import DeploymentRow, Phase
@@ -40,6 +39,10 @@ REPAIR_S = 5.0  # a replica that dies at its start is started after 0, 0, 0, the
 OUT_OF_REACH = (StoreUnreachable, ClusterUnreachable, ClusterRefused)
 
 GiveUp = Callable[[str, list[str]], Awaitable[None]]
+
+LEFT_TO_NEWER = (
+    "a newer version of Guanaco has written what this one does not know; it is left as it is"
+)
 
 logger = logging.getLogger(__name__)
 
@@ -68,10 +71,12 @@ class Reconciler:
         self._is_leader = is_leader
         self._regions = regions
         self._has_welcomed = False
-        self._hangs = HangWatch(clock, ready_timeout_s)
+        self._hangs = HangDetector(clock, ready_timeout_s)
         self._problems: dict[str, str] = {}
-        self._pace = Pace(clock)
-        self._repairs = Pace(clock, REPAIR_S)  # apart, so that one bad replica delays nothing else
+        self._pace = Backoff(clock)
+        self._repairs = Backoff(
+            clock, REPAIR_S
+        )  # apart, so that one bad replica delays nothing else
         self._background = Background("reconciler")
 
     async def start(self) -> None:
@@ -123,7 +128,7 @@ class Reconciler:
 
     async def _welcome_all(self) -> None:
         for row in await self._deployments.list_wishes():
-            if row.phase in (Phase.READY, Phase.RESTARTING):
+            if row.is_understood and row.phase in (Phase.READY, Phase.RESTARTING):
                 await self._welcome(row)
         self._has_welcomed = True
 
@@ -140,7 +145,9 @@ class Reconciler:
 
     async def _tend_safely(self, row: DeploymentRow, running: list[str]) -> None:
         try:
-            if row.phase in (Phase.READY, Phase.RESTARTING):
+            if not row.is_understood:
+                self._note_problem(row.submission_id, LEFT_TO_NEWER)
+            elif row.phase in (Phase.READY, Phase.RESTARTING):
                 await self._tend(row)
             elif row.phase is not Phase.STARTING:
                 await self._keep_stopped(row, running)
@@ -165,7 +172,7 @@ class Reconciler:
         else:
             await self._wait(row, seen)
 
-    async def _note_healthy(self, row: DeploymentRow, seen: Sighting) -> None:
+    async def _note_healthy(self, row: DeploymentRow, seen: DeploymentHealth) -> None:
         is_stable = self._clock.now() - row.updated_at > timedelta(seconds=STABLE_S)
         if row.phase is not Phase.READY:
             logger.info("%s is ready again", row.submission_id)
@@ -177,7 +184,7 @@ class Reconciler:
         if seen.region and seen.region != row.region:
             await self._deployments.note(row.submission_id, region=seen.region)
 
-    async def _stop_hanging(self, row: DeploymentRow, seen: Sighting) -> None:
+    async def _stop_hanging(self, row: DeploymentRow, seen: DeploymentHealth) -> None:
         """Of several replicas; where all answer, none has to be helped any more."""
         if seen.is_settled and not seen.silent:
             self._repairs.forget(deployment_name(row.submission_id))
@@ -187,7 +194,7 @@ class Reconciler:
                     "stopped the replica of %s at %s: it hung", row.submission_id, endpoint
                 )
 
-    async def _wait(self, row: DeploymentRow, seen: Sighting) -> None:
+    async def _wait(self, row: DeploymentRow, seen: DeploymentHealth) -> None:
         """Something runs, and nothing answers: it starts, or it hangs."""
         await self._deployments.publish_replicas(row, ())
         has_only_starting = not seen.is_settled or not seen.silent
@@ -199,7 +206,7 @@ class Reconciler:
             return
         await self._adjust(row, seen)
 
-    async def _adjust(self, row: DeploymentRow, seen: Sighting) -> None:
+    async def _adjust(self, row: DeploymentRow, seen: DeploymentHealth) -> None:
         """What runs, but not as it should."""
         has_replicas = row.applied_replicas == row.wanted_replicas
         if has_replicas and seen.is_settled:
@@ -218,7 +225,7 @@ class Reconciler:
         if not has_replicas:
             await self._deployments.mark_applied(row.submission_id, row.wanted_replicas)
 
-    async def _restart(self, row: DeploymentRow, seen: Sighting) -> None:
+    async def _restart(self, row: DeploymentRow, seen: DeploymentHealth) -> None:
         await self._deployments.publish_replicas(row, ())
         is_moved = await self._leave_lost_region(row)
         restarts = row.restarts if is_moved else row.restarts + 1
@@ -257,7 +264,7 @@ class Reconciler:
             self._problems[submission_id] = problem
 
 
-def _why(seen: Sighting) -> str:
+def _why(seen: DeploymentHealth) -> str:
     if seen.state is ServerState.MISSING:
         return "it is gone"
     return f"it exited with status {seen.exit_code}"

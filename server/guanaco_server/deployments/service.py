@@ -22,11 +22,11 @@ from guanaco_server.clusters.cluster import Cluster
 from guanaco_server.costs.meter import CostMeter
 from guanaco_server.database.database import Database
 from guanaco_server.deployments import queries
-from guanaco_server.deployments.looks import Sighting, look
+from guanaco_server.deployments.health import DeploymentHealth, look
 from guanaco_server.deployments.model_server import ModelServer
-from guanaco_server.deployments.recipes import RecipeChooser
 from guanaco_server.deployments.specs import (
     EngineOptions,
+    RecipeChooser,
     deployment_name,
     is_remote,
     model_server_spec,
@@ -65,6 +65,27 @@ class Deployment:
     def gpu_count(self) -> int:
         """Of one replica; a server without a recipe counts as one."""
         return self.recipe.gpu_count if self.recipe else 1
+
+
+_WITHOUT_REPLICAS = frozenset({Phase.WAITING, Phase.SLEEPING, Phase.WAKING})
+
+
+@dataclass(frozen=True)
+class ReplicaStatus:
+    """One replica of a deployment. ``endpoint`` is None while it does not answer."""
+
+    state: Phase
+    endpoint: str | None
+
+
+def replicas_of(row: DeploymentRow) -> list[ReplicaStatus]:
+    """The replicas as the reconciler last saw them: those that answer first, the nearest at the top."""
+    if row.phase in _WITHOUT_REPLICAS:
+        return []
+    answering = [ReplicaStatus(row.phase, endpoint) for endpoint in row.endpoints]
+    missing = max(0, row.applied_replicas - len(answering))
+    silent = Phase.STARTING if row.phase is Phase.READY else row.phase
+    return answering + [ReplicaStatus(silent, None)] * missing
 
 
 class DeploymentService:
@@ -229,7 +250,7 @@ class DeploymentService:
         async with self._locks[name]:
             return await self._cluster.stop_replica(name, endpoint)
 
-    async def look(self, submission_id: str) -> Sighting:
+    async def look(self, submission_id: str) -> DeploymentHealth:
         return await look(self._cluster, self._model_server, deployment_name(submission_id))
 
     async def logs(self, submission_id: str, offset: int) -> tuple[list[str], int]:

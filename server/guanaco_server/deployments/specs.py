@@ -1,4 +1,4 @@
-"""From a submission to the process that serves it."""
+"""From a submission to the process that serves it: the recipe, the resources, the command."""
 
 from __future__ import annotations
 
@@ -8,14 +8,26 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
-from guanaco.recipes import Recipe
+from guanaco.errors import CorruptConfig, InvalidInput, UnsupportedArchitecture
+from guanaco.recipes import Recipe, RecipeOverride
 from guanaco.submissions import Quantization
+from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.clusters.cluster import DeploymentSpec, Resources
 from guanaco_server.engine.artifact_source import URLS_VARIABLE
-from guanaco_server.recipes.policy import NO_RECIPES, RecipePolicy
-from guanaco_server.recipes.vllm_args import quantization_args, to_vllm_args
+from guanaco_server.recipes.memory import Model
+from guanaco_server.recipes.model_shape import read_shape
+from guanaco_server.recipes.recipe import (
+    NO_OVERRIDE,
+    NO_RECIPES,
+    RecipePolicy,
+    choose,
+    pinned,
+    quantization_args,
+    to_vllm_args,
+)
 
 NAME_CHARS = 48
 ANY_MACHINE = Resources()
@@ -87,3 +99,56 @@ def _cache_arguments(engine: EngineOptions) -> tuple[str, ...]:
     if engine.cache_dir is None or engine.cache_bytes == 0:
         return ()
     return ("--cache-dir", str(engine.cache_dir), "--cache-bytes", str(engine.cache_bytes))
+
+
+class RecipeChooser:
+    def __init__(self, store: ArtifactStore, policy: RecipePolicy) -> None:
+        self._store = store
+        self._policy = policy
+
+    def check(self, override: RecipeOverride) -> None:
+        """NoSuchGpu for a type that the platform does not have; InvalidInput where it has none at all."""
+        if override.gpu is not None:
+            self._policy.fleet.named(override.gpu)
+        elif not self._policy.has_gpus:
+            raise InvalidInput(
+                "The platform has no GPUs configured, so there is nothing to choose.",
+                hint="The operator names them in GUANACO_GPU_TYPES.",
+            )
+
+    async def choose(
+        self,
+        submission_id: str,
+        artifact_key: str,
+        max_model_tokens: int,
+        quantization: Quantization | None,
+        override: RecipeOverride | None,
+    ) -> Recipe | None:
+        """None without GPUs. NoRecipe, NoSuchGpu, or what is wrong with a config that must be understood."""
+        if not self._policy.has_gpus:
+            return None
+        override = override or NO_OVERRIDE
+        needs = self._policy.needs(max_model_tokens)
+        config: dict[str, Any] = json.loads(await self._store.read(artifact_key, "config.json"))
+        manifest = await self._store.find(artifact_key)
+        try:
+            shape = read_shape(config)
+        except (UnsupportedArchitecture, CorruptConfig):
+            if override.gpu is None or (override.gpus or override.tensor_parallel) is None:
+                raise
+            return pinned(self._policy.fleet.named(override.gpu), needs, override, quantization)
+        stored_bytes = manifest.tensors_bytes if manifest else None
+        model = Model(submission_id, shape, stored_bytes or None, quantization)
+        return choose(model, needs, self._policy.fleet, override)
+
+    def resources(self, recipe: Recipe | None) -> Resources:
+        return to_resources(recipe, self._policy) if recipe else Resources()
+
+
+def to_resources(recipe: Recipe, policy: RecipePolicy) -> Resources:
+    """What the cluster must find a machine for."""
+    return Resources(
+        gpu_type=recipe.gpu_type,
+        gpu_count=recipe.gpu_count,
+        image=policy.images.get(recipe.image),
+    )

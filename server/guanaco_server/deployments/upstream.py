@@ -56,7 +56,7 @@ class Upstream:
         self._idle: defaultdict[Origin, list[_Connection]] = defaultdict(list)
         self._tls: ssl.SSLContext | None = None
 
-    async def post(self, endpoint: str, path: str, body: bytes) -> Answer:
+    async def post(self, endpoint: str, path: str, body: bytes) -> UpstreamResponse:
         """The answer, once its headers are here. UpstreamError."""
         origin = Origin.of(endpoint)
         request = (
@@ -115,7 +115,7 @@ class Upstream:
         return self._tls
 
 
-class Answer:
+class UpstreamResponse:
     """A response whose body is read as it comes; ``close`` it in any case."""
 
     __slots__ = ("_buffer", "_buffered", "_connection", "_error", "_is_ended", "_is_left", "_waiter", "status")  # fmt: skip
@@ -129,7 +129,7 @@ class Answer:
         self._error: UpstreamError | None = None
         self._waiter: asyncio.Future[None] | None = None
 
-    async def started(self) -> Answer:
+    async def started(self) -> UpstreamResponse:
         try:
             while not self.status and self._error is None:
                 await self._wait()
@@ -223,7 +223,7 @@ class _Connection(asyncio.Protocol):
         self._body: list[bytes] = []
         self.on_body = self._body.append  # called for every token: no line of Python
         self._parser = httptools.HttpResponseParser(self)
-        self._answer: Answer | None = None
+        self._answer: UpstreamResponse | None = None
         self._is_used = self._has_answered = self._is_paused = False
         self._is_complete = self._is_kept = False
 
@@ -231,8 +231,8 @@ class _Connection(asyncio.Protocol):
     def is_open(self) -> bool:
         return not self._transport.is_closing()
 
-    def send(self, request: bytes) -> Answer:
-        self._answer = Answer(self)
+    def send(self, request: bytes) -> UpstreamResponse:
+        self._answer = UpstreamResponse(self)
         self._has_answered = False
         self._transport.write(request)
         return self._answer
@@ -242,7 +242,7 @@ class _Connection(asyncio.Protocol):
             self._is_paused = False
             self._transport.resume_reading()
 
-    def abort(self, answer: Answer) -> None:
+    def abort(self, answer: UpstreamResponse) -> None:
         """If that answer has not ended meanwhile."""
         if self._answer is answer:
             self._answer = None

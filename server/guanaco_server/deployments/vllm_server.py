@@ -18,12 +18,12 @@ from guanaco_server.deployments.model_server import (
     ServerLoad,
 )
 from guanaco_server.deployments.upstream import Upstream, UpstreamError
-from guanaco_server.deployments.vllm_metrics import read_load
-from guanaco_server.deployments.vllm_stream import StreamReader
-from guanaco_server.deployments.vllm_wire import (
+from guanaco_server.deployments.vllm_protocol import (
+    StreamReader,
     candidates_body,
     classify_body,
     read_candidates,
+    read_load,
     read_logits,
     read_prompt_logprobs,
     refusal,

@@ -28,10 +28,9 @@ from vllm.model_executor.models.utils import is_pp_missing_parameter
 
 from guanaco_server.engine.artifact_errors import DamagedArtifactError
 from guanaco_server.engine.artifact_source import ArtifactSource, ModelFolder, read_manifest
-from guanaco_server.engine.cached_tensors import read_copy, read_through_cache
-from guanaco_server.engine.local_tensors import read_local
+from guanaco_server.engine.local_tensors import Selection, read_local
+from guanaco_server.engine.node_cache import read_copy, read_through_cache
 from guanaco_server.engine.remote_tensors import read_remote
-from guanaco_server.engine.selection import Selection
 from guanaco_server.formats.manifest import TENSORS_NAME, Manifest, TensorRecord
 
 LOAD_FORMAT = "guanaco"

@@ -16,13 +16,44 @@ import mmap
 import os
 import zlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 from guanaco_server.engine.artifact_errors import DamagedArtifactError, UnreachableArtifactError
-from guanaco_server.engine.selection import EVERYTHING, Selection
 from guanaco_server.formats.manifest import PIECE_BYTES, Manifest, TensorRecord
+
+
+def _every(name: str) -> bool:
+    return True
+
+
+def _none(name: str) -> bool:
+    return False
+
+
+@dataclass(frozen=True)
+class Selection:
+    """By default everything. ``is_ours_alone`` tells of tensors that only this rank of the ``ranks`` reads."""
+
+    is_wanted: Callable[[str], bool] = _every
+    rank: int = 0
+    ranks: int = 1
+    is_ours_alone: Callable[[str], bool] = _none
+
+    def records(self, manifest: Manifest) -> list[TensorRecord]:
+        """The wanted tensors, in the order of their bytes."""
+        wanted = (record for record in manifest.tensors if self.is_wanted(record.name))
+        return sorted(wanted, key=lambda record: record.offset)
+
+    def verifies(self, record: TensorRecord, number: int) -> bool:
+        """Whether the piece of that number, counted over the whole file, is this rank's to hash."""
+        return number % self.ranks == self.rank or self.is_ours_alone(record.name)
+
+
+EVERYTHING = Selection()
+
 
 AHEAD_BYTES = 512 * 1024**2  # verified or being verified; more would push it out of the cache again
 MAX_THREADS = 8

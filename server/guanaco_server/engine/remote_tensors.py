@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import mmap
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
@@ -19,9 +20,8 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from guanaco_server.engine.artifact_errors import DamagedArtifactError
-from guanaco_server.engine.buffers import BufferPool
+from guanaco_server.engine.local_tensors import EVERYTHING, Selection
 from guanaco_server.engine.ranged_http import RangedFile
-from guanaco_server.engine.selection import EVERYTHING, Selection
 from guanaco_server.formats.manifest import PIECE_BYTES, TENSORS_NAME, Manifest, TensorRecord
 
 AHEAD_BYTES = 1024**3
@@ -181,3 +181,54 @@ def _stretches(
             position = last
     if position < end:
         yield position, end, None, ""
+
+
+GRAIN_BYTES = 2 * 1024**2  # one huge page
+
+
+class BufferPool:
+    """Buffers of one thread's choosing. Keeps at most ``idle_bytes`` that nobody uses."""
+
+    def __init__(self, idle_bytes: int) -> None:
+        self._idle_bytes = idle_bytes
+        self._buffers: list[mmap.mmap] = []
+
+    def take(self, size_bytes: int) -> mmap.mmap:
+        """A buffer of at least that size; its bytes are anything."""
+        idle = [buffer for buffer in self._buffers if _is_let_go(buffer)]
+        fitting = [b for b in idle if size_bytes <= len(b) <= 2 * size_bytes + GRAIN_BYTES]
+        if fitting:
+            chosen = min(fitting, key=len)
+            self._buffers.remove(chosen)
+        else:
+            self._trim(idle, self._idle_bytes - size_bytes)
+            chosen = _fresh(size_bytes)
+        self._buffers.append(chosen)  # the latest used is last
+        return chosen
+
+    def _trim(self, idle: list[mmap.mmap], kept_bytes: int) -> None:
+        """Give the longest unused back to the kernel."""
+        total = sum(len(buffer) for buffer in idle)
+        for buffer in idle:
+            if total <= kept_bytes:
+                return
+            total -= len(buffer)
+            self._buffers.remove(buffer)
+            buffer.close()
+
+
+def _fresh(size_bytes: int) -> mmap.mmap:
+    rounded = -(-max(size_bytes, 1) // GRAIN_BYTES) * GRAIN_BYTES
+    buffer = mmap.mmap(-1, rounded, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        buffer.madvise(mmap.MADV_HUGEPAGE)
+    return buffer
+
+
+def _is_let_go(buffer: mmap.mmap) -> bool:
+    """A mapping refuses to be resized, also to the size it has, while it is exported."""
+    try:
+        buffer.resize(len(buffer))
+    except BufferError:
+        return False
+    return True

@@ -15,12 +15,14 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.bots import BOTS
+from guanaco.contract import carry_unknown_fields, known_fields, unknown_members
 from guanaco.errors import (
     BadChatTemplate,
     ExperimentConflict,
     ExperimentNotFound,
     InvalidInput,
     MissingFile,
+    NewerVersionNeeded,
     PromptFailed,
 )
 from guanaco.experiments import (
@@ -126,6 +128,7 @@ class ExperimentService:
             row = (await queries.locked(session)).get(name)
             if row is None:
                 raise ExperimentNotFound(name)
+            _require_known_state(row)
             if row.state is not ExperimentState.DRAFT:
                 raise ExperimentConflict(
                     f"{name} has run, so it stays as it is.",
@@ -133,7 +136,7 @@ class ExperimentService:
                 )
             if request.name != name:
                 raise ExperimentConflict(f"{name} cannot be renamed to {request.name}.")
-            row.rules = request
+            row.rules = carry_unknown_fields(row.rules, request)
             return _read(row)
 
     async def start(self, name: str) -> Experiment:
@@ -147,6 +150,9 @@ class ExperimentService:
             for other in rows.values():
                 if other is not row and other.state is ExperimentState.RUNNING:
                     _require_apart(row.rules, other.rules)
+            _require_known_state(row)
+            if any(unknown_members(row.rules)):
+                raise NewerVersionNeeded(f"the experiment {name}")
             row.state = ExperimentState.RUNNING
             row.started_at = row.started_at or self._clock.now()
         await self._running.refresh()
@@ -158,6 +164,7 @@ class ExperimentService:
             row = (await queries.locked(session)).get(name)
             if row is None:
                 raise ExperimentNotFound(name)
+            _require_known_state(row)
             if row.state is ExperimentState.DRAFT:
                 raise ExperimentConflict(f"{name} does not run.")
             if row.state is ExperimentState.RUNNING:
@@ -262,6 +269,11 @@ def _estimate(value: float, interval: tuple[float, float] | None) -> Estimate:
     return Estimate(value=value, low=low, high=high)
 
 
+def _require_known_state(row: ExperimentRow) -> None:
+    if row.state.is_unknown:
+        raise NewerVersionNeeded(f"the experiment {row.name}")
+
+
 def _require_apart(wanted: ExperimentRequest, other: ExperimentRequest) -> None:
     if wanted.overlaps(other):
         where = other.competition or "every competition"
@@ -285,5 +297,5 @@ def _read(row: ExperimentRow) -> Experiment:
         created_at=row.created_at,
         started_at=row.started_at,
         stopped_at=row.stopped_at,
-        **dict(row.rules),
+        **known_fields(row.rules),
     )

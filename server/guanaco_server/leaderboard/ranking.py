@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from guanaco.competitions import RankingRule
+from guanaco.errors import NewerVersionNeeded
 from guanaco_server.intervals import Z_95, wilson_interval
 from guanaco_server.leaderboard import bradley_terry
 from guanaco_server.leaderboard.bradley_terry import Ballot
@@ -60,6 +61,8 @@ def standings(
             scores = _strengths(ids, ballots)
         case RankingRule.COMBINED:
             scores = _combined(rated, ids, ballots)
+        case _:
+            raise NewerVersionNeeded(f"a competition that is ranked by {rule}")
     return ranked(scores)
 
 

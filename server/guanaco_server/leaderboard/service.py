@@ -20,7 +20,7 @@ from guanaco_server.accounts.service import Account
 from guanaco_server.competitions.entry import admitted
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.database import Database
-from guanaco_server.feedback.service import Votes
+from guanaco_server.feedback.records import VoteCount
 from guanaco_server.leaderboard import queries, standing_queries
 from guanaco_server.leaderboard.final_boards import NO_VOTES, FinalEntry, entries_of
 from guanaco_server.leaderboard.metrics import metrics_of
@@ -122,17 +122,17 @@ class LeaderboardService:
 
     async def votes_between(
         self, since: datetime | None, until: datetime | None
-    ) -> dict[str, Votes]:
+    ) -> dict[str, VoteCount]:
         """In the open competition, of ratings at ``since`` or later and before ``until`` that no rule leaves out."""
         return await self._past.between(since, until)
 
-    async def votes_by_competition(self) -> dict[str, dict[str, Votes]]:
-        """Votes that count, by competition and submission: one read of a small table."""
+    async def votes_by_competition(self) -> dict[str, dict[str, VoteCount]]:
+        """Return the votes that count, by competition and submission; one read of a small table."""
         async with self._database.read() as session:
             rows = await queries.vote_counts(session)
-        found: dict[str, dict[str, Votes]] = {}
+        found: dict[str, dict[str, VoteCount]] = {}
         for competition, submission_id, up, down in rows:
-            found.setdefault(competition, {})[submission_id] = Votes(up, down)
+            found.setdefault(competition, {})[submission_id] = VoteCount(up, down)
         return found
 
 

@@ -79,9 +79,13 @@ class StandingsKeeper:
             self._today = today
             changed = {name: set(known) for name, known in self._tallies.items()}
         for competition in competitions:
+            if competition.ranking.is_unknown:  # only a newer process can rank it
+                continue
             has_other_rule = self._rules.get(competition.id) is not competition.ranking
-            ids = changed.get(competition.id, set())
-            if ids or (has_other_rule and self._tallies[competition.id]):
+            tallies = self._tallies[competition.id]
+            unmeasured = tallies.keys() - self._metrics[competition.id].keys()
+            ids = changed.get(competition.id, set()) | unmeasured
+            if ids or (has_other_rule and tallies):
                 ranked = await asyncio.to_thread(self._rank, competition, ids, today)
                 await self._write(ranked, now)
             self._rules[competition.id] = competition.ranking

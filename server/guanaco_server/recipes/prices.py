@@ -1,7 +1,7 @@
-"""What a GPU costs an hour. The defaults give orders of magnitude: put your own into ``gpu_prices``.
+"""What GPUs cost an hour, and how much a developer may spend. Put your own prices into ``gpu_prices``.
 
-On demand, one GPU, US dollars, from public price lists of spring 2026. Between providers they differ several
-times over:
+The defaults give orders of magnitude: on demand, one GPU, US dollars, from public price lists of spring 2026.
+Between providers they differ several times over:
 
     L40S, A100-80, H100, H200   RunPod, secure cloud (https://www.runpod.io/pricing)
     A100-40                     Lambda (https://lambda.ai/pricing)
@@ -40,3 +40,18 @@ class PriceTable:
 
 
 DEFAULT_TABLE = PriceTable()
+
+
+WARNING_SHARE = 0.8
+
+
+@dataclass(frozen=True)
+class Budgets:
+    """``own`` by developer's name; ``everybody`` else's, None for no limit."""
+
+    everybody: float | None = None
+    own: Mapping[str, float] = field(default_factory=dict)
+    currency: str = "USD"
+
+    def of(self, developer: str) -> float | None:
+        return self.own.get(developer, self.everybody)

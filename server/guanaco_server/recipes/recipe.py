@@ -10,8 +10,8 @@ The KV cache is fp8 where weights are fp8 already and the GPU computes fp8, else
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from guanaco.errors import NoRecipe
 from guanaco.recipes import ImageKind, KvCacheDtype, Recipe, RecipeOverride
@@ -23,10 +23,11 @@ from guanaco_server.recipes.memory import (
     Model,
     Placement,
     Serving,
+    obstacle,
     plan_memory,
+    possible_placements,
     weight_bytes,
 )
-from guanaco_server.recipes.placements import obstacle, possible_placements
 from guanaco_server.recipes.prices import DEFAULT_TABLE, PriceTable
 from guanaco_server.recipes.roofline import decode_step_s
 
@@ -67,7 +68,7 @@ NO_GPUS = Fleet()
 
 
 @dataclass(frozen=True)
-class Candidate:
+class RecipeCandidate:
     gpu: Gpu
     serving: Serving
     sessions: int
@@ -142,9 +143,9 @@ def as_recipe(
 
 def _candidates(
     model: Model, gpu: Gpu, needs: Needs, max_gpus: int, override: RecipeOverride
-) -> Iterator[Candidate]:
+) -> Iterator[RecipeCandidate]:
     for serving in servings(model, gpu, needs, max_gpus, override):
-        yield Candidate(gpu, serving, plan_memory(model, gpu, serving).sessions)
+        yield RecipeCandidate(gpu, serving, plan_memory(model, gpu, serving).sessions)
 
 
 def _placements(model: Model, max_gpus: int, override: RecipeOverride) -> Iterator[Placement]:
@@ -192,7 +193,7 @@ def _serving(
     )
 
 
-def _is_enough(model: Model, candidate: Candidate, needs: Needs) -> bool:
+def _is_enough(model: Model, candidate: RecipeCandidate, needs: Needs) -> bool:
     if candidate.sessions < needs.sessions:
         return False
     step = decode_step_s(
@@ -201,7 +202,7 @@ def _is_enough(model: Model, candidate: Candidate, needs: Needs) -> bool:
     return 1 / step >= needs.tokens_per_second
 
 
-def _cost(candidate: Candidate, prices: PriceTable) -> tuple[float, int, int]:
+def _cost(candidate: RecipeCandidate, prices: PriceTable) -> tuple[float, int, int]:
     gpus = candidate.serving.placement.gpus
     return gpus * prices.per_hour(candidate.gpu.name), gpus, -candidate.sessions
 
@@ -226,3 +227,53 @@ def _no_recipe(
         f"{what}, which with {needs.sessions} sessions of {needs.context_tokens:,} tokens{speed} no machine with {count}{names} can serve.",
         hint="Ask for a shorter context or for quantization; an operator adds larger GPUs to gpu_types.",
     )
+
+
+@dataclass(frozen=True)
+class RecipePolicy:
+    """Without GPUs no recipes are made. ``images`` are model servers' images, where they differ from the cluster's own."""
+
+    fleet: Fleet = NO_GPUS
+    sessions: int = 16
+    tokens_per_second: float = 0.0
+    images: Mapping[ImageKind, str] = field(default_factory=dict)
+
+    @property
+    def has_gpus(self) -> bool:
+        return bool(self.fleet.gpus)
+
+    def needs(self, max_model_tokens: int) -> Needs:
+        return Needs(max_model_tokens, self.sessions, self.tokens_per_second)
+
+
+NO_RECIPES = RecipePolicy()
+
+
+ENGINE_QUANTIZATION = {  # vLLM 0.32's names for what it quantizes while loading
+    Quantization.FP8: "fp8_per_channel",  # weights by channel, activations by token: its most exact fp8
+    Quantization.INT8: "int8_per_channel_weight_only",  # a mixture's experts, and nothing else
+}
+
+
+def to_vllm_args(recipe: Recipe) -> tuple[str, ...]:
+    """Those that the recipe decides, in an order of their own; the recipe's further flags come last and win."""
+    is_fp8_cache = recipe.kv_cache_dtype is KvCacheDtype.FP8
+    return (
+        *("--max-model-len", str(recipe.max_model_len)),
+        *quantization_args(recipe.quantization),
+        *("--tensor-parallel-size", str(recipe.tensor_parallel)),
+        *_when(recipe.data_parallel > 1, "--data-parallel-size", str(recipe.data_parallel)),
+        *_when(recipe.expert_parallel > 1, "--enable-expert-parallel"),
+        *("--gpu-memory-utilization", f"{recipe.gpu_memory_utilization:g}"),
+        *_when(is_fp8_cache, "--kv-cache-dtype", KvCacheDtype.FP8.value),
+        *("--max-num-seqs", str(recipe.max_num_seqs)),
+        *recipe.flags,
+    )
+
+
+def quantization_args(quantization: Quantization | None) -> tuple[str, ...]:
+    return ("--quantization", ENGINE_QUANTIZATION[quantization]) if quantization else ()
+
+
+def _when(is_wanted: bool, *args: str) -> tuple[str, ...]:
+    return args if is_wanted else ()

@@ -16,8 +16,7 @@ from __future__ import annotations
 
 from guanaco_server.recipes.hardware import Gpu
 from guanaco_server.recipes.memory import Model, Serving, session_bytes, touched_weights
-from guanaco_server.recipes.model_shape import ModelShape
-from guanaco_server.recipes.parameters import active_parameters
+from guanaco_server.recipes.model_shape import ModelShape, active_parameters
 
 BANDWIDTH_SHARE = 0.6
 COMPUTE_SHARE = 0.5

@@ -29,7 +29,7 @@ TARGET_LOAD = 0.7  # of a replica's most; the rest is for traffic that comes in 
 
 
 @dataclass(frozen=True)
-class Traffic:
+class ExpectedTraffic:
     """``context_tokens`` is the prompt of a message, with persona and earlier turns."""
 
     messages_per_second: float
@@ -55,7 +55,7 @@ class Capacity:
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrafficPlan:
     """For one type of GPU. ``uncached_gpus`` is how many it would take without the prefix cache; None if never enough."""
 
     gpu: Gpu
@@ -71,7 +71,7 @@ class Plan:
         return self.replicas * self.recipe.gpu_count
 
 
-def check_traffic(model: Model, traffic: Traffic) -> None:
+def check_traffic(model: Model, traffic: ExpectedTraffic) -> None:
     """InvalidInput for what no model could be asked."""
     if not 0 < traffic.messages_per_second <= 1e6 or not 0 <= traffic.tokens_per_second <= 1e4:
         raise InvalidInput(
@@ -89,8 +89,8 @@ def check_traffic(model: Model, traffic: Traffic) -> None:
 
 
 def plan_traffic(
-    model: Model, traffic: Traffic, gpu: Gpu, prices: PriceTable, max_gpus: int = 8
-) -> Plan | None:
+    model: Model, traffic: ExpectedTraffic, gpu: Gpu, prices: PriceTable, max_gpus: int = 8
+) -> TrafficPlan | None:
     """The fewest GPUs of this type that carry the traffic; None where no split holds it, or none is fast enough."""
     plans = [
         plan
@@ -109,7 +109,9 @@ def plan_traffic(
     return replace(best, uncached_gpus=min(counts, default=None))
 
 
-def capacity_of(model: Model, traffic: Traffic, gpu: Gpu, serving: Serving) -> Capacity | None:
+def capacity_of(
+    model: Model, traffic: ExpectedTraffic, gpu: Gpu, serving: Serving
+) -> Capacity | None:
     """None where even a single session is too slow, or does not fit."""
     fit = min(plan_memory(model, gpu, serving).sessions, serving.max_num_seqs)
     batch = _largest_batch(model, traffic, gpu, serving, fit)
@@ -126,8 +128,8 @@ def capacity_of(model: Model, traffic: Traffic, gpu: Gpu, serving: Serving) -> C
 
 
 def _plan(
-    model: Model, traffic: Traffic, gpu: Gpu, serving: Serving, prices: PriceTable
-) -> Plan | None:
+    model: Model, traffic: ExpectedTraffic, gpu: Gpu, serving: Serving, prices: PriceTable
+) -> TrafficPlan | None:
     capacity = capacity_of(model, traffic, gpu, serving)
     if capacity is None:
         return None
@@ -136,10 +138,12 @@ def _plan(
     replicas = math.ceil(traffic.messages_per_second / usable)
     recipe = as_recipe(gpu, serving, model.quantization, NO_OVERRIDE, memory.sessions)
     cost = prices.per_month(gpu.name, replicas * recipe.gpu_count)
-    return Plan(gpu, recipe, memory, capacity, replicas, cost, None)
+    return TrafficPlan(gpu, recipe, memory, capacity, replicas, cost, None)
 
 
-def _largest_batch(model: Model, traffic: Traffic, gpu: Gpu, serving: Serving, fit: int) -> int:
+def _largest_batch(
+    model: Model, traffic: ExpectedTraffic, gpu: Gpu, serving: Serving, fit: int
+) -> int:
     """A session's speed only falls with the batch, so halving finds the largest that is fast enough; 0 if none is."""
     low, high = 0, fit
     while low < high:
@@ -153,13 +157,13 @@ def _largest_batch(model: Model, traffic: Traffic, gpu: Gpu, serving: Serving, f
 
 
 def _seconds_a_message(
-    model: Model, traffic: Traffic, gpu: Gpu, serving: Serving, batch: int
+    model: Model, traffic: ExpectedTraffic, gpu: Gpu, serving: Serving, batch: int
 ) -> float:
     context = traffic.context_tokens + traffic.output_tokens // 2
     step = decode_step_s(model, gpu, serving, batch, context)
     return _prefill_s(model, traffic, gpu, serving) + traffic.output_tokens * step / batch
 
 
-def _prefill_s(model: Model, traffic: Traffic, gpu: Gpu, serving: Serving) -> float:
+def _prefill_s(model: Model, traffic: ExpectedTraffic, gpu: Gpu, serving: Serving) -> float:
     new = (1 - traffic.prefix_hit_rate) * traffic.context_tokens
     return prefill_s(model, gpu, serving, new, traffic.context_tokens)

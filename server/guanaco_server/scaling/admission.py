@@ -13,14 +13,14 @@ from guanaco.errors import StoreUnreachable
 from guanaco_server.clusters.cluster import Cluster
 from guanaco_server.database.database import Database
 from guanaco_server.deployments import queries
-from guanaco_server.deployments.pace import Pace
+from guanaco_server.deployments.backoff import Backoff
 from guanaco_server.deployments.service import Deployment, DeploymentService
 from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.tables import DeploymentRow, Phase
 from guanaco_server.runtime.clock import Clock
-from guanaco_server.scaling.budget import Budget, Claim, Plan, Room, Tenant, share
+from guanaco_server.scaling.budget import Budget, Claim, Room, RoomPlan, Tenant, share
 from guanaco_server.scaling.sleep import Sleeper
-from guanaco_server.scaling.usage import Usage, UsageReader
+from guanaco_server.scaling.usage import DeploymentUsage, UsageReader
 
 ASKING = (Phase.WAITING, Phase.WAKING, Phase.SLEEPING)
 
@@ -49,7 +49,7 @@ class Admission:
         self._usage = usage
         self._budget = budget
         self._feedback_target = feedback_target
-        self._pace = Pace(clock)
+        self._pace = Backoff(clock)
 
     async def step(self) -> None:
         """One look at who has room and who asks for it."""
@@ -67,10 +67,12 @@ class Admission:
         )
         await self._carry_out(plan, {row.submission_id: row for row in rows})
 
-    def _claims(self, rows: list[DeploymentRow], usage: dict[str, Usage]) -> Iterable[Claim]:
+    def _claims(
+        self, rows: list[DeploymentRow], usage: dict[str, DeploymentUsage]
+    ) -> Iterable[Claim]:
         awake = awake_of(rows)
         for row in rows:
-            known = usage.get(row.submission_id, Usage())
+            known = usage.get(row.submission_id, DeploymentUsage())
             is_asleep = row.phase is Phase.SLEEPING
             is_patient = is_asleep and not known.is_reward
             needs_ratings = known.ownership.is_open and not is_rated(known, self._feedback_target)
@@ -94,7 +96,7 @@ class Admission:
                 leaving += Room(row.gpu_count if row else 1, 1)
         return leaving
 
-    async def _carry_out(self, plan: Plan, rows: dict[str, DeploymentRow]) -> None:
+    async def _carry_out(self, plan: RoomPlan, rows: dict[str, DeploymentRow]) -> None:
         unused_since = self._clock.now() - timedelta(seconds=self._budget.quiet_s)
         for submission_id in plan.victims:
             if await self._sleeper.put_to_sleep(submission_id, unused_since):
@@ -133,7 +135,7 @@ def awake_of(rows: Iterable[DeploymentRow]) -> frozenset[str]:
 
 
 def tenants_of(
-    rows: Iterable[DeploymentRow], usage: dict[str, Usage], feedback_target: int
+    rows: Iterable[DeploymentRow], usage: dict[str, DeploymentUsage], feedback_target: int
 ) -> list[Tenant]:
     """Who has room. A reward model may not go while somebody who works with it stays."""
     having = [row for row in rows if row.phase.has_server]
@@ -142,9 +144,9 @@ def tenants_of(
 
 
 def _tenant(
-    row: DeploymentRow, usage: dict[str, Usage], feedback_target: int, awake: Set[str]
+    row: DeploymentRow, usage: dict[str, DeploymentUsage], feedback_target: int, awake: Set[str]
 ) -> Tenant:
-    known = usage.get(row.submission_id, Usage())
+    known = usage.get(row.submission_id, DeploymentUsage())
     may_go = (
         row.phase is Phase.READY and known.ownership.is_published and not known.is_needed(awake)
     )
@@ -158,7 +160,7 @@ def _tenant(
     )
 
 
-def is_rated(usage: Usage, feedback_target: int) -> bool:
+def is_rated(usage: DeploymentUsage, feedback_target: int) -> bool:
     """Whether it has what it was served for; a reward model is not rated, and waits for nothing."""
     if usage.is_reward:
         return feedback_target > 0

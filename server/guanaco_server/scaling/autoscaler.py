@@ -21,10 +21,15 @@ from guanaco_server.runtime.background import Background
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.scaling.admission import awake_of, is_rated, tenants_of
 from guanaco_server.scaling.budget import Budget, Room, spare_replicas
-from guanaco_server.scaling.capacity import capacity
-from guanaco_server.scaling.decision import Limits, Load, Sample, decide
+from guanaco_server.scaling.replicas import (
+    DeploymentLoad,
+    LoadSample,
+    ReplicaLimits,
+    capacity,
+    decide,
+)
 from guanaco_server.scaling.sleep import Sleeper
-from guanaco_server.scaling.usage import Usage, UsageReader
+from guanaco_server.scaling.usage import DeploymentUsage, UsageReader
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +41,7 @@ class ScalingPolicy:
     ``shares_addresses``: an endpoint may stand for several replicas.
     """
 
-    limits: Limits
+    limits: ReplicaLimits
     budget: Budget
     feedback_target: int = 0
     idle_s: float = 900.0
@@ -63,7 +68,7 @@ class Autoscaler:
         self._usage = usage
         self._policy = policy
         self._is_leader = is_leader
-        self._samples: dict[str, tuple[Sample, ...]] = {}
+        self._samples: dict[str, tuple[LoadSample, ...]] = {}
         self._background = Background("autoscaler")
 
     async def start(self) -> None:
@@ -107,7 +112,9 @@ class Autoscaler:
             except (DBAPIError, OSError) as error:
                 logger.warning("scaling failed, trying again: %s", error)
 
-    async def _put_to_sleep(self, row: DeploymentRow, usage: Usage, have_server: Set[str]) -> bool:
+    async def _put_to_sleep(
+        self, row: DeploymentRow, usage: DeploymentUsage, have_server: Set[str]
+    ) -> bool:
         idle_since = self._clock.now() - timedelta(seconds=self._policy.idle_s)
         if (
             not is_rated(usage, self._policy.feedback_target)
@@ -126,7 +133,7 @@ class Autoscaler:
             )
         return slept
 
-    async def _sample(self, row: DeploymentRow, usage: dict[str, Usage]) -> None:
+    async def _sample(self, row: DeploymentRow, usage: dict[str, DeploymentUsage]) -> None:
         """Where one address stands for several replicas, the one that answered is taken for all; open streams count in any case."""
         loads = await self._loads(row.submission_id)
         if not loads:
@@ -137,7 +144,7 @@ class Autoscaler:
         running = round(sum(load.running for load in loads) * each)
         waiting = round(sum(load.waiting for load in loads) * each)
         running = max(running, usage[row.submission_id].open_streams - waiting)
-        samples = (*self._samples[row.submission_id], Sample(now, running, waiting))
+        samples = (*self._samples[row.submission_id], LoadSample(now, running, waiting))
         oldest = now - timedelta(seconds=self._policy.limits.memory_s)
         while len(samples) > 1 and samples[1].at <= oldest:
             samples = samples[1:]
@@ -153,11 +160,11 @@ class Autoscaler:
             return []
 
     async def _scale(
-        self, row: DeploymentRow, rows: list[DeploymentRow], usage: dict[str, Usage]
+        self, row: DeploymentRow, rows: list[DeploymentRow], usage: dict[str, DeploymentUsage]
     ) -> None:
         limits, now = self._policy.limits, self._clock.now()
         samples = self._samples[row.submission_id]
-        load = Load(
+        load = DeploymentLoad(
             row.wanted_replicas,
             capacity(row.capacity, self._policy.engine_args),
             samples,
@@ -169,7 +176,7 @@ class Autoscaler:
             wanted = row.wanted_replicas + self._room(row, rows, usage, wanted)
         if wanted == row.wanted_replicas:
             return
-        latest = samples[-1] if samples else Sample(now, 0, 0)
+        latest = samples[-1] if samples else LoadSample(now, 0, 0)
         logger.info(
             "%s gets %d replicas instead of %d: %d requests run and %d wait, at %d a replica",
             row.submission_id,
@@ -187,7 +194,7 @@ class Autoscaler:
         self,
         row: DeploymentRow,
         rows: list[DeploymentRow],
-        usage: dict[str, Usage],
+        usage: dict[str, DeploymentUsage],
         wanted: int,
     ) -> int:
         """Further replicas take free room only, and none that a deployment waits for."""
@@ -198,6 +205,6 @@ class Autoscaler:
         return spare_replicas(budget, tenants, Room(row.gpu_count, 1), wanted - row.wanted_replicas)
 
 
-def _may_be_scaled(row: DeploymentRow, usage: dict[str, Usage]) -> bool:
+def _may_be_scaled(row: DeploymentRow, usage: dict[str, DeploymentUsage]) -> bool:
     known = usage.get(row.submission_id)
     return row.phase is Phase.READY and known is not None and known.ownership.is_published

@@ -77,7 +77,7 @@ class Claim:
 
 
 @dataclass
-class Plan:
+class RoomPlan:
     """``victims`` are put to sleep now; who waits for their room is granted it when they have left."""
 
     granted: list[str] = field(default_factory=list)
@@ -91,7 +91,7 @@ def share(
     claims: Sequence[Claim],
     leaving: Room,
     now: datetime,
-) -> Plan:
+) -> RoomPlan:
     """``leaving`` is room that model servers still take which are being stopped."""
     return _Sharing(budget, list(tenants), leaving, now).share(claims)
 
@@ -102,9 +102,9 @@ class _Sharing:
         self._tenants = tenants
         self._leaving = leaving
         self._now = now
-        self._plan = Plan()
+        self._plan = RoomPlan()
 
-    def share(self, claims: Sequence[Claim]) -> Plan:
+    def share(self, claims: Sequence[Claim]) -> RoomPlan:
         left = list(claims)
         while left:
             claim = min(left, key=self._turn)

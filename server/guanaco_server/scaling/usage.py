@@ -1,12 +1,17 @@
-"""What the rest of the platform knows of a deployment: whose it is, its ratings, its open streams.
+"""How much each deployment is needed: its owner, ratings, open streams, and its last traffic.
 
-The rooms above give it; this one asks for it through three functions and knows none of them.
+The rooms above give the first three through functions; this room knows none of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Set
 from dataclasses import dataclass
+from datetime import datetime
+
+from guanaco_server.database.database import Database
+from guanaco_server.deployments import queries
+from guanaco_server.runtime.clock import Clock
 
 
 @dataclass(frozen=True)
@@ -23,7 +28,7 @@ class Ownership:
 
 
 @dataclass(frozen=True)
-class Usage:
+class DeploymentUsage:
     ownership: Ownership = Ownership()
     feedback: int = 0
     open_streams: int = 0
@@ -51,12 +56,32 @@ class UsageReader:
         self._count_feedback = count_feedback
         self._count_streams = count_streams
 
-    async def read(self) -> dict[str, Usage]:
+    async def read(self) -> dict[str, DeploymentUsage]:
         owners = await self._read_owners()
         feedback, streams = await self._count_feedback(), await self._count_streams()
         return {
-            submission_id: Usage(
+            submission_id: DeploymentUsage(
                 ownership, feedback.get(submission_id, 0), streams.get(submission_id, 0)
             )
             for submission_id, ownership in owners.items()
         }
+
+
+class TrafficRecorder:
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+        self._noted: dict[str, datetime] = {}
+
+    def note(self, submission_id: str) -> None:
+        self._noted[submission_id] = self._clock.now()
+
+    async def write(self) -> None:
+        """What was noted since the last time."""
+        noted = dict(self._noted)
+        if not noted:
+            return
+        async with self._database.write() as session:
+            for submission_id, at in noted.items():
+                await queries.note_traffic(session, submission_id, at)
+        self._noted = {name: at for name, at in self._noted.items() if noted.get(name) != at}

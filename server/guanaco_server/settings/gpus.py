@@ -6,11 +6,9 @@ from pydantic import BaseModel, Field, field_validator
 
 from guanaco.errors import NoSuchGpu
 from guanaco.recipes import ImageKind
-from guanaco_server.recipes.budgets import Budgets
 from guanaco_server.recipes.hardware import find_gpus
-from guanaco_server.recipes.policy import RecipePolicy
-from guanaco_server.recipes.prices import PriceTable
-from guanaco_server.recipes.recipe import Fleet
+from guanaco_server.recipes.prices import Budgets, PriceTable
+from guanaco_server.recipes.recipe import Fleet, RecipePolicy
 
 
 class GpuSettings(BaseModel):

@@ -121,7 +121,7 @@ Version = tuple[Status, int, datetime]
 
 def version_of(row: SubmissionRow) -> Version:
     """Another one after every change of a published submission."""
-    return Status(row.status), row.run, row.updated_at
+    return row.status, row.run, row.updated_at
 
 
 async def versions(
@@ -217,8 +217,8 @@ async def open_stage_run(session: AsyncSession, submission_id: str, run: int) ->
 
 async def unfinished_runs(
     session: AsyncSession, statuses: Collection[Status]
-) -> Sequence[Row[str, int, Status, str | None]]:
-    """Id, run and status of each submission in progress, oldest first, and what its open stage waits for."""
+) -> Sequence[Row[SubmissionRow, str | None]]:
+    """Each submission with one of the statuses, oldest first, and what the open stage of its run waits for."""
     waits = (
         select(func.max(StageRunRow.waits_for))
         .where(
@@ -228,8 +228,7 @@ async def unfinished_runs(
         )
         .scalar_subquery()
     )
-    statement = select(SubmissionRow.id, SubmissionRow.run, SubmissionRow.status, waits)
-    statement = statement.where(SubmissionRow.status.in_(statuses))
+    statement = select(SubmissionRow, waits).where(SubmissionRow.status.in_(statuses))
     return (await session.execute(statement.order_by(SubmissionRow.updated_at))).all()
 
 

@@ -9,6 +9,8 @@ from datetime import datetime
 from guanaco.submissions import Outcome, Stage, Status, Submission
 from guanaco_server.submissions.lifecycle import SOURCES
 
+NEWER_STAGE = "A stage of a newer version of Guanaco"
+
 
 @dataclass(frozen=True)
 class StageView:
@@ -84,15 +86,17 @@ def timeline(submission: Submission, now: datetime) -> Sequence[StageView]:
     """All stages in their order, those of the latest run with their times."""
     runs = {stage.stage: stage for stage in submission.stages if stage.run == submission.run}
     views = []
-    for stage in Stage:
+    newer = [stage for stage in runs if stage.is_unknown]
+    for stage in (*Stage, *newer):
+        sentence = NEWER_STAGE if stage.is_unknown else stage.spec.sentence
         run = runs.get(stage)
         if run is None:
-            views.append(StageView(stage.value, stage.spec.sentence, "waiting", 0, None))
+            views.append(StageView(stage.value, sentence, "waiting", 0, None))
             continue
         is_running = run.outcome is None and submission.status.is_in_progress
         state = "running" if is_running else (run.outcome or Outcome.CANCELLED).value
         took_s = run.duration_s
         if is_running:
             took_s = max(0.0, (now - run.started_at).total_seconds())
-        views.append(StageView(stage.value, stage.spec.sentence, state, run.attempts, took_s))
+        views.append(StageView(stage.value, sentence, state, run.attempts, took_s))
     return views

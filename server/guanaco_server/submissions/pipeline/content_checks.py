@@ -34,8 +34,8 @@ from guanaco_server.deployments.model_server import (
     ModelServerFault,
     NotANumber,
     Token,
+    reward_score,
 )
-from guanaco_server.deployments.reward_score import reward_score
 from guanaco_server.prompts.service import PromptService
 from guanaco_server.stress.load import Prompted, conversation_prompts
 from guanaco_server.submissions.pipeline.records import PipelineRun, RunRecords

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -30,7 +31,12 @@ from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions import lifecycle, queries
 from guanaco_server.submissions.events import StatusChanges
 from guanaco_server.submissions.service import read_submission
-from guanaco_server.submissions.tables import StageRunRow, StressReportRow, SubmissionRow
+from guanaco_server.submissions.tables import (
+    StageRunRow,
+    StressReportRow,
+    SubmissionRow,
+    is_understood,
+)
 
 LAST_STAGE = tuple(Stage)[-1]  # its end publishes the submission
 
@@ -44,7 +50,10 @@ class StageWaits(Exception):
 
 
 class NewerVersionRuns(Exception):
-    """The submission has a status that this version does not know. Caught by the stage runner."""
+    """The submission has a status or parameters that this version does not know. Caught by the stage runner."""
+
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -76,6 +85,7 @@ class RunRecords:
         self._clock = clock
         self._changes = changes
         self._deployments = deployments
+        self._left: set[str] = set()  # submissions that only a newer version understands
 
     async def load(self, run: PipelineRun) -> Submission:
         async with self._database.read() as session:
@@ -89,9 +99,14 @@ class RunRecords:
         """Every run in progress, the oldest first."""
         async with self._database.read() as session:
             rows = await queries.unfinished_runs(session, IN_PROGRESS)
+        for row, _ in rows:
+            if not is_understood(row) and row.id not in self._left:
+                self._left.add(row.id)
+                logger.warning("%s is left to a worker of a newer version", row.id)
         return [
-            UnfinishedRun(PipelineRun(submission_id, number), status, waits_for)
-            for submission_id, number, status, waits_for in rows
+            UnfinishedRun(PipelineRun(row.id, row.run), row.status, waits_for)
+            for row, waits_for in rows
+            if is_understood(row)
         ]
 
     async def is_wanted(self, run: PipelineRun) -> bool:
@@ -105,7 +120,7 @@ class RunRecords:
         async with self._database.read() as session:
             row = await _row(session, run)
             stage_runs = await queries.stage_runs(session, run.submission_id)
-        if row.run == run.number and row.status.is_unknown:
+        if row.run == run.number and (row.status.is_unknown or not is_understood(row)):
             raise NewerVersionRuns
         outcomes = {each.stage: each.outcome for each in stage_runs if each.run == run.number}
         if _is_wanted(row, run):

@@ -17,7 +17,7 @@ from guanaco.errors import (
 from guanaco.recipes import Recipe
 from guanaco.submissions import Level, Stage, Submission
 from guanaco_server.costs.service import CostService
-from guanaco_server.deployments.looks import ServerState, Sighting
+from guanaco_server.deployments.health import DeploymentHealth, ServerState
 from guanaco_server.deployments.service import Deployment, DeploymentService
 from guanaco_server.submissions.pipeline.content_checks import ContentChecks
 from guanaco_server.submissions.pipeline.quantization_check import QuantizationCheck
@@ -187,7 +187,7 @@ class ServerStart:
         )
 
 
-def _death(submission_id: str, sighting: Sighting, seen: list[str]) -> SubmissionFailure:
+def _death(submission_id: str, sighting: DeploymentHealth, seen: list[str]) -> SubmissionFailure:
     """What never ran is not the developer's fault."""
     if sighting.exit_code is None and sighting.problem is not None:
         return ClusterRefused(f"The model server could not be started. {sighting.problem}")

@@ -15,13 +15,13 @@ from guanaco.submissions import GenerationParams, Quantization, SubmissionReques
 from guanaco_server.web import tokens
 from guanaco_server.web.guards import Member
 from guanaco_server.web.rendering import see_other
-from guanaco_server.web.web import Web
+from guanaco_server.web.room import WebRoom
 
 PARAMS = tuple(name for name in GenerationParams.model_fields if name != "stopping_words")
 STOPPING_WORDS = "stopping_words"
 
 
-def add_routes(routes: APIRouter, web: Web) -> None:
+def add_routes(routes: APIRouter, web: WebRoom) -> None:
     developer = web.guards.member(Role.DEVELOPER)
 
     @routes.get("/submissions/new")
@@ -42,7 +42,7 @@ def add_routes(routes: APIRouter, web: Web) -> None:
 
 
 def _show(
-    web: Web, request: Request, fields: dict[str, str], problems: dict[str, str], status: int
+    web: WebRoom, request: Request, fields: dict[str, str], problems: dict[str, str], status: int
 ) -> Response:
     return web.pages.show(
         request,

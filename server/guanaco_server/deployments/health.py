@@ -1,0 +1,118 @@
+"""The health of a deployment: what its cluster says, whether its servers answer, and which of them hang.
+
+A server hangs when it runs but does not answer for so long that it should be stopped:
+
+    ready before     ``HANGS_AFTER`` silent health checks in a row
+    still starting   ``ready_timeout``
+
+A replica beside others that answer is judged alone. Where none answers, the deployment is judged as a whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from guanaco_server.clusters.cluster import Cluster, ReplicaPhase, ReplicaState
+from guanaco_server.deployments.model_server import ModelServer
+from guanaco_server.deployments.tables import DeploymentRow, Phase
+from guanaco_server.runtime.clock import Clock
+
+
+class ServerState(StrEnum):
+    MISSING = "missing"
+    EXITED = "exited"
+    STARTING = "starting"
+    HEALTHY = "healthy"
+
+
+@dataclass(frozen=True)
+class DeploymentHealth:
+    """What a look at a deployment saw. ``endpoints`` are those of its healthy servers, nearest first; ``silent`` ones run, but do not answer."""
+
+    state: ServerState
+    endpoints: tuple[str, ...] = ()
+    silent: tuple[str, ...] = ()
+    exit_code: int | None = None
+    region: str = ""
+    problem: str | None = None
+    is_settled: bool = True
+
+
+async def look(cluster: Cluster, model_server: ModelServer, name: str) -> DeploymentHealth:
+    """Each of its servers is asked; one that answers is enough."""
+    seen = await cluster.observe(name)
+    if seen is None:
+        return DeploymentHealth(ServerState.MISSING)
+    each = seen.replicas or (seen,)
+    running = [one for one in each if one.phase is ReplicaPhase.RUNNING]
+    checks = await asyncio.gather(*(_answers(model_server, one) for one in running))
+    healthy = [one for one, is_healthy in zip(running, checks, strict=True) if is_healthy]
+    if seen.phase is ReplicaPhase.EXITED and not healthy:
+        return DeploymentHealth(ServerState.EXITED, exit_code=seen.exit_code, problem=seen.problem)
+    return DeploymentHealth(
+        ServerState.HEALTHY if healthy else ServerState.STARTING,
+        tuple(one.endpoint for one in healthy),
+        tuple(one.endpoint for one in running if one.endpoint and one not in healthy),
+        region=(healthy[0] if healthy else seen).region,
+        problem=seen.problem or next((one.problem for one in each if one.problem), None),
+        is_settled=seen.is_settled,
+    )
+
+
+async def _answers(model_server: ModelServer, one: ReplicaState) -> bool:
+    return one.is_ready and await model_server.is_healthy(one.endpoint)
+
+
+HANGS_AFTER = 5  # failed health checks in a row, each with a timeout of its own
+
+
+@dataclass
+class _Silence:
+    since: datetime
+    was_ready: bool
+    looks: int = 0
+
+
+class HangDetector:
+    def __init__(self, clock: Clock, ready_timeout_s: float) -> None:
+        self._clock = clock
+        self._ready_timeout = timedelta(seconds=ready_timeout_s)
+        self._failed_looks: dict[str, int] = {}
+        self._silences: dict[str, dict[str, _Silence]] = {}
+
+    def hanging(self, row: DeploymentRow, seen: DeploymentHealth) -> list[str]:
+        """At a look at which others answered: the endpoints of the replicas to stop."""
+        self._failed_looks.pop(row.submission_id, None)
+        before, now = self._silences.get(row.submission_id, {}), self._clock.now()
+        silences = {
+            endpoint: before.get(endpoint) or _Silence(now, endpoint in row.endpoints)
+            for endpoint in seen.silent
+        }
+        for silence in silences.values():
+            silence.looks += 1
+        hanging = [endpoint for endpoint, silence in silences.items() if self._is_over(silence)]
+        for endpoint in hanging:  # from now on it is one that starts
+            silences[endpoint] = _Silence(now, was_ready=False)
+        self._silences[row.submission_id] = silences
+        return hanging
+
+    def hangs(self, row: DeploymentRow) -> bool:
+        """At a look at which none answered: whether to stop them all."""
+        if row.phase is Phase.RESTARTING:
+            return self._clock.now() - row.updated_at > self._ready_timeout
+        failed = self._failed_looks.get(row.submission_id, 0) + 1
+        self._failed_looks[row.submission_id] = 0 if failed >= HANGS_AFTER else failed
+        return failed >= HANGS_AFTER
+
+    def forget_all_but(self, submission_ids: set[str]) -> None:
+        for memory in (self._failed_looks, self._silences):
+            for submission_id in memory.keys() - submission_ids:
+                del memory[submission_id]
+
+    def _is_over(self, silence: _Silence) -> bool:
+        if silence.was_ready:
+            return silence.looks >= HANGS_AFTER
+        return self._clock.now() - silence.since > self._ready_timeout

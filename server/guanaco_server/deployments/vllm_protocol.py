@@ -1,0 +1,385 @@
+"""vLLM's HTTP API: requests written, answers and streams read, metrics read.
+
+Any answer that is not what it should be is a ModelServerFault. A streamed reply is decoded as it arrives: what is in
+one read of the socket becomes one Chunk.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import Annotated, Any
+
+import msgspec
+
+from guanaco_server.deployments.model_server import (
+    Candidate,
+    Candidates,
+    Chunk,
+    Generation,
+    ModelServerFault,
+    NotANumber,
+    RequestRefused,
+    ServerLoad,
+    Token,
+)
+
+NAN_REFUSAL = (
+    "Out of range float"  # what vLLM 0.32 answers, with 400, when an answer would hold NaN
+)
+REFUSALS = (400, 413, 422)
+MAX_TOKENS = 2**31 - 1  # what the database holds; no reply has as many
+FINISH_REASON = r"^[A-Za-z_]{0,32}$"
+CHOSEN_ONLY = 0  # `logprobs`: of the chosen tokens, and of no others
+
+
+def request_body(generation: Generation) -> dict[str, Any]:
+    body = _sampling(generation)
+    if generation.with_tokens:
+        body["logprobs"] = CHOSEN_ONLY
+    return {**body, "stream": True, "stream_options": {"include_usage": True}}
+
+
+def _sampling(generation: Generation) -> dict[str, Any]:
+    params = generation.params
+    seed = {} if generation.seed is None else {"seed": generation.seed}
+    return {
+        "model": generation.model,
+        "prompt": generation.prompt,
+        "max_tokens": params.max_output_tokens,
+        "temperature": params.temperature,
+        "top_p": params.top_p,
+        "top_k": params.top_k or -1,  # vLLM's "every token"
+        "min_p": params.min_p,
+        "repetition_penalty": params.repetition_penalty,
+        "presence_penalty": params.presence_penalty,
+        "frequency_penalty": params.frequency_penalty,
+        "stop": params.stopping_words,
+        **seed,
+    }
+
+
+def candidates_body(generation: Generation) -> dict[str, Any]:
+    """vLLM refuses several greedy ones, which would all be the same."""
+    return {**_sampling(generation), "n": generation.candidate_count, "logprobs": CHOSEN_ONLY}
+
+
+def score_body(model: str, text: str) -> dict[str, Any]:
+    return {
+        "model": model,
+        "prompt": text,
+        "max_tokens": 1,
+        "temperature": 0,
+        "prompt_logprobs": CHOSEN_ONLY,
+    }
+
+
+def classify_body(model: str, texts: Sequence[str]) -> dict[str, Any]:
+    return {
+        "model": model,
+        "input": list(texts),
+        "use_activation": False,  # the logits themselves
+        "truncate_prompt_tokens": -1,  # to --max-model-len
+        "truncation_side": "left",
+    }
+
+
+def read_candidates(body: bytes) -> Candidates:
+    answer = _parse(body)
+    choices = answer.get("choices")
+    if (
+        not isinstance(choices, list)
+        or not choices
+        or not all(isinstance(c, dict) for c in choices)
+    ):
+        raise nonsense(answer)
+    replies = (Candidate(_text(c), _finish_reason(c), _mean_logprob(c)) for c in choices)
+    return Candidates(tuple(replies), *_token_counts(answer))
+
+
+def read_logits(body: bytes, count: int) -> tuple[tuple[float, ...], ...]:
+    """Of ``count`` texts, in their order; NotANumber where one is not finite."""
+    match _parse(body).get("data"):
+        case [*items] if len(items) == count:
+            return tuple(_logits(item, index) for index, item in enumerate(items))
+        case data:
+            raise nonsense(data, "list of scores")
+
+
+def read_prompt_logprobs(body: bytes) -> tuple[float, ...]:
+    """Of each prompt token but the first, which has nothing before it."""
+    answer = _parse(body)
+    choices = answer.get("choices")
+    if not isinstance(choices, list) or not choices:
+        raise nonsense(answer)
+    match _first_choice(answer).get("prompt_logprobs"):
+        case [None, *scores] if scores:
+            return tuple(_only_logprob(score) for score in scores)
+    raise nonsense(answer)
+
+
+def refusal(status: int, body: bytes) -> ModelServerFault:
+    """For an answer with an error status."""
+    try:
+        why = error_text(json.loads(body))
+    except ValueError:
+        why = None
+    kind = RequestRefused if status in REFUSALS else ModelServerFault
+    if why and NAN_REFUSAL in why:
+        kind = NotANumber
+    return kind(f"The model server answered with status {status}{f': {why}' if why else '.'}")
+
+
+def _parse(data: str | bytes) -> dict[str, Any]:
+    try:
+        parsed = json.loads(data)
+    except ValueError:
+        raise nonsense(data) from None
+    if not isinstance(parsed, dict):
+        raise nonsense(parsed)
+    if why := error_text(parsed):
+        raise ModelServerFault(f"The model server failed: {why}")
+    return parsed
+
+
+def error_text(answer: Any) -> str | None:
+    if not isinstance(answer, dict) or not (error := answer.get("error")):
+        return None
+    return str(error.get("message") if isinstance(error, dict) else error)[:300]
+
+
+def _first_choice(event: dict[str, Any]) -> dict[str, Any]:
+    choices = event["choices"]
+    if not isinstance(choices, list) or not isinstance(choices[0], dict):
+        raise nonsense(event)
+    return choices[0]
+
+
+def _text(choice: dict[str, Any]) -> str:
+    text = choice.get("text")
+    if not isinstance(text, str) or not _is_unicode(text):
+        raise nonsense(choice)
+    return text
+
+
+def _is_unicode(text: str) -> bool:
+    """Half of a surrogate pair, which JSON may hold, is no character."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _finish_reason(choice: dict[str, Any]) -> str:
+    reason = choice.get("finish_reason") or "stop"
+    if not isinstance(reason, str) or not re.search(FINISH_REASON, reason):
+        raise nonsense(choice)
+    return reason
+
+
+def _only_logprob(score: Any) -> float:
+    values = list(score.values()) if isinstance(score, dict) else []
+    match values:
+        case [{"logprob": logprob}]:
+            return _number(logprob)
+    raise nonsense(score)
+
+
+def _logits(item: Any, index: int) -> tuple[float, ...]:
+    match item:
+        case {"index": at, "probs": [_, *_] as values} if at == index:
+            logits = tuple(_number(value) for value in values)
+        case _:
+            raise nonsense(item, "score")
+    if not all(map(math.isfinite, logits)):
+        raise NotANumber("The model server computed a score that is no number.")
+    return logits
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, (int, float)) else math.nan
+
+
+def _token_counts(answer: dict[str, Any]) -> tuple[int, int]:
+    usage = answer.get("usage")
+    counts = (
+        [usage.get(name) for name in ("prompt_tokens", "completion_tokens")]
+        if isinstance(usage, dict)
+        else [None]
+    )
+    match counts:
+        case [int(prompt_tokens), int(completion_tokens)] if (
+            0 <= prompt_tokens <= MAX_TOKENS and 0 <= completion_tokens <= MAX_TOKENS
+        ):
+            return prompt_tokens, completion_tokens
+        case _:
+            raise ModelServerFault("The model server sent no token counts.")
+
+
+def _mean_logprob(choice: dict[str, Any]) -> float:
+    logprobs = choice.get("logprobs")
+    tokens = logprobs.get("token_logprobs") if isinstance(logprobs, dict) else None
+    values = (
+        [value for value in tokens if isinstance(value, (int, float))]
+        if isinstance(tokens, list)
+        else []
+    )
+    return sum(values) / len(values) if values else -math.inf
+
+
+def nonsense(said: object, what: str = "completion") -> ModelServerFault:
+    return ModelServerFault(
+        f"The model server sent something that is no {what}: {str(said)[:80]!r}."
+    )
+
+
+MAX_EVENT_BYTES = 1_048_576
+SPARE_PIECES = 64  # over max_output_tokens: the ends, and what a tokenizer holds back
+
+
+_Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKENS)]
+
+
+class _Choice(msgspec.Struct, gc=False):
+    text: str
+    finish_reason: Annotated[str, msgspec.Meta(pattern=FINISH_REASON)] | None = None
+    logprobs: dict[str, Any] | None = None
+
+
+class _Usage(msgspec.Struct, gc=False):
+    prompt_tokens: _Count
+    completion_tokens: _Count
+
+
+class _Event(msgspec.Struct, gc=False):
+    choices: list[_Choice] = []
+    usage: _Usage | None = None
+    error: Any = None
+
+
+_decode = msgspec.json.Decoder(_Event).decode
+_decode_lines = msgspec.json.Decoder(_Event).decode_lines
+
+
+class StreamReader:
+    """The last chunk waits for the token counts, which vLLM sends after the text; a server that sends none has its pieces counted."""
+
+    def __init__(self, max_output_tokens: int) -> None:
+        self._max_pieces = max_output_tokens + SPARE_PIECES
+        self._rest = b""
+        self._pieces = 0
+        self._finish_reason: str | None = None
+        self._usage: _Usage | None = None
+
+    def feed(self, data: bytes) -> Chunk | None:
+        """What is complete now; None when nothing is."""
+        whole, newline, self._rest = (self._rest + data).rpartition(b"\n")
+        if len(self._rest) > MAX_EVENT_BYTES:
+            raise nonsense(self._rest)
+        if not newline:
+            return None
+        texts: list[str] = []
+        tokens: list[Token] = []
+        events, is_done = _decode_lines_of(whole)
+        for event in events:
+            if event.choices:
+                choice = event.choices[0]
+                if choice.text:
+                    texts.append(choice.text)
+                if choice.finish_reason:
+                    self._finish_reason = choice.finish_reason
+                if choice.logprobs:
+                    tokens.extend(_tokens(choice.logprobs))
+            if event.usage is not None:
+                self._usage = event.usage
+        if is_done or (self._usage is not None and self._finish_reason is not None):
+            return self._end(texts, tokens)
+        self._pieces += len(texts)
+        if self._pieces > self._max_pieces:
+            raise ModelServerFault("The model server goes on beyond the tokens it was asked for.")
+        return Chunk(tuple(texts), tokens=tuple(tokens)) if texts or tokens else None
+
+    def broken_off(self) -> ModelServerFault:
+        """For a server that has nothing more to send."""
+        return ModelServerFault("The model server broke off before the reply was complete.")
+
+    def _end(self, texts: list[str], tokens: list[Token]) -> Chunk:
+        if self._finish_reason is None:
+            raise self.broken_off()
+        usage = self._usage or _Usage(0, self._pieces + len(texts))
+        return Chunk(
+            tuple(texts),
+            self._finish_reason,
+            usage.prompt_tokens,
+            usage.completion_tokens,
+            tuple(tokens),
+        )
+
+
+def _decode_lines_of(whole: bytes) -> tuple[list[_Event], bool]:
+    """The events of whole lines, and whether the last one was among them. What vLLM sends is decoded at once, anything else line by line."""
+    said, done, _ = (b"\n" + whole).partition(b"\ndata: [DONE]")
+    try:
+        events, is_done = _decode_lines(said.replace(b"\ndata: ", b"\n")), bool(done)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        data = [line[5:].strip() for line in whole.split(b"\n") if line[:5] == b"data:"]
+        is_done = b"[DONE]" in data
+        events = [_decode_event(one) for one in takewhile(lambda one: one != b"[DONE]", data)]
+    for event in events:
+        if event.error:
+            why = error_text({"error": event.error})
+            raise ModelServerFault(f"The model server failed: {why}")
+    return events, is_done
+
+
+def _decode_event(data: bytes) -> _Event:
+    try:
+        return _decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        pass
+    try:
+        said = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise nonsense(data) from None
+    why = error_text(said)
+    raise ModelServerFault(f"The model server failed: {why}") if why else nonsense(said)
+
+
+def _tokens(logprobs: dict[str, Any]) -> list[Token]:
+    """In a stream vLLM writes NaN as null."""
+    match logprobs:
+        case {"tokens": list(texts), "token_logprobs": list(values)}:
+            pairs = zip(texts, values, strict=False)
+            return [Token(str(text), math.nan if value is None else value) for text, value in pairs]
+    return []
+
+
+RUNNING = "vllm:num_requests_running"
+WAITING = "vllm:num_requests_waiting"
+METRIC_LINE = re.compile(r"(?P<name>[a-zA-Z_:][\w:]*)(?:\{.*\})?\s+(?P<value>\S+)(?:\s+-?\d+)?\s*")
+
+
+def read_load(text: str) -> ServerLoad:
+    """Summed over the engines of a data-parallel server. ModelServerFault where a gauge is missing or no number."""
+    found: dict[str, float] = {}
+    for line in text.splitlines():
+        match = METRIC_LINE.fullmatch(line)
+        if match and match["name"] in (RUNNING, WAITING):
+            found[match["name"]] = found.get(match["name"], 0.0) + _gauge(match["value"])
+    if len(found) < 2:
+        raise ModelServerFault("The model server's metrics have no numbers of its requests.")
+    return ServerLoad(running=int(found[RUNNING]), waiting=int(found[WAITING]))
+
+
+def _gauge(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or value < 0:
+        raise ModelServerFault(f"The model server's metrics say {text[:20]!r} requests.")
+    return value

@@ -1,0 +1,142 @@
+"""How many replicas a deployment should have, and how many requests one replica carries at once.
+
+    needed(sample) = ceil((running + waiting) / (capacity * target))
+    up:   the least that any sample of the last ``up_window_s`` needed, at most ``up_step`` more at a time
+    down: the most that any sample of the last ``down_window_s`` needed, at most ``down_step`` fewer at a time
+
+The number needed does not depend on the number there is, so a constant load has one answer and nothing flaps.
+Without samples over the whole window nothing is decided: a controller that has just started knows nothing.
+
+``decide`` is a pure function of the samples, the limits and the time. Capacity comes from the stress check, by
+Little's law: a load of λ requests a second, each of which takes W seconds, is λ * W requests at once. The check's
+load passed its thresholds, so a replica carries at least that; its short replies do not prove that it carries no
+more, hence the floor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import pairwise
+
+from guanaco.submissions import StressReport
+from guanaco_server.database.database import Database
+from guanaco_server.deployments import queries
+
+
+@dataclass(frozen=True)
+class ReplicaLimits:
+    """``target`` is the share of a replica's capacity that should be in use; the rest takes the next minute's growth."""
+
+    min_replicas: int = 1
+    max_replicas: int = 1
+    target: float = 0.7
+    up_window_s: float = 15.0
+    down_window_s: float = 300.0
+    up_step: int = 2
+    down_step: int = 1
+    up_cooldown_s: float = 30.0
+    down_cooldown_s: float = 60.0
+
+    @property
+    def memory_s(self) -> float:
+        """How long a sample matters."""
+        return max(self.up_window_s, self.down_window_s)
+
+
+@dataclass(frozen=True)
+class LoadSample:
+    """Requests that a deployment's replicas were working on, and those that waited for one."""
+
+    at: datetime
+    running: int
+    waiting: int
+
+
+@dataclass(frozen=True)
+class DeploymentLoad:
+    """What is known of a deployment. ``samples`` are in the order of time; ``busy_replicas`` have an open stream;
+    ``capacity`` is how many requests one replica carries at once."""
+
+    replicas: int
+    capacity: int
+    samples: tuple[LoadSample, ...] = ()
+    busy_replicas: int = 0
+    scaled_at: datetime | None = None
+
+
+def decide(load: DeploymentLoad, limits: ReplicaLimits, now: datetime) -> int:
+    """The replicas to have. Never fewer than those with an open stream; otherwise within the limits."""
+    wanted = load.replicas
+    up = _needed(load, limits, now, limits.up_window_s)
+    down = _needed(load, limits, now, limits.down_window_s)
+    if up and min(up) > load.replicas and _has_cooled(load, now, limits.up_cooldown_s):
+        wanted = min(min(up), load.replicas + limits.up_step)
+    elif down and max(down) < load.replicas and _has_cooled(load, now, limits.down_cooldown_s):
+        wanted = max(max(down), load.replicas - limits.down_step)
+    wanted = min(max(wanted, limits.min_replicas), limits.max_replicas)
+    return max(wanted, min(load.busy_replicas, load.replicas))
+
+
+def _needed(
+    load: DeploymentLoad, limits: ReplicaLimits, now: datetime, window_s: float
+) -> list[int]:
+    """What each sample within the window needed; nothing where the samples do not go back that far."""
+    since = now - timedelta(seconds=window_s)
+    if not load.samples or load.samples[0].at > since:
+        return []
+    a_replica = max(1, load.capacity) * limits.target
+    return [
+        max(limits.min_replicas, math.ceil((sample.running + sample.waiting) / a_replica))
+        for sample in load.samples
+        if sample.at >= since
+    ]
+
+
+def _has_cooled(load: DeploymentLoad, now: datetime, cooldown_s: float) -> bool:
+    return load.scaled_at is None or now - load.scaled_at >= timedelta(seconds=cooldown_s)
+
+
+VLLM_MAX_NUM_SEQS = 256  # vLLM 0.32's own default
+LEAST_CAPACITY = 8
+
+
+def capacity_shown(report: StressReport) -> int | None:
+    """None where nothing was measured."""
+    if report.e2e_ms is None:
+        return None
+    return max(LEAST_CAPACITY, math.ceil(report.offered_rate * report.e2e_ms.p50 / 1_000))
+
+
+def max_num_seqs(engine_args: Sequence[str]) -> int:
+    """What the model servers are started with."""
+    for name, value in pairwise([*engine_args, ""]):
+        flag, _, joined = name.partition("=")
+        if flag == "--max-num-seqs" and (joined or value).isdigit():
+            return int(joined or value)
+    return VLLM_MAX_NUM_SEQS
+
+
+def capacity(shown: int | None, engine_args: Sequence[str]) -> int:
+    """Of one replica."""
+    most = max_num_seqs(engine_args)
+    return most if shown is None else min(shown, most)
+
+
+class CapacityReader:
+    """Over all replicas, of what is ready; a submission that was never measured has none."""
+
+    def __init__(self, database: Database, engine_args: Sequence[str]) -> None:
+        self._database = database
+        self._engine_args = engine_args
+
+    async def read(self) -> dict[str, int]:
+        async with self._database.read() as session:
+            rows = await queries.capacities(session)
+        return {
+            submission_id: replicas * capacity(shown, self._engine_args)
+            for submission_id, replicas, shown in rows
+            if shown is not None
+        }
