@@ -118,7 +118,7 @@ def _include_routes(app: FastAPI, rooms: Rooms) -> None:
         openai_api.router(rooms.openai.service, auth),
         feedback_api.router(feedback.service, feedback.erasures, auth),
         leaderboard_api.router(
-            leaderboard.leaderboard, leaderboard.audit, leaderboard.seasons, auth
+            leaderboard.leaderboard, leaderboard.flags, leaderboard.seasons, auth
         ),
         notifications_api.router(rooms.notifications.webhooks, auth),
         compat_api.router(rooms.compat.service, rooms.accounts.accounts),

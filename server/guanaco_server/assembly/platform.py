@@ -132,7 +132,7 @@ class Platform:
             rooms.artifacts.collector,
             rooms.notifications.loop,
             rooms.feedback.copying,
-            rooms.leaderboard.keeper,
+            rooms.leaderboard.loop,
         )
 
 
