@@ -63,6 +63,11 @@ def to_stored(model: BaseModel) -> dict[str, Any]:
     return dumped
 
 
+def known_fields(model: BaseModel) -> dict[str, Any]:
+    """The model's values by field, without unknown fields: what ``dict(model)`` gives for one that was not stored."""
+    return {name: getattr(model, name) for name in type(model).model_fields}
+
+
 def carry_unknown_fields(old: BaseModel, new: M) -> M:
     """``new`` with the unknown fields of ``old``, which it replaces; the same for the models within them."""
     carried: dict[str, Any] = {}

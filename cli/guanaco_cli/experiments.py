@@ -13,7 +13,8 @@ from guanaco_cli.options import AsJson
 from guanaco_cli.request_files import RequestFile, read_request
 
 if TYPE_CHECKING:
-    from guanaco.experiments import Estimate, Experiment, Variant
+    from guanaco.estimates import Estimate
+    from guanaco.experiments import Experiment, Variant
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -136,7 +137,11 @@ def _users(experiment: Experiment) -> str:
 
 def _changes(variant: Variant) -> str:
     changes = [f"model {variant.model}"] if variant.model else []
-    changes += [PROMPTS[variant.formatter.kind]] if variant.formatter else []
+    changes += (
+        [PROMPTS.get(variant.formatter.kind, f"prompt of the kind {variant.formatter.kind}")]
+        if variant.formatter
+        else []
+    )
     if variant.params:
         chosen = variant.params.model_dump(exclude_none=True)
         changes += [f"{name} {value}" for name, value in chosen.items()]

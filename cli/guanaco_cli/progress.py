@@ -86,7 +86,9 @@ class LiveProgress:
     def show(self, event: SubmissionEvent) -> None:
         if event.kind == "stage" and event.stage is not None:
             self._note(event.stage, event)
-        elif event.kind == "log" and is_shown(event, self._is_verbose) and self._live is not None:
+        elif (
+            event.kind != "status" and is_shown(event, self._is_verbose) and self._live is not None
+        ):
             from rich.text import Text
 
             line = Text(clean_line(event.message), style=RICH_STYLES.get(event.level, ""))
@@ -99,7 +101,7 @@ class LiveProgress:
         from guanaco.submissions import Stage
 
         table = Table.grid(padding=(0, 1))
-        for stage in Stage:
+        for stage in (*Stage, *(one for one in self._rows if one.is_unknown)):
             row = self._rows.get(stage)
             if row is None:
                 table.add_row(Text("·", style="dim"), Text(stage, style="dim"), "")
@@ -119,8 +121,9 @@ class LiveProgress:
             outcome is None
         ):  # a stage begins: what is known of it and of later ones is an earlier run's
             order = list(Stage)
-            for later in order[order.index(stage) :]:
-                self._rows.pop(later, None)
+            later = order[order.index(stage) :] if stage in order else [stage]
+            for one in later:
+                self._rows.pop(one, None)
             self._rows[stage] = StageRow(event.at)
         elif stage in self._rows:
             self._rows[stage].outcome = str(outcome)

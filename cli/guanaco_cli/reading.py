@@ -145,7 +145,8 @@ def _conversation(one: Feedback, width: int) -> list[Text]:
         parts.append(Text(f"\n{clean_line(one.bot_name)} (first message)", style="bold"))
         parts.append(Text(clean(one.first_message)))
     for message in one.messages:
-        speaker = one.bot_name if message.sender == "bot" else one.user
+        speakers = {"bot": one.bot_name, "user": one.user}
+        speaker = speakers.get(message.sender, message.sender)
         parts.append(Text(f"\n{clean_line(speaker)}{_marks(message)}", style="bold"))
         parts.append(Text(clean(message.content), style="dim strike" if message.is_deleted else ""))
     return [line for part in parts for line in part.wrap(console, console.width)]

@@ -49,6 +49,11 @@ def _say_outcome(submission: Submission) -> None:
         explain_failure(submission)
     elif submission.status is Status.CANCELLED:
         console.error(f"{submission.id} was cancelled.")
+    elif submission.status.is_unknown:
+        console.error(
+            f"{submission.id} is {submission.status}, which this version of guanaco does not know.",
+            "Upgrade it: pip install --upgrade guanaco",
+        )
     elif submission.status.is_in_progress:
         console.say(f"It is {submission.status}. `guanaco logs -f {submission.id}` follows it.")
         return

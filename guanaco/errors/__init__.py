@@ -28,6 +28,7 @@ GuanacoError
 │   ├── AlreadyRated, NothingToRegenerate
 │   ├── RewardInUse              live submissions are served with this reward model
 │   ├── ExperimentConflict       its name is taken, it has run, or another has its users
+│   ├── NewerVersionNeeded       a newer version has stored what this server does not understand
 │   ├── CompetitionClosed        its window has not begun, or is over, or it is frozen
 │   ├── AmbiguousUser            users of several backends have that id
 │   └── AccountRoleConflict      the account exists with another role

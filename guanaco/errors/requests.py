@@ -274,6 +274,19 @@ class CompetitionClosed(Conflict):
         )
 
 
+class NewerVersionNeeded(Conflict):
+    """``what`` was stored by a newer version during a roll-out, with a word that this version does not know."""
+
+    code = "newer_version_needed"
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"A newer version of Guanaco has stored {what}, and this server does not understand all of it.",
+            hint="Try again when every server runs the newer version.",
+        )
+        self.what = what
+
+
 class ExperimentConflict(Conflict):
     code = "experiment_conflict"
 

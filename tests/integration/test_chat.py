@@ -25,7 +25,7 @@ PIECES = ("One", " two", " three")
 
 
 class Hasty(World):
-    first_token_s = 0.3
+    changes = {"first_token_timeout_s": 0.3}
 
 
 async def test_without_consent_nothing_is_stored(database: Database) -> None:

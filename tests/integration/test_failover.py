@@ -14,7 +14,7 @@ from tests.fixtures.world import World, eventually
 
 
 class Patient(World):
-    failover_s = 30
+    changes = {"failover_s": 30}
 
 
 async def test_a_message_waits_for_a_server_that_is_started_again(database: Database) -> None:
@@ -24,7 +24,7 @@ async def test_a_message_waits_for_a_server_that_is_started_again(database: Data
     asked = asyncio.create_task(http.post(url, json={"content": "Are you there?"}))
 
     async def is_waiting() -> bool:
-        return bool(await world.conversations.open_streams())
+        return bool(await world.activity.open_streams())
 
     await eventually(is_waiting)
     world.deployments.note_replicas("acme-tiny_v1", ("memory://again",))

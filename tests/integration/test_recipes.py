@@ -20,7 +20,7 @@ from guanaco_server.planning import QWEN3_235B_FP8
 from guanaco_server.recipes.hardware import find_gpus
 from guanaco_server.recipes.memory import Model
 from guanaco_server.recipes.model_shape import read_shape
-from guanaco_server.recipes.prices import Budgets, PriceTable
+from guanaco_server.recipes.prices import PriceTable
 from guanaco_server.recipes.recipe import Fleet, Needs, RecipePolicy, choose, to_vllm_args
 from tests.fixtures.pipeline import ID, TICKET, PipelineWorld, tiny_files
 from tests.fixtures.reconciling import admits_nobody, leads
@@ -55,15 +55,15 @@ print(json.dumps({{name: getattr(parsed, name) for name in names}}))
 
 
 class GpuWorld(PipelineWorld):
-    recipes = GPUS
+    changes = {"gpu_types": ["H100", "MI300X"], "gpu_prices": {"H100": 2, "MI300X": 9}}
 
 
 class PoorWorld(GpuWorld):
-    budgets = Budgets(everybody=0.0)
+    changes = {**GpuWorld.changes, "monthly_budget": 0.0}
 
 
 class AlmostPoorWorld(GpuWorld):
-    budgets = Budgets(everybody=2.4)
+    changes = {**GpuWorld.changes, "monthly_budget": 2.4}
 
 
 async def put(world: World, **override: Any) -> Any:

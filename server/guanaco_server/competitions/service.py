@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.competitions import OPEN, Competition, CompetitionRequest
-from guanaco.errors import CompetitionClosed, CompetitionNotFound, InvalidInput
+from guanaco.contract import carry_unknown_fields, known_fields
+from guanaco.errors import CompetitionClosed, CompetitionNotFound, InvalidInput, NewerVersionNeeded
 from guanaco_server.accounts.audit import Actor, AuditLog
 from guanaco_server.competitions import queries
 from guanaco_server.competitions.tables import CompetitionRow
@@ -66,6 +67,8 @@ class CompetitionService:
             row = await queries.locked(session, competition_id)
             if row is None:
                 raise CompetitionNotFound(competition_id)
+            if row.rules.ranking.is_unknown:
+                raise NewerVersionNeeded(f"the rules of the competition {competition_id}")
             if row.frozen_at is None:
                 row.frozen_at = row.updated_at = self._clock.now()
                 await self._audit.note(session, by, FREEZE, competition_id)
@@ -84,8 +87,9 @@ class CompetitionService:
                 session.add(row)
             elif row.frozen_at is not None:
                 raise CompetitionClosed(competition_id)
-            row.rules, row.updated_at = request, now
-            if by is not None and before != request:
+            row.rules = request if before is None else carry_unknown_fields(before, request)
+            row.updated_at = now
+            if by is not None and before != row.rules:
                 action = CHANGE if before else CREATE
                 await self._audit.note(session, by, action, _noted(competition_id, before, request))
             return _read(row)
@@ -106,4 +110,4 @@ def _noted(
 
 
 def _read(row: CompetitionRow) -> Competition:
-    return Competition(id=row.id, frozen_at=row.frozen_at, **dict(row.rules))
+    return Competition(id=row.id, frozen_at=row.frozen_at, **known_fields(row.rules))

@@ -40,6 +40,10 @@ OUT_OF_REACH = (StoreUnreachable, ClusterUnreachable, ClusterRefused)
 
 GiveUp = Callable[[str, list[str]], Awaitable[None]]
 
+LEFT_TO_NEWER = (
+    "a newer version of Guanaco has written what this one does not know; it is left as it is"
+)
+
 logger = logging.getLogger(__name__)
 
 
@@ -124,7 +128,7 @@ class Reconciler:
 
     async def _welcome_all(self) -> None:
         for row in await self._deployments.list_wishes():
-            if row.phase in (Phase.READY, Phase.RESTARTING):
+            if row.is_understood and row.phase in (Phase.READY, Phase.RESTARTING):
                 await self._welcome(row)
         self._has_welcomed = True
 
@@ -141,7 +145,9 @@ class Reconciler:
 
     async def _tend_safely(self, row: DeploymentRow, running: list[str]) -> None:
         try:
-            if row.phase in (Phase.READY, Phase.RESTARTING):
+            if not row.is_understood:
+                self._note_problem(row.submission_id, LEFT_TO_NEWER)
+            elif row.phase in (Phase.READY, Phase.RESTARTING):
                 await self._tend(row)
             elif row.phase is not Phase.STARTING:
                 await self._keep_stopped(row, running)

@@ -7,6 +7,7 @@ from datetime import datetime
 from sqlalchemy import ForeignKey, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
+from guanaco.contract import unknown_members
 from guanaco.open_enum import OpenEnum
 from guanaco.recipes import Recipe
 from guanaco.submissions import Quantization
@@ -70,3 +71,8 @@ class DeploymentRow(Table):
     last_traffic_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     waits_for: Mapped[str | None] = mapped_column(Text)
     region: Mapped[str | None] = mapped_column(String(64))
+
+    @property
+    def is_understood(self) -> bool:
+        """Whether this version knows its phase and all of how it is served; else it leaves the server alone."""
+        return not any(unknown_members([self.phase, self.quantization, self.recipe]))

@@ -11,6 +11,7 @@ from datetime import datetime
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from guanaco.contract import unknown_members
 from guanaco.experiments import ExperimentRequest, ExperimentState, Overrides, Variant
 from guanaco_server.database.database import Database
 from guanaco_server.experiments import queries
@@ -50,12 +51,15 @@ class RunningExperiments:
         async with self._database.read() as session:
             rows = await queries.all_rows(session)
         self._running = {
-            row.name: row.rules for row in rows if row.state is ExperimentState.RUNNING
+            row.name: row.rules
+            for row in rows
+            if row.state is ExperimentState.RUNNING and not any(unknown_members(row.rules))
         }
         self._variants = {
             (row.name, variant.name): variant
             for row in rows
-            if row.state is not ExperimentState.DRAFT
+            if row.state
+            is not ExperimentState.DRAFT  # an unknown state too: its conversations go on
             for variant in row.rules.variants
         }
 

@@ -8,23 +8,24 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
-from typing import Protocol
 
 from sqlalchemy import Subquery
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.bots import BOTS
+from guanaco.contract import carry_unknown_fields, known_fields, unknown_members
 from guanaco.errors import (
     BadChatTemplate,
     ExperimentConflict,
     ExperimentNotFound,
     InvalidInput,
     MissingFile,
+    NewerVersionNeeded,
     PromptFailed,
 )
+from guanaco.estimates import Estimate
 from guanaco.experiments import (
-    Estimate,
     Experiment,
     ExperimentRequest,
     ExperimentResults,
@@ -39,24 +40,16 @@ from guanaco_server.database.database import Database
 from guanaco_server.experiments import queries
 from guanaco_server.experiments.running import RunningExperiments
 from guanaco_server.experiments.tables import ExperimentRow
-from guanaco_server.intervals import (
+from guanaco_server.prompts.service import PromptService, is_by_chat_template
+from guanaco_server.runtime.clock import Clock
+from guanaco_server.statistics.intervals import (
     mean_interval,
     median_interval,
     newcombe_interval,
     wilson_interval,
 )
-from guanaco_server.prompts.service import PromptService, is_by_chat_template
-from guanaco_server.runtime.clock import Clock
+from guanaco_server.statistics.votes import VoteCount
 from guanaco_server.submissions.service import SubmissionService
-
-
-class Votes(Protocol):
-    @property
-    def up(self) -> int: ...
-
-    @property
-    def down(self) -> int: ...
-
 
 ByVariant = Callable[[AsyncSession, Subquery], Awaitable[Mapping[str, Sequence[float]]]]
 
@@ -68,7 +61,7 @@ class Outcomes:
     ``votes`` has one of each unit, the others a mean of each unit.
     """
 
-    votes: Callable[[AsyncSession, Subquery], Awaitable[Mapping[str, Votes]]]
+    votes: Callable[[AsyncSession, Subquery], Awaitable[Mapping[str, VoteCount]]]
     lengths: ByVariant
     reply_ms: ByVariant
 
@@ -126,6 +119,7 @@ class ExperimentService:
             row = (await queries.locked(session)).get(name)
             if row is None:
                 raise ExperimentNotFound(name)
+            _require_known_state(row)
             if row.state is not ExperimentState.DRAFT:
                 raise ExperimentConflict(
                     f"{name} has run, so it stays as it is.",
@@ -133,7 +127,7 @@ class ExperimentService:
                 )
             if request.name != name:
                 raise ExperimentConflict(f"{name} cannot be renamed to {request.name}.")
-            row.rules = request
+            row.rules = carry_unknown_fields(row.rules, request)
             return _read(row)
 
     async def start(self, name: str) -> Experiment:
@@ -147,6 +141,9 @@ class ExperimentService:
             for other in rows.values():
                 if other is not row and other.state is ExperimentState.RUNNING:
                     _require_apart(row.rules, other.rules)
+            _require_known_state(row)
+            if any(unknown_members(row.rules)):
+                raise NewerVersionNeeded(f"the experiment {name}")
             row.state = ExperimentState.RUNNING
             row.started_at = row.started_at or self._clock.now()
         await self._running.refresh()
@@ -158,6 +155,7 @@ class ExperimentService:
             row = (await queries.locked(session)).get(name)
             if row is None:
                 raise ExperimentNotFound(name)
+            _require_known_state(row)
             if row.state is ExperimentState.DRAFT:
                 raise ExperimentConflict(f"{name} does not run.")
             if row.state is ExperimentState.RUNNING:
@@ -223,7 +221,7 @@ class ExperimentService:
 @dataclass(frozen=True)
 class _Found:
     sizes: Mapping[str, tuple[int, int]]
-    votes: Mapping[str, Votes]
+    votes: Mapping[str, VoteCount]
     lengths: Mapping[str, Sequence[float]]
     reply_ms: Mapping[str, Sequence[float]]
 
@@ -262,6 +260,11 @@ def _estimate(value: float, interval: tuple[float, float] | None) -> Estimate:
     return Estimate(value=value, low=low, high=high)
 
 
+def _require_known_state(row: ExperimentRow) -> None:
+    if row.state.is_unknown:
+        raise NewerVersionNeeded(f"the experiment {row.name}")
+
+
 def _require_apart(wanted: ExperimentRequest, other: ExperimentRequest) -> None:
     if wanted.overlaps(other):
         where = other.competition or "every competition"
@@ -285,5 +288,5 @@ def _read(row: ExperimentRow) -> Experiment:
         created_at=row.created_at,
         started_at=row.started_at,
         stopped_at=row.stopped_at,
-        **dict(row.rules),
+        **known_fields(row.rules),
     )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 
+from guanaco.contract import reader
 from guanaco.errors import ExportUnsupported
 from guanaco.feedback import ExportFormat, Feedback
 from guanaco.feedback_csv import CSV_COLUMNS, csv_row
@@ -69,7 +70,7 @@ async def _csv(documents: Documents) -> AsyncIterator[bytes]:
 
 
 def _csv_page(page: Sequence[str]) -> bytes:
-    ratings = (Feedback.model_validate_json(document) for document in page)
+    ratings = (reader(Feedback).from_json(document) for document in page)
     return _csv_lines([[_cell(cell) for cell in csv_row(rating)] for rating in ratings])
 
 

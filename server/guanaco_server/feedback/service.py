@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
 
-from sqlalchemy import Subquery
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from guanaco.contract import reader
 from guanaco.errors import FeedbackNotFound, SubmissionNotFound
 from guanaco.feedback import (
     ExportFormat,
@@ -35,14 +34,6 @@ from guanaco_server.submissions.service import SubmissionService
 EVERYTHING = FeedbackFilter()
 EXPORT_PAGE = 1_000  # ratings with their conversations, in memory at once
 READ_RAW = "read raw feedback"
-
-
-@dataclass(frozen=True)
-class Votes:
-    """One vote a user."""
-
-    up: int
-    down: int
 
 
 class FeedbackService:
@@ -97,7 +88,7 @@ class FeedbackService:
         async with self._database.read() as session:
             rows = await queries.copies(session, submission_id, wanted, window, limit, order)
         return FeedbackPage(
-            items=[Feedback.model_validate_json(document) for _, document in rows],
+            items=[reader(Feedback).from_json(document) for _, document in rows],
             next_cursor=cursors.encode(rows[-1][0]) if rows else None,
         )
 
@@ -112,7 +103,7 @@ class FeedbackService:
             await self._submissions.require_visible(account, submission_id)
         except SubmissionNotFound:
             raise FeedbackNotFound(feedback_id) from None
-        return Feedback.model_validate_json(document)
+        return reader(Feedback).from_json(document)
 
     async def export(
         self,
@@ -170,16 +161,11 @@ class FeedbackService:
         """Within the caller's transaction: the ratings and their copies are gone."""
         await queries.delete_ratings(session, feedback_ids)
 
-    async def votes_of(self, session: AsyncSession, groups: Subquery) -> dict[str, Votes]:
-        """Within the caller's transaction, for groups of conversations: one vote a unit, by variant."""
-        rows = await queries.votes_of(session, groups)
-        return {variant: Votes(up, down) for variant, up, down in rows}
-
     @staticmethod
     async def _read(documents: AsyncIterator[Sequence[str]]) -> AsyncIterator[Feedback]:
         async for page in documents:
             for document in page:
-                yield Feedback.model_validate_json(document)
+                yield reader(Feedback).from_json(document)
 
     async def _documents(
         self, submission_id: str, wanted: FeedbackFilter, window: Window

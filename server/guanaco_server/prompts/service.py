@@ -19,8 +19,8 @@ from functools import lru_cache
 from typing import TypeVar
 
 from guanaco.chat import Bot, Sender
-from guanaco.errors import MissingFile
-from guanaco.prompts import ChatTemplatePrompt, Prompt, PromptFile, PromptFormatter
+from guanaco.errors import MissingFile, PromptFailed
+from guanaco.prompts import ChatTemplatePrompt, Prompt, PromptFile, PromptFormatter, UnknownPrompt
 from guanaco_server.prompts import chat_templates
 from guanaco_server.prompts.chat_templates import ChatTemplate, ChatTemplateCounter
 from guanaco_server.prompts.counting import TokenCounter
@@ -40,6 +40,7 @@ LONG_CHARS = (
 CHECK_CPU_S = 0.05  # of 50 turns; an honest template takes a twentieth
 RENDER_S = 30.0
 NO_TEMPLATE = "The model's repo has no chat template."
+UNKNOWN_PROMPT = "The submission's prompt"
 NO_TEMPLATE_HINT = "Submit with --formatter and a preset, or push a tokenizer that has one."
 
 
@@ -74,6 +75,8 @@ class PromptService:
         Overloaded where too many wait for that template, or its turn does not come ``within_s``.
         With the ``transcript`` of the conversation only its new turns are read, where that is certain to make the same.
         """
+        if isinstance(formatter, UnknownPrompt):
+            raise PromptFailed(UNKNOWN_PROMPT, "a newer version of Guanaco has stored it")
         at_once = self.try_render(
             formatter=formatter,
             artifact_key=artifact_key,
@@ -141,6 +144,8 @@ class PromptService:
 
         ``files`` are those of ``chat_templates.FILES`` that the model's repo has.
         """
+        if isinstance(formatter, UnknownPrompt):
+            raise PromptFailed(UNKNOWN_PROMPT, "a newer version of Guanaco has stored it")
         until = time.monotonic() + RENDER_S
         this_one = object()  # a submission that is checked waits for no other one's check
 

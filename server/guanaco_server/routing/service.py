@@ -120,7 +120,7 @@ class RoutingService:
         return [
             self._live(serving)
             for serving in self._serving.values()
-            if serving.status is Status.DEPLOYED
+            if serving.status is Status.DEPLOYED and serving.is_understood
         ]
 
     async def assign(
@@ -148,7 +148,7 @@ class RoutingService:
         if chosen is None:
             raise NoModelAvailable(are_full=not pool.snapshot.ids.isdisjoint(self._occupancy.full))
         assigned = Assigned(self._live(self._serving[chosen]))
-        if rule.seed is not None:
+        if rule.seed is not None and not rule.kind.is_unknown:
             decision = _decision(pool, seed, key, seen, barred)
             assigned = replace(assigned, pool=pool, decision=decision)
         self._take(chosen)
@@ -217,6 +217,12 @@ class RoutingService:
         pool = self._pools.get(competition.id)
         if pool is None or pool.snapshot != snapshot:
             pool = Pool(snapshot, await policy_of(snapshot, self._posterior))
+            if snapshot.rule.kind.is_unknown:
+                logger.warning(
+                    "competition %s: this version does not know the assignment rule %s and chooses uniformly",
+                    competition.id,
+                    snapshot.rule.kind,
+                )
         self._rules[competition.id], self._pools[competition.id] = competition, pool
 
     def _is_open(self, submission_id: str) -> bool:
@@ -225,6 +231,7 @@ class RoutingService:
         return (
             serving is not None
             and serving.status is Status.DEPLOYED
+            and serving.is_understood
             and bool(self._deployments.replicas(submission_id))
         )
 

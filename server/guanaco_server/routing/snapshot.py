@@ -11,6 +11,7 @@ from typing import Protocol
 from pydantic import BaseModel, ConfigDict
 
 from guanaco.competitions import AssignmentKind, AssignmentRule
+from guanaco.contract import without_unknown_fields
 from guanaco_server.routing.draws import draws
 from guanaco_server.routing.policies.adaptive import adaptive
 from guanaco_server.routing.policies.newest import NewestFirst
@@ -60,10 +61,11 @@ def take(
                 Entry(submission.id, submission.created_at.timestamp(), up, down, weight)
             )
     entries.sort(key=lambda entry: (-entry.created_at, entry.id))
-    return Snapshot.model_construct(rule=rule, entries=tuple(entries))
+    return Snapshot.model_construct(rule=without_unknown_fields(rule), entries=tuple(entries))
 
 
 async def policy_of(snapshot: Snapshot, posterior: Posterior) -> AssignmentPolicy:
+    """How the snapshot's rule chooses; uniformly where this version does not know the rule."""
     rule, entries = snapshot.rule, snapshot.entries
     match rule.kind:
         case AssignmentKind.NEWEST:
@@ -74,6 +76,8 @@ async def policy_of(snapshot: Snapshot, posterior: Posterior) -> AssignmentPolic
             return await adaptive(entries, posterior, rule.recency_floor, rule.newest_until)
         case AssignmentKind.ADAPTIVE:
             return uniform(())
+        case _:  # a rule of a newer version: conversations must go somewhere while both run
+            return uniform(entries)
 
 
 @dataclass(frozen=True)

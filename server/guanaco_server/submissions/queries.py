@@ -114,7 +114,7 @@ Version = tuple[Status, int, datetime]
 
 def version_of(row: SubmissionRow) -> Version:
     """Another one after every change of a published submission."""
-    return Status(row.status), row.run, row.updated_at
+    return row.status, row.run, row.updated_at
 
 
 async def versions(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from guanaco.contract import carry_unknown_fields
 from guanaco.errors import SubmissionNotFound
 from guanaco.recipes import Recipe, RecipeOverride, RecipeStatus
 from guanaco.submissions import EventKind, GenerationParams, Submission, SubmissionKind
@@ -36,7 +37,10 @@ class RecipeService:
             row = await queries.by_id(session, submission.id)
             if row is None:
                 raise SubmissionNotFound(submission.id)
-            row.recipe_override = wanted
+            before = row.recipe_override
+            row.recipe_override = (
+                carry_unknown_fields(before, wanted) if before and wanted else wanted
+            )
             await lifecycle.append_event(
                 session, submission.id, EventKind.LOG, _told(wanted), at=self._clock.now()
             )

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.accounts import Role
 from guanaco.errors import IdempotencyConflict, ReportNotFound, SubmissionNotFound
-from guanaco.prompts import Prompt
+from guanaco.prompts import Prompt, UnknownPrompt
 from guanaco.submissions import (
     IN_PROGRESS,
     EventKind,
@@ -58,6 +58,11 @@ class ServingSubmission:
     reward: str | None = None
     reward_formatter: Prompt | None = None
     parameter_count: int | None = None
+
+    @property
+    def is_understood(self) -> bool:
+        """Whether this version can make prompts for it; a newer one may have stored its formatter."""
+        return not isinstance(self.formatter, UnknownPrompt)
 
 
 @dataclass(frozen=True)
@@ -186,7 +191,7 @@ class SubmissionService:
     async def count_by_status(self) -> dict[str, int]:
         async with self._database.read() as session:
             counts = await queries.count_by_status(session)
-            return {status.value: counts.get(status, 0) for status in Status}
+            return {status.value: counts.get(status, 0) for status in {*Status, *counts}}
 
     async def oldest_queued(self) -> datetime | None:
         """Since when the submission that has waited longest waits."""

@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import BigInteger, ForeignKey, Index, String, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
+from guanaco.contract import unknown_members
 from guanaco.prompts import Prompt
 from guanaco.recipes import RecipeOverride
 from guanaco.submissions import (
@@ -20,6 +21,7 @@ from guanaco.submissions import (
     Stage,
     Status,
     StressReport,
+    Submission,
     SubmissionKind,
     WeightDtype,
 )
@@ -65,6 +67,12 @@ class SubmissionRow(Table):
     request_hash: Mapped[str] = mapped_column(String(64))
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+def is_understood(submission: SubmissionRow | Submission) -> bool:
+    """Whether this version knows how the submission is to be served; a newer one may have stored it."""
+    how = [submission.kind, submission.dtype, submission.quantization]
+    return not any(unknown_members([*how, submission.formatter, submission.reward_formatter]))
 
 
 class SubmissionNumberRow(Table):

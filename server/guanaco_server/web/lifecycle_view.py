@@ -17,6 +17,7 @@ STAGE_SENTENCES = {
     Stage.STRESS: "Measure it under load",
     Stage.PUBLISH: "Open it to users",
 }
+NEWER_STAGE = "A stage of a newer version of Guanaco"
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,8 @@ def timeline(submission: Submission, now: datetime) -> Sequence[StageView]:
     """All stages in their order, those of the latest run with their times."""
     runs = {stage.stage: stage for stage in submission.stages if stage.run == submission.run}
     views = []
-    for stage, sentence in STAGE_SENTENCES.items():
+    newer = {stage: NEWER_STAGE for stage in runs if stage.is_unknown}
+    for stage, sentence in (STAGE_SENTENCES | newer).items():
         run = runs.get(stage)
         if run is None:
             views.append(StageView(stage.value, sentence, "waiting", 0, None))

@@ -17,6 +17,7 @@ import psycopg
 from sqlalchemy import Text, bindparam, func, select, type_coerce
 
 from guanaco.chat import Bot, Sender
+from guanaco.contract import reader
 from guanaco.errors import ConversationNotFound, DatabaseUnavailable
 from guanaco_server.chat.tables import ConversationRow, MessageRow
 from guanaco_server.database.database import Database
@@ -142,7 +143,9 @@ READ_ONE = select(
     .scalar_subquery(),
 ).where(ConversationRow.id == bindparam("conversation_id"))
 
-MESSAGES = msgspec.json.Decoder(list[tuple[int, str, Sender, str]])
+MESSAGES = msgspec.json.Decoder(list[tuple[int, str, str, str]])
+SENDERS = {sender.value: sender for sender in Sender}
+BOTS = reader(Bot)
 
 
 class HistoryReader(Protocol):
@@ -204,20 +207,24 @@ def _is_storable(conversation_id: str) -> bool:
 
 
 def _history(row: Sequence[Any]) -> History:
-    """Of a row as either statement gives it."""
+    """Make the history of a row as either statement gives it.
+
+    A message whose sender only a newer version knows is left out: no prompt of this version can name it.
+    """
     conversation_id, account_id, submission_id, user_name, bot, count, experiment, variant, kept = (
         row
     )
-    messages = sorted(MESSAGES.decode(kept)) if kept else []
-    asked = [place for place, message in enumerate(messages) if message[2] is Sender.USER]
+    kept_messages = sorted(MESSAGES.decode(kept)) if kept else []
+    messages = [message for message in kept_messages if message[2] in SENDERS]
+    asked = [place for place, message in enumerate(messages) if message[2] == Sender.USER]
     return History(
         conversation_id=conversation_id,
         account_id=account_id,
         submission_id=submission_id,
         user_name=user_name,
-        bot=Bot.model_validate_json(bot),
+        bot=BOTS.from_json(bot),
         message_count=int(count),
         variant=(experiment, variant) if experiment and variant else None,
-        turns=[Utterance(sender, content) for _, _, sender, content in messages],
+        turns=[Utterance(SENDERS[sender], content) for _, _, sender, content in messages],
         tail=[message[1] for message in messages[asked[-1] + 1 if asked else 0 :]],
     )

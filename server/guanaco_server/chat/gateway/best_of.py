@@ -19,6 +19,7 @@ from sqlalchemy.exc import DBAPIError
 
 from guanaco.chat import Bot
 from guanaco.errors import MessageTooLong, SubmissionFailure
+from guanaco.prompts import Prompt, UnknownPrompt
 from guanaco.submissions import NO_REWARD
 from guanaco_server.deployments.model_server import (
     Candidates,
@@ -114,6 +115,8 @@ class BestOf:
                 reward = await self._rewards.find(reward_id)
                 if reward is None or not reward.endpoints:
                     return self._fall_back(reward_id, "not_running", candidates)
+                if isinstance(_formatter_of(reward, submission), UnknownPrompt):
+                    return self._fall_back(reward_id, "unknown_prompt", candidates)
                 if time.monotonic() < self._rests_until.get(reward_id, 0):
                     return self._fall_back(reward_id, "resting", candidates)
                 choice = await self._scored(reward, submission, scene, candidates)
@@ -150,7 +153,7 @@ class BestOf:
         self, reward: RewardModel, submission: ServingSubmission, scene: Scene
     ) -> str:
         """The conversation as the reward model sees it; what is still too long, its server cuts from the left."""
-        formatter = submission.reward_formatter or reward.serving.formatter
+        formatter = _formatter_of(reward, submission)
         if formatter is None:
             return scene.prompt
         room = reward.serving.max_input_tokens - submission.params.max_output_tokens
@@ -250,3 +253,8 @@ class RewardModels:
             else:
                 self._serving = {reward.id: reward for reward in found}
             self._refreshed_at = time.monotonic()
+
+
+def _formatter_of(reward: RewardModel, submission: ServingSubmission) -> Prompt | None:
+    """How the reward model sees the conversation; None where it sees what the chat model sees."""
+    return submission.reward_formatter or reward.serving.formatter

@@ -12,8 +12,9 @@ import secrets
 import socket
 import subprocess
 from collections.abc import Collection
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 from guanaco_server.clusters.cluster import (
     DeploymentSpec,
@@ -165,7 +166,7 @@ class ReplicaRecord:
                     spec["name"],
                     tuple(spec["command"]),
                     dict(spec["environment"]),
-                    resources=Resources(**spec["resources"]),
+                    resources=_resources(spec["resources"]),
                     replicas=int(spec["replicas"]),
                     artifact_bytes=int(spec["artifact_bytes"]),
                     submission_id=str(spec["submission_id"]),
@@ -175,6 +176,12 @@ class ReplicaRecord:
             )
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None
+
+
+def _resources(given: dict[str, Any]) -> Resources:
+    """A newer version may have written further fields."""
+    known = {field.name for field in fields(Resources)}
+    return Resources(**{name: value for name, value in given.items() if name in known})
 
 
 def read_instance(folder: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +27,12 @@ from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions import lifecycle, queries
 from guanaco_server.submissions.events import StatusChanges
 from guanaco_server.submissions.service import read_submission
-from guanaco_server.submissions.tables import StageRunRow, StressReportRow, SubmissionRow
+from guanaco_server.submissions.tables import (
+    StageRunRow,
+    StressReportRow,
+    SubmissionRow,
+    is_understood,
+)
 
 STATUS_DURING = {
     Stage.RESOLVE: Status.CHECKING,
@@ -36,6 +42,9 @@ STATUS_DURING = {
     Stage.STRESS: Status.STRESS_TESTING,
     Stage.PUBLISH: Status.STRESS_TESTING,
 }
+
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -58,6 +67,7 @@ class RunRecords:
         self._clock = clock
         self._changes = changes
         self._deployments = deployments
+        self._left: set[str] = set()  # submissions that only a newer version understands
 
     async def load(self, run: PipelineRun) -> Submission:
         async with self._database.read() as session:
@@ -70,7 +80,11 @@ class RunRecords:
     async def list_queued(self) -> list[PipelineRun]:
         async with self._database.read() as session:
             rows = await queries.with_status(session, Status.QUEUED)
-            return [PipelineRun(row.id, row.run) for row in rows]
+        for row in rows:
+            if not is_understood(row) and row.id not in self._left:
+                self._left.add(row.id)
+                logger.warning("%s is left to a worker of a newer version", row.id)
+        return [PipelineRun(row.id, row.run) for row in rows if is_understood(row)]
 
     async def is_wanted(self, run: PipelineRun) -> bool:
         """False when the submission was cancelled, or a later run has taken over."""

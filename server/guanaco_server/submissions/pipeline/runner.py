@@ -17,6 +17,7 @@ from guanaco_server.observability.metrics import Metrics
 from guanaco_server.observability.scope import scope
 from guanaco_server.submissions.pipeline.records import PipelineRun
 from guanaco_server.submissions.pipeline.stages import STAGES, Facts, StageParts
+from guanaco_server.submissions.tables import is_understood
 
 RETRY_DELAYS_S = (
     1.0,
@@ -100,6 +101,11 @@ class StageRunner:
     async def _run_once(self, run: PipelineRun, stage: Stage) -> Facts:
         try:
             submission = await self._records.load(run)
+            if not is_understood(submission):  # begun by a newer worker, and taken over from it
+                raise StageFault(
+                    "The worker runs an older version of Guanaco than the one that took the submission.",
+                    hint="Redeploy it when every worker runs the newer version.",
+                )
             return await STAGES[stage](self._parts, run, submission)
         except SubmissionFailure:
             raise

@@ -14,9 +14,10 @@ from guanaco.competitions import OPEN, AssignmentKind, Competition, CompetitionR
 from guanaco.errors import NotFound
 from guanaco.errors.validation import problems_of
 from guanaco.forms import Slug
+from guanaco.open_enum import OpenEnum
 from guanaco_server.web.guards import Member
 from guanaco_server.web.rendering import see_other
-from guanaco_server.web.web import Web
+from guanaco_server.web.room import WebRoom
 
 _SLUG = TypeAdapter(Slug)
 EMPTY = {
@@ -32,15 +33,13 @@ EMPTY = {
 }
 
 
-def add_routes(routes: APIRouter, web: Web) -> None:
+def add_routes(routes: APIRouter, web: WebRoom) -> None:
     admin = web.guards.member(Role.ADMIN)
 
     @routes.get("/admin/competitions")
     async def list_competitions(request: Request, member: Member = admin) -> Response:
         found = await web.competitions.list_all()
-        return web.pages.show(
-            request, "admin/competitions.html", hooks=web.hooks, competitions=found
-        )
+        return web.pages.show(request, "admin/competitions.html", competitions=found)
 
     @routes.get("/admin/competitions/new")
     async def show_new(request: Request, member: Member = admin) -> Response:
@@ -88,20 +87,18 @@ def add_routes(routes: APIRouter, web: Web) -> None:
     @routes.get("/admin/competitions/{competition_id}/freeze")
     async def ask(request: Request, competition_id: str, member: Member = admin) -> Response:
         found = await web.competitions.find(competition_id)
-        if web.hooks.freeze is None or found.id == OPEN or found.frozen_at is not None:
+        if found.id == OPEN or found.frozen_at is not None:
             raise NotFound("There is no such page.")
-        return web.pages.show(request, "admin/freeze.html", hooks=web.hooks, competition=found)
+        return web.pages.show(request, "admin/freeze.html", competition=found)
 
     @routes.post("/admin/competitions/{competition_id}/freeze")
     async def freeze(competition_id: str, member: Member = admin) -> Response:
-        if web.hooks.freeze is None:
-            raise NotFound("There is no such page.")
-        await web.hooks.freeze(member.account, competition_id)
+        await web.seasons.freeze(competition_id, member.account)
         return see_other("/admin/competitions")
 
 
 def _form(
-    web: Web,
+    web: WebRoom,
     request: Request,
     fields: dict[str, str],
     competition: Competition | None,
@@ -111,13 +108,17 @@ def _form(
         request,
         "admin/competition.html",
         status=422 if problems else 200,
-        hooks=web.hooks,
         fields=fields,
         competition=competition,
         problems=problems,
-        rankings=list(RankingRule),
-        assignments=list(AssignmentKind),
+        rankings=_choices(RankingRule, fields["ranking"]),
+        assignments=_choices(AssignmentKind, fields["assignment"]),
     )
+
+
+def _choices(known: type[OpenEnum], chosen: str) -> list[str]:
+    """The known words, and the chosen one where only a newer version knows it: saving must not change it unseen."""
+    return list(dict.fromkeys([*known, chosen]))
 
 
 def _fields(competition: Competition) -> dict[str, str]:
@@ -142,14 +143,24 @@ def _request(fields: dict[str, str], existing: Competition | None) -> dict[str, 
         "name": fields["name"].strip(),
         "starts_at": _utc(fields["starts_at"], existing.starts_at if existing else None),
         "ends_at": _utc(fields["ends_at"], existing.ends_at if existing else None) or None,
-        "ranking": fields["ranking"],
-        "assignment": before.get("assignment", {}) | {"kind": fields["assignment"]},
+        "ranking": _unless_changed(fields["ranking"], existing.ranking if existing else None),
+        "assignment": before.get("assignment", {})
+        | {
+            "kind": _unless_changed(
+                fields["assignment"], existing.assignment.kind if existing else None
+            )
+        },
         "entry": {
             "max_parameters": fields["max_parameters"].strip() or None,
             "per_developer": fields["per_developer"].strip() or None,
             "submitted_within": fields["submitted_within"] == "yes",
         },
     }
+
+
+def _unless_changed(text: str, before: OpenEnum | None) -> str:
+    """The member itself where the form leaves it: it may be one that only a newer version knows."""
+    return before if before is not None and before == text else text
 
 
 def _local(at: datetime | None) -> str:
