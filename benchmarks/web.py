@@ -27,13 +27,13 @@ from sqlalchemy import text
 from guanaco.accounts import Role
 from guanaco.leaderboard import Leaderboard, LeaderboardRow
 from guanaco_server.assembly.app import create_app
+from guanaco_server.database.bulk import insert_missing
 from guanaco_server.database.database import Database
 from guanaco_server.database.migrations import upgrade
-from guanaco_server.intervals import wilson_interval
-from guanaco_server.leaderboard import queries
-from guanaco_server.leaderboard.figures import Figures
-from guanaco_server.leaderboard.standings import HOUR_S
+from guanaco_server.leaderboard.ranking.metrics import MetricValues
+from guanaco_server.leaderboard.ranking.standings import HOUR_S
 from guanaco_server.leaderboard.tables import ScorePointRow
+from guanaco_server.statistics.intervals import wilson_interval
 from guanaco_server.web.boards import FRESH_S, Boards
 from tests.fixtures.postgres import running_server
 from tests.fixtures.web import WebWorld
@@ -130,12 +130,12 @@ async def keep_points(world: WebWorld, board: Leaderboard, at: datetime) -> None
             "score": row.score,
             "low": row.score_low,
             "high": row.score_high,
-            "figures": Figures.of(row).to_json(),
+            "figures": MetricValues.of(row).to_json(),
         }
         for row in board.rows
     ]
     async with world.database.write() as session:
-        await queries.add(session, ScorePointRow, rows)
+        await insert_missing(session, ScorePointRow, rows)
 
 
 async def measure(url: str, submissions: int, ratings: int) -> dict[str, dict[str, float]]:

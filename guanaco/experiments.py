@@ -7,6 +7,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from guanaco.estimates import Estimate
 from guanaco.forms import Slug
 from guanaco.open_enum import OpenEnum
 from guanaco.prompts import Prompt
@@ -101,14 +102,6 @@ class Experiment(ExperimentRequest):
     created_at: datetime
     started_at: datetime | None = Field(description="The first time.")
     stopped_at: datetime | None = Field(description="The last time.")
-
-
-class Estimate(BaseModel):
-    """With its 95 % interval; without one where there is too little to say."""
-
-    value: float
-    low: float | None = None
-    high: float | None = None
 
 
 class VariantResults(BaseModel):

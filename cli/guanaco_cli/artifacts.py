@@ -14,9 +14,8 @@ import typer
 
 from guanaco_cli.console import GREEN, RED, console
 from guanaco_cli.failures import report
+from guanaco_cli.installation import needs_platform, read_settings
 from guanaco_cli.options import AsJson, DataDir
-from guanaco_cli.platform_extra import needs_platform
-from guanaco_cli.up import read_settings
 
 if TYPE_CHECKING:
     from guanaco_server.artifacts.verification import ArtifactVerifier

@@ -9,7 +9,7 @@ import typer
 
 from guanaco_cli import options
 from guanaco_cli.console import console
-from guanaco_cli.platform_extra import needs_platform
+from guanaco_cli.installation import needs_platform
 
 app = typer.Typer(help="Prompts: try one out.", no_args_is_help=True)
 

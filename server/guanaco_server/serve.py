@@ -99,6 +99,7 @@ class _Server(uvicorn.Server):
                 loop="uvloop",
                 http=AbortableProtocol,
                 timeout_graceful_shutdown=_patience_s(settings),
+                lifespan="off",  # serve() starts and stops the platform
                 server_header=False,
                 proxy_headers=False,  # app.py does that, behind the gateway
                 backlog=BACKLOG,
@@ -120,6 +121,12 @@ class _Server(uvicorn.Server):
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start the platform, answer requests until a signal, and stop the platform. A start that fails raises its error."""
+        with self.capture_signals():
+            async with self._platform.running():
+                await super().serve(sockets)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

@@ -14,8 +14,8 @@ from guanaco.accounts import Role
 from guanaco.submissions import Status
 from guanaco_server.accounts.service import Account
 from guanaco_server.database.database import Database
-from guanaco_server.feedback.records import VoteCount
-from guanaco_server.leaderboard.flags import DEVOTED_RATINGS, least_burst
+from guanaco_server.leaderboard.flags.rules import DEVOTED_RATINGS, least_burst
+from guanaco_server.statistics.votes import VoteCount
 from guanaco_server.submissions.tables import SubmissionRow
 from tests.fixtures.rating import rate
 from tests.fixtures.world import World
@@ -54,9 +54,9 @@ class Cup(World):
         await rate(self, self.backends[backend], model, user, thumbs_up, competition=CUP)
 
     async def count_all(self) -> None:
-        while not (await self.scores.books.settle()).is_all:
+        while not (await self.scores.counter.count_batch()).is_all:
             pass
-        await self.scores.keeper.keep()
+        await self.scores.loop.run_once()
 
     async def counted(self) -> dict[str, VoteCount]:
         """Of the tallies that are kept step by step, without those that nobody voted on."""
@@ -143,7 +143,7 @@ async def test_what_is_counted_step_by_step_is_what_the_season_ranks(world: Cup,
             case "rush" | "stuff":
                 await crowd(world, rng, MODELS[: 2 if act == "rush" else 1])
             case "count":
-                await world.scores.books.settle()
+                await world.scores.counter.count_batch()
             case "pause":
                 world.clock.advance(rng.randrange(20, 600))
         if step == 2 * len(acts) // 3:

@@ -1,9 +1,7 @@
-"""HTTP in front of the platform: routes, errors, limits, and a lifespan that starts and stops it."""
+"""HTTP in front of the platform: routes, errors and limits."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI
@@ -38,16 +36,10 @@ from guanaco_server.web.mounting import include_web
 
 
 def create_app(platform: Platform) -> FastAPI:
-    @asynccontextmanager
-    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        async with platform.running():
-            yield
-
     app = GatewayedApp(
         title="Guanaco",
         version=__version__,
         summary="Submit chat models, read what people think of them.",
-        lifespan=lifespan,
         docs_url=None,  # web/pages/reference.py: FastAPI's own asks another host for its scripts
         redoc_url=None,
     )
@@ -126,7 +118,7 @@ def _include_routes(app: FastAPI, rooms: Rooms) -> None:
         openai_api.router(rooms.openai.service, auth),
         feedback_api.router(feedback.service, feedback.erasures, auth),
         leaderboard_api.router(
-            leaderboard.leaderboard, leaderboard.audit, leaderboard.seasons, auth
+            leaderboard.leaderboard, leaderboard.flags, leaderboard.seasons, auth
         ),
         notifications_api.router(rooms.notifications.webhooks, auth),
         compat_api.router(rooms.compat.service, rooms.accounts.accounts),

@@ -93,6 +93,7 @@ class Platform:
 
     async def _prepare_database(self) -> None:
         if self.settings.does_migrate:
+            await self.database.check()
             await upgrade(self.database)
         else:
             await wait_until_current(self.database, self.settings.schema_wait_s)
@@ -131,7 +132,7 @@ class Platform:
             rooms.artifacts.collector,
             rooms.notifications.loop,
             rooms.feedback.copying,
-            rooms.leaderboard.keeper,
+            rooms.leaderboard.loop,
         )
 
 

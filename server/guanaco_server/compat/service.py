@@ -26,9 +26,9 @@ from guanaco_server.compat.schemas import (
     Submitted,
 )
 from guanaco_server.competitions.service import CompetitionService
-from guanaco_server.feedback.records import VoteCount
 from guanaco_server.feedback.service import FeedbackService
 from guanaco_server.leaderboard.service import LeaderboardService
+from guanaco_server.statistics.votes import VoteCount
 from guanaco_server.submissions.events import EventFeed
 from guanaco_server.submissions.service import SubmissionService
 

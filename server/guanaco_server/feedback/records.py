@@ -16,14 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from guanaco_server.chat.conversations.records import user_id_of, user_key
 from guanaco_server.database.database import among
 from guanaco_server.feedback.tables import FeedbackRow
-
-
-@dataclass(frozen=True)
-class VoteCount:
-    """Thumbs up and down, one vote a unit."""
-
-    up: int
-    down: int
+from guanaco_server.statistics.votes import VoteCount
 
 
 @dataclass(frozen=True)

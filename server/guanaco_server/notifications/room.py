@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 
 from guanaco_server.database.database import Database
-from guanaco_server.leaderboard.rating_counts import RatingCounts
+from guanaco_server.leaderboard.counting.readers import RatingCounts
 from guanaco_server.notifications.courier import Courier, Resolve, resolve
 from guanaco_server.notifications.loop import NotificationLoop
 from guanaco_server.notifications.outbox import Outbox

@@ -18,8 +18,8 @@ from guanaco_server.database.database import Database
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.feedback.erasure import ErasureService
 from guanaco_server.feedback.service import FeedbackService
-from guanaco_server.leaderboard.history import HistoryReader
-from guanaco_server.leaderboard.seasons import SeasonService
+from guanaco_server.leaderboard.ranking.history import ScoreHistoryReader
+from guanaco_server.leaderboard.seasons.service import SeasonService
 from guanaco_server.leaderboard.service import LeaderboardService
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.settings import Settings
@@ -65,7 +65,7 @@ class WebRoom:
     deployments: DeploymentService
     competitions: CompetitionService
     seasons: SeasonService
-    history: HistoryReader
+    history: ScoreHistoryReader
     erasures: ErasureService
     assets: Assets
     pages: Pages
@@ -87,7 +87,7 @@ def build_web(
     deployments: DeploymentService,
     competitions: CompetitionService,
     leaderboard: LeaderboardService,
-    history: HistoryReader,
+    history: ScoreHistoryReader,
     seasons: SeasonService,
     conversations: ConversationService,
     replies: ReplyService,
