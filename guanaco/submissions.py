@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Self
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from guanaco.errors import Blame
 from guanaco.forms import OneLine, Repo, Revision
 from guanaco.open_enum import OpenEnum
+from guanaco.parameters import GenerationParams as GenerationParams  # part of this module's surface
 from guanaco.prompts import Prompt, PromptFormatter
 
 
@@ -44,32 +45,6 @@ class Stage(OpenEnum):
     DEPLOY = "deploy"
     STRESS = "stress"
     PUBLISH = "publish"
-
-
-StoppingWord = Annotated[str, StringConstraints(min_length=1, max_length=64)]
-
-
-class GenerationParams(BaseModel):
-    """Sampling parameters as vLLM knows them, and the token budget of a turn."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    temperature: float = Field(default=1.0, ge=0, le=2, description="0 is greedy.")
-    top_p: float = Field(default=1.0, gt=0, le=1)
-    top_k: int = Field(default=40, ge=0, le=1_000, description="0 keeps every token.")
-    min_p: float = Field(default=0.0, ge=0, le=1)
-    repetition_penalty: float = Field(default=1.0, gt=0, le=2)
-    presence_penalty: float = Field(default=0.0, ge=-2, le=2)
-    frequency_penalty: float = Field(default=0.0, ge=-2, le=2)
-    stopping_words: list[StoppingWord] = Field(default=["\n"], max_length=16)
-    max_input_tokens: int = Field(default=1_024, ge=16, le=131_072)
-    max_output_tokens: int = Field(default=64, ge=1, le=4_096)
-    best_of: int = Field(
-        default=1,
-        ge=1,
-        le=16,
-        description="Candidates per reply, of which the reward model picks the one that is sent; without one, it is the one with the highest mean token log-probability.",
-    )
 
 
 class WeightDtype(OpenEnum):

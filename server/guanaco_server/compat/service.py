@@ -15,7 +15,7 @@ from guanaco.feedback import Feedback
 from guanaco.submissions import Status
 from guanaco_server.accounts.service import Account
 from guanaco_server.chat.gateway.replies import PreviewService
-from guanaco_server.compat import ids, translation
+from guanaco_server.compat import translation
 from guanaco_server.compat.schemas import (
     ChatReply,
     ChatRequest,
@@ -154,14 +154,14 @@ async def _nothing() -> AsyncIterator[Feedback]:
 
 async def _feedback_object(items: AsyncIterator[Feedback], model_name: str) -> AsyncIterator[bytes]:
     """Written rating by rating, so that memory does not grow with them."""
-    conversations = ids.ConversationIds()
+    conversations = translation.ConversationIds()
     counts = {True: 0, False: 0}
     yield b'{"feedback": {'
     async for item in items:
         conversation_id = conversations.of(item)
         comma = "," if any(counts.values()) else ""
         counts[item.thumbs_up] += 1
-        key = json.dumps(ids.feedback_id(conversation_id, item.at))
+        key = json.dumps(translation.feedback_id(conversation_id, item.at))
         value = translation.feedback(item, conversation_id, model_name).model_dump_json()
         yield f"{comma}{key}: {value}".encode()
     yield f'}}, "thumbs_up": {counts[True]}, "thumbs_down": {counts[False]}}}'.encode()
