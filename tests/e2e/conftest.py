@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -57,37 +58,49 @@ def hub(tmp_path: Path) -> Iterator[ControlledHub]:
         yield hub
         hub.release()
 
+    def tear_down(self) -> None:
+        """Tear down what is published, until no model server is left."""
+        self.hub.release()
+        for submission in self.client.submissions():
+            if submission.status in (Status.DEPLOYED, Status.INACTIVE):
+                self.client.teardown(submission.id)
+        eventually(lambda: not self.up.model_servers(), "end of the model servers")
 
-@pytest.fixture(scope="session")
-def shared(
-    tmp_path_factory: pytest.TempPathFactory, engine_python: Path
+
+@contextmanager
+def shared_platform(
+    folder: Path, engine_python: Path, **settings: object
 ) -> Iterator[SharedPlatform]:
-    folder = tmp_path_factory.mktemp("shared")
-    rules = [word for rule in BY_NAME for word in ("--for", rule)]
     with ControlledHub(folder / "hub") as hub:
-        settings = QUICK | {
-            "hub_endpoint": hub.url,
-            "engine_python": str(engine_python),
-            "engine_command": [*SCRIPTED_ENGINE, *rules],
-            "max_parameters": SHARED_MAX_PARAMETERS,
-            "restart_limit": 1,
-        }
-        up = Up(folder / "up", **settings)
+        given = QUICK | {"hub_endpoint": hub.url, "engine_python": str(engine_python)}
+        up = Up(folder / "up", **(given | settings))
         up.start()
         yield SharedPlatform(up, hub)
         hub.release()
         up.stop()
+        assert up.model_servers() == [], "a stopped platform leaves no model server behind"
+
+
+@pytest.fixture(scope="session")
+def started_platform(
+    tmp_path_factory: pytest.TempPathFactory, engine_python: Path
+) -> Iterator[SharedPlatform]:
+    rules = [word for rule in BY_NAME for word in ("--for", rule)]
+    with shared_platform(
+        tmp_path_factory.mktemp("shared"),
+        engine_python,
+        engine_command=[*SCRIPTED_ENGINE, *rules],
+        max_parameters=SHARED_MAX_PARAMETERS,
+        restart_limit=1,
+    ) as shared:
+        yield shared
 
 
 @pytest.fixture
-def platform(shared: SharedPlatform) -> Iterator[SharedPlatform]:
+def platform(started_platform: SharedPlatform) -> Iterator[SharedPlatform]:
     """The shared platform; what a test has published is torn down after it."""
-    yield shared
-    shared.hub.release()
-    for submission in shared.client.submissions():
-        if submission.status in (Status.DEPLOYED, Status.INACTIVE):
-            shared.client.teardown(submission.id)
-    eventually(lambda: not shared.up.model_servers(), "end of the model servers")
+    yield started_platform
+    started_platform.tear_down()
 
 
 @pytest.fixture
