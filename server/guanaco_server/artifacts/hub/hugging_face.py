@@ -16,7 +16,7 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
-from huggingface_hub.utils._headers import build_hf_headers
+from huggingface_hub.utils import build_hf_headers
 
 from guanaco.errors import HubUnreachable, RepoGated, RepoNotFound, RevisionNotFound
 from guanaco_server.artifacts.hub.hub import RepoFile, RepoSnapshot
