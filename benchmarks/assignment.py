@@ -38,10 +38,10 @@ from guanaco.submissions import GenerationParams, Status
 from guanaco_server.competitions.service import OPEN_COMPETITION
 from guanaco_server.database.database import Database
 from guanaco_server.database.migrations import upgrade
-from guanaco_server.feedback.service import Votes
 from guanaco_server.routing.policies.posterior import Posterior
 from guanaco_server.routing.policy import Entry
 from guanaco_server.routing.snapshot import Pool, Snapshot, policy_of
+from guanaco_server.statistics.votes import VoteCount
 from guanaco_server.submissions.tables import SubmissionRow
 from tests.fixtures.world import World
 
@@ -200,11 +200,11 @@ async def _crowded(database: Database) -> World:
     ]  # fmt: skip
     async with database.write() as session:
         session.add_all(rows)
-    votes = {OPEN: {row.id: Votes(chance.randrange(60), chance.randrange(40)) for row in rows}}
+    votes = {OPEN: {row.id: VoteCount(chance.randrange(60), chance.randrange(40)) for row in rows}}
     for row in rows:
         world.deployments.note_replicas(row.id, ("memory://",))
 
-    async def count_votes() -> dict[str, dict[str, Votes]]:
+    async def count_votes() -> dict[str, dict[str, VoteCount]]:
         return votes
 
     world.routing._count_votes = count_votes

@@ -30,7 +30,7 @@ from guanaco.feedback import FeedbackRequest
 from guanaco_server.accounts.service import Account
 from guanaco_server.database.database import Database
 from guanaco_server.database.migrations import upgrade
-from guanaco_server.leaderboard.standings import StandingsKeeper
+from guanaco_server.leaderboard.ranking.standings import StandingsPublisher
 from guanaco_server.runtime.clock import SystemClock
 from tests.fixtures.postgres import PostgresServer, running_server
 from tests.fixtures.world import World
@@ -102,12 +102,12 @@ def rules(world: World) -> CompetitionRequest:
 
 
 async def catch_up(world: World) -> None:
-    while not (await world.scores.books.settle()).is_all:
+    while not (await world.scores.counter.count_batch()).is_all:
         pass
 
 
 async def publish(world: World) -> None:
-    await StandingsKeeper(world.database, world.clock, world.competitions).publish()
+    await StandingsPublisher(world.database, world.clock, world.competitions).publish()
 
 
 async def unrated_conversations(database: Database) -> list[str]:
@@ -223,7 +223,7 @@ async def lag_s(world: World, conversation: str) -> float:
 
 async def until_counted(world: World) -> None:
     async def has_none() -> bool:
-        return not await world.scores.books.has_work()
+        return not await world.scores.counter.has_work()
 
     await until(has_none)
 
@@ -239,10 +239,10 @@ async def keep(url: str) -> None:
     world = RealTimeWorld(Database(url))
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
-    await world.scores.keeper.start()
+    await world.scores.loop.start()
     await stopped.wait()
     with suppress(asyncio.CancelledError):
-        await world.scores.keeper.stop()
+        await world.scores.loop.stop()
     await world.database.close()
 
 

@@ -18,6 +18,7 @@ import re
 import statistics
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import httpx
@@ -25,13 +26,14 @@ from sqlalchemy import text
 
 from guanaco.accounts import Role
 from guanaco.leaderboard import Leaderboard, LeaderboardRow
+from guanaco_server.assembly.app import create_app
+from guanaco_server.database.bulk import insert_missing
 from guanaco_server.database.database import Database
 from guanaco_server.database.migrations import upgrade
-from guanaco_server.intervals import wilson_interval
-from guanaco_server.leaderboard import queries
-from guanaco_server.leaderboard.figures import Figures
-from guanaco_server.leaderboard.standings import HOUR_S
+from guanaco_server.leaderboard.ranking.metrics import MetricValues
+from guanaco_server.leaderboard.ranking.standings import HOUR_S
 from guanaco_server.leaderboard.tables import ScorePointRow
+from guanaco_server.statistics.intervals import wilson_interval
 from guanaco_server.web.boards import FRESH_S, Boards
 from tests.fixtures.postgres import running_server
 from tests.fixtures.web import WebWorld
@@ -128,12 +130,12 @@ async def keep_points(world: WebWorld, board: Leaderboard, at: datetime) -> None
             "score": row.score,
             "low": row.score_low,
             "high": row.score_high,
-            "figures": Figures.of(row).to_json(),
+            "figures": MetricValues.of(row).to_json(),
         }
         for row in board.rows
     ]
     async with world.database.write() as session:
-        await queries.add(session, ScorePointRow, rows)
+        await insert_missing(session, ScorePointRow, rows)
 
 
 async def measure(url: str, submissions: int, ratings: int) -> dict[str, dict[str, float]]:
@@ -146,7 +148,9 @@ async def measure(url: str, submissions: int, ratings: int) -> dict[str, dict[st
     async def read_board(_competition: str) -> Leaderboard:
         return board
 
-    world.web.boards = Boards(read_board, FRESH_S)
+    web = replace(world.web, boards=Boards(read_board, FRESH_S))
+    world.platform.rooms = replace(world.platform.rooms, web=web)
+    world.app = create_app(world.platform)
     for day in range(DAYS, 0, -1):
         await keep_points(world, board, world.clock.now() - timedelta(days=day))
     gc.collect()

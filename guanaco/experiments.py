@@ -7,28 +7,11 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from guanaco.estimates import Estimate
 from guanaco.forms import Slug
 from guanaco.open_enum import OpenEnum
+from guanaco.parameters import ParamChanges as ParamChanges  # part of this module's surface
 from guanaco.prompts import Prompt
-from guanaco.submissions import StoppingWord
-
-
-class ParamChanges(BaseModel):
-    """Generation parameters in place of the submission's own; token budgets only within them."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    temperature: float | None = Field(default=None, ge=0, le=2)
-    top_p: float | None = Field(default=None, gt=0, le=1)
-    top_k: int | None = Field(default=None, ge=0, le=1_000)
-    min_p: float | None = Field(default=None, ge=0, le=1)
-    repetition_penalty: float | None = Field(default=None, gt=0, le=2)
-    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
-    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
-    stopping_words: list[StoppingWord] | None = Field(default=None, max_length=16)
-    max_input_tokens: int | None = Field(default=None, ge=16, le=131_072)
-    max_output_tokens: int | None = Field(default=None, ge=1, le=4_096)
-    best_of: int | None = Field(default=None, ge=1, le=16)
 
 
 class Overrides(BaseModel):
@@ -101,14 +84,6 @@ class Experiment(ExperimentRequest):
     created_at: datetime
     started_at: datetime | None = Field(description="The first time.")
     stopped_at: datetime | None = Field(description="The last time.")
-
-
-class Estimate(BaseModel):
-    """With its 95 % interval; without one where there is too little to say."""
-
-    value: float
-    low: float | None = None
-    high: float | None = None
 
 
 class VariantResults(BaseModel):

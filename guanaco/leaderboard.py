@@ -8,20 +8,12 @@ from enum import StrEnum
 from pydantic import BaseModel, Field
 
 from guanaco.competitions import OPEN, RankingRule
+from guanaco.estimates import Estimate
 from guanaco.submissions import Status
 
 
-class Estimate(BaseModel):
-    """A value with its 95 % interval, from ``n`` observations; an end is None where there are too few to say."""
-
-    value: float
-    low: float | None
-    high: float | None
-    n: int
-
-
 class SubmissionMetrics(BaseModel):
-    """One vote a user: a user's latest rating of the submission counts. docs/scores.md defines each metric."""
+    """A submission's metrics. A user has one vote: their latest rating. docs/scores.md defines each metric."""
 
     submission_id: str
     thumbs_up: int
@@ -60,7 +52,7 @@ class SubmissionMetrics(BaseModel):
 
 class LeaderboardRow(SubmissionMetrics):
     rank: int | None = Field(
-        description="1 and the number of submissions whose score's interval lies wholly above this one's; shared by those that cannot be told apart; None without a score."
+        description="1 plus the number of submissions whose score's interval lies wholly above this one's; shared by those that cannot be told apart; None without a score."
     )
     score: float | None = Field(default=None, description="By the competition's ranking rule.")
     score_low: float | None = None
@@ -80,7 +72,7 @@ class Leaderboard(BaseModel):
 
 
 class LeaderboardSort(StrEnum):
-    """``rank`` is by rank, then by the score's lower end; the others are best first."""
+    """How the rows are sorted: ``rank`` by rank, then by the score's lower end; the others best first."""
 
     RANK = "rank"
     THUMBS_UP = "thumbs_up"
@@ -103,7 +95,7 @@ class ScorePoint(BaseModel):
 
 
 class ScoreHistory(BaseModel):
-    """Oldest first: one point an hour for a week, one a day before; the last is the present score."""
+    """A score's points, oldest first: hourly for a week, daily before; the last is the present score."""
 
     submission_id: str
     competition: str
@@ -111,7 +103,7 @@ class ScoreHistory(BaseModel):
 
 
 class VoteFlag(BaseModel):
-    """Why a rating is left out of the votes; no longer when it was lifted (the rule does not hold any more) or allowed."""
+    """Why a rating is left out of the votes. A flag that was lifted (the rule no longer holds) or allowed has no effect."""
 
     feedback_id: str
     submission_id: str
@@ -125,7 +117,7 @@ class VoteFlag(BaseModel):
 
 
 class Season(BaseModel):
-    """The final ranking of a frozen competition: ``sha256`` is of ``ranking``'s UTF-8 bytes, which are canonical JSON."""
+    """The final ranking of a frozen competition; ``sha256`` is the hash of ``ranking``, canonical JSON in UTF-8."""
 
     competition: str
     frozen_at: datetime
@@ -134,7 +126,7 @@ class Season(BaseModel):
 
 
 class SeasonCheck(BaseModel):
-    """A frozen ranking, computed anew from what is recorded."""
+    """Whether a season has the same bytes when it is computed again from what is recorded."""
 
     competition: str
     sha256: str

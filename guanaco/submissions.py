@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, Self
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from guanaco.errors import Blame
 from guanaco.forms import OneLine, Repo, Revision
 from guanaco.open_enum import OpenEnum
+from guanaco.parameters import GenerationParams as GenerationParams  # part of this module's surface
 from guanaco.prompts import Prompt, PromptFormatter
 
 
@@ -30,46 +32,46 @@ class Status(OpenEnum):
         return self in IN_PROGRESS
 
 
-IN_PROGRESS = frozenset(
-    {Status.QUEUED, Status.CHECKING, Status.SERIALIZING, Status.DEPLOYING, Status.STRESS_TESTING}
-)
+@dataclass(frozen=True)
+class StageSpec:
+    """One stage: its name, the submission's status meanwhile, and what the stage does.
+
+    ``may_be_skipped`` decides about a stage that is new: whether a run that was past its place when the stage was
+    introduced goes on without it, or runs it late (docs/decisions/0016-stages-in-flight.md).
+    """
+
+    name: str
+    status: Status
+    sentence: str
+    may_be_skipped: bool = False
 
 
 class Stage(OpenEnum):
-    """The pipeline's steps, in their order."""
+    """The pipeline's stages, in their order."""
 
-    RESOLVE = "resolve"
-    CHECK = "check"
-    SERIALIZE = "serialize"
-    DEPLOY = "deploy"
-    STRESS = "stress"
-    PUBLISH = "publish"
+    # The one table of stages. A new stage is one entry here, and one function in the server's
+    # submissions/pipeline/stages.py.
+    RESOLVE = StageSpec("resolve", Status.CHECKING, "Pin the exact commit")
+    CHECK = StageSpec("check", Status.CHECKING, "Check config, tokenizer and weights")
+    SERIALIZE = StageSpec("serialize", Status.SERIALIZING, "Stream the weights into the store")
+    DEPLOY = StageSpec("deploy", Status.DEPLOYING, "Start the model server")
+    STRESS = StageSpec("stress", Status.STRESS_TESTING, "Measure it under load")
+    PUBLISH = StageSpec("publish", Status.STRESS_TESTING, "Open it to users")
+
+    spec: StageSpec  # a stage of a later version has none
+
+    def __new__(cls, spec: StageSpec) -> Self:
+        member = str.__new__(cls, spec.name)
+        member._value_ = spec.name
+        member.spec = spec
+        return member
 
 
-StoppingWord = Annotated[str, StringConstraints(min_length=1, max_length=64)]
-
-
-class GenerationParams(BaseModel):
-    """Sampling parameters as vLLM knows them, and the token budget of a turn."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    temperature: float = Field(default=1.0, ge=0, le=2, description="0 is greedy.")
-    top_p: float = Field(default=1.0, gt=0, le=1)
-    top_k: int = Field(default=40, ge=0, le=1_000, description="0 keeps every token.")
-    min_p: float = Field(default=0.0, ge=0, le=1)
-    repetition_penalty: float = Field(default=1.0, gt=0, le=2)
-    presence_penalty: float = Field(default=0.0, ge=-2, le=2)
-    frequency_penalty: float = Field(default=0.0, ge=-2, le=2)
-    stopping_words: list[StoppingWord] = Field(default=["\n"], max_length=16)
-    max_input_tokens: int = Field(default=1_024, ge=16, le=131_072)
-    max_output_tokens: int = Field(default=64, ge=1, le=4_096)
-    best_of: int = Field(
-        default=1,
-        ge=1,
-        le=16,
-        description="Candidates per reply, of which the reward model picks the one that is sent; without one, it is the one with the highest mean token log-probability.",
-    )
+PIPELINE_STATUSES = (
+    Status.QUEUED,
+    *dict.fromkeys(stage.spec.status for stage in Stage),
+)  # in order
+IN_PROGRESS = frozenset(PIPELINE_STATUSES)
 
 
 class WeightDtype(OpenEnum):
@@ -175,6 +177,9 @@ class StageRun(BaseModel):
     started_at: datetime
     ended_at: datetime | None = None
     outcome: Outcome | None = None
+    waits_for: str | None = Field(
+        default=None, description="Why the stage waits for room, in a sentence."
+    )
 
     @property
     def duration_s(self) -> float | None:

@@ -14,9 +14,8 @@ import typer
 
 from guanaco_cli.console import GREEN, RED, console
 from guanaco_cli.failures import report
+from guanaco_cli.installation import needs_platform, read_settings
 from guanaco_cli.options import AsJson, DataDir
-from guanaco_cli.platform_extra import needs_platform
-from guanaco_cli.up import read_settings
 
 if TYPE_CHECKING:
     from guanaco_server.artifacts.verification import ArtifactVerifier
@@ -102,8 +101,8 @@ def main() -> None:
 
 def _verifier(data_dir: Path | None) -> ArtifactVerifier:
     with needs_platform():
-        from guanaco_server.assembly.wiring import artifact_verifier
-    return artifact_verifier(read_settings({"data_dir": data_dir} if data_dir else {}))
+        from guanaco_server.assembly.adapters import build_verifier
+    return build_verifier(read_settings({"data_dir": data_dir} if data_dir else {}))
 
 
 async def _problems(verifier: ArtifactVerifier, key: str, offline: bool) -> list[str]:

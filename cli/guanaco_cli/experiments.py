@@ -13,7 +13,8 @@ from guanaco_cli.options import AsJson
 from guanaco_cli.request_files import RequestFile, read_request
 
 if TYPE_CHECKING:
-    from guanaco.experiments import Estimate, Experiment, Variant
+    from guanaco.estimates import Estimate
+    from guanaco.experiments import Experiment, Variant
 
 app = typer.Typer(no_args_is_help=True)
 

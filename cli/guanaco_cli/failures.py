@@ -8,11 +8,10 @@ import traceback
 
 from guanaco.errors import GuanacoError, InvalidFormatter, InvalidInput, InvalidSettings
 from guanaco_cli.console import console
+from guanaco_cli.parameters import option_of
 
 FAILED, WRONG_USE = 1, 2
 WRONG_USE_ERRORS = (InvalidInput, InvalidFormatter, InvalidSettings)  # these, not their subclasses
-
-PLACES = {"repo": "REPO", "stopping_words": "--stopping-word"}
 
 
 def report(error: Exception) -> int:
@@ -52,4 +51,4 @@ def _wrong_option(place: str, text: str) -> str:
     if not names:
         return text
     name = names[-1]
-    return f"{PLACES.get(name, '--' + name.replace('_', '-'))}: {text}"
+    return f"{'REPO' if name == 'repo' else option_of(name)}: {text}"

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from guanaco_cli import words
 
 if TYPE_CHECKING:
-    from guanaco.leaderboard import Estimate, Leaderboard, LeaderboardRow
+    from guanaco.estimates import Estimate
+    from guanaco.leaderboard import Leaderboard, LeaderboardRow
 
 Column = tuple[str, Callable[["LeaderboardRow"], object]]
 

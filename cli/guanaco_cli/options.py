@@ -1,4 +1,4 @@
-"""Arguments and options that commands share, and the generation parameters."""
+"""Arguments and options that commands share."""
 
 from __future__ import annotations
 
@@ -84,22 +84,3 @@ Quantization = Annotated[
     Literal["fp8", "int8"] | None,
     typer.Option(help="Quantize when serving; int8 is for a mixture's experts. [default: none]"),
 ]
-
-# Ranges and defaults are GenerationParams'; a test holds these help texts to them.
-Temperature = Annotated[float | None, typer.Option(help="0 to 2; 0 is greedy. [default: 1.0]")]
-TopP = Annotated[float | None, typer.Option(help="Over 0, to 1. [default: 1.0]")]
-TopK = Annotated[int | None, typer.Option(help="0 to 1000; 0 keeps every token. [default: 40]")]
-MinP = Annotated[float | None, typer.Option(help="0 to 1. [default: 0.0]")]
-RepetitionPenalty = Annotated[float | None, typer.Option(help="Over 0, to 2. [default: 1.0]")]
-PresencePenalty = Annotated[float | None, typer.Option(help="-2 to 2. [default: 0.0]")]
-FrequencyPenalty = Annotated[float | None, typer.Option(help="-2 to 2. [default: 0.0]")]
-StoppingWord = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="TEXT",
-        help=r"Ends a reply; may be repeated; \n is a line's end, an empty one means none. [default: \n]",
-    ),
-]
-MaxInputTokens = Annotated[int | None, typer.Option(help="16 to 131072. [default: 1024]")]
-MaxOutputTokens = Annotated[int | None, typer.Option(help="1 to 4096. [default: 64]")]
-BestOf = Annotated[int | None, typer.Option(help="1 to 16 candidates per reply. [default: 1]")]

@@ -8,9 +8,8 @@ import typer
 
 from guanaco_cli import words
 from guanaco_cli.console import console
+from guanaco_cli.installation import needs_platform, read_settings
 from guanaco_cli.options import AsJson, Quantization
-from guanaco_cli.platform_extra import needs_platform
-from guanaco_cli.up import read_settings
 
 if TYPE_CHECKING:
     from guanaco_server.planning import Comparison, TrafficPlan

@@ -9,7 +9,7 @@ import typer
 
 from guanaco_cli import options
 from guanaco_cli.console import console
-from guanaco_cli.platform_extra import needs_platform
+from guanaco_cli.installation import needs_platform
 
 app = typer.Typer(help="Prompts: try one out.", no_args_is_help=True)
 
@@ -35,15 +35,19 @@ def render(
         ),
     ] = None,
     turns: Annotated[int, typer.Option(min=1, max=1_000, help="Of the sample conversation.")] = 5,
-    max_input_tokens: Annotated[int, typer.Option(min=16, max=131_072)] = 1_024,
+    max_input_tokens: Annotated[
+        int | None, typer.Option(help="As of a submission.", show_default=False)
+    ] = None,
 ) -> None:
     """Print what a prompt makes of a sample conversation, without a platform."""
     from guanaco.bots import BOTS
     from guanaco.formatters import load_formatter
+    from guanaco.parameters import GenerationParams
 
     with needs_platform():
         from guanaco_server.prompts.tryout import try_out
     if bot not in BOTS:
         raise typer.BadParameter(f"There is no bot {bot!r}. Choose {', '.join(BOTS)}.")
-    prompt = load_formatter(file)
-    console.line(try_out(prompt, BOTS[bot], turns, max_input_tokens, tokenizer))
+    given = {} if max_input_tokens is None else {"max_input_tokens": max_input_tokens}
+    budget = GenerationParams.model_validate(given).max_input_tokens
+    console.line(try_out(load_formatter(file), BOTS[bot], turns, budget, tokenizer))

@@ -9,6 +9,7 @@ import typer
 from guanaco_cli import options
 from guanaco_cli.connection import connect
 from guanaco_cli.console import console
+from guanaco_cli.parameters import ParameterizedCommand, given_params
 from guanaco_cli.rewards import reward_of
 from guanaco_cli.watching import conclude, watch
 
@@ -16,9 +17,11 @@ app = typer.Typer()
 
 
 @app.command(
-    epilog="Example: guanaco submit org/model --temperature 0.8 --max-output-tokens 128 --formatter chatml"
+    cls=ParameterizedCommand,
+    epilog="Example: guanaco submit org/model --temperature 0.8 --max-output-tokens 128 --formatter chatml",
 )
 def submit(
+    context: typer.Context,
     repo: Annotated[
         str, typer.Argument(metavar="REPO", help="The Hugging Face model repo, org/name.")
     ],
@@ -36,41 +39,14 @@ def submit(
     reward: options.Reward = None,
     reward_repo: options.RewardRepo = None,
     reward_formatter: options.RewardFormatter = None,
-    temperature: options.Temperature = None,
-    top_p: options.TopP = None,
-    top_k: options.TopK = None,
-    min_p: options.MinP = None,
-    repetition_penalty: options.RepetitionPenalty = None,
-    presence_penalty: options.PresencePenalty = None,
-    frequency_penalty: options.FrequencyPenalty = None,
-    stopping_word: options.StoppingWord = None,
-    max_input_tokens: options.MaxInputTokens = None,
-    max_output_tokens: options.MaxOutputTokens = None,
-    best_of: options.BestOf = None,
     wait: options.Wait = True,
     verbose: options.Verbose = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Enter a model, and follow it until it is live."""
     from guanaco.errors import InvalidInput
-    from guanaco.submissions import GenerationParams
 
-    given = {
-        "temperature": temperature,
-        "top_p": top_p,
-        "top_k": top_k,
-        "min_p": min_p,
-        "repetition_penalty": repetition_penalty,
-        "presence_penalty": presence_penalty,
-        "frequency_penalty": frequency_penalty,
-        "stopping_words": _stopping_words(stopping_word),
-        "max_input_tokens": max_input_tokens,
-        "max_output_tokens": max_output_tokens,
-        "best_of": best_of,
-    }
-    params = GenerationParams.model_validate(
-        {key: value for key, value in given.items() if value is not None}
-    )
+    params = given_params(context)
     with connect() as client:
         if reward_repo is not None:
             if params.best_of == 1:
@@ -92,9 +68,3 @@ def submit(
         if wait:
             submission = watch(client, submission.id, is_verbose=verbose)
     conclude(submission, as_json=as_json)
-
-
-def _stopping_words(given: list[str] | None) -> list[str] | None:
-    if given is None:
-        return None
-    return [word.replace("\\n", "\n").replace("\\t", "\t") for word in given if word]

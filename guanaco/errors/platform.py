@@ -65,9 +65,13 @@ class DatabaseUnavailable(Unavailable):
     code = "database_unavailable"
     retry_after_s = 2.0
 
-    def __init__(self) -> None:
+    def __init__(self, why: str | None = None, *, hint: str | None = None) -> None:
+        """``why`` is for the operator only: it may name the database's address."""
         super().__init__(
-            "The platform's database does not answer.", hint="Try again in a few seconds."
+            f"The platform's database does not answer: {why}."
+            if why
+            else "The platform's database does not answer.",
+            hint=hint or "Try again in a few seconds.",
         )
 
 

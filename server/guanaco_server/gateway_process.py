@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 
+from guanaco.errors import GuanacoError
 from guanaco_server.serve import run
 from guanaco_server.settings import load_settings
 
@@ -15,7 +16,11 @@ STDIN = 0
 
 def main() -> int:
     threading.Thread(target=_end_with_the_platform, daemon=True).start()
-    return run(load_settings().settings, lambda _started: None)
+    try:
+        return run(load_settings().settings, lambda _started: None)
+    except GuanacoError as error:
+        print(f"error: {error.detail}", file=sys.stderr)
+        return 1
 
 
 def _end_with_the_platform() -> None:

@@ -17,7 +17,7 @@ from guanaco.accounts import CreatedKey
 from guanaco.errors import InvalidSettings
 from guanaco_server.assembly.app import create_app
 from guanaco_server.assembly.gateways import Gateways
-from guanaco_server.assembly.platform import Platform
+from guanaco_server.assembly.platform import Platform, build_platform
 from guanaco_server.http.protocol import AbortableProtocol
 from guanaco_server.observability import logs
 from guanaco_server.observability.exposition import serving
@@ -43,7 +43,7 @@ def run(settings: Settings, on_ready: Callable[[Started], None]) -> int:
     _allow_many_files()
     logs.configure(settings.log_level, settings.log_format, settings.secrets)
     with DataDir(settings.data_dir) as data_dir, _listen(settings) as listener:
-        platform = Platform(settings, data_dir)
+        platform = build_platform(settings, data_dir)
         asyncio.run(platform.check())
         gateways = Gateways(settings, data_dir, listener.getsockname()[1])
         server = _Server(platform, settings, listener, gateways, on_ready)
@@ -99,6 +99,7 @@ class _Server(uvicorn.Server):
                 loop="uvloop",
                 http=AbortableProtocol,
                 timeout_graceful_shutdown=_patience_s(settings),
+                lifespan="off",  # serve() starts and stops the platform
                 server_header=False,
                 proxy_headers=False,  # app.py does that, behind the gateway
                 backlog=BACKLOG,
@@ -120,6 +121,12 @@ class _Server(uvicorn.Server):
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start the platform, answer requests until a signal, and stop the platform. A start that fails raises its error."""
+        with self.capture_signals():
+            async with self._platform.running():
+                await super().serve(sockets)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

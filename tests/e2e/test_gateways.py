@@ -121,9 +121,7 @@ def test_the_gateways_of_a_platform_that_stops_end_well(roles: Roles) -> None:
     platform = roles.start("api", "api-0", gateways=2)
     eventually(lambda: len(gateways_of(platform)) == 1, "gateway")
     (child,) = gateways_of(platform)
-    eventually(
-        lambda: roles.log("api-0").count("Application startup complete") == 2, "start of both"
-    )
+    eventually(lambda: roles.log("api-0").count("Started server process") == 2, "start of both")
     assert platform.stop() == 0
     assert not child.is_running()
     assert "Fatal" not in roles.log("api-0")

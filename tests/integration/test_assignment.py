@@ -218,7 +218,7 @@ async def test_a_reply_being_written_takes_room_however_old_its_conversation(
     )
 
     async def is_writing() -> bool:
-        return bool(await world.conversations.open_streams())
+        return bool(await world.activity.open_streams())
 
     await eventually(is_writing)
     await world.routing.refresh()

@@ -23,7 +23,7 @@ CHECKS = ["vocabulary", "stopping words", "answers", "numbers", "not empty", "no
 
 
 class Hasty(PipelineWorld):
-    deadline_s = 1.0
+    changes = {"reply_timeout_s": 1.0, "ready_timeout_s": 1.0}
 
 
 async def refusal(world: PipelineWorld, code: str = "content_check_failed") -> str:

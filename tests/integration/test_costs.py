@@ -14,9 +14,7 @@ from guanaco_server.costs.meter import CostMeter
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.service import Deployment
 from guanaco_server.deployments.tables import Phase
-from guanaco_server.recipes.hardware import find_gpus
 from guanaco_server.recipes.prices import PriceTable
-from guanaco_server.recipes.recipe import Fleet, RecipePolicy
 from tests.fixtures.world import World
 
 pytestmark = pytest.mark.both_databases
@@ -29,7 +27,7 @@ RECIPE = Recipe(gpu_type="H100", gpu_count=2, tensor_parallel=2, max_model_len=1
 class Priced(World):
     """H100s for 3 an hour; a developer may spend 100 a month."""
 
-    recipes = RecipePolicy(Fleet(find_gpus(["H100"]), PriceTable({"H100": 3.0})))
+    changes = {"gpu_types": ["H100"], "gpu_prices": {"H100": 3.0}}
 
     async def deploy(
         self, submission_id: str = ID, recipe: Recipe | None = RECIPE, developer: str = "ada"

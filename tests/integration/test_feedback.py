@@ -124,7 +124,7 @@ async def test_a_user_has_one_vote_and_the_latest_counts(world: Rated) -> None:
     await world.rate(http, "alice", False, messages=3)
     await world.rate(http, "bob", True)
     developer = await world.http(Role.DEVELOPER, "ada")
-    await world.scores.keeper.keep()
+    await world.scores.loop.run_once()
     metrics = (await developer.get("/submissions/acme-tiny_v1/metrics")).json()
     assert (metrics["thumbs_up"], metrics["thumbs_down"], metrics["feedback_count"]) == (1, 1, 3)
     assert metrics["mean_conversation_length"] == pytest.approx((2 + 6 + 2) / 3)
@@ -145,7 +145,7 @@ async def test_the_leaderboard_is_public_and_ranks_by_the_lower_bound(database: 
     await world.publish(ada, "new_v1")
     await world.publish(ada, "failed_v1", Status.FAILED)
 
-    await world.scores.keeper.keep()
+    await world.scores.loop.run_once()
     rows = (await world.http_with({}).get("/leaderboard")).json()["rows"]
 
     assert [(row["submission_id"], row["rank"]) for row in rows] == [

@@ -14,8 +14,8 @@ from guanaco.accounts import Role
 from guanaco.submissions import Status
 from guanaco_server.accounts.service import Account
 from guanaco_server.database.database import Database
-from guanaco_server.feedback.service import Votes
-from guanaco_server.leaderboard.flags import DEVOTED_RATINGS, least_burst
+from guanaco_server.leaderboard.flags.rules import DEVOTED_RATINGS, least_burst
+from guanaco_server.statistics.votes import VoteCount
 from guanaco_server.submissions.tables import SubmissionRow
 from tests.fixtures.rating import rate
 from tests.fixtures.world import World
@@ -54,29 +54,29 @@ class Cup(World):
         await rate(self, self.backends[backend], model, user, thumbs_up, competition=CUP)
 
     async def count_all(self) -> None:
-        while not (await self.scores.books.settle()).is_all:
+        while not (await self.scores.counter.count_batch()).is_all:
             pass
-        await self.scores.keeper.keep()
+        await self.scores.loop.run_once()
 
-    async def counted(self) -> dict[str, Votes]:
+    async def counted(self) -> dict[str, VoteCount]:
         """Of the tallies that are kept step by step, without those that nobody voted on."""
         await self.count_all()
         found = (await self.leaderboard.votes_by_competition()).get(CUP, {})
         return {one: votes for one, votes in found.items() if votes.up + votes.down}
 
-    async def board(self) -> dict[str, Votes]:
+    async def board(self) -> dict[str, VoteCount]:
         answer = await self.http_with({}).get("/leaderboard", params={"competition": CUP})
         return {
-            row["submission_id"]: Votes(row["thumbs_up"], row["thumbs_down"])
+            row["submission_id"]: VoteCount(row["thumbs_up"], row["thumbs_down"])
             for row in answer.json()["rows"]
             if row["rank"] is not None
         }
 
-    async def freeze(self) -> dict[str, Votes]:
+    async def freeze(self) -> dict[str, VoteCount]:
         """The season's votes."""
         frozen = (await self.admin.post(f"/competitions/{CUP}/freeze")).json()
         return {
-            one["submission_id"]: Votes(one["thumbs_up"], one["thumbs_down"])
+            one["submission_id"]: VoteCount(one["thumbs_up"], one["thumbs_down"])
             for one in json.loads(frozen["ranking"])["standings"]
         }
 
@@ -90,7 +90,7 @@ async def test_ratings_after_the_end_make_nobody_devoted(world: Cup) -> None:
     for _ in range(DEVOTED_RATINGS - 5):
         await world.rate("fan", True)
     await world.rate("bob", False)
-    expected = {"one_v1": Votes(1, 1)}
+    expected = {"one_v1": VoteCount(1, 1)}
     assert await world.counted() == expected
     await world.set_rules(ends_at=world.clock.now().isoformat())
     for _ in range(10):
@@ -108,7 +108,7 @@ async def test_ratings_before_the_start_are_in_no_burst(world: Cup) -> None:
         at = minute + timedelta(seconds=29 if number < 20 else 31)
         backend = world.backends[0]
         await rate(world, backend, "one_v1", f"u{number}", True, competition=CUP, at=at)
-    expected = {"one_v1": Votes(least_burst() + 1 - 20, 0)}
+    expected = {"one_v1": VoteCount(least_burst() + 1 - 20, 0)}
     assert await world.counted() == await world.board() == expected
     assert await world.freeze() == expected
 
@@ -120,7 +120,7 @@ async def test_a_window_that_is_moved_lifts_the_flags_of_what_it_leaves_out(worl
     await world.rate("fan", True)
     assert await world.counted() == {}
     await world.set_rules(ends_at=end.isoformat())
-    assert await world.counted() == {"one_v1": Votes(1, 0)}
+    assert await world.counted() == {"one_v1": VoteCount(1, 0)}
     flags = (await world.admin.get("/votes/flags", params={"competition": CUP})).json()
     assert len(flags) == DEVOTED_RATINGS
     assert all(flag["lifted_at"] for flag in flags)
@@ -143,7 +143,7 @@ async def test_what_is_counted_step_by_step_is_what_the_season_ranks(world: Cup,
             case "rush" | "stuff":
                 await crowd(world, rng, MODELS[: 2 if act == "rush" else 1])
             case "count":
-                await world.scores.books.settle()
+                await world.scores.counter.count_batch()
             case "pause":
                 world.clock.advance(rng.randrange(20, 600))
         if step == 2 * len(acts) // 3:
@@ -176,11 +176,11 @@ async def test_a_frozen_board_stays_as_its_season_although_an_admin_allows_and_u
         await world.rate(user, user == "bob")
     await world.counted()
     season = await world.freeze()
-    assert season == {"one_v1": Votes(1, 1)}
+    assert season == {"one_v1": VoteCount(1, 1)}
     flags = (await world.admin.get("/votes/flags")).json()
     await world.admin.post(f"/votes/{flags[0]['feedback_id']}/allow")
     await world.admin.post("/users/erase", json={"user_id": "alice"})
-    assert await world.counted() == {"one_v1": Votes(2, 0)}
+    assert await world.counted() == {"one_v1": VoteCount(2, 0)}
     assert await world.board() == season
     rows = (await world.http_with({}).get("/leaderboard", params={"competition": CUP})).json()
     first = rows["rows"][0]

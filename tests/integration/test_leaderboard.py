@@ -33,7 +33,7 @@ async def rate(world: World, http: httpx.AsyncClient, user: str, thumbs_up: bool
 
 
 async def rows(world: World) -> list[dict[str, object]]:
-    await world.scores.keeper.keep()
+    await world.scores.loop.run_once()
     answer = await world.http_with({}).get("/leaderboard")
     assert answer.status_code == 200
     found: list[dict[str, object]] = answer.json()["rows"]

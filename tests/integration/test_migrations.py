@@ -24,7 +24,7 @@ from guanaco_server.database.migrations import (
     upgrade,
 )
 from guanaco_server.deployments.tables import DeploymentRow
-from guanaco_server.feedback.service import Votes
+from guanaco_server.statistics.votes import VoteCount
 from tests.fixtures.world import World
 
 pytestmark = pytest.mark.both_databases
@@ -249,10 +249,10 @@ async def test_users_that_several_accounts_have_are_told_apart_and_counted_anew(
     assert await rows(empty, "SELECT rated FROM scores") == [(7,)]
     assert await rows(empty, "SELECT DISTINCT anonymized_by FROM feedback") == [(0,)]
     world = World(empty)
-    while not (await world.scores.books.settle()).is_all:
+    while not (await world.scores.counter.count_batch()).is_all:
         pass
     votes = (await world.leaderboard.votes_by_competition())["open"]
-    assert votes == {"m_v1": Votes(1, 1), "m_v2": Votes(1, 0)}
+    assert votes == {"m_v1": VoteCount(1, 1), "m_v2": VoteCount(1, 0)}
 
 
 async def test_a_migration_that_breaks_halfway_leaves_nothing(

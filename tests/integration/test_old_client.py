@@ -12,11 +12,13 @@ from guanaco.accounts import Role
 from guanaco.submissions import Status
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.memory_server import Script
-from guanaco_server.leaderboard.flags import DEVOTED_RATINGS
+from guanaco_server.leaderboard.flags.rules import DEVOTED_RATINGS
 from tests.fixtures.old_client import old_client_python, session
 from tests.fixtures.rating import rate
 from tests.fixtures.serving import serving
 from tests.fixtures.world import World
+
+pytestmark = pytest.mark.slow
 
 __all__ = ["old_client_python"]
 

@@ -14,8 +14,8 @@ from guanaco.accounts import Role
 from guanaco.errors import TooManyRatings
 from guanaco_server.accounts.service import Account
 from guanaco_server.database.database import Database
-from guanaco_server.feedback.service import Votes
-from guanaco_server.leaderboard.flags import DEVOTED_RATINGS, least_burst
+from guanaco_server.leaderboard.flags.rules import DEVOTED_RATINGS, least_burst
+from guanaco_server.statistics.votes import VoteCount
 from tests.fixtures.rating import rate
 from tests.fixtures.world import World
 
@@ -54,7 +54,7 @@ class Season(World):
             )
 
     async def rows(self, competition: str = "autumn", **params: str) -> list[dict[str, Any]]:
-        await self.scores.keeper.keep()
+        await self.scores.loop.run_once()
         answer = await self.http_with({}).get(
             "/leaderboard", params={"competition": competition} | params
         )
@@ -244,7 +244,7 @@ async def test_old_points_are_thinned_to_one_a_day(world: Season) -> None:
 async def test_metrics_are_of_one_competition_or_of_all(world: Season) -> None:
     await world.votes("alice", {0: True})
     await world.votes("alice", {0: False}, "open")
-    await world.scores.keeper.keep()
+    await world.scores.loop.run_once()
     developer = await world.http(Role.DEVELOPER, "developer-0")
     path = "/submissions/model-0_v1/metrics"
     found = (await developer.get(path)).json()
@@ -252,6 +252,6 @@ async def test_metrics_are_of_one_competition_or_of_all(world: Season) -> None:
     found = (await developer.get(path, params={"competition": "autumn"})).json()
     assert (found["thumbs_up"], found["thumbs_down"]) == (1, 0)
     assert await world.leaderboard.votes_by_competition() == {
-        "autumn": {"model-0_v1": Votes(1, 0)},
-        "open": {"model-0_v1": Votes(0, 1)},
+        "autumn": {"model-0_v1": VoteCount(1, 0)},
+        "open": {"model-0_v1": VoteCount(0, 1)},
     }

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
 from guanaco.accounts import Role
 from guanaco.recipes import Recipe, RecipeOverride
@@ -20,9 +21,11 @@ from guanaco_server.planning import QWEN3_235B_FP8
 from guanaco_server.recipes.hardware import find_gpus
 from guanaco_server.recipes.memory import Model
 from guanaco_server.recipes.model_shape import read_shape
-from guanaco_server.recipes.prices import Budgets, PriceTable
+from guanaco_server.recipes.prices import PriceTable
 from guanaco_server.recipes.recipe import Fleet, Needs, RecipePolicy, choose, to_vllm_args
-from tests.fixtures.pipeline import ID, TICKET, PipelineWorld, tiny_files
+from guanaco_server.submissions.pipeline.records import PipelineRun
+from guanaco_server.submissions.tables import SubmissionRow
+from tests.fixtures.pipeline import ID, RUN, PipelineWorld, tiny_files
 from tests.fixtures.reconciling import admits_nobody, leads
 from tests.fixtures.world import World
 
@@ -55,15 +58,15 @@ print(json.dumps({{name: getattr(parsed, name) for name in names}}))
 
 
 class GpuWorld(PipelineWorld):
-    recipes = GPUS
+    changes = {"gpu_types": ["H100", "MI300X"], "gpu_prices": {"H100": 2, "MI300X": 9}}
 
 
 class PoorWorld(GpuWorld):
-    budgets = Budgets(everybody=0.0)
+    changes = {**GpuWorld.changes, "monthly_budget": 0.0}
 
 
 class AlmostPoorWorld(GpuWorld):
-    budgets = Budgets(everybody=2.4)
+    changes = {**GpuWorld.changes, "monthly_budget": 2.4}
 
 
 async def put(world: World, **override: Any) -> Any:
@@ -213,11 +216,13 @@ async def test_most_of_a_budget_is_a_warning_among_the_events(
 ) -> None:
     world = AlmostPoorWorld(database)
     await world.serialized(tiny_files(tmp_path))
-    submission = await world.journal.load(TICKET)
-    await world.server_start.run(TICKET, submission)
+    submission = await world.journal.load(RUN)
+    await world.server_start.run(RUN, submission)
     assert not any(line.startswith("warning: The GPUs of ada") for line in await world.log())
     world.clock.advance(3_600)
-    await world.server_start.run(TICKET, submission)
+    async with world.database.write() as session:
+        await session.execute(update(SubmissionRow).values(run=2))
+    await world.server_start.run(PipelineRun(ID, 2), submission)
     told = [line for line in await world.log() if line.startswith("warning: The GPUs of ada")]
     assert "2.00 of this month's 2.40 USD" in told[0]
 

@@ -57,7 +57,7 @@ class Judged(World):
 
 
 class Hasty(Judged):
-    reward_s = 0.2
+    changes = {"reward_timeout_s": 0.2}
 
 
 async def submit(http: httpx.AsyncClient, **body: Any) -> httpx.Response:
@@ -181,7 +181,7 @@ async def test_a_second_replica_scores_where_the_nearest_fails(database: Databas
 
 
 class WithDefault(Judged):
-    default_reward = REWARD
+    changes = {"default_reward_submission": REWARD}
 
 
 @pytest.mark.parametrize(("reward", "content"), [(None, "A longer answer."), ("none", "Yes.")])

@@ -16,7 +16,7 @@ from tests.fixtures.world import World
 
 
 class Hasty(World):
-    first_token_s = 2.0
+    changes = {"first_token_timeout_s": 2.0}
 
 
 async def garbage(writer: asyncio.StreamWriter) -> None:

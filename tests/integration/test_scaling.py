@@ -28,7 +28,7 @@ pytestmark = pytest.mark.both_databases
 class Hasty(Scaled):
     """Where a message waits a moment only for a server to wake."""
 
-    wake_s = 0.3
+    changes = {**Scaled.changes, "wake_wait_s": 0.3}
 
 
 async def asleep(
@@ -107,7 +107,7 @@ async def test_what_is_needed_does_not_sleep(database: Database, but: str) -> No
     )  # fmt: skip
 
     async def is_replying() -> bool:
-        return bool(await world.conversations.open_streams()) or not replying
+        return bool(await world.activity.open_streams()) or not replying
 
     await eventually(is_replying)
     await world.autoscaler.step()
@@ -152,7 +152,7 @@ async def test_what_had_to_go_unrated_comes_back_when_there_is_room(database: Da
     for _ in range(3):
         await world.reconciler.reconcile()
     assert await world.phase("old") is Phase.SLEEPING
-    await world.deployments.remove("new")
+    await world.withdraw("new")
     for _ in range(2):
         await world.reconciler.reconcile()
     assert await world.phase("old") is Phase.READY

@@ -22,7 +22,7 @@ from guanaco_server.chat.tables import MessageRow
 from guanaco_server.database.database import Database
 from guanaco_server.feedback import records as feedback_records
 from guanaco_server.feedback.tables import FeedbackRow
-from guanaco_server.leaderboard import queries as score_queries
+from guanaco_server.leaderboard.flags import queries as flag_queries
 from guanaco_server.leaderboard.tables import ScoreRow
 from tests.fixtures.rating import converse, rate, say
 from tests.fixtures.world import World
@@ -81,7 +81,7 @@ class Rated(World):
             case "tomorrow":
                 self.clock.advance(86_400)
             case "settle":
-                await self.scores.books.settle()
+                await self.scores.counter.count_batch()
             case "forget":
                 await self.forget(user)
 
@@ -99,7 +99,7 @@ class Rated(World):
     async def forget(self, user: str) -> None:
         """As an erasure does: her ratings and conversations go, and every row that names her."""
         async with self.database.write() as session:
-            await self.scores.books.forget_users(session, [user_key(self.backend.id, user)])
+            await self.scores.counter.forget_users(session, [user_key(self.backend.id, user)])
             theirs = "SELECT id FROM conversations WHERE user_id = :user"
             for statement in (
                 "DELETE FROM feedback WHERE user_id = :user",
@@ -112,7 +112,7 @@ class Rated(World):
         self.open_conversations = [one for one in self.open_conversations if one in there]
 
     async def settle_all(self) -> dict[tuple[str, str], str]:
-        while not (await self.scores.books.settle()).is_all:
+        while not (await self.scores.counter.count_batch()).is_all:
             pass
         return await self.tallies()
 
@@ -125,7 +125,7 @@ class Rated(World):
 
     async def recounted(self) -> dict[tuple[str, str], str]:
         async with self.database.write() as session:
-            await self.scores.books.recount(session, SUBMISSIONS)
+            await self.scores.counter.recount(session, SUBMISSIONS)
         return await self.settle_all()
 
     async def counted_from_nothing(self) -> dict[tuple[str, str], str]:
@@ -234,7 +234,7 @@ async def test_what_waits_is_found_by_its_index(world: Rated) -> None:
     async with world.database.read() as session:
         await feedback_records.uncounted(session, 1)
         await chat_records.changed(session, 1)
-        await score_queries.bursts(session)
+        await flag_queries.bursts(session)
     queries = asked[-3:]
     is_sqlite = world.database.engine.dialect.name == "sqlite"
     explain = "EXPLAIN QUERY PLAN " if is_sqlite else "EXPLAIN "
@@ -262,7 +262,7 @@ async def test_many_who_rate_while_two_keepers_count_are_each_counted_once(world
 
     async def counting() -> None:
         for _ in range(6):
-            await world.scores.books.settle()
+            await world.scores.counter.count_batch()
 
     await asyncio.gather(
         counting(),
@@ -279,7 +279,7 @@ async def test_a_batch_that_fails_leaves_everything_to_be_counted(world: Rated) 
     async with world.database.write() as session:
         await session.execute(text("ALTER TABLE scores RENAME TO scores_away"))
     with pytest.raises(Exception, match="scores"):
-        await world.scores.books.settle()
+        await world.scores.counter.count_batch()
     async with world.database.write() as session:
         await session.execute(text("ALTER TABLE scores_away RENAME TO scores"))
     await world.settle_all()
@@ -303,11 +303,11 @@ async def test_a_new_leader_of_the_loop_ranks_what_another_has_counted(world: Ra
     other = World(world.database)
     other.clock = world.clock
     await rate(world, world.backend, "one_v1", "alice", True)
-    await world.scores.keeper.keep()
+    await world.scores.loop.run_once()
     await rate(world, world.backend, "one_v1", "bob", True)
-    await other.scores.keeper.keep()
+    await other.scores.loop.run_once()
     await rate(world, world.backend, "two_v1", "bob", False)
-    await world.scores.keeper.keep()
+    await world.scores.loop.run_once()
     board = await world.leaderboard.leaderboard()
     assert {row.submission_id: (row.thumbs_up, row.thumbs_down) for row in board.rows} == {
         "one_v1": (2, 0),
@@ -321,7 +321,7 @@ async def test_erasing_ratings_by_hand_is_noticed_when_a_recount_is_asked_for(wo
     await world.settle_all()
     async with world.database.write() as session:
         await session.execute(delete(FeedbackRow).where(FeedbackRow.id == rating))
-        await world.scores.books.recount(session, ["one_v1"])
+        await world.scores.counter.recount(session, ["one_v1"])
     await world.settle_all()
     assert await votes(world) == 0
 

@@ -20,7 +20,7 @@ PROXY = "10.1.2.3"
 
 
 class ProxiedWorld(WebWorld):
-    trusted_proxies = ("10.0.0.0/8",)
+    changes = {"trusted_proxies": ("10.0.0.0/8",)}
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ async def rated(database: Database) -> WebWorld:
         for number in range(4):
             await converse(world, backend, "acme-tiny_v1", f"user-{number}", TALK)
             await rate(world, backend, "acme-tiny_v1", f"user-{number}", number > day)
-        await world.scores.keeper.keep()
+        await world.scores.loop.run_once()
         world.clock.advance(timedelta(days=1).total_seconds())
     return world
 
@@ -46,7 +46,7 @@ async def test_the_history_ends_with_the_present_score(database: Database) -> No
     world = await rated(database)
     backend = await world.account(Role.BACKEND, "app")
     await rate(world, backend, "acme-tiny_v1", "user-9", True)
-    await world.scores.keeper.keep()
+    await world.scores.loop.run_once()
     kept = await world.scores.history.of("acme-tiny_v1")
     assert [point.score for point in kept] == [0.75, 0.5, 0.25, 0.0, 0.2]
     assert kept[0].figures.thumbs_up_ratio == 0.75
@@ -85,7 +85,7 @@ async def test_a_scored_competition_shows_its_score_everywhere(database: Databas
             for name, is_up in (("one_v1", number > 1), ("two_v1", number <= 1 + day)):
                 user = f"user-{day}-{number}"
                 await rate(world, backend, name, user, is_up, competition="spring")
-        await world.scores.keeper.keep()
+        await world.scores.loop.run_once()
         world.clock.advance(timedelta(days=1).total_seconds())
     client = browser(world)
     row = (await world.leaderboard.leaderboard("spring")).rows[0]
@@ -110,7 +110,7 @@ async def test_shared_ranks_are_marked_and_not_highlighted(database: Database) -
         await world.publish(ada, name)
         for number in range(40):
             await rate(world, backend, name, f"user-{number}", number < ups)
-    await world.scores.keeper.keep()
+    await world.scores.loop.run_once()
     page = (await browser(world).get("/")).text
     places = re.findall(r'class="place([^"]*)">(=?\d+)<', page)
     assert places == [(" top", "1"), ("", "=2"), ("", "=2")]

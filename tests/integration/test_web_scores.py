@@ -9,10 +9,10 @@ import pytest
 from guanaco.accounts import Role
 from guanaco.chat import Sender
 from guanaco.competitions import CompetitionRequest, RankingRule
-from guanaco.leaderboard import Estimate
+from guanaco.estimates import Estimate
 from guanaco_server.database.database import Database
-from guanaco_server.leaderboard.metrics import metrics_of
-from guanaco_server.leaderboard.tally import Tally
+from guanaco_server.leaderboard.counting.aggregate import Aggregate
+from guanaco_server.leaderboard.ranking.metrics import metrics_of
 from guanaco_server.web.metric_tiles import METRICS, tiles_of
 from tests.fixtures.rating import converse, rate
 from tests.fixtures.web import WebWorld
@@ -55,7 +55,7 @@ async def test_a_submissions_page_shows_every_metric_and_how_sure_it_is(world: W
     await converse(world, backend, "ada-model_v1", "user-0", TALK)
     for number in range(4):
         await rate(world, backend, "ada-model_v1", f"user-{number}", number > 0)
-    await world.scores.keeper.keep()
+    await world.scores.loop.run_once()
     page = (await ada.get(path)).text
     shown = figures(page)
     assert shown["thumbs up"] == ["75 %", "30 % to 95 %, from 4 users"]
@@ -84,7 +84,7 @@ async def test_choosing_a_competition_changes_scores_and_ranks(world: WebWorld) 
         is_one_better = number > 0
         for name, thumbs_up in (("one_v1", is_one_better), ("two_v1", not is_one_better)):
             await rate(world, backend, name, f"user-{number}", thumbs_up, competition="spring")
-    await world.scores.keeper.keep()
+    await world.scores.loop.run_once()
     client = browser(world)
     opened, spring = [(await client.get(f"/?competition={name}")).text for name in ("open", "spring")]  # fmt: skip
     assert re.findall(r'class="place[^>]*>(=?\d+)<', opened) == ["1"]
@@ -105,7 +105,7 @@ async def test_choosing_a_competition_changes_scores_and_ranks(world: WebWorld) 
 
 
 def test_an_interval_ends_where_values_do() -> None:
-    nothing = metrics_of("one_v1", Tally(), 0)
+    nothing = metrics_of("one_v1", Aggregate(), 0)
     known = nothing.model_copy(
         update={
             "conversation_length": Estimate(value=2.0, low=-1.5, high=5.5, n=2),

@@ -15,7 +15,7 @@ from guanaco.errors import ModelServerDied
 from guanaco.submissions import Status
 from guanaco.webhooks import verify
 from guanaco_server.database.database import Database
-from guanaco_server.notifications.notifications import Notifications
+from guanaco_server.notifications.room import build_notifications
 from guanaco_server.submissions import lifecycle
 from guanaco_server.submissions.events import StatusChanges
 from tests.fixtures.receiver import Receiver, receiving
@@ -54,7 +54,7 @@ class Telling(World):
 
 
 class Hasty(Telling):
-    notification_settings = World.notification_settings.model_copy(update={"webhook_timeout_s": 2})
+    changes = {"webhook_timeout_s": 2}
 
 
 @pytest.fixture
@@ -156,13 +156,13 @@ async def test_two_processes_that_look_at_once_write_one_delivery(
 ) -> None:
     await put(world, receiver.url)
     await world.run_pipeline()
-    other = Notifications(
+    other = build_notifications(
         world.database,
         world.clock,
-        world.events,
-        world.scores.counts,
-        StatusChanges(),
-        world.notification_settings,
+        events=world.events,
+        counts=world.scores.counts,
+        changes=StatusChanges(),
+        settings=world.settings,
     )
     await asyncio.gather(world.notifications.outbox.fill(), other.outbox.fill())
     await asyncio.gather(world.notifications.sender.send_due(), other.sender.send_due())
@@ -314,12 +314,7 @@ async def test_a_removed_webhook_takes_its_deliveries_with_it(
 
 
 async def test_a_url_into_a_private_network_is_refused(database: Database) -> None:
-    class Guarded(World):
-        notification_settings = World.notification_settings.model_copy(
-            update={"webhook_allow_private": False}
-        )
-
-    http = await Guarded(database).http(Role.DEVELOPER)
+    http = await World(database, webhook_allow_private=False).http(Role.DEVELOPER)
     for url in ("https://169.254.169.254/latest", "http://example.org", "https://example.org:25"):
         answer = await http.put("/webhook", json={"url": url})
         assert (answer.status_code, answer.json()["error"]) == (422, "invalid_input")

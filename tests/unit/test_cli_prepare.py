@@ -64,3 +64,34 @@ def test_a_role_with_everything_shared_may_start() -> None:
 def test_an_unknown_role_is_wrong_use(capsys: Any) -> None:
     assert run(["up", "--role", "king"]) == 2
     capsys.readouterr()
+
+
+@pytest.mark.parametrize("command", ["up --port 0", "migrate", "first-key"])
+def test_a_database_that_is_down_is_one_sentence(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    monkeypatch.setenv("GUANACO_DATABASE_URL", f"postgresql://u:hush@/db?host={tmp_path}")
+    assert run([*command.split(), "--data-dir", str(tmp_path / "data")]) == 1
+    shown = capfd.readouterr().err
+    assert shown.count("error: The platform's database does not answer: connection") == 1
+    assert "hint: Start the database, or correct GUANACO_DATABASE_URL" in shown
+    assert "Traceback" not in shown
+    assert "hush" not in shown
+
+
+@pytest.mark.parametrize("command", ["up --port 0", "migrate", "first-key"])
+def test_a_file_that_is_no_database_is_one_sentence(
+    command: str, tmp_path: Path, capfd: Any
+) -> None:
+    (tmp_path / "guanaco.db").write_text("This is not a database. " * 40)
+    tmp_path.chmod(0o700)
+    assert run([*command.split(), "--data-dir", str(tmp_path)]) == 1
+    shown = capfd.readouterr().err
+    assert "error: The platform's database does not answer: file is not a database." in shown
+    assert "Traceback" not in shown
+
+
+def test_a_first_key_needs_migrated_tables(tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "data").mkdir()
+    assert run(["first-key", "--data-dir", str(tmp_path / "data")]) == 1
+    assert "The database is at revision none" in capsys.readouterr().err

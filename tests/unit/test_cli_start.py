@@ -5,13 +5,11 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import pytest
-from annotated_types import Ge, Gt, Le
 
-from guanaco.submissions import GenerationParams
-from guanaco_cli import submit
+from guanaco.parameters import parameters
 from guanaco_cli.console import Console
 from guanaco_cli.main import run
 
@@ -95,21 +93,17 @@ def test_every_command_explains_itself_with_an_example(command: str, capsys: Any
     assert "Example: guanaco" in " ".join(capsys.readouterr().out.split())
 
 
-def test_the_help_of_generation_parameters_tells_the_true_ranges_and_defaults() -> None:
-    hints = get_type_hints(submit.submit, include_extras=True)
-    for name, field in GenerationParams.model_fields.items():
-        option = get_args(hints["stopping_word" if name == "stopping_words" else name])[1]
-        default = r"\n" if name == "stopping_words" else str(field.default)
-        assert option.help.endswith(f"[default: {default}]"), name
-        for limit in (one for one in field.metadata if isinstance(one, Ge | Gt | Le)):
-            value = (
-                limit.le
-                if isinstance(limit, Le)
-                else limit.ge
-                if isinstance(limit, Ge)
-                else limit.gt
-            )
-            assert re.search(rf"(?<!\d){value}\b", option.help), (name, limit)
+def test_submit_help_shows_each_parameters_range_and_default(capsys: Any) -> None:
+    assert run(["submit", "--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    for one in parameters():
+        text = re.search(rf" {one.option} .*?\[default: (.*?)\]", shown)
+        assert text is not None, one.name
+        default = r"\n" if one.is_list else str(one.field.default)
+        assert text[1] == default, one.name
+        for kind in ("ge", "gt", "le"):
+            if not one.is_list and (value := one.bound(kind)) is not None:
+                assert re.search(rf"(?<![\d.]){value}\b", text[0]), (one.name, kind)
 
 
 def test_python_m_is_the_same_command() -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from guanaco.profile import Profile
+from guanaco_cli.installation import read_settings
 from guanaco_cli.main import run
-from guanaco_cli.up import greet, read_settings
+from guanaco_cli.platform import greet
 from guanaco_server.serve import Started
 
 URL = "http://127.0.0.1:8300"

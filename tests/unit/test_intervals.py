@@ -7,7 +7,7 @@ from statistics import median
 
 import pytest
 
-from guanaco_server.intervals import (
+from guanaco_server.statistics.intervals import (
     mean_interval,
     median_interval,
     newcombe_interval,

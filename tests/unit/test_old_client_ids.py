@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from guanaco.chat import Message, Sender
 from guanaco.feedback import Feedback
-from guanaco_server.compat import ids
+from guanaco_server.compat import translation as ids
 from guanaco_server.compat.translation import sent_date
 
 EARLIEST = datetime(1971, 1, 1)  # noqa: DTZ001 - hypothesis adds the zone

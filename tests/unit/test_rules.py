@@ -17,7 +17,7 @@ from guanaco_server.accounts import secrets
 from guanaco_server.deployments.specs import EngineOptions, deployment_name, model_server_spec
 from guanaco_server.feedback.pseudonyms import Pseudonyms
 from guanaco_server.http.errors import status_of
-from guanaco_server.intervals import wilson_interval
+from guanaco_server.statistics.intervals import wilson_interval
 from guanaco_server.stress.load import LoadProfile, RequestResult
 from guanaco_server.stress.verdict import Thresholds, judge, percentiles
 from guanaco_server.submissions.pipeline.quantization_check import perplexity

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guanaco.submissions import Percentiles, StressReport
-from guanaco_server.assembly import wiring
 from guanaco_server.deployments.model_server import ModelServerFault, ServerLoad
 from guanaco_server.deployments.vllm_protocol import read_load
 from guanaco_server.scaling.replicas import (
@@ -25,6 +24,7 @@ from guanaco_server.scaling.replicas import (
     decide,
     max_num_seqs,
 )
+from guanaco_server.scaling.room import scaling_policy
 from guanaco_server.settings import Settings
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -201,7 +201,12 @@ def test_a_replicas_capacity_is_littles_law_within_what_its_server_allows() -> N
 
 
 def test_min_replicas_alone_is_enough_and_a_greater_max_stays() -> None:
-    limits = wiring.scaling(Settings(min_replicas=2)).limits
+    limits = scaling_policy(Settings(min_replicas=2), shares_addresses=False).limits
     assert (limits.min_replicas, limits.max_replicas) == (2, 2)
     assert decide(load(1), limits, NOW) == 2
-    assert wiring.scaling(Settings(min_replicas=2, max_replicas=5)).limits.max_replicas == 5
+    assert (
+        scaling_policy(
+            Settings(min_replicas=2, max_replicas=5), shares_addresses=False
+        ).limits.max_replicas
+        == 5
+    )

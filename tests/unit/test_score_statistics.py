@@ -11,13 +11,17 @@ import pytest
 from guanaco.chat import Sender
 from guanaco.competitions import RankingRule
 from guanaco_server.chat.conversations.records import RecordedMessage
-from guanaco_server.intervals import wilson_interval
-from guanaco_server.leaderboard import bradley_terry, estimates, flags
-from guanaco_server.leaderboard.measures import measure
-from guanaco_server.leaderboard.metrics import metrics_of
-from guanaco_server.leaderboard.ranking import Count, Score, ranked, standings
-from guanaco_server.leaderboard.tally import Tally, total
-from guanaco_server.leaderboard.visits import visit_of
+from guanaco_server.leaderboard.counting.aggregate import Aggregate, sum_of
+from guanaco_server.leaderboard.counting.measurement import (
+    measure,
+    visit_of,
+)
+from guanaco_server.leaderboard.flags import rules as flags
+from guanaco_server.leaderboard.ranking import bradley_terry, estimators
+from guanaco_server.leaderboard.ranking.metrics import metrics_of
+from guanaco_server.leaderboard.ranking.rules import Score, ranked, standings
+from guanaco_server.statistics.intervals import wilson_interval
+from guanaco_server.statistics.votes import VoteCount
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -92,7 +96,7 @@ def test_the_interval_of_a_mean_covers_it() -> None:
     covered = 0
     for _ in range(400):
         sample = [rng.randint(1, 20) for _ in range(60)]
-        found = estimates.mean(60, sum(sample), sum(one * one for one in sample))
+        found = estimators.mean(60, sum(sample), sum(one * one for one in sample))
         assert found is not None
         assert found.low is not None
         assert found.high is not None
@@ -105,7 +109,7 @@ def test_the_interval_of_a_quantile_covers_it(share: float, n: int) -> None:
     rng = random.Random(4)
     covered = 0
     for _ in range(1_000):
-        found = estimates.quantile(Counter(rng.randrange(100_000) for _ in range(n)), share)
+        found = estimators.quantile(Counter(rng.randrange(100_000) for _ in range(n)), share)
         assert found is not None
         _, low, high = found
         assert low is not None
@@ -118,14 +122,14 @@ def test_the_interval_of_a_quantile_covers_it(share: float, n: int) -> None:
 def test_so_few_values_bound_no_quantile_from_above(n: int) -> None:
     values = Counter(range(n))
     for share in (0.5, 0.95):
-        found = estimates.quantile(values, share)
+        found = estimators.quantile(values, share)
         assert found is not None
         assert found[2] is None
-    assert estimates.quantile(values, 0.5) == (-(-n // 2) - 1, None, None)
+    assert estimators.quantile(values, 0.5) == (-(-n // 2) - 1, None, None)
 
 
 def test_one_reply_has_times_without_an_interval() -> None:
-    metrics = metrics_of("s", Tally({"ttft:33": 1, "length:4": 1, "rated": 1}), 0)
+    metrics = metrics_of("s", Aggregate({"ttft:33": 1, "length:4": 1, "rated": 1}), 0)
     for found in (metrics.ttft_ms_median, metrics.ttft_ms_p95, metrics.median_conversation_length):
         assert found is not None
         assert (found.low, found.high, found.n) == (None, None, 1)
@@ -133,15 +137,15 @@ def test_one_reply_has_times_without_an_interval() -> None:
 
 def test_values_that_are_all_the_same_have_a_mean_without_an_interval() -> None:
     for n in (1, 2, 38):
-        found = estimates.mean(n, 3 * n, 9 * n)
+        found = estimators.mean(n, 3 * n, 9 * n)
         assert found is not None
         assert (found.value, found.low, found.high) == (3, None, None)
 
 
 @pytest.mark.parametrize("n", [1, 2, 30])
 def test_none_or_all_of_the_replies_regenerated_is_no_certainty(n: int) -> None:
-    none = estimates.ratio(n, (0, 3 * n), (0, 0, 9 * n))
-    all_of_them = estimates.ratio(n, (3 * n, 3 * n), (9 * n, 9 * n, 9 * n))
+    none = estimators.ratio(n, (0, 3 * n), (0, 0, 9 * n))
+    all_of_them = estimators.ratio(n, (3 * n, 3 * n), (9 * n, 9 * n, 9 * n))
     assert none is not None
     assert all_of_them is not None
     assert (none.value, none.low) == (0, pytest.approx(0, abs=1e-12))
@@ -154,7 +158,7 @@ def test_the_interval_of_a_mean_of_few_covers_it() -> None:
     covered = 0
     for _ in range(2_000):
         sample = [round(rng.gauss(10_000, 3_000)) for _ in range(4)]
-        found = estimates.mean(4, sum(sample), sum(one * one for one in sample))
+        found = estimators.mean(4, sum(sample), sum(one * one for one in sample))
         assert found is not None
         assert found.low is not None
         assert found.high is not None
@@ -170,7 +174,7 @@ def test_the_interval_of_a_ratio_covers_it_when_conversations_differ() -> None:
         for _ in range(80):
             x, share = rng.randint(1, 8), rng.choice((0.0, 0.5))
             pairs.append((sum(rng.random() < share for _ in range(x)), x))
-        found = estimates.ratio(
+        found = estimators.ratio(
             len(pairs),
             (sum(y for y, _ in pairs), sum(x for _, x in pairs)),
             (
@@ -195,7 +199,7 @@ def test_the_writing_speed_is_what_the_times_were_made_of() -> None:
         seconds = 2 + len(written) / 5 + len(read) / 25 + rng.gauss(0, 1)
         at += timedelta(seconds=max(0.1, seconds))
         messages.append(RecordedMessage(Sender.USER, written, at, False))
-    found = metrics_of("s", measure(messages, is_rated=False).tally, 0).writing_speed
+    found = metrics_of("s", measure(messages, is_rated=False).aggregate, 0).writing_speed
     assert found is not None
     assert found.low is not None
     assert found.high is not None
@@ -220,7 +224,7 @@ def test_a_conversation_is_measured_as_docs_scores_says() -> None:
         message(user, "tell me more", 12),
         message(bot, "The sea is wild", 13),
     ]
-    metrics = metrics_of("s", measure(messages, is_rated=True).tally, 0)
+    metrics = metrics_of("s", measure(messages, is_rated=True).aggregate, 0)
     assert metrics.mean_conversation_length == 4
     assert metrics.median_conversation_length is not None
     assert metrics.median_conversation_length.value == 4
@@ -232,13 +236,13 @@ def test_a_conversation_is_measured_as_docs_scores_says() -> None:
     assert metrics.ttft_ms_p95.value == pytest.approx(100, rel=0.026)
     assert metrics.reply_ms_median is not None
     assert metrics.reply_ms_median.n == 3
-    unrated = metrics_of("s", measure(messages, is_rated=False).tally, 0)
+    unrated = metrics_of("s", measure(messages, is_rated=False).aggregate, 0)
     assert (unrated.feedback_count, unrated.mean_conversation_length) == (0, None)
 
 
 def test_retention_asks_only_those_whose_next_day_is_over() -> None:
     visits = [visit_of(days) for days in ([10, 11], [10, 12], [10], [11, 12], [12], [])]
-    tally = total(visit.tally() for visit in visits if visit is not None)
+    tally = sum_of(visit.aggregate() for visit in visits if visit is not None)
     found = metrics_of("s", tally, today=12).retention
     assert found is not None
     assert (found.value, found.n) == (pytest.approx(1 / 3), 3)
@@ -263,7 +267,7 @@ def test_who_cannot_be_told_apart_shares_a_rank_though_that_is_not_transitive() 
 
 
 def test_the_combined_score_needs_both_and_lies_between_them() -> None:
-    votes = {"a": Count(40, 10), "b": Count(20, 30), "alone": Count(9, 0)}
+    votes = {"a": VoteCount(40, 10), "b": VoteCount(20, 30), "alone": VoteCount(9, 0)}
     ballots = [(1, 2)] * 20 + [(1, 3)] * 20
     found = {
         one.submission_id: one.score
@@ -291,10 +295,10 @@ def test_a_submission_with_fifty_ratings_a_day_has_no_room_for_a_hundred_in_a_mi
 
 
 def test_tallies_add_up_in_any_order_and_keep_no_zero() -> None:
-    a, b = Tally({"x": 2, "y": 1}), Tally({"x": -2})
-    assert a + b == b + a == Tally({"y": 1})
+    a, b = Aggregate({"x": 2, "y": 1}), Aggregate({"x": -2})
+    assert a + b == b + a == Aggregate({"y": 1})
     assert not a + -a
-    assert Tally.from_json(a.to_json()) == a
+    assert Aggregate.from_json(a.to_json()) == a
 
 
 def _ballot(rng: random.Random, truth: list[float], votes: int) -> bradley_terry.Ballot:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from guanaco.errors import InvalidSettings, TooManyAttempts
 from guanaco.submissions import Percentiles
-from guanaco_server.leaderboard.history import Past
+from guanaco_server.leaderboard.ranking.history import PastScore
 from guanaco_server.stress.verdict import MOST_BINS, histogram
 from guanaco_server.web import charts, tokens, words
 from guanaco_server.web.bots import read_bots
@@ -26,9 +26,10 @@ LATENCIES = st.lists(
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def points(*scores: float | None) -> list[Past]:
+def points(*scores: float | None) -> list[PastScore]:
     return [
-        Past(BEGIN + timedelta(days=day), score, None, None) for day, score in enumerate(scores)
+        PastScore(BEGIN + timedelta(days=day), score, None, None)
+        for day, score in enumerate(scores)
     ]
 
 

@@ -14,9 +14,8 @@ import typer
 
 from guanaco.errors import GuanacoError
 from guanaco_cli.console import BOLD, console
-from guanaco_cli.engine_env import require_engine_python
+from guanaco_cli.installation import needs_platform, require_engine_python
 from guanaco_cli.options import AsJson, Port, Verbose
-from guanaco_cli.platform_extra import needs_platform
 
 if TYPE_CHECKING:
     from guanaco_cli.demo.narrator import Narrator

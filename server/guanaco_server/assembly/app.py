@@ -1,9 +1,7 @@
-"""HTTP in front of the platform: routes, errors, limits, and a lifespan that starts and stops it."""
+"""HTTP in front of the platform: routes, errors and limits."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI
@@ -14,19 +12,18 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from guanaco import __version__
 from guanaco.accounts import Role
 from guanaco_server.accounts import api as accounts_api
-from guanaco_server.accounts.auth import Auth
 from guanaco_server.assembly.platform import Platform
+from guanaco_server.assembly.rooms import Rooms
 from guanaco_server.chat import api as chat_api
 from guanaco_server.chat.gateway.routes import ChatGateway, document, reply_routes
 from guanaco_server.compat import api as compat_api
-from guanaco_server.compat.service import OldClientService
 from guanaco_server.competitions import api as competitions_api
 from guanaco_server.costs import api as costs_api
 from guanaco_server.experiments import api as experiments_api
 from guanaco_server.feedback import api as feedback_api
 from guanaco_server.http import errors as http_errors
 from guanaco_server.http import health
-from guanaco_server.http.body_limit import BodyLimit
+from guanaco_server.http.body_limit import MAX_BODY_BYTES, BodyLimit
 from guanaco_server.leaderboard import api as leaderboard_api
 from guanaco_server.notifications import api as notifications_api
 from guanaco_server.observability.exposition import CONTENT_TYPE, scrape
@@ -37,35 +34,34 @@ from guanaco_server.settings import Settings
 from guanaco_server.submissions import api as submissions_api
 from guanaco_server.web.mounting import include_web
 
+HEARTBEAT_S = (
+    10  # longest silence of a stream: then a comment is sent, which keeps proxies from closing it
+)
 
-def create_app(platform: Platform) -> FastAPI:
-    @asynccontextmanager
-    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        async with platform.running():
-            yield
 
+def create_app(platform: Platform, *, heartbeat_s: float = HEARTBEAT_S) -> FastAPI:
     app = GatewayedApp(
         title="Guanaco",
         version=__version__,
         summary="Submit chat models, read what people think of them.",
-        lifespan=lifespan,
         docs_url=None,  # web/pages/reference.py: FastAPI's own asks another host for its scripts
         redoc_url=None,
     )
-    app.add_middleware(BodyLimit, limit_bytes=platform.settings.max_body_bytes)
+    app.add_middleware(BodyLimit, limit_bytes=MAX_BODY_BYTES)
     http_errors.install(app)
     app.add_middleware(Observed, metrics=platform.metrics)
-    trust_proxies(app, platform.settings)
+    _trust_proxies(app, platform.settings)
     if platform.settings.role == "worker":
-        include_operations(app, platform)
+        _include_operations(app, platform)
     else:
-        install_gateway(app, platform, platform.settings.max_body_bytes)
-        include_routes(app, platform)
+        _install_gateway(app, platform, heartbeat_s)
+        _include_operations(app, platform)
+        _include_routes(app, platform.rooms)
     return app
 
 
-def trust_proxies(app: FastAPI, settings: Settings) -> None:
-    """Behind them a client's address and scheme are those that X-Forwarded-For and -Proto name."""
+def _trust_proxies(app: FastAPI, settings: Settings) -> None:
+    """Take a client's address and scheme from X-Forwarded-For and -Proto where a trusted proxy set them."""
     app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=list(settings.trusted_proxies))
 
 
@@ -81,19 +77,20 @@ class GatewayedApp(FastAPI):
         await super().__call__(scope, receive, send)
 
 
-def install_gateway(app: GatewayedApp, platform: Platform, limit_bytes: int) -> None:
-    """What answers with a reply, in front of the framework, and in its OpenAPI document all the same."""
+def _install_gateway(app: GatewayedApp, platform: Platform, heartbeat_s: float) -> None:
+    """Put the routes that answer with a reply in front of the framework, and into its OpenAPI document all the same."""
+    rooms = platform.rooms
     routes = (
-        *reply_routes(platform.replies, platform.previews),
-        *openai_api.completion_routes(platform.openai),
+        *reply_routes(rooms.chat.replies, rooms.chat.previews),
+        *openai_api.completion_routes(rooms.openai.service),
     )
     app.gateway = ChatGateway(
         app.framework,
         routes,
-        Auth(platform.accounts),
+        rooms.accounts.auth,
         platform.metrics,
-        limit_bytes,
-        platform.settings.heartbeat_s,
+        MAX_BODY_BYTES,
+        heartbeat_s,
     )
     write = app.openapi
 
@@ -107,52 +104,40 @@ def install_gateway(app: GatewayedApp, platform: Platform, limit_bytes: int) -> 
     app.openapi = openapi  # type: ignore[method-assign]
 
 
-def include_routes(app: FastAPI, platform: Platform) -> None:
-    """Every route there is, over the platform's services."""
-    auth = Auth(platform.accounts)
-    app.include_router(accounts_api.router(platform.accounts, platform.audit, auth))
-    app.include_router(submissions_api.router(platform.submissions, platform.events, auth))
-    app.include_router(submissions_api.recipe_router(platform.submissions, auth))
-    app.include_router(costs_api.router(platform.costs, platform.submissions.require_visible, auth))
-    app.include_router(competitions_api.router(platform.competitions, auth))
-    app.include_router(
+def _include_routes(app: FastAPI, rooms: Rooms) -> None:
+    auth = rooms.accounts.auth
+    submissions, chat = rooms.submissions, rooms.chat
+    leaderboard, feedback = rooms.leaderboard, rooms.feedback
+    routers = (
+        accounts_api.router(rooms.accounts.accounts, rooms.accounts.audit, auth),
+        submissions_api.router(submissions.service, submissions.events, auth),
+        submissions_api.recipe_router(submissions.service, auth),
+        costs_api.router(rooms.costs.service, submissions.service.require_visible, auth),
+        competitions_api.router(rooms.competitions.service, auth),
         routing_api.router(
-            platform.routing, platform.competitions, platform.conversations.seen, auth
-        )
-    )
-    app.include_router(experiments_api.router(platform.experiments, auth))
-    app.include_router(chat_api.router(platform.conversations, auth))
-    app.include_router(openai_api.router(platform.openai, auth))
-    app.include_router(feedback_api.router(platform.feedback, platform.erasures, auth))
-    app.include_router(
+            rooms.routing.service, rooms.competitions.service, chat.conversations.seen, auth
+        ),
+        experiments_api.router(rooms.experiments.service, auth),
+        chat_api.router(chat.conversations, auth),
+        openai_api.router(rooms.openai.service, auth),
+        feedback_api.router(feedback.service, feedback.erasures, auth),
         leaderboard_api.router(
-            platform.leaderboard, platform.scores.audit, platform.scores.seasons, auth
-        )
+            leaderboard.leaderboard, leaderboard.flags, leaderboard.seasons, auth
+        ),
+        notifications_api.router(rooms.notifications.webhooks, auth),
+        compat_api.router(rooms.compat.service, rooms.accounts.accounts),
     )
-    app.include_router(notifications_api.router(platform.notifications.webhooks, auth))
-    app.include_router(compat_api.router(_old_client(platform), platform.accounts))
-
-    include_operations(app, platform)
-    include_web(app, platform.web)
+    for router in routers:
+        app.include_router(router)
+    include_web(app, rooms.web)
 
 
-def _old_client(platform: Platform) -> OldClientService:
-    return OldClientService(
-        platform.submissions,
-        platform.events,
-        platform.previews,
-        platform.feedback,
-        platform.leaderboard,
-        platform.competitions,
-    )
-
-
-def include_operations(app: FastAPI, platform: Platform) -> None:
-    """What an operator's tools ask: all that a worker answers."""
+def _include_operations(app: FastAPI, platform: Platform) -> None:
+    """Add the routes that an operator's tools ask for; a worker answers these only."""
     app.include_router(health.router(platform.health))
 
     @app.get(
-        "/metrics", tags=["health"], dependencies=[Auth(platform.accounts).require(Role.ADMIN)]
+        "/metrics", tags=["health"], dependencies=[platform.rooms.accounts.auth.require(Role.ADMIN)]
     )
     async def read_metrics() -> Response:
         return Response(scrape(platform.metrics), media_type=CONTENT_TYPE)

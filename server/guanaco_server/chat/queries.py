@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import (
     CursorResult,
     Row,
-    Subquery,
     and_,
     delete,
     func,
@@ -156,44 +154,6 @@ async def seen_submissions(
         .order_by(func.max(ConversationRow.created_at), ConversationRow.submission_id)
     )
     return (await session.scalars(statement)).all()
-
-
-async def mean_lengths(session: AsyncSession, groups: Subquery) -> dict[str, list[float]]:
-    """Messages not deleted a conversation: of each unit's conversations the mean, by variant."""
-    each = (
-        select(groups.c.variant, groups.c.unit, func.count(MessageRow.id).label("length"))
-        .select_from(groups)
-        .outerjoin(
-            MessageRow,
-            and_(
-                MessageRow.conversation_id == groups.c.conversation_id,
-                MessageRow.is_deleted.is_(False),
-            ),
-        )
-        .group_by(groups.c.variant, groups.c.unit, groups.c.conversation_id)
-        .subquery()
-    )
-    mean = select(each.c.variant, func.avg(each.c.length)).group_by(each.c.variant, each.c.unit)
-    return _by_variant(await session.execute(mean))
-
-
-async def mean_reply_ms(session: AsyncSession, groups: Subquery) -> dict[str, list[float]]:
-    """Of each unit's replies the mean time, by variant."""
-    mean = (
-        select(groups.c.variant, func.avg(MessageRow.total_ms))
-        .select_from(groups)
-        .join(MessageRow, MessageRow.conversation_id == groups.c.conversation_id)
-        .where(MessageRow.total_ms.is_not(None))
-        .group_by(groups.c.variant, groups.c.unit)
-    )
-    return _by_variant(await session.execute(mean))
-
-
-def _by_variant(rows: Iterable[Row[str, Any]]) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = {}
-    for variant, mean in rows:
-        found.setdefault(variant, []).append(float(mean))
-    return found
 
 
 async def mark_deleted(session: AsyncSession, message_ids: Sequence[str]) -> None:

@@ -1,8 +1,12 @@
-"""The old client's routes. Its GETs that change state read the key from a header alone, never from a query, so that
-no link and no page of another site can bring them about."""
+"""The old client's routes.
+
+Some of its GET requests change state. The key is therefore read from a header only, never from a query: no link and no
+page of another site can send such a request.
+"""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -10,9 +14,9 @@ from fastapi.responses import StreamingResponse
 
 from guanaco.accounts import Role
 from guanaco.competitions import Competition
+from guanaco.errors import InvalidInput
 from guanaco_server.accounts.auth import Auth, bearer_key
 from guanaco_server.accounts.service import Account, AccountService
-from guanaco_server.compat import window
 from guanaco_server.compat.schemas import (
     ChatReply,
     ChatRequest,
@@ -24,6 +28,7 @@ from guanaco_server.compat.schemas import (
 )
 from guanaco_server.compat.service import OldClientService
 
+DAY = len("2023-12-01")
 KEY_HEADER = "developer_key"
 NOT_KEPT = {"Cache-Control": "no-store"}
 
@@ -38,7 +43,7 @@ def router(old: OldClientService, accounts: AccountService) -> APIRouter:
     async def read_leaderboard(
         start_date: str | None = None, end_date: str | None = None, account: Account = anyone
     ) -> dict[str, OldLeaderboardRow]:
-        return await old.ranked(window.start(start_date), window.end(end_date))
+        return await old.ranked(window_start(start_date), window_end(end_date))
 
     @routes.get("/feedback/{submission_id}")
     async def read_feedback(submission_id: str, account: Account = developer) -> Response:
@@ -91,3 +96,27 @@ def _key(request: Request) -> str:
     """Of either header; the old client has one call for each."""
     key = request.headers.get(KEY_HEADER, "").strip()
     return key or bearer_key(request)
+
+
+def window_start(text: str | None) -> datetime | None:
+    """Return the first moment of the leaderboard's window. A time without a zone is UTC."""
+    return None if text is None else _moment(text, "start_date")
+
+
+def window_end(text: str | None) -> datetime | None:
+    """Return the first moment after the window. A day is within the window to its end."""
+    if text is None:
+        return None
+    moment = _moment(text, "end_date")
+    return moment + timedelta(days=1) if len(text) == DAY else moment
+
+
+def _moment(text: str, name: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+        aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+        if not 1970 <= aware.astimezone(UTC).year < 9999:
+            raise ValueError
+    except (ValueError, OverflowError):
+        raise InvalidInput(f"{name} takes a day like 2023-12-01, or a time in ISO 8601.") from None
+    return aware

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, model_validator
 
 from guanaco.chat import MAX_MESSAGE_CHARS
 from guanaco.forms import OneLine, Repo
 from guanaco.prompts import PromptFormatter
 from guanaco.submissions import GenerationParams
 
+OLD_BEST_OF = 4
 USER = "user"  # the sender of a user's turns; any other name is the bot's
 
 Text = Annotated[str, Field(max_length=MAX_MESSAGE_CHARS)]
@@ -20,9 +21,12 @@ Iso = Annotated[datetime, PlainSerializer(datetime.isoformat)]
 
 
 class OldParams(GenerationParams):
-    """Where nothing is said, four candidates, as the old server had it."""
+    """The parameters of the old client. Without ``best_of`` there are four candidates, as on the old server."""
 
-    best_of: int = Field(default=4, ge=1, le=16)
+    @model_validator(mode="before")
+    @classmethod
+    def _set_old_default(cls, given: Any) -> Any:
+        return {"best_of": OLD_BEST_OF, **given} if isinstance(given, dict) else given
 
 
 class SubmitRequest(BaseModel):
@@ -69,7 +73,7 @@ class OldSubmissionInfo(OldSubmission):
     logs: list[LogEntry]
 
 
-class Turn(BaseModel):
+class OldTurn(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     sender: str
@@ -81,7 +85,7 @@ class ChatRequest(BaseModel):
 
     memory: Text = ""
     prompt: Text = ""
-    chat_history: list[Turn] = Field(default=[], max_length=1_000)
+    chat_history: list[OldTurn] = Field(default=[], max_length=1_000)
     bot_name: OneLine
     user_name: OneLine = "You"
 

@@ -15,7 +15,7 @@ from guanaco.feedback import Feedback
 from guanaco.submissions import Status
 from guanaco_server.accounts.service import Account
 from guanaco_server.chat.gateway.replies import PreviewService
-from guanaco_server.compat import ids, translation
+from guanaco_server.compat import translation
 from guanaco_server.compat.schemas import (
     ChatReply,
     ChatRequest,
@@ -26,8 +26,9 @@ from guanaco_server.compat.schemas import (
     Submitted,
 )
 from guanaco_server.competitions.service import CompetitionService
-from guanaco_server.feedback.service import FeedbackService, Votes
+from guanaco_server.feedback.service import FeedbackService
 from guanaco_server.leaderboard.service import LeaderboardService
+from guanaco_server.statistics.votes import VoteCount
 from guanaco_server.submissions.events import EventFeed
 from guanaco_server.submissions.service import SubmissionService
 
@@ -105,12 +106,12 @@ class OldClientService:
         board = await self.leaderboard.leaderboard()
         all_of_them = {one.id: one for one in await self.submissions.list_all()}
         repos = await self._reward_repos()
-        votes = {row.submission_id: Votes(row.thumbs_up, row.thumbs_down) for row in board.rows}
+        votes = {row.submission_id: VoteCount(row.thumbs_up, row.thumbs_down) for row in board.rows}
         if since is not None or until is not None:
             votes = await self.leaderboard.votes_between(since, until)
         rows = {}
         for row in board.rows:
-            cast = votes.get(row.submission_id, Votes(0, 0))
+            cast = votes.get(row.submission_id, VoteCount(0, 0))
             rows[row.submission_id] = translation.leaderboard_row(
                 row, cast.up, cast.down, all_of_them.get(row.submission_id), repos
             )
@@ -153,14 +154,14 @@ async def _nothing() -> AsyncIterator[Feedback]:
 
 async def _feedback_object(items: AsyncIterator[Feedback], model_name: str) -> AsyncIterator[bytes]:
     """Written rating by rating, so that memory does not grow with them."""
-    conversations = ids.ConversationIds()
+    conversations = translation.ConversationIds()
     counts = {True: 0, False: 0}
     yield b'{"feedback": {'
     async for item in items:
         conversation_id = conversations.of(item)
         comma = "," if any(counts.values()) else ""
         counts[item.thumbs_up] += 1
-        key = json.dumps(ids.feedback_id(conversation_id, item.at))
+        key = json.dumps(translation.feedback_id(conversation_id, item.at))
         value = translation.feedback(item, conversation_id, model_name).model_dump_json()
         yield f"{comma}{key}: {value}".encode()
     yield f'}}, "thumbs_up": {counts[True]}, "thumbs_down": {counts[False]}}}'.encode()

@@ -1,12 +1,21 @@
-"""Our words in the old client's."""
+"""Translates between our models and the old client's.
+
+The old client takes ids apart. They are derived from ours, so that they are the same every time:
+
+    conversation  _bot_{bot uuid}_{user id}_{epoch ms}
+    feedback      {conversation}_{epoch second of the rating}
+
+Neither a bot's uuid nor a user's id contains ``_``. A user's id is made of the keyed pseudonym that developers see
+anyway, so it needs no key of its own.
+"""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from guanaco.chat import Bot, Message, PreviewRequest, Sender
-from guanaco.chat import Turn as OurTurn
+from guanaco.chat import Bot, Message, PreviewRequest, Sender, Turn
 from guanaco.feedback import Feedback
 from guanaco.leaderboard import LeaderboardRow
 from guanaco.prompts import PromptFormatter
@@ -17,7 +26,6 @@ from guanaco.submissions import (
     SubmissionEvent,
     SubmissionRequest,
 )
-from guanaco_server.compat import ids
 from guanaco_server.compat.schemas import (
     USER,
     ChatRequest,
@@ -30,6 +38,7 @@ from guanaco_server.compat.schemas import (
     SubmitRequest,
 )
 
+NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "guanaco:old-client")
 PENDING = "pending"
 STATUSES = {
     Status.DEPLOYED: "deployed",
@@ -88,7 +97,7 @@ def preview_request(old: ChatRequest) -> PreviewRequest:
     return PreviewRequest(
         bot=Bot(name=old.bot_name, memory=old.memory, prompt=old.prompt),
         turns=[
-            OurTurn(sender=Sender.USER if turn.sender == USER else Sender.BOT, content=turn.message)
+            Turn(sender=Sender.USER if turn.sender == USER else Sender.BOT, content=turn.message)
             for turn in old.chat_history
         ],
         user_name=old.user_name,
@@ -124,7 +133,7 @@ def feedback(ours: Feedback, conversation_id: str, model_name: str) -> OldFeedba
         thumbs_up=ours.thumbs_up,
         text=ours.text,
         model_name=model_name,
-        user_id=ids.user_id(ours.user),
+        user_id=user_id(ours.user),
     )
 
 
@@ -146,7 +155,44 @@ def _message(
         deleted=message.is_deleted,
         sender=OldSender(
             name=rated.bot_name if is_bot else SPEAKERS.get(message.sender, message.sender.value),
-            uid=ids.bot_id(rated.bot_name) if is_bot else ids.user_id(rated.user),
+            uid=bot_id(rated.bot_name) if is_bot else user_id(rated.user),
         ),
         metadata={"model_name": model_name} if is_bot else {},
     )
+
+
+def bot_id(bot_name: str) -> str:
+    """Contains ``_bot``, by which the client tells bots from users."""
+    return f"_bot_{uuid.uuid5(NAMESPACE, f'bot {bot_name}')}"
+
+
+def user_id(pseudonym: str) -> str:
+    return uuid.uuid5(NAMESPACE, f"user {pseudonym}").hex
+
+
+def epoch_ms(moment: datetime) -> int:
+    return int(moment.timestamp()) * 1_000 + moment.microsecond // 1_000
+
+
+class ConversationIds:
+    """The ids of one submission's conversations, oldest rating first, no two the same.
+
+    Where one user began two conversations with one bot in the same millisecond, the later rated counts as a
+    millisecond later.
+    """
+
+    def __init__(self) -> None:
+        self._given: set[str] = set()
+
+    def of(self, feedback: Feedback) -> str:
+        begun = min((message.at for message in feedback.messages), default=feedback.at)
+        stem = f"{bot_id(feedback.bot_name)}_{user_id(feedback.user)}"
+        ms = epoch_ms(begun)
+        while (found := f"{stem}_{ms}") in self._given:
+            ms += 1
+        self._given.add(found)
+        return found
+
+
+def feedback_id(conversation_id: str, rated_at: datetime) -> str:
+    return f"{conversation_id}_{int(rated_at.timestamp())}"

@@ -30,6 +30,28 @@ class BulkInsert:
             self.statement, self.parameters = sqlite.insert(table), rows
 
 
+async def upsert(session: AsyncSession, table: type[Table], rows: Rows) -> None:
+    """Insert rows, or replace those columns in the rows that have the same primary key."""
+    if not rows:
+        return
+    keys = [column.name for column in table.__table__.primary_key]
+    bulk = BulkInsert(session, table, rows)
+    others = {name: bulk.statement.excluded[name] for name in rows[0] if name not in keys}
+    statement = (
+        bulk.statement.on_conflict_do_update(index_elements=keys, set_=others)
+        if others
+        else bulk.statement.on_conflict_do_nothing()
+    )
+    await session.execute(statement, bulk.parameters)
+
+
+async def insert_missing(session: AsyncSession, table: type[Table], rows: Rows) -> None:
+    """Insert the rows whose primary key is not in the table yet."""
+    if rows:
+        bulk = BulkInsert(session, table, rows)
+        await session.execute(bulk.statement.on_conflict_do_nothing(), bulk.parameters)
+
+
 def _from_json(table: type[Table], rows: Rows) -> postgresql.Insert:
     columns = table.__table__.columns
     typed = [column(name, columns[name].type) for name in rows[0]]

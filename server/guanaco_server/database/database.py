@@ -6,11 +6,12 @@ lock at its start, so that two writers queue instead of failing half-way; ``read
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from typing import Any
 
 from sqlalchemy import (
@@ -36,8 +37,10 @@ from sqlalchemy.ext.asyncio import (
 )
 from sqlalchemy.orm import InstrumentedAttribute
 
+from guanaco.errors import DatabaseUnavailable
 from guanaco_server.database.direct import NETWORK, DirectConnection
 
+UNAVAILABLE_HINT = "Start the database, or correct GUANACO_DATABASE_URL: `guanaco settings` shows where it comes from."
 BUSY_TIMEOUT_S = 30  # a writer waits this long for another; the longest unit takes milliseconds
 
 
@@ -82,6 +85,21 @@ class Database:
             return False
         return True
 
+    async def check(self) -> None:
+        """Open a connection and use it.
+
+        Raises:
+            DatabaseUnavailable: With the reason in the driver's words, which never hold a password.
+        """
+        if (file := self.engine.url.database) and self.engine.dialect.name == "sqlite":
+            await asyncio.to_thread(_check_file, file)
+            return
+        try:
+            async with self.read() as session:
+                await session.execute(text("SELECT 1"))
+        except (DBAPIError, OSError) as error:
+            raise DatabaseUnavailable(_reason(error), hint=UNAVAILABLE_HINT) from error
+
     async def empty_log(self) -> None:
         """Leave nothing in SQLite's write-ahead log of what was deleted; best effort, beside readers. PostgreSQL recycles its own."""
         if self.engine.dialect.name == "sqlite":
@@ -116,6 +134,21 @@ def among(
         return column == any_(cast(list(values), ARRAY(String)))
     listed = func.json_each(json.dumps(list(values))).table_valued("value")
     return column.in_(select(listed.c.value))
+
+
+def _check_file(file: str) -> None:
+    """Open SQLite's file, without aiosqlite: the thread of its failed connection outlives the event loop."""
+    try:
+        with closing(sqlite3.connect(file, timeout=BUSY_TIMEOUT_S)) as connection:
+            connection.execute("PRAGMA schema_version")
+    except sqlite3.Error as error:
+        raise DatabaseUnavailable(str(error), hint=f"Check the file {file}.") from error
+
+
+def _reason(error: Exception) -> str:
+    """Return the first line of the driver's own message."""
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    return (str(cause).strip().splitlines() or [type(error).__name__])[0].rstrip(".:")
 
 
 def _switch_to_wal(cursor: Any) -> None:

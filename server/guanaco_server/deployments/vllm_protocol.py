@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from guanaco.parameters import sampling_fields
 from guanaco_server.deployments.model_server import (
     Candidate,
     Candidates,
@@ -44,20 +45,11 @@ def request_body(generation: Generation) -> dict[str, Any]:
 
 
 def _sampling(generation: Generation) -> dict[str, Any]:
-    params = generation.params
     seed = {} if generation.seed is None else {"seed": generation.seed}
     return {
         "model": generation.model,
         "prompt": generation.prompt,
-        "max_tokens": params.max_output_tokens,
-        "temperature": params.temperature,
-        "top_p": params.top_p,
-        "top_k": params.top_k or -1,  # vLLM's "every token"
-        "min_p": params.min_p,
-        "repetition_penalty": params.repetition_penalty,
-        "presence_penalty": params.presence_penalty,
-        "frequency_penalty": params.frequency_penalty,
-        "stop": params.stopping_words,
+        **sampling_fields(generation.params),
         **seed,
     }
 

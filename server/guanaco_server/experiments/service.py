@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
-from typing import Protocol
 
 from sqlalchemy import Subquery
 from sqlalchemy.exc import IntegrityError
@@ -25,8 +24,8 @@ from guanaco.errors import (
     NewerVersionNeeded,
     PromptFailed,
 )
+from guanaco.estimates import Estimate
 from guanaco.experiments import (
-    Estimate,
     Experiment,
     ExperimentRequest,
     ExperimentResults,
@@ -41,24 +40,16 @@ from guanaco_server.database.database import Database
 from guanaco_server.experiments import queries
 from guanaco_server.experiments.running import RunningExperiments
 from guanaco_server.experiments.tables import ExperimentRow
-from guanaco_server.intervals import (
+from guanaco_server.prompts.service import PromptService, is_by_chat_template
+from guanaco_server.runtime.clock import Clock
+from guanaco_server.statistics.intervals import (
     mean_interval,
     median_interval,
     newcombe_interval,
     wilson_interval,
 )
-from guanaco_server.prompts.service import PromptService, is_by_chat_template
-from guanaco_server.runtime.clock import Clock
+from guanaco_server.statistics.votes import VoteCount
 from guanaco_server.submissions.service import SubmissionService
-
-
-class Votes(Protocol):
-    @property
-    def up(self) -> int: ...
-
-    @property
-    def down(self) -> int: ...
-
 
 ByVariant = Callable[[AsyncSession, Subquery], Awaitable[Mapping[str, Sequence[float]]]]
 
@@ -70,7 +61,7 @@ class Outcomes:
     ``votes`` has one of each unit, the others a mean of each unit.
     """
 
-    votes: Callable[[AsyncSession, Subquery], Awaitable[Mapping[str, Votes]]]
+    votes: Callable[[AsyncSession, Subquery], Awaitable[Mapping[str, VoteCount]]]
     lengths: ByVariant
     reply_ms: ByVariant
 
@@ -230,7 +221,7 @@ class ExperimentService:
 @dataclass(frozen=True)
 class _Found:
     sizes: Mapping[str, tuple[int, int]]
-    votes: Mapping[str, Votes]
+    votes: Mapping[str, VoteCount]
     lengths: Mapping[str, Sequence[float]]
     reply_ms: Mapping[str, Sequence[float]]
 

@@ -34,14 +34,9 @@ def variant_of(experiment: ExperimentRequest, unit: str) -> Variant:
 
 
 def apply_variant(serving: ServingSubmission, overrides: Overrides) -> ServingSubmission:
-    """The submission as this conversation has it; token budgets never grow, for its server was sized for them."""
-    params = serving.params
-    if overrides.params is not None:
-        changes = overrides.params.model_dump(exclude_none=True)
-        for budget in ("max_input_tokens", "max_output_tokens"):
-            if budget in changes:
-                changes[budget] = min(changes[budget], getattr(params, budget))
-        params = params.model_copy(update=changes)
+    """The submission as this conversation has it."""
+    changes = overrides.params
+    params = changes.applied_to(serving.params) if changes is not None else serving.params
     return replace(serving, params=params, formatter=overrides.formatter or serving.formatter)
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, Subquery, case, delete, func, select, update
+from sqlalchemy import Row, delete, func, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -173,26 +173,3 @@ async def delete_ratings(session: AsyncSession, feedback_ids: Sequence[str]) -> 
             .where(column.in_(feedback_ids))
             .execution_options(synchronize_session=False)
         )
-
-
-async def votes_of(session: AsyncSession, groups: Subquery) -> Sequence[Row[str, int, int]]:
-    """Variant, thumbs up, thumbs down: of each unit the latest rating."""
-    place = (
-        func.row_number()
-        .over(
-            partition_by=(groups.c.variant, groups.c.unit),
-            order_by=(FeedbackRow.created_at.desc(), FeedbackRow.id.desc()),
-        )
-        .label("place")
-    )
-    latest = (
-        select(groups.c.variant, FeedbackRow.thumbs_up, place)
-        .join(groups, groups.c.conversation_id == FeedbackRow.conversation_id)
-        .subquery()
-    )
-    up = func.sum(case((latest.c.thumbs_up, 1), else_=0))
-    down = func.sum(case((latest.c.thumbs_up, 0), else_=1))
-    rows = await session.execute(
-        select(latest.c.variant, up, down).where(latest.c.place == 1).group_by(latest.c.variant)
-    )
-    return rows.all()

@@ -10,12 +10,13 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Row, Select, case, func, select, text, update
+from sqlalchemy import Row, Select, Subquery, case, func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco_server.chat.conversations.records import user_id_of, user_key
 from guanaco_server.database.database import among
 from guanaco_server.feedback.tables import FeedbackRow
+from guanaco_server.statistics.votes import VoteCount
 
 
 @dataclass(frozen=True)
@@ -159,3 +160,26 @@ async def _read(
     statement: Select[str, str, str, str, str, str, bool, datetime, bool],
 ) -> list[RecordedRating]:
     return [RecordedRating(*row) for row in await session.execute(statement)]
+
+
+async def votes_of(session: AsyncSession, groups: Subquery) -> dict[str, VoteCount]:
+    """Count the latest rating of each unit, by variant."""
+    place = (
+        func.row_number()
+        .over(
+            partition_by=(groups.c.variant, groups.c.unit),
+            order_by=(FeedbackRow.created_at.desc(), FeedbackRow.id.desc()),
+        )
+        .label("place")
+    )
+    latest = (
+        select(groups.c.variant, FeedbackRow.thumbs_up, place)
+        .join(groups, groups.c.conversation_id == FeedbackRow.conversation_id)
+        .subquery()
+    )
+    up = func.sum(case((latest.c.thumbs_up, 1), else_=0))
+    down = func.sum(case((latest.c.thumbs_up, 0), else_=1))
+    rows = await session.execute(
+        select(latest.c.variant, up, down).where(latest.c.place == 1).group_by(latest.c.variant)
+    )
+    return {variant: VoteCount(up, down) for variant, up, down in rows}

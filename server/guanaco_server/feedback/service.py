@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
 
-from sqlalchemy import Subquery
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.contract import reader
@@ -38,14 +36,6 @@ EXPORT_PAGE = 1_000  # ratings with their conversations, in memory at once
 READ_RAW = "read raw feedback"
 
 
-@dataclass(frozen=True)
-class Votes:
-    """One vote a user."""
-
-    up: int
-    down: int
-
-
 class FeedbackService:
     def __init__(
         self,
@@ -56,7 +46,6 @@ class FeedbackService:
         copies: CopyService,
         audit: AuditLog,
         metrics: Metrics,
-        ratings_per_minute: int,
     ) -> None:
         self._database = database
         self._clock = clock
@@ -65,7 +54,7 @@ class FeedbackService:
         self._copies = copies
         self._audit = audit
         self._metrics = metrics
-        self._recorder = RatingRecorder(database, clock, conversations, ratings_per_minute)
+        self._recorder = RatingRecorder(database, clock, conversations)
         self._listeners: list[Callable[[], None]] = []
 
     def on_rated(self, listener: Callable[[], None]) -> None:
@@ -170,11 +159,6 @@ class FeedbackService:
     async def erase(self, session: AsyncSession, feedback_ids: Sequence[str]) -> None:
         """Within the caller's transaction: the ratings and their copies are gone."""
         await queries.delete_ratings(session, feedback_ids)
-
-    async def votes_of(self, session: AsyncSession, groups: Subquery) -> dict[str, Votes]:
-        """Within the caller's transaction, for groups of conversations: one vote a unit, by variant."""
-        rows = await queries.votes_of(session, groups)
-        return {variant: Votes(up, down) for variant, up, down in rows}
 
     @staticmethod
     async def _read(documents: AsyncIterator[Sequence[str]]) -> AsyncIterator[Feedback]:

@@ -1,4 +1,4 @@
-"""The leaderboard, which everybody may see; a submission's metrics, which its developer may; votes and seasons."""
+"""The leaderboard and seasons for everybody, a submission's metrics for its developer, and flags for admins."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from guanaco.leaderboard import (
 )
 from guanaco_server.accounts.auth import Auth
 from guanaco_server.accounts.service import Account
-from guanaco_server.leaderboard.audit import AuditService
-from guanaco_server.leaderboard.seasons import SeasonService
+from guanaco_server.leaderboard.flags.service import FlagService
+from guanaco_server.leaderboard.seasons.service import SeasonService
 from guanaco_server.leaderboard.service import LeaderboardService
 
 Limit = Annotated[int, Query(ge=1, le=1_000)]
 
 
 def router(
-    leaderboard: LeaderboardService, audit: AuditService, seasons: SeasonService, auth: Auth
+    leaderboard: LeaderboardService, flags: FlagService, seasons: SeasonService, auth: Auth
 ) -> APIRouter:
     routes = APIRouter(prefix="/api/v1", tags=["leaderboard"])
     developer = auth.require(Role.DEVELOPER)
@@ -58,11 +58,11 @@ def router(
         limit: Limit = 100,
         account: Account = admin,
     ) -> list[VoteFlag]:
-        return await audit.flags(competition, submission, limit)
+        return await flags.newest(competition, submission, limit)
 
     @routes.post("/votes/{feedback_id}/allow")
     async def allow_vote(feedback_id: str, account: Account = admin) -> list[VoteFlag]:
-        return await audit.allow(account, feedback_id)
+        return await flags.allow(account, feedback_id)
 
     @routes.get("/competitions/{competition_id}/season")
     async def read_season(competition_id: str) -> Season:

@@ -1,4 +1,4 @@
-"""What everybody reads: the leaderboard as it was ranked last, a submission's metrics, and its score's history."""
+"""Reads the leaderboard as it was ranked last, a submission's metrics, and its score's history."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 
 from guanaco.competitions import OPEN, Competition
+from guanaco.estimates import Estimate
 from guanaco.leaderboard import (
-    Estimate,
     Leaderboard,
     LeaderboardRow,
     LeaderboardSort,
@@ -20,14 +20,16 @@ from guanaco_server.accounts.service import Account
 from guanaco_server.competitions.entry import admitted
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.database import Database
-from guanaco_server.feedback.service import Votes
-from guanaco_server.leaderboard import queries, standing_queries
-from guanaco_server.leaderboard.final_boards import NO_VOTES, FinalEntry, entries_of
-from guanaco_server.leaderboard.metrics import metrics_of
-from guanaco_server.leaderboard.past_votes import PastVotes
-from guanaco_server.leaderboard.standings import Shown
-from guanaco_server.leaderboard.tally import Tally, total
+from guanaco_server.leaderboard.counting import queries as counting_queries
+from guanaco_server.leaderboard.counting.aggregate import Aggregate, sum_of
+from guanaco_server.leaderboard.counting.readers import PastVotes
+from guanaco_server.leaderboard.ranking import queries
+from guanaco_server.leaderboard.ranking.metrics import metrics_of
+from guanaco_server.leaderboard.ranking.standings import Shown
+from guanaco_server.leaderboard.seasons.document import NO_VOTES, SeasonEntry, read_entries
+from guanaco_server.leaderboard.seasons.queries import season
 from guanaco_server.runtime.clock import Clock
+from guanaco_server.statistics.votes import VoteCount
 from guanaco_server.submissions.service import SubmissionBrief, SubmissionService
 
 SHOWN = frozenset({Status.DEPLOYED, Status.INACTIVE, Status.TORN_DOWN})
@@ -53,16 +55,16 @@ class LeaderboardService:
     async def leaderboard(
         self, competition_id: str = OPEN, sort: LeaderboardSort = LeaderboardSort.RANK
     ) -> Leaderboard:
-        """Those that take part, and those that are rated; without ratings one has no rank, and comes last."""
+        """Return a row for each submission that takes part or is rated. Those without votes have no rank and come last."""
         competition = await self._competitions.find(competition_id)
         async with self._database.read() as session:
-            found = await standing_queries.of_competition(session, competition_id)
-            season = await standing_queries.season(session, competition_id)
+            found = await queries.of_competition(session, competition_id)
+            frozen = await season(session, competition_id)
         shown: dict[str, Shown] = {
             submission_id: (rank, score, low, high, metrics)
             for submission_id, rank, score, low, high, metrics in found
         }
-        final = entries_of(season.ranking) if season else None
+        final = read_entries(frozen.ranking) if frozen else None
         metrics = {one: self._metrics_of(competition_id, one, shown) for one in shown}
         rated = {one for one, found in metrics.items() if found.feedback_count}
         rows = [
@@ -82,7 +84,7 @@ class LeaderboardService:
     def _metrics_of(
         self, competition_id: str, submission_id: str, shown: dict[str, Shown]
     ) -> SubmissionMetrics:
-        """Parsed once as long as the text is the same: half of a leaderboard's time."""
+        """Parse a text once as long as it stays the same, which saves half of a leaderboard's time."""
         text, key = shown[submission_id][4], (competition_id, submission_id)
         known = self._parsed.get(key)
         if known is None or known[0] != text:
@@ -92,24 +94,24 @@ class LeaderboardService:
     async def metrics(
         self, account: Account, submission_id: str, competition_id: str | None = None
     ) -> SubmissionMetrics:
-        """In one competition, or in all together: then with one vote a user and competition."""
+        """Return the metrics in one competition, or in all together: then a user has one vote in each."""
         await self._submissions.require_visible(account, submission_id)
         async with self._database.read() as session:
-            found = await standing_queries.tallies(session, submission_id, competition_id)
+            found = await queries.aggregates(session, submission_id, competition_id)
         today = self._clock.now().astimezone(UTC).date().toordinal()
-        return metrics_of(submission_id, total(Tally.from_json(text) for text in found), today)
+        return metrics_of(submission_id, sum_of(map(Aggregate.from_json, found)), today)
 
     async def history(self, submission_id: str, competition_id: str = OPEN) -> ScoreHistory:
-        """Empty for a submission without a score in that competition."""
+        """Return the score's history, without points for a submission that has no score in that competition."""
         await self._competitions.find(competition_id)
         async with self._database.read() as session:
-            rows = await standing_queries.points(session, submission_id, competition_id)
+            rows = await queries.points(session, submission_id, competition_id)
             points = [
                 ScorePoint(at=row.at, rank=row.rank, score=row.score, low=row.low, high=row.high)
                 for row in rows
                 if row.score is not None and row.low is not None and row.high is not None
             ]
-            now = await standing_queries.of_submission(session, submission_id, competition_id)
+            now = await queries.of_submission(session, submission_id, competition_id)
         if now is not None and now.score is not None:
             assert now.low is not None, "a score has an interval"
             assert now.high is not None, "a score has an interval"
@@ -122,17 +124,17 @@ class LeaderboardService:
 
     async def votes_between(
         self, since: datetime | None, until: datetime | None
-    ) -> dict[str, Votes]:
-        """In the open competition, of ratings at ``since`` or later and before ``until`` that no rule leaves out."""
+    ) -> dict[str, VoteCount]:
+        """Return the open competition's votes that were given from ``since`` until before ``until``."""
         return await self._past.between(since, until)
 
-    async def votes_by_competition(self) -> dict[str, dict[str, Votes]]:
-        """Votes that count, by competition and submission: one read of a small table."""
+    async def votes_by_competition(self) -> dict[str, dict[str, VoteCount]]:
+        """Return the votes by competition and submission, from one read of a small table."""
         async with self._database.read() as session:
-            rows = await queries.vote_counts(session)
-        found: dict[str, dict[str, Votes]] = {}
+            rows = await counting_queries.vote_counts(session)
+        found: dict[str, dict[str, VoteCount]] = {}
         for competition, submission_id, up, down in rows:
-            found.setdefault(competition, {})[submission_id] = Votes(up, down)
+            found.setdefault(competition, {})[submission_id] = VoteCount(up, down)
         return found
 
 
@@ -140,11 +142,11 @@ def _listed(
     competition: Competition,
     briefs: Sequence[SubmissionBrief],
     rated: Collection[str],
-    final: Mapping[str, FinalEntry] | None,
+    final: Mapping[str, SeasonEntry] | None,
 ) -> list[SubmissionBrief]:
-    """Of what is or was published the admitted and the rated; of a frozen competition all that its season has.
+    """Return the published submissions that are admitted or rated, and all that are in a frozen competition's season.
 
-    What was torn down takes no place from a developer's older submission that still runs.
+    A submission that was torn down takes no place from an older one of its developer that still runs.
     """
     published = [one for one in briefs if one.status in SHOWN]
     running = [one for one in published if one.status is Status.DEPLOYED]
@@ -155,18 +157,18 @@ def _listed(
 
 
 def _final_row(
-    brief: SubmissionBrief, final: FinalEntry, metrics: SubmissionMetrics | None
+    brief: SubmissionBrief, final: SeasonEntry, metrics: SubmissionMetrics | None
 ) -> LeaderboardRow:
     shown = (final.rank, final.score, final.low, final.high, "")
-    return _row(brief, shown, final.settle(metrics or _nothing_of(brief)))
+    return _row(brief, shown, final.with_votes(metrics or _nothing_of(brief)))
 
 
 def _nothing_of(brief: SubmissionBrief) -> SubmissionMetrics:
-    return metrics_of(brief.id, Tally(), 0)
+    return metrics_of(brief.id, Aggregate(), 0)
 
 
 def _row(brief: SubmissionBrief, shown: Shown | None, metrics: SubmissionMetrics) -> LeaderboardRow:
-    """Built without validation, which what we stored ourselves does not need: a thousand rows are a tenth of the time."""
+    """Build a row without validation, since its data is our own: a thousand rows take a tenth of the time."""
     rank, score, low, high = shown[:4] if shown else (None, None, None, None)
     return LeaderboardRow.model_construct(
         **metrics.__dict__,
@@ -191,7 +193,7 @@ def _by_rank(row: LeaderboardRow) -> Position:
 def _highest(
     read: Callable[[LeaderboardRow], Estimate | None],
 ) -> Callable[[LeaderboardRow], Position]:
-    """By the interval's lower end; rows without one last."""
+    """Sort by the interval's lower end; rows without one come last."""
 
     def position(row: LeaderboardRow) -> Position:
         found = read(row)
@@ -205,7 +207,7 @@ def _highest(
 def _lowest(
     read: Callable[[LeaderboardRow], Estimate | None],
 ) -> Callable[[LeaderboardRow], Position]:
-    """By the interval's upper end; rows without one last."""
+    """Sort by the interval's upper end; rows without one come last."""
 
     def position(row: LeaderboardRow) -> Position:
         found = read(row)

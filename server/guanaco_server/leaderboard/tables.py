@@ -1,6 +1,6 @@
-"""What the leaderboard keeps: all of it follows from conversations and ratings, and can be counted anew.
+"""The leaderboard's tables. Their content follows from conversations and ratings, and can be counted again.
 
-Keys of users are in here (chat/user_keys.py), to count a user once; ``forget_users`` takes them out.
+Some hold keys of users, to count a user once; ``counting.queries.forget_users`` deletes these rows.
 """
 
 from __future__ import annotations
@@ -15,17 +15,21 @@ from guanaco_server.database.tables import Table
 from guanaco_server.database.types import UtcDateTime
 
 
-class BooksRow(Table):
-    """One row: who changes the tables below changes ``version`` first, which keeps all others out until it commits."""
+class CountingLockRow(Table):
+    """One row. Whoever changes the tables below raises ``version`` first, which keeps all others out until it commits.
+
+    ``definitions_at`` is the last version that was raised by a process that writes ``definition`` below.
+    """
 
     __tablename__ = "score_books"
 
     id: Mapped[int] = mapped_column(primary_key=True)
     version: Mapped[int]
+    definitions_at: Mapped[int] = mapped_column(default=0)
 
 
 class ScoreRow(Table):
-    """A submission's tally in a competition: the sum over its conversations, votes and visits."""
+    """A submission's aggregate in a competition (``tally``, JSON): the sum over its conversations, votes and visits."""
 
     __tablename__ = "scores"
 
@@ -38,11 +42,17 @@ class ScoreRow(Table):
     version: Mapped[int]
 
 
-class MeasuredConversationRow(Table):
-    """What a conversation has added so far."""
+class CountedConversationRow(Table):
+    """What a conversation has added to its submission's aggregate (``tally``, JSON).
+
+    ``definition`` is the version of the definitions that it was measured by (counting/measurement.py).
+    """
 
     __tablename__ = "score_conversations"
-    __table_args__ = (Index("ix_score_conversations_user_key", "user_key", "submission_id"),)
+    __table_args__ = (
+        Index("ix_score_conversations_user_key", "user_key", "submission_id"),
+        Index("ix_score_conversations_definition", "definition"),
+    )
 
     conversation_id: Mapped[str] = mapped_column(String(64), primary_key=True)
     submission_id: Mapped[str] = mapped_column(String(128), index=True)
@@ -51,10 +61,11 @@ class MeasuredConversationRow(Table):
     tally: Mapped[str]
     first_day: Mapped[int | None]
     second_day: Mapped[int | None]
+    definition: Mapped[int] = mapped_column(default=1)
 
 
 class VoteRow(Table):
-    """A user's vote on a submission, as it counts now."""
+    """A user's vote on a submission as it counts now."""
 
     __tablename__ = "score_votes"
 
@@ -65,7 +76,7 @@ class VoteRow(Table):
 
 
 class VisitRow(Table):
-    """A user's first day with a submission, and whether she came back on the next."""
+    """A user's first day with a submission, and whether they came back on the next."""
 
     __tablename__ = "score_visits"
 
@@ -77,7 +88,7 @@ class VisitRow(Table):
 
 
 class RatingSlotRow(Table):
-    """A submission's ratings of one minute; ``is_burst`` by flags.py."""
+    """A submission's ratings in one minute; flags/rules.py says which minutes are bursts."""
 
     __tablename__ = "score_slots"
     __table_args__ = (
@@ -103,7 +114,7 @@ class RatingSlotRow(Table):
 
 
 class RecountRow(Table):
-    """A submission whose raw events have changed under the tallies: it is counted anew."""
+    """A submission to count again, since what is recorded of it has changed."""
 
     __tablename__ = "score_recounts"
 
@@ -121,7 +132,7 @@ class CountedWindowRow(Table):
 
 
 class VoteFlagRow(Table):
-    """The audit trail of what was left out; a row is never changed but for being lifted or allowed."""
+    """The audit trail of left-out ratings. A row changes only when its flag is lifted or allowed."""
 
     __tablename__ = "vote_flags"
 
@@ -137,7 +148,7 @@ class VoteFlagRow(Table):
 
 
 class StandingRow(Table):
-    """The ranking as it was computed last; ``metrics`` is a SubmissionMetrics as JSON."""
+    """The ranking as last computed; ``metrics`` is a SubmissionMetrics as JSON."""
 
     __tablename__ = "standings"
 
@@ -152,7 +163,7 @@ class StandingRow(Table):
 
 
 class ScorePointRow(Table):
-    """A score as it was at the first ranking of an hour (hours since the epoch); ``figures`` are the metrics' values, JSON."""
+    """A score at the first ranking of an hour (since the epoch); ``figures`` is a MetricValues as JSON."""
 
     __tablename__ = "score_points"
 
@@ -168,7 +179,7 @@ class ScorePointRow(Table):
 
 
 class SeasonRow(Table):
-    """A frozen competition's final ranking, byte for byte."""
+    """A frozen competition's final ranking, byte for byte (seasons/document.py)."""
 
     __tablename__ = "seasons"
 

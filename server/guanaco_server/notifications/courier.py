@@ -7,6 +7,7 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import httpcore
@@ -48,7 +49,11 @@ class Courier:
         self._allow_private = allow_private
         self._timeout_s = timeout_s
         self._network = CheckedNetwork(resolve, allow_private)
-        self._tls = ssl.create_default_context()
+
+    @cached_property
+    def _tls(self) -> ssl.SSLContext:
+        """Load the system's certificates; it takes 50 ms, so the first message to an https URL does it."""
+        return ssl.create_default_context()
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Answer:
         """One try; whatever goes wrong is in the answer."""

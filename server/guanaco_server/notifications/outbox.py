@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from guanaco_server.database.database import Database
-from guanaco_server.leaderboard.rating_counts import RatingCounts
+from guanaco_server.leaderboard.counting.readers import RatingCounts
 from guanaco_server.notifications import queries
 from guanaco_server.notifications.messages import (
     Happening,

@@ -22,7 +22,7 @@ from guanaco.webhooks import (
 )
 from guanaco_server.accounts.service import Account
 from guanaco_server.database.database import Database
-from guanaco_server.leaderboard.rating_counts import RatingCounts
+from guanaco_server.leaderboard.counting.readers import RatingCounts
 from guanaco_server.notifications import queries
 from guanaco_server.notifications.addresses import require_allowed_url
 from guanaco_server.notifications.messages import test_delivery

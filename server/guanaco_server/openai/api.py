@@ -1,21 +1,35 @@
-"""OpenAI's API over HTTP: /v1/models, /v1/completions, /v1/chat/completions, for the official clients as they are."""
+"""OpenAI's API over HTTP, for the official clients as they are: /v1/models, /v1/completions, /v1/chat/completions.
+
+A reply is one JSON object, or chunks as server-sent events that end with ``[DONE]``.
+"""
 
 from __future__ import annotations
 
+import time
+import uuid
 from typing import Any
 
+import msgspec
 from fastapi import APIRouter
 from starlette.responses import JSONResponse, Response
 
 from guanaco.accounts import Role
-from guanaco.errors import SubmissionNotFound
+from guanaco.chat import Reply
+from guanaco.errors import GuanacoError, InvalidInput, NotFound, SubmissionNotFound, Unavailable
 from guanaco_server.accounts.auth import Auth
 from guanaco_server.accounts.service import Account
+from guanaco_server.chat.gateway.generation import Pieces
 from guanaco_server.chat.gateway.replies import ReplyEvents
 from guanaco_server.chat.gateway.routes import ReplyRoute
-from guanaco_server.openai import wire
+from guanaco_server.chat.gateway.streaming import Encoder
+from guanaco_server.http.errors import answer
 from guanaco_server.openai.schemas import ChatCompletionRequest, CompletionRequest
 from guanaco_server.openai.service import OpenAiService
+
+DONE = b"data: [DONE]\n\n"
+KEPT_HEADERS = frozenset({"retry-after", "www-authenticate", "allow"})
+
+_json = msgspec.json.Encoder().encode
 
 
 def router(openai: OpenAiService, auth: Auth) -> APIRouter:
@@ -31,7 +45,7 @@ def router(openai: OpenAiService, auth: Auth) -> APIRouter:
         try:
             return JSONResponse(_model(openai.require_model(account, model)))
         except SubmissionNotFound as error:
-            return wire.problem(error)
+            return problem(error)
 
     return routes
 
@@ -45,10 +59,101 @@ def completion_routes(openai: OpenAiService) -> tuple[ReplyRoute, ...]:
 
     anyone = tuple(Role)
     return (
-        ReplyRoute("/v1/chat/completions", anyone, ChatCompletionRequest, "OpenAI's chat completion", chat, wire.encoder, wire.problem),
-        ReplyRoute("/v1/completions", anyone, CompletionRequest, "OpenAI's completion", complete, wire.encoder, wire.problem),
+        ReplyRoute("/v1/chat/completions", anyone, ChatCompletionRequest, "OpenAI's chat completion", chat, encoder, problem),
+        ReplyRoute("/v1/completions", anyone, CompletionRequest, "OpenAI's completion", complete, encoder, problem),
     )  # fmt: skip
 
 
 def _model(name: str) -> dict[str, Any]:
     return {"id": name, "object": "model", "created": 0, "owned_by": "guanaco"}
+
+
+def encoder(request: ChatCompletionRequest | CompletionRequest) -> Encoder:
+    writer = _Writer(request)
+    return Encoder(writer.pieces, writer.end, error_event, writer.whole, problem)
+
+
+def problem(error: GuanacoError) -> Response:
+    """OpenAI's form of an error, with the status and the headers of ours."""
+    ours = answer(error)
+    status = 400 if ours.status_code == 422 else ours.status_code
+    kept = {name: value for name, value in ours.headers.items() if name in KEPT_HEADERS}
+    return JSONResponse(_error(error), status_code=status, headers=kept)
+
+
+def error_event(error: GuanacoError) -> bytes:
+    return b"data: " + _json(_error(error)) + b"\n\n"
+
+
+def _error(error: GuanacoError) -> dict[str, Any]:
+    kind = "invalid_request_error" if isinstance(error, InvalidInput | NotFound) else "api_error"
+    if isinstance(error, Unavailable):
+        kind = "overloaded_error"
+    message = f"{error.detail} {error.hint}" if error.hint else error.detail
+    return {"error": {"message": message, "type": kind, "param": None, "code": error.code}}
+
+
+class _Writer:
+    """Writes one response. Every chunk has the same id, time and model name."""
+
+    def __init__(self, request: ChatCompletionRequest | CompletionRequest) -> None:
+        self._is_chat = isinstance(request, ChatCompletionRequest)
+        self._has_usage = request.stream_options.include_usage
+        self._is_first = True
+        self._fields: dict[str, Any] = {
+            "id": f"{'chatcmpl' if self._is_chat else 'cmpl'}-{uuid.uuid4().hex}",
+            "created": int(time.time()),
+            "model": request.model,
+        }
+
+    def pieces(self, pieces: Pieces) -> bytes:
+        events = []
+        for text in pieces:
+            events.append(self._event(self._delta(text), None))
+            self._is_first = False
+        return b"".join(events)
+
+    def end(self, reply: Reply) -> bytes:
+        last = self._event({"delta": {}} if self._is_chat else {"text": ""}, reply)
+        usage = self._data({"choices": [], "usage": _usage(reply)}) if self._has_usage else b""
+        return last + usage + DONE
+
+    def whole(self, reply: Reply) -> bytes:
+        said: dict[str, Any] = {"text": reply.content}
+        if self._is_chat:
+            said = {"message": {"role": "assistant", "content": reply.content, "refusal": None}}
+        choice = {"index": 0, **said, "logprobs": None, "finish_reason": reply.finish_reason}
+        kind = "chat.completion" if self._is_chat else "text_completion"
+        body = {**self._fields, "object": kind, "choices": [choice], "usage": _usage(reply)}
+        return _json(body | _ours(reply))
+
+    def _delta(self, text: str) -> dict[str, Any]:
+        if not self._is_chat:
+            return {"text": text}
+        role = {"role": "assistant"} if self._is_first else {}
+        return {"delta": {**role, "content": text}}
+
+    def _event(self, said: dict[str, Any], reply: Reply | None) -> bytes:
+        reason = reply.finish_reason if reply else None
+        choice = {"index": 0, **said, "logprobs": None, "finish_reason": reason}
+        return self._data({"choices": [choice]} | (_ours(reply) if reply else {}))
+
+    def _data(self, fields: dict[str, Any]) -> bytes:
+        kind = "chat.completion.chunk" if self._is_chat else "text_completion"
+        return b"data: " + _json({**self._fields, "object": kind, **fields}) + b"\n\n"
+
+
+def _usage(reply: Reply) -> dict[str, int]:
+    usage = reply.usage
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+    }
+
+
+def _ours(reply: Reply) -> dict[str, Any]:
+    """Name the recorded conversation and message, which a rating needs."""
+    if reply.conversation_id is None:
+        return {}
+    return {"guanaco": {"conversation_id": reply.conversation_id, "message_id": reply.message_id}}

@@ -6,7 +6,7 @@ A null is as good as nothing, and so is an empty list or object of what is refus
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -14,12 +14,13 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    create_model,
     model_validator,
 )
 
 from guanaco.chat import MAX_MESSAGE_CHARS, Sender, Turn
 from guanaco.forms import OneLine
-from guanaco.submissions import StoppingWord
+from guanaco.parameters import Described, ParamChanges, parameters
 
 MAX_MESSAGES = 1_000
 SEEDS = 2**63  # vLLM's are 64 bits, signed
@@ -121,7 +122,27 @@ class Metadata(BaseModel):
         return self
 
 
-class _Request(_Fields):
+PARAMETERS = tuple(one for one in parameters() if one.use.openai)
+"""The generation parameters that OpenAI's API has, under ``use.openai``."""
+
+
+def _parameter_fields() -> dict[str, Any]:
+    fields = {}
+    for one in PARAMETERS:
+        kind, field = one.optional(without="le" if one.use.is_budget else "")
+        if one.is_list:
+            kind = Annotated[kind, BeforeValidator(_one_or_many)]
+        fields[str(one.use.openai)] = (kind, field)
+    return fields
+
+
+if TYPE_CHECKING:
+    _Parameters = _Fields
+else:
+    _Parameters = create_model("_Parameters", __base__=_Fields, **_parameter_fields())
+
+
+class _Request(_Parameters):
     """``service_tier``, ``safety_identifier`` and ``prompt_cache_key`` concern OpenAI's own service, and change nothing here."""
 
     model: str = Field(max_length=128)
@@ -130,21 +151,20 @@ class _Request(_Fields):
     user: Annotated[str | None, BeforeValidator(_none_if_empty), AfterValidator(_storable)] = Field(
         default=None, max_length=128
     )
-    max_tokens: int | None = Field(default=None, ge=1)
-    temperature: float | None = Field(default=None, ge=0, le=2)
-    top_p: float | None = Field(default=None, gt=0, le=1)
-    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
-    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
-    stop: Annotated[list[StoppingWord] | None, BeforeValidator(_one_or_many)] = Field(
-        default=None, max_length=16
-    )
     seed: int | None = Field(default=None, ge=-SEEDS, lt=SEEDS)
     n: Literal[1] = 1
 
-    @property
-    def token_limit(self) -> int | None:
-        """Of the reply."""
-        return self.max_tokens
+    def changes(self) -> ParamChanges:
+        """The generation parameters that the request sets. A budget beyond what is allowed is lowered to that."""
+        given: dict[str, Any] = {}
+        for one in PARAMETERS:
+            value = self._given(one)
+            most = one.bound("le") if one.use.is_budget else None
+            given[one.name] = min(value, most) if value is not None and most else value
+        return ParamChanges.model_validate(given)
+
+    def _given(self, one: Described) -> Any:
+        return getattr(self, str(one.use.openai))
 
 
 class ChatCompletionRequest(_Request):
@@ -177,9 +197,9 @@ class ChatCompletionRequest(_Request):
                 _storable(message.content)
         return self
 
-    @property
-    def token_limit(self) -> int | None:
-        return self.max_completion_tokens or self.max_tokens
+    def _given(self, one: Described) -> Any:
+        newer = self.max_completion_tokens if one.use.openai == "max_tokens" else None
+        return newer or super()._given(one)
 
     @cached_property
     def persona(self) -> str:
@@ -200,3 +220,7 @@ class CompletionRequest(_Request):
     prompt: Annotated[str, BeforeValidator(_only_prompt)] = Field(min_length=1, max_length=200_000)
     echo: Literal[False] = False
     best_of: Literal[1] = 1
+
+    def changes(self) -> ParamChanges:
+        """A completion has no conversation for a reward model: it is the only candidate."""
+        return super().changes().model_copy(update={"best_of": 1})

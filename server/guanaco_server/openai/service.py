@@ -1,20 +1,24 @@
-"""OpenAI's completions over the same path as every reply: routing, rendering, replicas, streaming.
+"""OpenAI's completions, over the same path as every reply: routing, rendering, replicas, streaming.
 
-``guanaco/auto`` is any submission that takes conversations and has room; requests that begin alike go to the same one,
-so that a conversation keeps its model. A chat with ``metadata.consent`` "true" is a conversation like any other: assigned
-by the competition's policy, recorded, and open to a rating (recorded.py).
+``guanaco/auto`` stands for any submission that takes conversations and has room. Requests that begin with the same text
+go to the same submission, so that a conversation keeps its model.
+
+A chat with ``metadata.consent`` "true" is recorded. Its first request opens a conversation, which the competition's
+policy assigns and which can be rated; later requests continue it by its id. The official clients send the whole
+conversation each time: what comes before the last message must be what was recorded, or be left out.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from hashlib import blake2b
 
 from guanaco.accounts import Role
-from guanaco.chat import Bot, Reply, Sender
-from guanaco.errors import MessageTooLong, NoModelAvailable, SubmissionNotFound
+from guanaco.chat import Bot, Conversation, ConversationRequest, MessageRequest, Reply, Sender, Turn
+from guanaco.errors import InvalidInput, MessageTooLong, NoModelAvailable, SubmissionNotFound
 from guanaco.experiments import Overrides, ParamChanges
 from guanaco_server.accounts.service import Account
 from guanaco_server.chat.conversations.service import ConversationService
@@ -22,15 +26,14 @@ from guanaco_server.chat.gateway.generation import Generated, GeneratedPieces, R
 from guanaco_server.chat.gateway.replies import ReplyEvents, ReplyService
 from guanaco_server.deployments.model_server import Generation
 from guanaco_server.experiments.variants import apply_variant
-from guanaco_server.openai.recorded import AUTO, RecordedChats
 from guanaco_server.openai.schemas import ChatCompletionRequest, CompletionRequest
 from guanaco_server.prompts.service import PromptService
 from guanaco_server.routing.policy import LiveSubmission
 from guanaco_server.routing.rendezvous import rendezvous
 from guanaco_server.routing.service import RoutingService
 
-PROMPT_KEY_CHARS = 256  # of a prompt, which grows: as much of its beginning as tells some apart
-MOST_TOKENS = 4_096  # that any submission may reply with
+AUTO = "guanaco/auto"
+PROMPT_KEY_CHARS = 256  # of the beginning of a prompt, which may grow
 
 Request = ChatCompletionRequest | CompletionRequest
 
@@ -64,7 +67,7 @@ class OpenAiService:
 
     async def chat(self, account: Account, request: ChatCompletionRequest) -> ReplyEvents:
         if request.metadata.consent == "true":
-            return await self._recorded.send(account, request, _changes(request))
+            return await self._recorded.send(account, request, request.changes())
         bot = Bot(name=request.metadata.bot_name, memory=request.persona)
         first = next(turn.content for turn in request.turns if turn.sender is Sender.USER)
         key = _key(account.id, request.user or "", request.persona, first)
@@ -105,23 +108,9 @@ def _key(*parts: str) -> str:
     return blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
 
 
-def _changes(request: Request) -> ParamChanges:
-    """Of the parameters, those that the request names."""
-    limit = request.token_limit
-    return ParamChanges(
-        temperature=request.temperature,
-        top_p=request.top_p,
-        presence_penalty=request.presence_penalty,
-        frequency_penalty=request.frequency_penalty,
-        stopping_words=request.stop,
-        max_output_tokens=min(limit, MOST_TOKENS) if limit else None,
-        best_of=1 if isinstance(request, CompletionRequest) else None,
-    )
-
-
 def _changed(live: LiveSubmission, request: Request) -> LiveSubmission:
     """The reply's length stays within what the submission's server was sized for."""
-    overrides = Overrides(params=_changes(request))
+    overrides = Overrides(params=request.changes())
     return replace(live, serving=apply_variant(live.serving, overrides))
 
 
@@ -138,3 +127,99 @@ async def _unrecorded(pieces: GeneratedPieces) -> ReplyEvents:
                 )
             else:
                 yield piece
+
+
+class RecordedChats:
+    def __init__(self, conversations: ConversationService, replies: ReplyService) -> None:
+        self._conversations = conversations
+        self._replies = replies
+
+    async def send(
+        self, account: Account, request: ChatCompletionRequest, changes: ParamChanges
+    ) -> ReplyEvents:
+        """The reply, whose parameters are ``changes``, with the conversation's id."""
+        if account.role is Role.DEVELOPER:
+            raise InvalidInput("Only an app's backend records conversations.")
+        if request.model != AUTO or request.user is None:
+            raise InvalidInput(
+                f"A conversation that is recorded needs model {AUTO!r} and a user.",
+                hint="Leave metadata.consent out to name a submission.",
+            )
+        conversation_id = request.metadata.conversation_id
+        if conversation_id is None:
+            conversation_id = await self._open(account, request, request.user)
+        else:
+            found = await self._conversations.of_user(account, conversation_id, request.user)
+            _require_same(found, request)
+        message = MessageRequest(content=request.turns[-1].content)
+        events = await self._replies.send(account, conversation_id, message, changes, request.seed)
+        return _named(events, conversation_id)
+
+    async def _open(self, account: Account, request: ChatCompletionRequest, user: str) -> str:
+        """A greeting may come first; InvalidInput for anything else that was said elsewhere."""
+        *earlier, _ = request.turns
+        if any(turn.sender is Sender.USER for turn in earlier) or len(earlier) > 1:
+            raise InvalidInput(
+                "A conversation that is recorded begins with the user's first message: what was said before cannot be rated as this model's.",
+                hint="Send metadata.conversation_id to continue one, or leave metadata.consent out.",
+            )
+        opened = await self._conversations.open(
+            account,
+            ConversationRequest(
+                user_id=user,
+                bot=Bot(
+                    name=request.metadata.bot_name,
+                    memory=request.persona,
+                    first_message=earlier[0].content if earlier else "",
+                ),
+                user_name=request.metadata.user_name,
+                consent=True,
+            ),
+        )
+        return opened.conversation_id
+
+
+def _require_same(conversation: Conversation, request: ChatCompletionRequest) -> None:
+    """InvalidInput where the request says something else than was recorded."""
+    given = request.metadata.model_dump(exclude_unset=True)
+    bot = conversation.bot
+    for what, said, recorded in (
+        ("The persona", request.persona or None, bot.memory),
+        ("metadata.bot_name", given.get("bot_name"), bot.name),
+        ("metadata.user_name", given.get("user_name"), conversation.user_name),
+    ):
+        if said is not None and said != recorded:
+            raise InvalidInput(
+                f"{what} of a conversation stays as it was.",
+                hint="Leave it out, or open another conversation.",
+            )
+    *earlier, last = request.turns
+    if earlier and not _ends_with(_recorded_turns(conversation, last), earlier):
+        raise InvalidInput(
+            "The messages before the last one are not what was said in the conversation.",
+            hint="Leave them out, or send them as they were.",
+        )
+
+
+def _recorded_turns(conversation: Conversation, last: Turn) -> list[Turn]:
+    """Without ``last``, where it is there already and waits for its answer."""
+    greeting = conversation.bot.first_message
+    turns = [Turn(sender=Sender.BOT, content=greeting)] if greeting else []
+    turns += [
+        Turn(sender=message.sender, content=message.content)
+        for message in conversation.messages
+        if not message.is_deleted
+    ]
+    return turns[:-1] if turns[-1:] == [last] else turns
+
+
+def _ends_with(turns: Sequence[Turn], last: Sequence[Turn]) -> bool:
+    return turns[-len(last) :] == last
+
+
+async def _named(events: ReplyEvents, conversation_id: str) -> ReplyEvents:
+    async with aclosing(events):
+        async for event in events:
+            if isinstance(event, Reply):
+                event = event.model_copy(update={"conversation_id": conversation_id})
+            yield event

@@ -130,7 +130,7 @@ def _refuse_unknown(
     if sentences:
         raise InvalidSettings(
             " ".join(sentences),
-            hint="`guanaco settings` lists all; docs/settings.md explains them.",
+            hint="Correct it or remove it; docs/settings.md lists every setting.",
         )
 
 

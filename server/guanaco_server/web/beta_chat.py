@@ -30,16 +30,15 @@ from guanaco.errors import (
     TooManyAttempts,
     Unavailable,
 )
-from guanaco.feedback import FeedbackRequest
+from guanaco.feedback import ErasureRequest, FeedbackRequest
 from guanaco_server.accounts.service import Account, AccountService
 from guanaco_server.chat.conversations.service import ConversationService
 from guanaco_server.chat.gateway.replies import ReplyEvents, ReplyService
 from guanaco_server.database.database import Database
-from guanaco_server.feedback.erasure import ErasedUser
+from guanaco_server.feedback.erasure import ErasedUser, ErasureService
 from guanaco_server.feedback.service import FeedbackService
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.web import queries, tokens
-from guanaco_server.web.hooks import Eraser
 from guanaco_server.web.tables import VisitorChatRow, VisitorRow
 
 ACCOUNT = "web-chat"
@@ -92,21 +91,16 @@ class BetaChat:
         replies: ReplyService,
         feedback: FeedbackService,
         bots: Mapping[str, Bot],
-        eraser: Eraser | None,
+        erasures: ErasureService,
     ) -> None:
-        """Without an ``eraser`` a visitor who leaves is forgotten, and her conversations stay, nobody's."""
         self._database = database
         self._clock = clock
         self._accounts = accounts
         self._conversations = conversations
         self._replies = replies
         self._feedback = feedback
-        self._eraser = eraser
+        self._erasures = erasures
         self.bots = bots
-
-    @property
-    def can_erase(self) -> bool:
-        return self._eraser is not None
 
     async def consent(self) -> str:
         """A new visitor's cookie. Before this nothing is stored."""
@@ -190,8 +184,8 @@ class BetaChat:
 
     async def forget(self, visitor: Visitor) -> None:
         """Withdraw consent. May be repeated when it was cut short: the visitor goes last."""
-        if self._eraser is not None:
-            await self._eraser(await self._account(), visitor.user_id, ACCOUNT)
+        request = ErasureRequest(user_id=visitor.user_id, account=ACCOUNT)
+        await self._erasures.erase(await self._account(), request)
         async with self._database.write() as session:
             await queries.forget_visitor(session, visitor.id)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from guanaco.submissions import HistogramBin, Percentiles
-from guanaco_server.leaderboard.history import Past
+from guanaco_server.leaderboard.ranking.history import PastScore
 
 SPARK_W, SPARK_H = 120, 28
 TREND_W, TREND_H = 400, 150
@@ -88,7 +88,7 @@ def interval(low: float | None, at: float | None, high: float | None) -> Interva
     return Interval(round(low * 100, 1), round(high * 100, 1), round(at * 100, 1))
 
 
-def sparkline(points: Sequence[Past], least: float = 0.05) -> Spark | None:
+def sparkline(points: Sequence[PastScore], least: float = 0.05) -> Spark | None:
     """The score; None with fewer than two points. A change under ``least`` is drawn as small as it is."""
     values = [p.score for p in points if p.score is not None]
     if len(values) < 2:
@@ -108,9 +108,9 @@ def sparkline(points: Sequence[Past], least: float = 0.05) -> Spark | None:
 
 
 def trend(
-    points: Sequence[Past],
-    value: Callable[[Past], float | None],
-    band: Callable[[Past], tuple[float | None, float | None]] | None,
+    points: Sequence[PastScore],
+    value: Callable[[PastScore], float | None],
+    band: Callable[[PastScore], tuple[float | None, float | None]] | None,
     label: Callable[[float], str],
     top: float | None = None,
     *,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from guanaco.leaderboard import Estimate, SubmissionMetrics
-from guanaco_server.leaderboard.figures import Figures
+from guanaco.estimates import Estimate
+from guanaco.leaderboard import SubmissionMetrics
+from guanaco_server.leaderboard.ranking.metrics import MetricValues
 from guanaco_server.web.words import count, decimal, milliseconds, percent
 
 MEANING_PATH = "/docs/scores"
@@ -25,9 +26,9 @@ class Metric:
     counted: tuple[str, str]
     show: Callable[[float], str]
     read: Callable[[SubmissionMetrics], Estimate | None]
-    past: Callable[[Figures], float | None]
+    past: Callable[[MetricValues], float | None]
     is_share: bool = False
-    band: Callable[[Figures], tuple[float | None, float | None]] | None = None
+    band: Callable[[MetricValues], tuple[float | None, float | None]] | None = None
 
     @property
     def title(self) -> str:

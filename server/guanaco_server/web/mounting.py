@@ -19,10 +19,10 @@ from guanaco_server.web.pages import (
     submissions,
     submitting,
 )
-from guanaco_server.web.web import Web
+from guanaco_server.web.room import WebRoom
 
 
-def include_web(app: FastAPI, web: Web) -> None:
+def include_web(app: FastAPI, web: WebRoom) -> None:
     """Pages are no part of the published API, and their errors are pages."""
     install_error_pages(app, web.pages)
     route_class = page_route(web.pages)

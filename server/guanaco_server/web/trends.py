@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from guanaco.leaderboard import Leaderboard, LeaderboardRow
-from guanaco_server.leaderboard.history import HistoryReader, Past
+from guanaco_server.leaderboard.ranking.history import PastScore, ScoreHistoryReader
 from guanaco_server.web import charts
 from guanaco_server.web.metric_tiles import METRICS, Metric
 from guanaco_server.web.scales import Scale, scale_of
@@ -16,14 +16,14 @@ POINTS = 60  # as many as a sparkline of 120 pixels can tell apart
 
 
 async def sparks(
-    history: HistoryReader, board: Leaderboard, rows: Sequence[LeaderboardRow]
+    history: ScoreHistoryReader, board: Leaderboard, rows: Sequence[LeaderboardRow]
 ) -> dict[str, charts.Spark]:
     """How the score of each row went, of those that have a line yet."""
     found = await history.scores([row.submission_id for row in rows], board.competition)
     least = scale_of(board).least_change
     lines = {
         row.submission_id: charts.sparkline(
-            thinned([*found.get(row.submission_id, ()), Past.now(row, board.at)]), least
+            thinned([*found.get(row.submission_id, ()), PastScore.now(row, board.at)]), least
         )
         for row in rows
     }
@@ -31,16 +31,16 @@ async def sparks(
 
 
 async def past_of(
-    history: HistoryReader, board: Leaderboard, row: LeaderboardRow | None
-) -> list[Past]:
+    history: ScoreHistoryReader, board: Leaderboard, row: LeaderboardRow | None
+) -> list[PastScore]:
     """Until now; empty for what is not on the board."""
     if row is None:
         return []
     found = await history.of(row.submission_id, board.competition)
-    return thinned([*found, Past.now(row, board.at)])
+    return thinned([*found, PastScore.now(row, board.at)])
 
 
-def score_trend(points: Sequence[Past], scale: Scale) -> charts.Trend | None:
+def score_trend(points: Sequence[PastScore], scale: Scale) -> charts.Trend | None:
     return charts.trend(
         points,
         lambda point: point.score,
@@ -51,11 +51,11 @@ def score_trend(points: Sequence[Past], scale: Scale) -> charts.Trend | None:
     )
 
 
-def trends_of(points: Sequence[Past], scale: Scale) -> list[tuple[str, charts.Trend]]:
+def trends_of(points: Sequence[PastScore], scale: Scale) -> list[tuple[str, charts.Trend]]:
     """The score's and each metric's, of those that have a line yet."""
     lines = [(metric.title, _metric_trend(points, metric)) for metric in METRICS]
     count = charts.trend(
-        points, lambda point: point.figures.conversation_count, None, "{:,.0f}".format
+        points, lambda point: point.metrics.conversation_count, None, "{:,.0f}".format
     )
     lines.insert(1, ("conversations", count))
     if not scale.is_votes:
@@ -63,19 +63,19 @@ def trends_of(points: Sequence[Past], scale: Scale) -> list[tuple[str, charts.Tr
     return [(name[0].upper() + name[1:], line) for name, line in lines if line is not None]
 
 
-def _metric_trend(points: Sequence[Past], metric: Metric) -> charts.Trend | None:
+def _metric_trend(points: Sequence[PastScore], metric: Metric) -> charts.Trend | None:
     band = metric.band
     return charts.trend(
         points,
-        lambda point: metric.past(point.figures),
-        (lambda point: band(point.figures)) if band else None,
+        lambda point: metric.past(point.metrics),
+        (lambda point: band(point.metrics)) if band else None,
         metric.show,
         top=1.0 if band else None,
         least=0.1 if metric.is_share else 1.0,
     )
 
 
-def thinned(points: Sequence[Past]) -> list[Past]:
+def thinned(points: Sequence[PastScore]) -> list[PastScore]:
     """Few enough to be told apart, the newest always among them."""
     if points and points[-1].at - points[0].at > HOURS_SHOWN:
         days = {point.at.date(): point for point in reversed(points)}

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import select, type_coerce, update
+from sqlalchemy import Row, Subquery, and_, func, select, type_coerce, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.chat import Sender
@@ -135,6 +136,12 @@ async def messages(session: AsyncSession, ids: Iterable[str]) -> dict[str, list[
     return found
 
 
+async def existing(session: AsyncSession, ids: Iterable[str]) -> set[str]:
+    """Return which of these conversations exist."""
+    statement = select(ConversationRow.id).where(among(session, ConversationRow.id, ids))
+    return set(await session.scalars(statement))
+
+
 async def of_submission(session: AsyncSession, submission_id: str) -> Sequence[str]:
     statement = select(ConversationRow.id).where(ConversationRow.submission_id == submission_id)
     return (await session.scalars(statement)).all()
@@ -151,6 +158,44 @@ async def note_measured(session: AsyncSession, ids: Iterable[str]) -> None:
         .values(measured_count=ConversationRow.message_count)
         .execution_options(synchronize_session=False)
     )
+
+
+async def mean_lengths(session: AsyncSession, groups: Subquery) -> dict[str, list[float]]:
+    """Return each unit's mean number of messages a conversation, by variant; deleted messages do not count."""
+    each = (
+        select(groups.c.variant, groups.c.unit, func.count(MessageRow.id).label("length"))
+        .select_from(groups)
+        .outerjoin(
+            MessageRow,
+            and_(
+                MessageRow.conversation_id == groups.c.conversation_id,
+                MessageRow.is_deleted.is_(False),
+            ),
+        )
+        .group_by(groups.c.variant, groups.c.unit, groups.c.conversation_id)
+        .subquery()
+    )
+    mean = select(each.c.variant, func.avg(each.c.length)).group_by(each.c.variant, each.c.unit)
+    return _by_variant(await session.execute(mean))
+
+
+async def mean_reply_ms(session: AsyncSession, groups: Subquery) -> dict[str, list[float]]:
+    """Return each unit's mean reply time, by variant."""
+    mean = (
+        select(groups.c.variant, func.avg(MessageRow.total_ms))
+        .select_from(groups)
+        .join(MessageRow, MessageRow.conversation_id == groups.c.conversation_id)
+        .where(MessageRow.total_ms.is_not(None))
+        .group_by(groups.c.variant, groups.c.unit)
+    )
+    return _by_variant(await session.execute(mean))
+
+
+def _by_variant(rows: Iterable[Row[str, Any]]) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for variant, mean in rows:
+        found.setdefault(variant, []).append(float(mean))
+    return found
 
 
 USER_KEY_CHARS = 32 + 1 + 128  # an account's id, a slash, the backend's id of the user

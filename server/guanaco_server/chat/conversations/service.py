@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from itertools import groupby
 
-from sqlalchemy import Subquery
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -189,27 +188,6 @@ class ConversationService:
         found = await records.rateable(session, conversation_ids)
         await self._competitions.hold_open(session, {one.competition for one in found.values()})
         return found
-
-    async def mean_lengths(self, session: AsyncSession, groups: Subquery) -> dict[str, list[float]]:
-        """Within the caller's transaction, for groups of conversations: each unit's mean length, by variant."""
-        return await queries.mean_lengths(session, groups)
-
-    async def mean_reply_ms(
-        self, session: AsyncSession, groups: Subquery
-    ) -> dict[str, list[float]]:
-        """Within the caller's transaction, for groups of conversations: each unit's mean reply time, by variant."""
-        return await queries.mean_reply_ms(session, groups)
-
-    async def open_conversations(self) -> dict[str, int]:
-        """By submission."""
-        now = self._clock.now()
-        async with self._database.read() as session:
-            return await queries.open_conversations(session, now, now - self._spans.is_open)
-
-    async def open_streams(self) -> dict[str, int]:
-        """Replies that are being written now, by submission."""
-        async with self._database.read() as session:
-            return await queries.open_turns(session, self._clock.now())
 
     async def _note_reading(self, account: Account, conversation_id: str) -> None:
         async with self._database.write() as session:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TypeVar
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from guanaco.accounts import Role
-from guanaco.errors import InvalidInput, NotFound
-from guanaco.submissions import Status
+from guanaco.errors import InvalidInput
+from guanaco.feedback import ErasureRequest
+from guanaco.submissions import PIPELINE_STATUSES, Status
 from guanaco_server.deployments.service import replicas_of
 from guanaco_server.submissions.service import SubmissionFilter
 from guanaco_server.web.guards import Member
 from guanaco_server.web.pages.leaderboard import PageNumber, SearchText
-from guanaco_server.web.web import Web
-
-H = TypeVar("H")
+from guanaco_server.web.room import WebRoom
 
 NEEDS_A_LOOK = ("restarting", "waiting")  # phases of a deployment
 RECENT = 8
@@ -25,7 +23,7 @@ DEPLOYMENT_ROWS = 100
 AUDIT_ROWS = 100
 
 
-def add_routes(routes: APIRouter, web: Web) -> None:
+def add_routes(routes: APIRouter, web: WebRoom) -> None:
     admin = web.guards.member(Role.ADMIN)
 
     @routes.get("/admin")
@@ -37,8 +35,8 @@ def add_routes(routes: APIRouter, web: Web) -> None:
         return web.pages.show(
             request,
             "admin/overview.html",
-            hooks=web.hooks,
             statuses=await web.submissions.count_by_status(),
+            pipeline_statuses=PIPELINE_STATUSES,
             phases=Counter(row.phase.value for row in deployments),
             troubled=[row for row in deployments if row.phase.value in NEEDS_A_LOOK][:RECENT],
             failed=failed,
@@ -55,7 +53,6 @@ def add_routes(routes: APIRouter, web: Web) -> None:
         return web.pages.show(
             request,
             "admin/deployments.html",
-            hooks=web.hooks,
             rows=rows[begin : begin + DEPLOYMENT_ROWS],
             replicas_of=replicas_of,
             total=len(rows),
@@ -65,32 +62,23 @@ def add_routes(routes: APIRouter, web: Web) -> None:
 
     @routes.get("/admin/users")
     async def show_erasure(request: Request, member: Member = admin) -> Response:
-        _require_hook(web.hooks.erase)
-        return web.pages.show(request, "admin/users.html", hooks=web.hooks, erased=None)
+        return web.pages.show(request, "admin/users.html", erased=None)
 
     @routes.post("/admin/users/erase")
     async def erase(request: Request, member: Member = admin) -> Response:
-        eraser = _require_hook(web.hooks.erase)
         user_id = member.fields.get("user_id", "").strip()
         if not user_id or user_id != member.fields.get("again", "").strip():
             raise InvalidInput(
                 "The two ids are not the same.", hint="Type the user's id twice: this is final."
             )
         backend = member.fields.get("backend", "").strip() or None
-        erased = await eraser(member.account, user_id, backend)
-        return web.pages.show(request, "admin/users.html", hooks=web.hooks, erased=erased)
+        erasure = ErasureRequest(user_id=user_id, account=backend)
+        erased = await web.erasures.erase(member.account, erasure)
+        return web.pages.show(request, "admin/users.html", erased=erased)
 
     @routes.get("/admin/audit")
     async def read_audit(
         request: Request, cursor: SearchText = "", member: Member = admin
     ) -> Response:
-        found = await _require_hook(web.hooks.audit)(AUDIT_ROWS, cursor or None)
-        return web.pages.show(
-            request, "admin/audit.html", hooks=web.hooks, found=found, is_first=not cursor
-        )
-
-
-def _require_hook(hook: H | None) -> H:
-    if hook is None:
-        raise NotFound("There is no such page.")
-    return hook
+        found = await web.audit.list(AUDIT_ROWS, cursor or None)
+        return web.pages.show(request, "admin/audit.html", found=found, is_first=not cursor)

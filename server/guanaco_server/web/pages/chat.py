@@ -19,14 +19,14 @@ from guanaco_server.web.beta_chat import whole_reply
 from guanaco_server.web.guards import Guest
 from guanaco_server.web.page_route import EVENT_STREAM
 from guanaco_server.web.rendering import see_other
+from guanaco_server.web.room import WebRoom
 from guanaco_server.web.throttle import Throttle, network_of
-from guanaco_server.web.web import Web
 
 CONSENTS, WITHIN_S = 60, 600.0  # of one network, which a whole office may share
 CONSENTS_A_DAY, DAY_S = 150, 86_400.0  # each is a user with a vote
 
 
-def add_routes(routes: APIRouter, web: Web) -> None:
+def add_routes(routes: APIRouter, web: WebRoom) -> None:
     guest_of = web.guards.guest()
     throttles = [
         Throttle(attempts, within_s, lambda: web.clock.now().timestamp())
@@ -36,7 +36,7 @@ def add_routes(routes: APIRouter, web: Web) -> None:
     @routes.get("/chat")
     async def show_start(request: Request, guest: Guest = guest_of) -> Response:
         if guest.visitor is None:
-            return web.pages.show(request, "chat_consent.html", can_erase=web.chat.can_erase)
+            return web.pages.show(request, "chat_consent.html")
         chats = await web.chat.chats(guest.visitor)
         return web.pages.show(
             request,
@@ -44,7 +44,6 @@ def add_routes(routes: APIRouter, web: Web) -> None:
             bots=web.chat.bots,
             chats=chats,
             token=guest.form_token,
-            can_erase=web.chat.can_erase,
         )
 
     @routes.post("/chat/consent")
@@ -66,14 +65,12 @@ def add_routes(routes: APIRouter, web: Web) -> None:
     async def ask(request: Request, guest: Guest = guest_of) -> Response:
         if guest.visitor is None:
             return see_other("/chat")
-        return web.pages.show(
-            request, "chat_forget.html", token=guest.form_token, can_erase=web.chat.can_erase
-        )
+        return web.pages.show(request, "chat_forget.html", token=guest.form_token)
 
     @routes.post("/chat/forget")
     async def forget(request: Request, guest: Guest = guest_of) -> Response:
         await web.chat.forget(guest.require_visitor())
-        answer = web.pages.show(request, "chat_forgotten.html", can_erase=web.chat.can_erase)
+        answer = web.pages.show(request, "chat_forgotten.html")
         web.guards.drop_visitor(answer)
         return answer
 

@@ -17,7 +17,7 @@ from guanaco.forms import Slug
 from guanaco.open_enum import OpenEnum
 from guanaco_server.web.guards import Member
 from guanaco_server.web.rendering import see_other
-from guanaco_server.web.web import Web
+from guanaco_server.web.room import WebRoom
 
 _SLUG = TypeAdapter(Slug)
 EMPTY = {
@@ -33,15 +33,13 @@ EMPTY = {
 }
 
 
-def add_routes(routes: APIRouter, web: Web) -> None:
+def add_routes(routes: APIRouter, web: WebRoom) -> None:
     admin = web.guards.member(Role.ADMIN)
 
     @routes.get("/admin/competitions")
     async def list_competitions(request: Request, member: Member = admin) -> Response:
         found = await web.competitions.list_all()
-        return web.pages.show(
-            request, "admin/competitions.html", hooks=web.hooks, competitions=found
-        )
+        return web.pages.show(request, "admin/competitions.html", competitions=found)
 
     @routes.get("/admin/competitions/new")
     async def show_new(request: Request, member: Member = admin) -> Response:
@@ -89,20 +87,18 @@ def add_routes(routes: APIRouter, web: Web) -> None:
     @routes.get("/admin/competitions/{competition_id}/freeze")
     async def ask(request: Request, competition_id: str, member: Member = admin) -> Response:
         found = await web.competitions.find(competition_id)
-        if web.hooks.freeze is None or found.id == OPEN or found.frozen_at is not None:
+        if found.id == OPEN or found.frozen_at is not None:
             raise NotFound("There is no such page.")
-        return web.pages.show(request, "admin/freeze.html", hooks=web.hooks, competition=found)
+        return web.pages.show(request, "admin/freeze.html", competition=found)
 
     @routes.post("/admin/competitions/{competition_id}/freeze")
     async def freeze(competition_id: str, member: Member = admin) -> Response:
-        if web.hooks.freeze is None:
-            raise NotFound("There is no such page.")
-        await web.hooks.freeze(member.account, competition_id)
+        await web.seasons.freeze(competition_id, member.account)
         return see_other("/admin/competitions")
 
 
 def _form(
-    web: Web,
+    web: WebRoom,
     request: Request,
     fields: dict[str, str],
     competition: Competition | None,
@@ -112,7 +108,6 @@ def _form(
         request,
         "admin/competition.html",
         status=422 if problems else 200,
-        hooks=web.hooks,
         fields=fields,
         competition=competition,
         problems=problems,

@@ -17,7 +17,7 @@ from guanaco_server.feedback.export import formats
 from guanaco_server.web.guards import Member
 from guanaco_server.web.ratings import RatingFilter, RatingPage
 from guanaco_server.web.rendering import SECURITY_HEADERS
-from guanaco_server.web.web import Web
+from guanaco_server.web.room import WebRoom
 
 MAX_LENGTH = 10_000
 FORMAT_NAMES: dict[ExportFormat, str] = {
@@ -55,7 +55,7 @@ def wanted_ratings(
 Wanted = Annotated[RatingFilter, Depends(wanted_ratings)]
 
 
-def add_routes(routes: APIRouter, web: Web) -> None:
+def add_routes(routes: APIRouter, web: WebRoom) -> None:
     developer = web.guards.member(Role.DEVELOPER)
 
     @routes.get("/submissions/{submission_id}/feedback")

@@ -13,12 +13,12 @@ from guanaco_server.http.errors import status_of
 from guanaco_server.web.guards import Member
 from guanaco_server.web.pages.leaderboard import PageNumber
 from guanaco_server.web.rendering import see_other
-from guanaco_server.web.web import Web
+from guanaco_server.web.room import WebRoom
 
 ROWS = 100
 
 
-def add_routes(routes: APIRouter, web: Web) -> None:
+def add_routes(routes: APIRouter, web: WebRoom) -> None:
     admin = web.guards.member(Role.ADMIN)
 
     @routes.get("/admin/keys")
@@ -42,7 +42,7 @@ def add_routes(routes: APIRouter, web: Web) -> None:
 
     @routes.get("/admin/keys/{key_id}/revoke")
     async def ask(request: Request, key_id: str, member: Member = admin) -> Response:
-        return web.pages.show(request, "admin/revoke.html", hooks=web.hooks, key_id=key_id)
+        return web.pages.show(request, "admin/revoke.html", key_id=key_id)
 
     @routes.post("/admin/keys/{key_id}/revoke")
     async def revoke_key(key_id: str, member: Member = admin) -> Response:
@@ -51,7 +51,7 @@ def add_routes(routes: APIRouter, web: Web) -> None:
 
 
 async def _show(
-    web: Web,
+    web: WebRoom,
     request: Request,
     page: int = 1,
     status: int = 200,
@@ -63,7 +63,6 @@ async def _show(
         request,
         "admin/keys.html",
         status=status,
-        hooks=web.hooks,
         keys=keys[(page - 1) * ROWS : page * ROWS],
         page=page,
         pages=max(1, -(-len(keys) // ROWS)),

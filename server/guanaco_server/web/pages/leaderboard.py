@@ -10,16 +10,16 @@ from fastapi.responses import Response
 from guanaco.competitions import OPEN
 from guanaco_server.web import trends
 from guanaco_server.web.boards import Sort, page_of, shared_ranks
+from guanaco_server.web.room import WebRoom
 from guanaco_server.web.scales import scale_of
 from guanaco_server.web.viewer import Viewer
-from guanaco_server.web.web import Web
 
 PageNumber = Annotated[int, Query(ge=1, le=100_000)]
 SearchText = Annotated[str, Query(max_length=200)]
 CompetitionId = Annotated[str, Query(max_length=64)]
 
 
-def add_routes(routes: APIRouter, web: Web) -> None:
+def add_routes(routes: APIRouter, web: WebRoom) -> None:
     @routes.get("/")
     async def read_leaderboard(
         request: Request,

@@ -10,10 +10,10 @@ from guanaco.errors import IllegalTransition, NotFound
 from guanaco_server.web.guards import Member
 from guanaco_server.web.lifecycle_view import Action, find_action
 from guanaco_server.web.rendering import see_other
-from guanaco_server.web.web import Web
+from guanaco_server.web.room import WebRoom
 
 
-def add_routes(routes: APIRouter, web: Web) -> None:
+def add_routes(routes: APIRouter, web: WebRoom) -> None:
     developer = web.guards.member(Role.DEVELOPER)
     moves = {
         "cancel": web.submissions.cancel,

@@ -10,8 +10,8 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from guanaco_server.web.metric_tiles import MEANING_PATH, METRICS
+from guanaco_server.web.room import WebRoom
 from guanaco_server.web.viewer import Viewer
-from guanaco_server.web.web import Web
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class ApiCall:
     has_body: bool
 
 
-def add_routes(routes: APIRouter, web: Web) -> None:
+def add_routes(routes: APIRouter, web: WebRoom) -> None:
     @routes.get("/docs")
     async def read_reference(request: Request, viewer: Viewer = web.guards.public()) -> Response:
         rooms = calls_by_room(request.app.openapi())

@@ -12,16 +12,16 @@ from guanaco.errors import Unauthenticated
 from guanaco_server.accounts.service import Account
 from guanaco_server.web.guards import Member
 from guanaco_server.web.rendering import see_other
+from guanaco_server.web.room import WebRoom
 from guanaco_server.web.throttle import Throttle
 from guanaco_server.web.viewer import Viewer
-from guanaco_server.web.web import Web
 
 WRONG_KEYS, WITHIN_S = 10, 300.0  # of one address
 
 Next = Annotated[str, Query(max_length=500)]
 
 
-def add_routes(routes: APIRouter, web: Web) -> None:
+def add_routes(routes: APIRouter, web: WebRoom) -> None:
     wrong_keys = Throttle(WRONG_KEYS, WITHIN_S)
 
     @routes.get("/signin")

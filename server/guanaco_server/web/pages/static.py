@@ -6,14 +6,14 @@ from fastapi import APIRouter
 from fastapi.responses import Response
 
 from guanaco.errors import NotFound
+from guanaco_server.web.room import WebRoom
 from guanaco_server.web.viewer import Viewer
-from guanaco_server.web.web import Web
 
 FOR_EVER = "public, max-age=31536000, immutable"
 A_WHILE = "public, max-age=60"
 
 
-def add_routes(routes: APIRouter, web: Web) -> None:
+def add_routes(routes: APIRouter, web: WebRoom) -> None:
     @routes.get("/static/{name}")
     async def read_asset(name: str, v: str = "", viewer: Viewer = web.guards.public()) -> Response:
         asset = web.assets.find(name)

@@ -20,9 +20,9 @@ from guanaco_server.web.boards import shared_ranks
 from guanaco_server.web.guards import Member
 from guanaco_server.web.metric_tiles import tiles_of
 from guanaco_server.web.pages.leaderboard import CompetitionId, PageNumber, SearchText
+from guanaco_server.web.room import WebRoom
 from guanaco_server.web.scales import scale_of
 from guanaco_server.web.viewer import Viewer
-from guanaco_server.web.web import Web
 
 ROWS = 50
 EVENTS_SHOWN = 100
@@ -31,7 +31,7 @@ MAX_SEQ = 2**31 - 1  # what the database's integer holds
 Statuses = Annotated[list[Status | Literal[""]], Query(max_length=len(Status))]
 
 
-def add_routes(routes: APIRouter, web: Web) -> None:
+def add_routes(routes: APIRouter, web: WebRoom) -> None:
     developer = web.guards.member(Role.DEVELOPER)
 
     @routes.get("/submissions")
@@ -90,7 +90,7 @@ def add_routes(routes: APIRouter, web: Web) -> None:
 
 
 async def _public(
-    web: Web, request: Request, submission_id: str, competition: Competition
+    web: WebRoom, request: Request, submission_id: str, competition: Competition
 ) -> Response:
     row = await web.boards.row(competition.id, submission_id)
     board = await web.boards.board(competition.id)
@@ -107,7 +107,7 @@ async def _public(
 
 
 async def _full(
-    web: Web, request: Request, viewer: Viewer, submission: Submission, competition: Competition
+    web: WebRoom, request: Request, viewer: Viewer, submission: Submission, competition: Competition
 ) -> Response:
     assert viewer.account is not None
     holding = submission.id if submission.status is Status.DEPLOYED else None
@@ -137,7 +137,7 @@ async def _full(
     )
 
 
-async def _report(web: Web, viewer: Viewer, submission_id: str) -> StressReport | None:
+async def _report(web: WebRoom, viewer: Viewer, submission_id: str) -> StressReport | None:
     assert viewer.account is not None
     try:
         return await web.submissions.stress_report(viewer.account, submission_id)

@@ -10,18 +10,16 @@ from pydantic import ValidationError
 
 from guanaco.accounts import Role
 from guanaco.errors.validation import problems_of
+from guanaco.parameters import GenerationParams, parameters
 from guanaco.prompts import PRESETS
-from guanaco.submissions import GenerationParams, Quantization, SubmissionRequest, WeightDtype
+from guanaco.submissions import Quantization, SubmissionRequest, WeightDtype
 from guanaco_server.web import tokens
 from guanaco_server.web.guards import Member
 from guanaco_server.web.rendering import see_other
-from guanaco_server.web.web import Web
-
-PARAMS = tuple(name for name in GenerationParams.model_fields if name != "stopping_words")
-STOPPING_WORDS = "stopping_words"
+from guanaco_server.web.room import WebRoom
 
 
-def add_routes(routes: APIRouter, web: Web) -> None:
+def add_routes(routes: APIRouter, web: WebRoom) -> None:
     developer = web.guards.member(Role.DEVELOPER)
 
     @routes.get("/submissions/new")
@@ -42,7 +40,7 @@ def add_routes(routes: APIRouter, web: Web) -> None:
 
 
 def _show(
-    web: Web, request: Request, fields: dict[str, str], problems: dict[str, str], status: int
+    web: WebRoom, request: Request, fields: dict[str, str], problems: dict[str, str], status: int
 ) -> Response:
     return web.pages.show(
         request,
@@ -50,7 +48,7 @@ def _show(
         status=status,
         fields=fields,
         problems=problems,
-        params={name: GenerationParams.model_fields[name] for name in PARAMS},
+        params=parameters(),
         formatters=list(PRESETS),
         dtypes=list(WeightDtype),
         quantizations=list(Quantization),
@@ -58,7 +56,7 @@ def _show(
 
 
 def _defaults() -> dict[str, str]:
-    """The form as it first comes; ``once`` makes a double click submit once."""
+    """The fields of an empty form. ``once`` makes a double click submit once."""
     defaults = GenerationParams()
     return {
         "repo": "",
@@ -67,18 +65,29 @@ def _defaults() -> dict[str, str]:
         "formatter": next(iter(PRESETS)),
         "dtype": WeightDtype.AUTO.value,
         "quantization": "",
-        STOPPING_WORDS: "\n".join(word.replace("\n", "\\n") for word in defaults.stopping_words),
         "once": tokens.new_cookie(),
-    } | {name: f"{getattr(defaults, name):g}" for name in PARAMS}
+    } | {one.name: _written(getattr(defaults, one.name)) for one in parameters()}
+
+
+def _written(value: Any) -> str:
+    """A parameter's value as people write it; a list has one item a line."""
+    if isinstance(value, list):
+        return "\n".join(word.replace("\n", "\\n") for word in value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _request(fields: dict[str, str]) -> dict[str, Any]:
-    """As the API would get it: what is empty is left out."""
-    words = [line.replace("\\n", "\n") for line in fields[STOPPING_WORDS].split("\n") if line]
-    params: dict[str, Any] = {name: fields[name].strip() for name in PARAMS if fields[name].strip()}
+    """The request that the API would get. Empty fields are left out."""
+    params: dict[str, Any] = {}
+    for one in parameters():
+        if one.is_list:
+            lines = fields[one.name].split("\n")
+            params[one.name] = [line.replace("\\n", "\n") for line in lines if line]
+        elif text := fields[one.name].strip():
+            params[one.name] = text
     wanted: dict[str, Any] = {
         "repo": fields["repo"].strip(),
-        "params": params | {STOPPING_WORDS: words},
+        "params": params,
         "formatter": PRESETS.get(fields["formatter"], fields["formatter"]),
         "dtype": fields["dtype"],
     }

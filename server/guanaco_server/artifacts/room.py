@@ -1,0 +1,53 @@
+"""Builds the artifacts room: serialized models, made once and collected when nobody needs them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from guanaco_server.artifacts.collector import ArtifactCollector, Graces, NeededKeys
+from guanaco_server.artifacts.service import ArtifactService, Exclusive, SerializerOptions
+from guanaco_server.artifacts.stores.store import ArtifactStore
+from guanaco_server.clusters.compute import Compute
+from guanaco_server.database.database import Database
+from guanaco_server.observability.metrics import Metrics
+from guanaco_server.runtime.clock import Clock
+from guanaco_server.settings import Settings
+
+
+@dataclass(frozen=True)
+class ArtifactsRoom:
+    """``collector`` is a loop, the duty of one process."""
+
+    service: ArtifactService
+    collector: ArtifactCollector
+
+
+def build_artifacts(
+    database: Database,
+    clock: Clock,
+    store: ArtifactStore,
+    compute: Compute,
+    *,
+    needed_keys: NeededKeys,
+    exclusive: Exclusive,
+    metrics: Metrics,
+    settings: Settings,
+) -> ArtifactsRoom:
+    """``needed_keys`` names the artifacts in use; ``exclusive`` keeps other processes from making the same one."""
+    collector = ArtifactCollector(
+        database,
+        clock,
+        store,
+        needed_keys,
+        Graces(),
+    )
+    token = settings.hub_token
+    options = SerializerOptions(
+        command=(compute.python, "-m", "guanaco_server.serializer.job"),
+        hub_endpoint=settings.hub_endpoint,
+        memory_bytes=settings.serializer_memory_bytes,
+        timeout_s=settings.serializer_timeout_s,
+        secrets={"HF_TOKEN": token.get_secret_value()} if token else {},
+    )
+    service = ArtifactService(store, collector, compute.cluster, options, exclusive, metrics)
+    return ArtifactsRoom(service, collector)

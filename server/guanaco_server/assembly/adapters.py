@@ -1,0 +1,132 @@
+"""The adapters of every port, chosen by the settings. This module alone names their concrete classes.
+
+settings → adapters → rooms (rooms.py) → platform (platform.py) → HTTP (app.py)
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+from guanaco_server.artifacts.hub.hub import Hub
+from guanaco_server.artifacts.hub.hugging_face import HuggingFaceHub
+from guanaco_server.artifacts.stores.local import LocalStore
+from guanaco_server.artifacts.stores.s3 import S3Store
+from guanaco_server.artifacts.stores.s3_client import S3Config, split_url
+from guanaco_server.artifacts.stores.store import ArtifactStore
+from guanaco_server.artifacts.verification import ArtifactVerifier
+from guanaco_server.clusters.cluster import Cluster
+from guanaco_server.clusters.compute import Compute
+from guanaco_server.clusters.federation import Federation, Region
+from guanaco_server.clusters.kubernetes.cluster import KubernetesCluster
+from guanaco_server.clusters.kubernetes.lease import LeaseLeadership
+from guanaco_server.clusters.kubernetes.manifests import CACHE
+from guanaco_server.clusters.kubernetes.options import connected, has_replica_addresses
+from guanaco_server.clusters.leadership import AlwaysLeading
+from guanaco_server.clusters.local.cluster import LocalCluster
+from guanaco_server.clusters.placement import RegionShare
+from guanaco_server.deployments.model_server import ModelServer
+from guanaco_server.deployments.vllm_server import VllmServer
+from guanaco_server.runtime.clock import Clock, SystemClock
+from guanaco_server.runtime.data_dir import DataDir
+from guanaco_server.settings import Settings
+
+MIN_URL_LIFETIME_S = 3_600  # beyond the longest job: also what a model server may take to read
+
+
+@dataclass(frozen=True)
+class Adapters:
+    """Everything outside the platform's own process, one adapter for each port."""
+
+    clock: Clock
+    hub: Hub
+    store: ArtifactStore
+    compute: Compute
+    model_server: ModelServer
+
+
+def build_adapters(settings: Settings, data_dir: DataDir) -> Adapters:
+    model_server = VllmServer(answer_timeout_s=settings.reply_timeout_s)
+    return Adapters(
+        clock=SystemClock(),
+        hub=_hub(settings),
+        store=_store(settings),
+        compute=_compute(settings, data_dir, model_server),
+        model_server=model_server,
+    )
+
+
+def build_verifier(settings: Settings) -> ArtifactVerifier:
+    """The artifact verifier of the operator's command, which works without a platform."""
+    return ArtifactVerifier(_store(settings), _hub(settings), settings.hub_endpoint)
+
+
+def _hub(settings: Settings) -> HuggingFaceHub:
+    token = settings.hub_token.get_secret_value() if settings.hub_token else None
+    return HuggingFaceHub(settings.hub_endpoint, token)
+
+
+def _store(settings: Settings) -> ArtifactStore:
+    if settings.artifacts_url is None:
+        return LocalStore(settings.artifacts_path.absolute())
+    bucket, prefix = split_url(settings.artifacts_url)
+    secret = settings.s3_secret_access_key
+    return S3Store(
+        S3Config(
+            bucket=bucket,
+            prefix=prefix,
+            endpoint=settings.s3_endpoint,
+            region=settings.s3_region,
+            addressing=settings.s3_addressing,
+            ca_file=str(settings.s3_ca_file) if settings.s3_ca_file else None,
+            access_key_id=settings.s3_access_key_id,
+            secret_access_key=secret.get_secret_value() if secret else None,
+            url_lifetime_s=int(settings.serializer_timeout_s) + MIN_URL_LIFETIME_S,
+        )
+    )
+
+
+def _compute(settings: Settings, data_dir: DataDir, model_server: ModelServer) -> Compute:
+    if settings.cluster == "kubernetes":
+        return _kubernetes_compute(settings, model_server)
+    cluster = LocalCluster(
+        data_dir.cluster_path,
+        data_dir.lock_path,
+        settings.lifeline_grace_s,
+        settings.engine_ports,
+        drain_s=settings.reply_timeout_s,
+    )
+    return Compute(
+        cluster=cluster,
+        leadership=AlwaysLeading(),
+        python=str(settings.engine_python),
+        cache_dir=settings.engine_cache_path.absolute(),
+    )
+
+
+def _kubernetes_compute(settings: Settings, model_server: ModelServer) -> Compute:
+    connections = {name: connected(settings, name) for name in settings.kubernetes_contexts}
+    clusters = {name: KubernetesCluster(*connection) for name, connection in connections.items()}
+    near = settings.kubernetes_contexts[0]
+    holder = f"{settings.executor_id}-{secrets.token_hex(4)}"
+    return Compute(
+        cluster=_one_cluster(settings, clusters, near, model_server),
+        leadership=LeaseLeadership(connections[near][0], holder),
+        python=settings.kubernetes_python,
+        cache_dir=Path(CACHE),
+        regions=frozenset(clusters) if len(clusters) > 1 else frozenset(),
+        shares_addresses=not has_replica_addresses(settings.kubernetes_endpoint),
+    )
+
+
+def _one_cluster(
+    settings: Settings, clusters: dict[str, KubernetesCluster], near: str, model_server: ModelServer
+) -> Cluster:
+    if len(clusters) == 1:
+        return clusters[near]
+    regions = {
+        name: Region(cluster, RegionShare(weight=settings.kubernetes_weights.get(name, 1.0)))
+        for name, cluster in clusters.items()
+    }
+    return Federation(regions, model_server.is_healthy, near)

@@ -1,0 +1,270 @@
+"""Builds every room of the platform, each by its own constructor, in the order in which they need each other."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass
+
+from guanaco_server.accounts.room import AccountsRoom, build_accounts
+from guanaco_server.artifacts.room import ArtifactsRoom, build_artifacts
+from guanaco_server.assembly.adapters import Adapters
+from guanaco_server.chat.conversations import records as chat_records
+from guanaco_server.chat.conversations.activity import ConversationActivity
+from guanaco_server.chat.room import ChatRoom, build_activity, build_chat
+from guanaco_server.compat.room import CompatRoom, build_compat
+from guanaco_server.competitions.room import CompetitionsRoom, build_competitions
+from guanaco_server.costs.room import CostsRoom, build_costs
+from guanaco_server.database.database import Database
+from guanaco_server.deployments.reconciler import Reconciler
+from guanaco_server.deployments.room import DeploymentsRoom, build_deployments, build_reconciler
+from guanaco_server.experiments.room import ExperimentsRoom, build_experiments
+from guanaco_server.experiments.service import Outcomes
+from guanaco_server.feedback import records as feedback_records
+from guanaco_server.feedback.room import FeedbackRoom, build_feedback
+from guanaco_server.leaderboard.room import LeaderboardRoom, build_leaderboard
+from guanaco_server.notifications.room import NotificationsRoom, build_notifications
+from guanaco_server.observability.metrics import Metrics
+from guanaco_server.openai.room import OpenAiRoom, build_openai
+from guanaco_server.prompts.room import PromptsRoom, build_prompts
+from guanaco_server.routing.room import RoutingRoom, build_routing
+from guanaco_server.scaling.room import ScalingRoom, build_scaling
+from guanaco_server.settings import Settings
+from guanaco_server.stress.room import build_stress
+from guanaco_server.submissions.pipeline.room import PipelineRoom, build_pipeline
+from guanaco_server.submissions.room import SubmissionsRoom, build_submissions
+from guanaco_server.web.room import WebOptions, WebRoom, build_web
+from guanaco_server.workers.room import WorkersRoom, build_workers
+
+
+@dataclass(frozen=True)
+class Rooms:
+    accounts: AccountsRoom
+    workers: WorkersRoom
+    deployments: DeploymentsRoom
+    submissions: SubmissionsRoom
+    costs: CostsRoom
+    competitions: CompetitionsRoom
+    leaderboard: LeaderboardRoom
+    scaling: ScalingRoom
+    prompts: PromptsRoom
+    routing: RoutingRoom
+    experiments: ExperimentsRoom
+    activity: ConversationActivity
+    chat: ChatRoom
+    feedback: FeedbackRoom
+    notifications: NotificationsRoom
+    openai: OpenAiRoom
+    compat: CompatRoom
+    web: WebRoom
+    artifacts: ArtifactsRoom
+    pipeline: PipelineRoom
+    reconciler: Reconciler
+
+
+def build_rooms(
+    database: Database,
+    adapters: Adapters,
+    *,
+    metrics: Metrics,
+    pseudonym_key: bytes,
+    web_options: WebOptions,
+    settings: Settings,
+) -> Rooms:
+    clock, compute = adapters.clock, adapters.compute
+    model_server, store = adapters.model_server, adapters.store
+
+    accounts = build_accounts(database, clock)
+    workers = build_workers(database, clock, settings=settings)
+    deployments = build_deployments(
+        database, clock, compute, model_server, store, settings=settings
+    )
+    submissions = build_submissions(
+        database,
+        clock,
+        deployments=deployments.service,
+        audit=accounts.audit,
+        settings=settings,
+    )
+    costs = build_costs(database, clock, settings=settings)
+    competitions = build_competitions(database, clock, audit=accounts.audit)
+    leaderboard = build_leaderboard(
+        database,
+        clock,
+        submissions=submissions.service,
+        competitions=competitions.service,
+    )
+    activity = build_activity(database, clock, settings=settings)
+    scaling = build_scaling(
+        database,
+        clock,
+        compute,
+        model_server,
+        deployments=deployments.service,
+        read_owners=submissions.service.owners,
+        count_feedback=leaderboard.counts.kept,
+        count_streams=activity.open_streams,
+        settings=settings,
+    )
+    prompts = build_prompts(store)
+    routing = build_routing(
+        clock,
+        submissions=submissions.service,
+        changes=submissions.changes,
+        deployments=deployments.service,
+        competitions=competitions.service,
+        count_votes=leaderboard.leaderboard.votes_by_competition,
+        count_open=activity.open_conversations,
+        read_capacities=scaling.capacities.read,
+        traffic=scaling.traffic,
+        sleeper=scaling.sleeper,
+    )
+    experiments = build_experiments(
+        database,
+        clock,
+        submissions=submissions.service,
+        competitions=competitions.service,
+        routing=routing.service,
+        prompts=prompts.service,
+        outcomes=Outcomes(
+            votes=feedback_records.votes_of,
+            lengths=chat_records.mean_lengths,
+            reply_ms=chat_records.mean_reply_ms,
+        ),
+    )
+    chat = build_chat(
+        database,
+        clock,
+        model_server,
+        submissions=submissions.service,
+        deployments=deployments.service,
+        competitions=competitions.service,
+        routing=routing.service,
+        traffic=scaling.traffic,
+        experiments=experiments.running,
+        prompts=prompts.service,
+        audit=accounts.audit,
+        metrics=metrics,
+        settings=settings,
+    )
+    feedback = build_feedback(
+        database,
+        clock,
+        accounts=accounts.accounts,
+        submissions=submissions.service,
+        conversations=chat.conversations,
+        variants=experiments.running.variants_of,
+        audit=accounts.audit,
+        metrics=metrics,
+        pseudonym_key=pseudonym_key,
+        settings=settings,
+    )
+    feedback.erasures.on_erase(leaderboard.forget)
+    notifications = build_notifications(
+        database,
+        clock,
+        events=submissions.events,
+        counts=leaderboard.counts,
+        changes=submissions.changes,
+        settings=settings,
+    )
+    openai = build_openai(
+        routing=routing.service,
+        conversations=chat.conversations,
+        replies=chat.replies,
+        generator=chat.generator,
+        prompts=prompts.service,
+    )
+    compat = build_compat(
+        submissions=submissions.service,
+        events=submissions.events,
+        previews=chat.previews,
+        feedback=feedback.service,
+        leaderboard=leaderboard.leaderboard,
+        competitions=competitions.service,
+    )
+    web = build_web(
+        database,
+        clock,
+        accounts=accounts.accounts,
+        audit=accounts.audit,
+        submissions=submissions.service,
+        events=submissions.events,
+        deployments=deployments.service,
+        competitions=competitions.service,
+        leaderboard=leaderboard.leaderboard,
+        history=leaderboard.history,
+        seasons=leaderboard.seasons,
+        conversations=chat.conversations,
+        replies=chat.replies,
+        feedback=feedback.service,
+        erasures=feedback.erasures,
+        options=web_options,
+    )
+    artifacts = build_artifacts(
+        database,
+        clock,
+        store,
+        compute,
+        needed_keys=submissions.service.needed_artifacts,
+        exclusive=workers.workers.holding if settings.role == "worker" else _alone,
+        metrics=metrics,
+        settings=settings,
+    )
+    stress = build_stress(clock, model_server, settings=settings)
+    pipeline = build_pipeline(
+        database,
+        clock,
+        adapters.hub,
+        store,
+        model_server,
+        changes=submissions.changes,
+        artifacts=artifacts.service,
+        prompts=prompts.service,
+        deployments=deployments.service,
+        costs=costs.service,
+        stress=stress.service,
+        list_workers=workers.workers.list_known if settings.role == "worker" else _nobody,
+        metrics=metrics,
+        settings=settings,
+    )
+    reconciler = build_reconciler(
+        clock,
+        compute,
+        deployments=deployments.service,
+        admit=scaling.admission.step,
+        give_up=pipeline.give_up,
+        settings=settings,
+    )
+    return Rooms(
+        accounts=accounts,
+        workers=workers,
+        deployments=deployments,
+        submissions=submissions,
+        costs=costs,
+        competitions=competitions,
+        leaderboard=leaderboard,
+        scaling=scaling,
+        prompts=prompts,
+        routing=routing,
+        experiments=experiments,
+        activity=activity,
+        chat=chat,
+        feedback=feedback,
+        notifications=notifications,
+        openai=openai,
+        compat=compat,
+        web=web,
+        artifacts=artifacts,
+        pipeline=pipeline,
+        reconciler=reconciler,
+    )
+
+
+def _alone(_name: str) -> AbstractAsyncContextManager[None]:
+    """Exclude nobody: no other process makes artifacts for this database."""
+    return nullcontext()
+
+
+async def _nobody() -> tuple[str, ...]:
+    """Outside the role of a worker, a process works alone."""
+    return ()

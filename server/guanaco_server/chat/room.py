@@ -1,0 +1,127 @@
+"""Builds the chat room: conversations, and the gateway that streams their replies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from guanaco_server.accounts.audit import AuditLog
+from guanaco_server.chat.conversations.activity import ConversationActivity
+from guanaco_server.chat.conversations.history import HistoryCache, history_reader
+from guanaco_server.chat.conversations.service import ConversationService, Spans
+from guanaco_server.chat.gateway.best_of import BestOf, RewardModels
+from guanaco_server.chat.gateway.generation import Deadlines, ReplyGenerator
+from guanaco_server.chat.gateway.replies import PreviewService, ReplyService
+from guanaco_server.chat.gateway.turn_log import TurnLog, TurnStatements
+from guanaco_server.chat.gateway.turn_statements import PostgresqlTurns, SqliteTurns
+from guanaco_server.competitions.service import CompetitionService
+from guanaco_server.database.database import Database
+from guanaco_server.deployments.model_server import ModelServer
+from guanaco_server.deployments.service import DeploymentService
+from guanaco_server.experiments.running import RunningExperiments
+from guanaco_server.observability.metrics import Metrics
+from guanaco_server.prompts.service import PromptService
+from guanaco_server.routing.replicas import ReplicaChooser
+from guanaco_server.routing.service import RoutingService
+from guanaco_server.runtime.clock import Clock
+from guanaco_server.scaling.usage import TrafficRecorder
+from guanaco_server.settings import Settings
+from guanaco_server.submissions.service import SubmissionService
+
+# How long a finished turn waits for a database that does not answer, before the client is told.
+RECORD_PATIENCE_S = 60.0
+
+
+@dataclass(frozen=True)
+class ChatRoom:
+    """``turns`` are the database's statements for whole turns, ``histories`` what is kept in memory."""
+
+    conversations: ConversationService
+    replies: ReplyService
+    previews: PreviewService
+    generator: ReplyGenerator
+    best_of: BestOf
+    replicas: ReplicaChooser
+    histories: HistoryCache
+    turns: TurnStatements
+
+
+def build_activity(database: Database, clock: Clock, *, settings: Settings) -> ConversationActivity:
+    """The counts of open conversations and replies, which routing and scaling need before there is a gateway."""
+    return ConversationActivity(database, clock, _spans(settings).is_open)
+
+
+def build_chat(
+    database: Database,
+    clock: Clock,
+    model_server: ModelServer,
+    *,
+    submissions: SubmissionService,
+    deployments: DeploymentService,
+    competitions: CompetitionService,
+    routing: RoutingService,
+    traffic: TrafficRecorder,
+    experiments: RunningExperiments,
+    prompts: PromptService,
+    audit: AuditLog,
+    metrics: Metrics,
+    settings: Settings,
+) -> ChatRoom:
+    best_of = BestOf(
+        model_server,
+        prompts,
+        RewardModels(submissions.rewards, deployments, traffic),
+        deployments.report_fault,
+        metrics,
+        settings.reward_timeout_s,
+    )
+    replicas = ReplicaChooser(
+        settings.replica_max_streams, longest_queue_s=settings.first_token_timeout_s / 2
+    )
+    generator = ReplyGenerator(
+        model_server,
+        prompts,
+        replicas,
+        Deadlines(settings.first_token_timeout_s, settings.reply_timeout_s, settings.failover_s),
+        deployments.replicas,
+        deployments.report_fault,
+        metrics,
+        best_of,
+    )
+    conversations = ConversationService(
+        database, clock, routing, competitions, audit, experiments, _spans(settings)
+    )
+    turns = _turn_statements(database)
+    longest_s = settings.wake_wait_s + settings.reply_timeout_s + RECORD_PATIENCE_S
+    histories = HistoryCache()
+    replies = ReplyService(
+        history_reader(database),
+        clock,
+        routing,
+        experiments,
+        generator,
+        TurnLog(turns, clock, RECORD_PATIENCE_S, longest_s),
+        histories,
+    )
+    conversations.on_opened(replies.remember)
+    conversations.on_erased(replies.forget)
+    return ChatRoom(
+        conversations=conversations,
+        replies=replies,
+        previews=PreviewService(submissions, routing, generator),
+        generator=generator,
+        best_of=best_of,
+        replicas=replicas,
+        histories=histories,
+        turns=turns,
+    )
+
+
+def _turn_statements(database: Database) -> TurnStatements:
+    if database.engine.dialect.name == "postgresql":
+        return PostgresqlTurns(database)
+    return SqliteTurns(database)
+
+
+def _spans(settings: Settings) -> Spans:
+    return Spans(timedelta(seconds=settings.conversation_open_s))

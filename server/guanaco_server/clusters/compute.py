@@ -1,0 +1,26 @@
+"""The compute adapter: a cluster, and everything else that depends on the kind of cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from guanaco_server.clusters.cluster import Cluster
+from guanaco_server.clusters.leadership import Leadership
+
+
+@dataclass(frozen=True)
+class Compute:
+    """Where jobs and model servers run.
+
+    ``python`` is the interpreter that has vLLM and the serializer there, ``cache_dir`` the folder in which a model
+    server's machine keeps artifacts. ``regions`` names the clusters, where there are several. With
+    ``shares_addresses`` one address stands for all replicas of a deployment.
+    """
+
+    cluster: Cluster
+    leadership: Leadership
+    python: str
+    cache_dir: Path
+    regions: frozenset[str] = frozenset()
+    shares_addresses: bool = False

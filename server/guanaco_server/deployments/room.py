@@ -1,0 +1,70 @@
+"""Builds the deployments room: the wish for model servers, and the reconciler that makes it true."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from guanaco_server.artifacts.stores.store import ArtifactStore
+from guanaco_server.clusters.compute import Compute
+from guanaco_server.database.database import Database
+from guanaco_server.deployments.model_server import ModelServer
+from guanaco_server.deployments.reconciler import GiveUp, Reconciler
+from guanaco_server.deployments.service import DeploymentService
+from guanaco_server.deployments.specs import EngineOptions
+from guanaco_server.runtime.clock import Clock
+from guanaco_server.settings import Settings
+
+
+@dataclass(frozen=True)
+class DeploymentsRoom:
+    service: DeploymentService
+
+
+def build_deployments(
+    database: Database,
+    clock: Clock,
+    compute: Compute,
+    model_server: ModelServer,
+    store: ArtifactStore,
+    *,
+    settings: Settings,
+) -> DeploymentsRoom:
+    default_command = [compute.python, "-m", "guanaco_server.engine.serve"]
+    engine = EngineOptions(
+        command=tuple(settings.engine_command or default_command),
+        args=tuple(settings.engine_args),
+        cache_dir=compute.cache_dir,
+        cache_bytes=settings.engine_cache_bytes,
+        recipes=settings.recipe_policy,
+    )
+    is_budgeted = bool(settings.max_gpus or settings.max_model_servers)
+    return DeploymentsRoom(
+        DeploymentService(
+            database, clock, compute.cluster, model_server, store, engine, is_budgeted
+        )
+    )
+
+
+def build_reconciler(
+    clock: Clock,
+    compute: Compute,
+    *,
+    deployments: DeploymentService,
+    admit: Callable[[], Awaitable[None]],
+    give_up: GiveUp,
+    settings: Settings,
+) -> Reconciler:
+    """The loop that keeps model servers as they are wished; ``admit`` gives
+    room to deployments that wait for it, ``give_up`` is told of a server that keeps dying."""
+    return Reconciler(
+        deployments,
+        compute.cluster,
+        clock,
+        give_up,
+        restart_limit=settings.restart_limit,
+        ready_timeout_s=settings.ready_timeout_s,
+        admit=admit,
+        is_leader=compute.leadership.is_leading,
+        regions=compute.regions,
+    )

@@ -1,0 +1,67 @@
+"""Builds the feedback room: ratings, their anonymized copies, and erasure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from guanaco_server.accounts.audit import AuditLog
+from guanaco_server.accounts.service import AccountService
+from guanaco_server.anonymization.anonymizer import Anonymizer
+from guanaco_server.chat.conversations.service import ConversationService
+from guanaco_server.database.database import Database
+from guanaco_server.feedback.copies import CopyService, Variants
+from guanaco_server.feedback.copying import Copying
+from guanaco_server.feedback.erasure import ErasureService
+from guanaco_server.feedback.pseudonyms import Pseudonyms
+from guanaco_server.feedback.service import FeedbackService
+from guanaco_server.observability.metrics import Metrics
+from guanaco_server.runtime.clock import Clock
+from guanaco_server.settings import Settings
+from guanaco_server.submissions.service import SubmissionService
+
+
+@dataclass(frozen=True)
+class FeedbackRoom:
+    """``copying`` is a loop, the duty of one process."""
+
+    service: FeedbackService
+    copies: CopyService
+    copying: Copying
+    erasures: ErasureService
+
+
+def build_feedback(
+    database: Database,
+    clock: Clock,
+    *,
+    accounts: AccountService,
+    submissions: SubmissionService,
+    conversations: ConversationService,
+    variants: Variants,
+    audit: AuditLog,
+    metrics: Metrics,
+    pseudonym_key: bytes,
+    settings: Settings,
+) -> FeedbackRoom:
+    pseudonyms = Pseudonyms(pseudonym_key)
+    copies = CopyService(
+        database,
+        submissions,
+        conversations,
+        pseudonyms,
+        Anonymizer(settings.phone_regions),
+        variants,
+    )
+    service = FeedbackService(
+        database,
+        clock,
+        submissions,
+        conversations,
+        copies,
+        audit,
+        metrics,
+    )
+    copying = Copying(copies, clock, metrics)
+    service.on_rated(copying.wake)
+    erasures = ErasureService(database, accounts, conversations, service, pseudonyms, audit)
+    return FeedbackRoom(service, copies, copying, erasures)

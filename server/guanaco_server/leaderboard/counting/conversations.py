@@ -1,0 +1,124 @@
+"""Counts conversations: measures each again and enters the difference from its previous measurement."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from guanaco_server.chat.conversations import records as chat_records
+from guanaco_server.chat.conversations.records import RecordedConversation
+from guanaco_server.database.bulk import upsert
+from guanaco_server.feedback import records as feedback_records
+from guanaco_server.leaderboard.counting import queries
+from guanaco_server.leaderboard.counting.aggregate import Aggregate, Deltas
+from guanaco_server.leaderboard.counting.measurement import (
+    Definitions,
+    Measurement,
+    Visit,
+    visit_of,
+)
+from guanaco_server.leaderboard.tables import CountedConversationRow, VisitRow
+
+
+async def count_conversations(
+    session: AsyncSession,
+    conversations: Collection[RecordedConversation],
+    definitions: Definitions,
+    deltas: Deltas,
+) -> None:
+    """Count conversations that this transaction has locked."""
+    ids = [conversation.id for conversation in conversations]
+    messages = await chat_records.messages(session, ids)
+    rated = await feedback_records.rated(session, ids)
+    known = {row.conversation_id: row for row in await queries.counted_conversations(session, ids)}
+    rows, users = [], set()
+    for conversation in conversations:
+        is_rated = conversation.id in rated
+        new = definitions.apply(messages.get(conversation.id, ()), is_rated=is_rated)
+        old = known.get(conversation.id)
+        text = new.aggregate.to_json()
+        has_other_days = _days(old) != (new.first_day, new.second_day)
+        is_current = old is not None and old.definition == definitions.version
+        if old is not None and old.tally == text and is_current and not has_other_days:
+            continue
+        before = Aggregate.from_json(old.tally) if old else None
+        deltas.replace(
+            (conversation.competition, conversation.submission_id), before, new.aggregate
+        )
+        rows.append(_columns(conversation, new, text, definitions.version))
+        if has_other_days:
+            users.add(conversation.user_key)
+    await upsert(session, CountedConversationRow, rows)
+    await chat_records.note_measured(session, ids)
+    session.expunge_all()  # the rows just written are read again below
+    await count_visits(session, users, deltas)
+
+
+async def drop_gone(session: AsyncSession, submission_id: str, deltas: Deltas) -> None:
+    """Drop the measurements of conversations that no longer exist, and the visits that followed from them."""
+    there = set(await chat_records.of_submission(session, submission_id))
+    rows = await queries.counted_conversations_of_submission(session, submission_id)
+    gone = [row for row in rows if row.conversation_id not in there]
+    await queries.drop_counted_conversations(session, [row.conversation_id for row in gone])
+    session.expunge_all()
+    visits = await queries.visits_of_submission(session, submission_id)
+    users = {row.user_key for row in rows} | {row.user_key for row in visits}
+    await count_visits(session, users, deltas)
+
+
+async def count_visits(session: AsyncSession, users: Iterable[str], deltas: Deltas) -> None:
+    """Count the visits of these users again, from the days of all their conversations."""
+    users = list(users)
+    if not users:
+        return
+    days = await queries.days(session, users)
+    known = {
+        (user, competition, submission): Visit(first_day, has_returned)
+        for user, competition, submission, first_day, has_returned in await queries.visits(
+            session, users
+        )
+    }
+    rows = []
+    for key in days.keys() | known.keys():
+        user, competition, submission = key
+        new, old = visit_of(days.get(key, ())), known.get(key)
+        if new == old:
+            continue
+        deltas.replace(
+            (competition, submission),
+            old.aggregate() if old else None,
+            new.aggregate() if new else None,
+        )
+        if new is None:
+            await queries.drop_visit(session, *key)
+        else:
+            rows.append(
+                {
+                    "user_key": user,
+                    "competition": competition,
+                    "submission_id": submission,
+                    "first_day": new.first_day,
+                    "has_returned": new.has_returned,
+                }
+            )
+    await upsert(session, VisitRow, rows)
+
+
+def _columns(
+    conversation: RecordedConversation, measurement: Measurement, text: str, definition: int
+) -> dict[str, object]:
+    return {
+        "conversation_id": conversation.id,
+        "submission_id": conversation.submission_id,
+        "competition": conversation.competition,
+        "user_key": conversation.user_key,
+        "tally": text,
+        "first_day": measurement.first_day,
+        "second_day": measurement.second_day,
+        "definition": definition,
+    }
+
+
+def _days(row: CountedConversationRow | None) -> tuple[int | None, int | None]:
+    return (None, None) if row is None else (row.first_day, row.second_day)

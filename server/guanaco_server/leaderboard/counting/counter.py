@@ -1,0 +1,240 @@
+"""Keeps the aggregates up to date in batches of one transaction each.
+
+    new ratings, changed conversations, conversations measured by an older definition, submissions to recount
+      └─▶ measure these conversations again               ─┐
+      └─▶ count the votes of their users again             ─┼─▶ deltas ─▶ the submissions' aggregates
+      └─▶ sum the parts of each recounted submission again ─┘
+
+Everything is counted again from what is recorded, and the difference from the previous count is entered. So a batch
+may be repeated, batches may come in any order, and a crash loses nothing. A conversation that somebody is writing
+now is left for the next batch, together with its rating.
+
+Conversations that were measured by an older definition come last, a bounded number in a batch. A process that knows
+only an older definition leaves newer measurements alone until their conversation changes, so two versions that run
+side by side do not measure the same conversations in turn.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from guanaco_server.chat.conversations import records as chat_records
+from guanaco_server.competitions.service import CompetitionService
+from guanaco_server.database.bulk import upsert
+from guanaco_server.database.database import Database
+from guanaco_server.feedback import records as feedback_records
+from guanaco_server.leaderboard.counting import queries
+from guanaco_server.leaderboard.counting.aggregate import Aggregate, Deltas, Key, UserKey, sum_of
+from guanaco_server.leaderboard.counting.conversations import count_conversations, drop_gone
+from guanaco_server.leaderboard.counting.measurement import Definitions, Visit
+from guanaco_server.leaderboard.counting.votes import (
+    DOWN,
+    UP,
+    Recount,
+    VotingContext,
+    VotingWindow,
+    count_votes,
+    slots_of,
+    window_of,
+)
+from guanaco_server.leaderboard.flags import queries as flag_queries
+from guanaco_server.leaderboard.flags.rules import Owner
+from guanaco_server.leaderboard.tables import CountedWindowRow, ScoreRow
+from guanaco_server.runtime.clock import Clock
+from guanaco_server.submissions.service import SubmissionService
+
+BATCH = 1_000  # ratings, and changed conversations: a fraction of a second
+RECOUNTS = 10  # submissions
+OUTDATED = 500  # conversations measured by an older definition: a quarter of a second
+
+
+@dataclass(frozen=True)
+class CountedBatch:
+    """The result of a batch.
+
+    Attributes:
+        version: The number of the batch.
+        count: How many ratings, conversations and submissions were counted.
+        is_all: Whether nothing is left to count at once. Outdated measurements may be left: they can wait.
+        votes: The present votes of each user whose votes were counted.
+    """
+
+    version: int
+    count: int
+    is_all: bool
+    votes: dict[UserKey, dict[str, bool]]
+
+
+class ScoreCounter:
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        submissions: SubmissionService,
+        competitions: CompetitionService,
+        definitions: Definitions,
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self._submissions = submissions
+        self._competitions = competitions
+        self._definitions = definitions
+
+    async def has_work(self) -> bool:
+        """Tell whether anything waits to be counted, except for competitions whose window has changed."""
+        async with self._database.read() as session:
+            return bool(
+                await feedback_records.uncounted(session, 1)
+                or await chat_records.changed(session, 1)
+                or await queries.has_recounts(session)
+                or await queries.outdated(session, self._definitions.version, 1)
+            )
+
+    async def count_batch(self) -> CountedBatch:
+        """Count one batch. Other callers, in any process, wait until it is committed."""
+        context = await self._context()
+        async with self._database.write() as session:
+            version = await queries.lock_counting(session)
+            await _notice_windows(session, context.windows)
+            return await _Batch(session, version, context, self._definitions).count()
+
+    async def forget_users(self, session: AsyncSession, user_keys: Collection[str]) -> None:
+        """Within the caller's transaction, which erases what these users wrote: delete every row that names them."""
+        await queries.lock_counting(session)
+        await queries.ask_recounts(session, await queries.forget_users(session, user_keys))
+
+    async def recount(self, session: AsyncSession, submission_ids: Collection[str]) -> None:
+        """Within the caller's transaction: have these submissions counted again, since what is recorded has changed."""
+        await queries.ask_recounts(session, submission_ids)
+
+    async def _context(self) -> VotingContext:
+        owners = {
+            brief.id: Owner(brief.account_id, brief.developer)
+            for brief in await self._submissions.briefs()
+        }
+        competitions = await self._competitions.list_all()
+        windows = {competition.id: window_of(competition) for competition in competitions}
+        return VotingContext(owners, windows, self._clock.now())
+
+
+class _Batch:
+    def __init__(
+        self,
+        session: AsyncSession,
+        version: int,
+        context: VotingContext,
+        definitions: Definitions,
+    ) -> None:
+        self._session = session
+        self._version = version
+        self._context = context
+        self._definitions = definitions
+        self._deltas = Deltas()
+
+    async def count(self) -> CountedBatch:
+        session = self._session
+        recounts = await queries.take_recounts(session, RECOUNTS)
+        found = await feedback_records.uncounted(session, BATCH)
+        wanted = set(await chat_records.changed(session, BATCH))
+        wanted |= {rating.conversation_id for rating in found}
+        for submission_id in recounts:
+            wanted |= set(await chat_records.of_submission(session, submission_id))
+        is_all = len(found) < BATCH and len(wanted) < BATCH and len(recounts) < RECOUNTS
+        outdated = await queries.outdated(session, self._definitions.version, OUTDATED)
+        locked = await chat_records.lock(session, wanted.union(outdated))
+        held = {conversation.id for conversation in locked}
+        await self._recount_missing(set(outdated) - held)
+        ratings = [rating for rating in found if rating.conversation_id in held]
+        recount = await self._begin_recount(recounts)
+        await count_conversations(session, locked, self._definitions, self._deltas)
+        await count_votes(session, ratings, recount, self._context, self._deltas)
+        await feedback_records.note_counted(session, [rating.id for rating in ratings])
+        await self._write_aggregates(recounts)
+        return CountedBatch(
+            version=self._version,
+            count=len(ratings) + len(locked) + len(recounts),
+            is_all=is_all,
+            votes=self._deltas.votes,
+        )
+
+    async def _recount_missing(self, conversation_ids: Collection[str]) -> None:
+        """Recount the submissions of measurements whose conversation is gone, which drops these measurements."""
+        there = await chat_records.existing(self._session, conversation_ids)
+        rows = await queries.counted_conversations(self._session, set(conversation_ids) - there)
+        await queries.ask_recounts(self._session, {row.submission_id for row in rows})
+
+    async def _begin_recount(self, submission_ids: Collection[str]) -> Recount:
+        """Drop what no longer exists, and set the slots to what the counted ratings say."""
+        recount = Recount()
+        for submission_id in submission_ids:
+            await drop_gone(self._session, submission_id, self._deltas)
+            ratings = await feedback_records.of_submission(self._session, submission_id)
+            votes = await queries.votes_of_submission(self._session, submission_id)
+            counted = [rating for rating in ratings if rating.is_counted]
+            slots = slots_of(counted, self._context.windows)
+            recount.slots.update(await flag_queries.drop_slots(self._session, submission_id))
+            await flag_queries.add_to_slots(self._session, slots)
+            recount.users.update(rating.user_key for rating in ratings)
+            recount.users.update(vote.user_key for vote in votes)
+            recount.slots.update(slots)
+        return recount
+
+    async def _write_aggregates(self, recounts: Collection[str]) -> None:
+        """Store the sum of all parts for a recounted submission, and the old aggregate plus the deltas for others."""
+        self._session.expunge_all()
+        sums = self._deltas.sums()
+        touched = {submission_id for _, submission_id in sums} | set(recounts)
+        known = {
+            (row.competition, row.submission_id): Aggregate.from_json(row.tally)
+            for row in await queries.scores(self._session, touched)
+        }
+        found = {key: known.get(key, Aggregate()) + delta for key, delta in sums.items()}
+        for submission_id in recounts:
+            parts = await sum_of_parts(self._session, submission_id)
+            for key in found.keys() | known.keys() | parts.keys():
+                if key[1] == submission_id:
+                    found[key] = parts.get(key, Aggregate())
+        rows = [
+            {
+                "competition": competition,
+                "submission_id": submission_id,
+                "tally": aggregate.to_json(),
+                "up": aggregate["up"],
+                "down": aggregate["down"],
+                "rated": aggregate["rated"],
+                "version": self._version,
+            }
+            for (competition, submission_id), aggregate in found.items()
+        ]
+        await upsert(self._session, ScoreRow, rows)
+
+
+async def sum_of_parts(session: AsyncSession, submission_id: str) -> dict[Key, Aggregate]:
+    """Sum a submission's conversations, votes and visits by competition."""
+    parts: defaultdict[Key, list[Aggregate]] = defaultdict(list)
+    for row in await queries.counted_conversations_of_submission(session, submission_id):
+        parts[row.competition, submission_id].append(Aggregate.from_json(row.tally))
+    for vote in await queries.votes_of_submission(session, submission_id):
+        parts[vote.competition, submission_id].append(UP if vote.thumbs_up else DOWN)
+    for visit in await queries.visits_of_submission(session, submission_id):
+        found = Visit(visit.first_day, visit.has_returned)
+        parts[visit.competition, submission_id].append(found.aggregate())
+    return {key: sum_of(some) for key, some in parts.items()}
+
+
+async def _notice_windows(session: AsyncSession, windows: Mapping[str, VotingWindow]) -> None:
+    """Have each competition recounted whose window differs from the one that its votes were counted for."""
+    known = await queries.counted_windows(session)
+    rows = []
+    for competition, window in windows.items():
+        row = known.get(competition)
+        if row is not None and VotingWindow(row.starts_at, row.ends_at) == window:
+            continue
+        columns = {"starts_at": window.starts_at, "ends_at": window.ends_at}
+        rows.append({"competition": competition, **columns})
+        await queries.ask_recounts(session, await queries.scored_in(session, competition))
+    await upsert(session, CountedWindowRow, rows)

@@ -1,0 +1,248 @@
+"""Every query on aggregates, counted conversations, votes and visits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from sqlalchemy import Row as SqlRow
+from sqlalchemy import delete, func, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from guanaco_server.database.bulk import upsert
+from guanaco_server.database.database import among
+from guanaco_server.leaderboard.counting.aggregate import UserKey
+from guanaco_server.leaderboard.counting.measurement import MARK
+from guanaco_server.leaderboard.tables import (
+    CountedConversationRow,
+    CountedWindowRow,
+    CountingLockRow,
+    RecountRow,
+    ScoreRow,
+    VisitRow,
+    VoteRow,
+)
+
+UNSYNCED = {"synchronize_session": False}
+
+
+async def lock_counting(session: AsyncSession) -> int:
+    """Return the number of a new batch. Everybody else who calls this waits until the transaction ends."""
+    row = CountingLockRow
+    raise_version = update(row).values(version=row.version + 1)
+    returning = raise_version.returning(row.version, row.definitions_at)
+    number, definitions_at = (await session.execute(returning.execution_options(**UNSYNCED))).one()
+    if definitions_at < number - 1:
+        await _distrust(session, definitions_at)
+    await session.execute(update(row).values(definitions_at=number).execution_options(**UNSYNCED))
+    return number
+
+
+async def _distrust(session: AsyncSession, version: int) -> None:
+    """Take measurements as outdated that an older process has replaced since batch ``version``.
+
+    A process older than migration 0018 does not write ``definition``, but the aggregate that it writes has no mark.
+    """
+    touched = select(ScoreRow.submission_id).where(ScoreRow.version > version)
+    row = CountedConversationRow
+    await session.execute(
+        update(row)
+        .where(
+            row.definition > 1,
+            row.submission_id.in_(touched),
+            row.tally.not_like(f'%"{MARK}:%'),
+        )
+        .values(definition=1)
+        .execution_options(**UNSYNCED)
+    )
+
+
+async def outdated(session: AsyncSession, definition: int, limit: int) -> Sequence[str]:
+    """Return some conversations that were measured by an older definition."""
+    statement = (
+        select(CountedConversationRow.conversation_id)
+        .where(CountedConversationRow.definition < definition)
+        .limit(limit)
+    )
+    return (await session.scalars(statement)).all()
+
+
+async def version(session: AsyncSession) -> int:
+    return (await session.scalars(select(CountingLockRow.version))).one()
+
+
+async def has_recounts(session: AsyncSession) -> bool:
+    return await session.scalar(select(RecountRow.submission_id).limit(1)) is not None
+
+
+async def take_recounts(session: AsyncSession, limit: int) -> list[str]:
+    ids = (await session.scalars(select(RecountRow.submission_id).limit(limit))).all()
+    if ids:
+        await session.execute(
+            delete(RecountRow).where(among(session, RecountRow.submission_id, ids))
+        )
+    return list(ids)
+
+
+async def ask_recounts(session: AsyncSession, submission_ids: Iterable[str]) -> None:
+    await upsert(
+        session, RecountRow, [{"submission_id": one} for one in sorted(set(submission_ids))]
+    )
+
+
+async def scores(session: AsyncSession, submission_ids: Iterable[str]) -> Sequence[ScoreRow]:
+    statement = select(ScoreRow).where(among(session, ScoreRow.submission_id, submission_ids))
+    return (await session.scalars(statement)).all()
+
+
+async def scores_since(session: AsyncSession, version: int) -> Sequence[ScoreRow]:
+    """Return the scores that a later batch than ``version`` has written."""
+    return (await session.scalars(select(ScoreRow).where(ScoreRow.version > version))).all()
+
+
+async def scored_in(session: AsyncSession, competition: str) -> Sequence[str]:
+    statement = select(ScoreRow.submission_id).where(ScoreRow.competition == competition)
+    return (await session.scalars(statement)).all()
+
+
+async def vote_counts(session: AsyncSession) -> Sequence[SqlRow[str, str, int, int]]:
+    """Return competition, submission, thumbs up and thumbs down of the votes that count."""
+    rows = await session.execute(
+        select(ScoreRow.competition, ScoreRow.submission_id, ScoreRow.up, ScoreRow.down)
+    )
+    return rows.all()
+
+
+async def rating_counts(session: AsyncSession) -> Sequence[SqlRow[str, int]]:
+    """Return each submission and its ratings in all competitions."""
+    rows = await session.execute(
+        select(ScoreRow.submission_id, func.sum(ScoreRow.rated)).group_by(ScoreRow.submission_id)
+    )
+    return rows.all()
+
+
+async def counted_conversations(
+    session: AsyncSession, conversation_ids: Iterable[str]
+) -> Sequence[CountedConversationRow]:
+    statement = select(CountedConversationRow).where(
+        among(session, CountedConversationRow.conversation_id, conversation_ids)
+    )
+    return (await session.scalars(statement)).all()
+
+
+async def counted_conversations_of_submission(
+    session: AsyncSession, submission_id: str
+) -> Sequence[CountedConversationRow]:
+    statement = select(CountedConversationRow).where(
+        CountedConversationRow.submission_id == submission_id
+    )
+    return (await session.scalars(statement)).all()
+
+
+async def drop_counted_conversations(
+    session: AsyncSession, conversation_ids: Iterable[str]
+) -> None:
+    await session.execute(
+        delete(CountedConversationRow).where(
+            among(session, CountedConversationRow.conversation_id, conversation_ids)
+        )
+    )
+
+
+async def days(
+    session: AsyncSession, user_keys: Iterable[str]
+) -> dict[tuple[str, str, str], list[int]]:
+    """Return the first two days of each conversation, by (user, competition, submission)."""
+    row = CountedConversationRow
+    statement = select(
+        row.user_key, row.competition, row.submission_id, row.first_day, row.second_day
+    ).where(among(session, row.user_key, user_keys))
+    found: dict[tuple[str, str, str], list[int]] = {}
+    for user, competition, submission, first, second in await session.execute(statement):
+        known = found.setdefault((user, competition, submission), [])
+        known.extend(day for day in (first, second) if day is not None)
+    return found
+
+
+async def visits(
+    session: AsyncSession, user_keys: Iterable[str]
+) -> Sequence[SqlRow[str, str, str, int, bool]]:
+    """Return user, competition, submission, first day and whether the user returned, as plain rows since they are many."""
+    row = VisitRow
+    rows = await session.execute(
+        select(
+            row.user_key, row.competition, row.submission_id, row.first_day, row.has_returned
+        ).where(among(session, row.user_key, user_keys))
+    )
+    return rows.all()
+
+
+async def drop_visit(
+    session: AsyncSession, user_key: str, competition: str, submission_id: str
+) -> None:
+    await session.execute(
+        delete(VisitRow).where(
+            VisitRow.user_key == user_key,
+            VisitRow.competition == competition,
+            VisitRow.submission_id == submission_id,
+        )
+    )
+
+
+async def visits_of_submission(session: AsyncSession, submission_id: str) -> Sequence[VisitRow]:
+    statement = select(VisitRow).where(VisitRow.submission_id == submission_id)
+    return (await session.scalars(statement)).all()
+
+
+async def votes(
+    session: AsyncSession, user_keys: Iterable[str]
+) -> Sequence[SqlRow[str, str, str, bool]]:
+    """Return user, competition, submission and thumbs up, as plain rows since they are many."""
+    row = VoteRow
+    rows = await session.execute(
+        select(row.user_key, row.competition, row.submission_id, row.thumbs_up).where(
+            among(session, row.user_key, user_keys)
+        )
+    )
+    return rows.all()
+
+
+async def drop_votes(session: AsyncSession, key: UserKey, submissions: Iterable[str]) -> None:
+    competition, user_key = key
+    for submission in submissions:
+        await session.execute(
+            delete(VoteRow).where(
+                VoteRow.user_key == user_key,
+                VoteRow.competition == competition,
+                VoteRow.submission_id == submission,
+            )
+        )
+
+
+async def votes_of_submission(session: AsyncSession, submission_id: str) -> Sequence[VoteRow]:
+    statement = select(VoteRow).where(VoteRow.submission_id == submission_id)
+    return (await session.scalars(statement)).all()
+
+
+async def votes_in(session: AsyncSession, competition: str) -> Sequence[tuple[str, str, bool]]:
+    """Return user, submission and thumbs up of every vote in a competition."""
+    rows = await session.execute(
+        select(VoteRow.user_key, VoteRow.submission_id, VoteRow.thumbs_up).where(
+            VoteRow.competition == competition
+        )
+    )
+    return [(user, submission, thumbs_up) for user, submission, thumbs_up in rows]
+
+
+async def counted_windows(session: AsyncSession) -> dict[str, CountedWindowRow]:
+    rows = await session.scalars(select(CountedWindowRow))
+    return {row.competition: row for row in rows}
+
+
+async def forget_users(session: AsyncSession, user_keys: Iterable[str]) -> set[str]:
+    """Delete every row that names these users, and return the submissions that the rows were about."""
+    users, touched = list(user_keys), set()
+    for table in (CountedConversationRow, VoteRow, VisitRow):
+        is_theirs = among(session, table.user_key, users)
+        touched |= set(await session.scalars(select(table.submission_id).where(is_theirs)))
+        await session.execute(delete(table).where(is_theirs))
+    return touched

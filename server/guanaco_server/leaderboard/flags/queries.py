@@ -1,0 +1,130 @@
+"""Every query on the audit trail of left-out ratings, and on the slots in which bursts are found."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime
+
+from sqlalchemy import Row, Select, delete, func, select, text, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from guanaco_server.database.bulk import BulkInsert
+from guanaco_server.database.database import among
+from guanaco_server.leaderboard.tables import RatingSlotRow, VoteFlagRow
+
+
+async def of_ratings(session: AsyncSession, feedback_ids: Iterable[str]) -> Sequence[VoteFlagRow]:
+    statement = select(VoteFlagRow).where(among(session, VoteFlagRow.feedback_id, feedback_ids))
+    return (await session.scalars(statement)).all()
+
+
+async def newest(
+    session: AsyncSession, competition: str | None, submission_id: str | None, limit: int
+) -> Sequence[VoteFlagRow]:
+    statement = select(VoteFlagRow)
+    if competition is not None:
+        statement = statement.where(VoteFlagRow.competition == competition)
+    if submission_id is not None:
+        statement = statement.where(VoteFlagRow.submission_id == submission_id)
+    order = (VoteFlagRow.at.desc(), VoteFlagRow.feedback_id, VoteFlagRow.rule)
+    return (await session.scalars(statement.order_by(*order).limit(limit))).all()
+
+
+async def allowed(
+    session: AsyncSession, competition: str, before: datetime
+) -> set[tuple[str, str]]:
+    """Return the (rating, rule) pairs that an admin had allowed before that time."""
+    rows = await session.execute(
+        select(VoteFlagRow.feedback_id, VoteFlagRow.rule).where(
+            VoteFlagRow.competition == competition, VoteFlagRow.allowed_at < before
+        )
+    )
+    return {(feedback_id, rule) for feedback_id, rule in rows}
+
+
+def left_out() -> Select[str]:
+    """Select the ratings that a rule leaves out now."""
+    return select(VoteFlagRow.feedback_id).where(
+        VoteFlagRow.lifted_at.is_(None), VoteFlagRow.allowed_at.is_(None)
+    )
+
+
+async def allow(session: AsyncSession, feedback_id: str, at: datetime, by: str) -> None:
+    await session.execute(
+        update(VoteFlagRow)
+        .where(VoteFlagRow.feedback_id == feedback_id, VoteFlagRow.allowed_at.is_(None))
+        .values(allowed_at=at, allowed_by=by)
+    )
+
+
+async def add_to_slots(session: AsyncSession, counts: dict[tuple[str, str, int], int]) -> None:
+    """Add counts by (submission, competition, slot)."""
+    if not counts:
+        return
+    rows = [
+        {
+            "submission_id": submission,
+            "competition": competition,
+            "slot": slot,
+            "ratings": count,
+            "is_burst": False,
+        }
+        for (submission, competition, slot), count in counts.items()
+    ]
+    bulk = BulkInsert(session, RatingSlotRow, rows)
+    statement = bulk.statement.on_conflict_do_update(
+        index_elements=["submission_id", "competition", "slot"],
+        set_={"ratings": RatingSlotRow.ratings + bulk.statement.excluded.ratings},
+    )
+    await session.execute(statement, bulk.parameters)
+
+
+async def large_slots(
+    session: AsyncSession, first: int, last: int, over: int
+) -> Sequence[RatingSlotRow]:
+    """Return the slots with more ratings than ``over``, which is at least 30."""
+    statement = select(RatingSlotRow).where(
+        text("ratings > 30"),  # spelled like the condition of its index
+        RatingSlotRow.ratings > over,
+        RatingSlotRow.slot.between(first, last),
+    )
+    return (await session.scalars(statement)).all()
+
+
+async def ratings_by_slot(
+    session: AsyncSession, competition: str, slots: Collection[int]
+) -> Sequence[Row[str, int, int]]:
+    """Return submission, slot and ratings of every submission that was rated in these slots."""
+    rows = await session.execute(
+        select(RatingSlotRow.submission_id, RatingSlotRow.slot, RatingSlotRow.ratings).where(
+            RatingSlotRow.competition == competition, RatingSlotRow.slot.in_(slots)
+        )
+    )
+    return rows.all()
+
+
+async def ratings_within(
+    session: AsyncSession, submission_id: str, competition: str, first: int, last: int
+) -> int:
+    statement = select(func.sum(RatingSlotRow.ratings)).where(
+        RatingSlotRow.submission_id == submission_id,
+        RatingSlotRow.competition == competition,
+        RatingSlotRow.slot.between(first, last),
+    )
+    return await session.scalar(statement) or 0
+
+
+async def bursts(session: AsyncSession) -> Sequence[RatingSlotRow]:
+    """Return the slots that are bursts."""
+    return (await session.scalars(select(RatingSlotRow).where(text("is_burst")))).all()
+
+
+async def drop_slots(session: AsyncSession, submission_id: str) -> list[tuple[str, str, int]]:
+    """Delete a submission's slots, and return them: submission, competition, slot."""
+    rows = await session.execute(
+        delete(RatingSlotRow)
+        .where(RatingSlotRow.submission_id == submission_id)
+        .returning(RatingSlotRow.competition, RatingSlotRow.slot)
+        .execution_options(synchronize_session=False)
+    )
+    return [(submission_id, competition, slot) for competition, slot in rows]

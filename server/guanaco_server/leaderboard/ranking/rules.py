@@ -1,0 +1,157 @@
+"""Computes scores from votes by each ranking rule, and ranks from the scores' intervals.
+
+    thumbs_up      the ratio of thumbs up, with Wilson's interval
+    bradley_terry  1,000 + 400 / ln 10 · θ, so that 400 more is ten times the odds (as in Elo); θ ± 1.96 errors
+    combined       the mean of the ratio and of the chance to beat another submission; half the sum of the two
+                   standard errors bounds the error of that mean, however the two depend on each other
+
+A submission's rank is 1 plus the number of submissions whose interval lies wholly above its own. Submissions that
+cannot be told apart share a rank. That is not transitive: A and B may share a rank, and B and C, although A is better
+than C.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from guanaco.competitions import RankingRule
+from guanaco.errors import NewerVersionNeeded
+from guanaco_server.leaderboard.ranking import bradley_terry
+from guanaco_server.leaderboard.ranking.bradley_terry import CodedVotes
+from guanaco_server.statistics.intervals import Z_95, wilson_interval
+from guanaco_server.statistics.votes import VoteCount
+
+ELO = 400 / math.log(10)
+ELO_AVERAGE = 1_000.0
+
+
+@dataclass(frozen=True)
+class Score:
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Standing:
+    submission_id: str
+    rank: int
+    score: Score
+
+
+class VotesByUser:
+    """A competition's votes by user, in little memory: a million take some 20 MB.
+
+    ``ids`` are the submissions, at the index by which coded votes name them. New ones are added at the end.
+    """
+
+    def __init__(self, votes: Iterable[tuple[str, str, bool]]) -> None:
+        """Take (user, submission, thumbs up) triples."""
+        self.ids: list[str] = []
+        self._indexes: dict[str, int] = {}
+        found: defaultdict[str, list[int]] = defaultdict(list)
+        for user, submission_id, thumbs_up in votes:
+            found[user].append(self._code(submission_id, thumbs_up))
+        self._by_user = {user: tuple(sorted(codes)) for user, codes in found.items()}
+
+    def replace(self, user: str, votes: Mapping[str, bool]) -> None:
+        """Replace all votes of a user by these."""
+        if votes:
+            self._by_user[user] = tuple(sorted(self._code(*vote) for vote in votes.items()))
+        else:
+            self._by_user.pop(user, None)
+
+    def comparable(self) -> list[CodedVotes]:
+        """Return the votes of each user who voted on two submissions or more."""
+        return [votes for votes in self._by_user.values() if len(votes) > 1]
+
+    def _code(self, submission_id: str, thumbs_up: bool) -> int:
+        index = self._indexes.setdefault(submission_id, len(self.ids))
+        if index == len(self.ids):
+            self.ids.append(submission_id)
+        return 2 * index + thumbs_up
+
+
+def standings(
+    rule: RankingRule,
+    votes: Mapping[str, VoteCount],
+    ids: Sequence[str],
+    by_user: Sequence[CodedVotes],
+) -> list[Standing]:
+    """Rank the submissions that have votes, or for the other rules those that were compared.
+
+    Args:
+        rule: The competition's ranking rule.
+        votes: The votes by submission.
+        ids: The submissions that ``by_user`` refers to by index.
+        by_user: The votes of each user who compared submissions.
+
+    Returns:
+        The best first: by rank, then by the score's lower end.
+    """
+    rated = {submission: count for submission, count in votes.items() if count.total}
+    match rule:
+        case RankingRule.THUMBS_UP:
+            scores = {submission: _ratio(count) for submission, count in rated.items()}
+        case RankingRule.BRADLEY_TERRY:
+            scores = _strengths(ids, by_user)
+        case RankingRule.COMBINED:
+            scores = _combined(rated, ids, by_user)
+        case _:
+            raise NewerVersionNeeded(f"a competition that is ranked by {rule}")
+    return ranked(scores)
+
+
+def ranked(scores: Mapping[str, Score]) -> list[Standing]:
+    lows = sorted(score.low for score in scores.values())
+    found = [
+        Standing(submission, 1 + len(lows) - bisect_right(lows, score.high), score)
+        for submission, score in scores.items()
+    ]
+    return sorted(found, key=lambda one: (one.rank, -one.score.low, one.submission_id))
+
+
+def compares_users(rule: RankingRule) -> bool:
+    """Tell whether a rule needs the votes of each user."""
+    return rule is not RankingRule.THUMBS_UP
+
+
+def _ratio(count: VoteCount) -> Score:
+    low, high = wilson_interval(count.up, count.total)
+    return Score(count.up / count.total, low, high)
+
+
+def _strengths(ids: Sequence[str], by_user: Sequence[CodedVotes]) -> dict[str, Score]:
+    found = bradley_terry.fit(by_user, len(ids))
+    return {
+        ids[index]: _around(
+            ELO_AVERAGE + ELO * found.values[index], ELO * Z_95 * found.errors[index]
+        )
+        for index in _compared(found)
+    }
+
+
+def _combined(
+    rated: Mapping[str, VoteCount], ids: Sequence[str], by_user: Sequence[CodedVotes]
+) -> dict[str, Score]:
+    found = bradley_terry.fit(by_user, len(ids))
+    indexes = [index for index in _compared(found) if ids[index] in rated]
+    chances = bradley_terry.chances_against_field(found, indexes)
+    scores = {}
+    for index, (chance, error) in zip(indexes, chances, strict=True):
+        ratio = _ratio(rated[ids[index]])
+        ratio_error = (ratio.high - ratio.low) / 2 / Z_95
+        scores[ids[index]] = _around((ratio.value + chance) / 2, Z_95 * (ratio_error + error) / 2)
+    return scores
+
+
+def _compared(found: bradley_terry.Strengths) -> list[int]:
+    return [index for index, weight in enumerate(found.compared) if weight > 0]
+
+
+def _around(value: float, spread: float) -> Score:
+    return Score(value, value - spread, value + spread)

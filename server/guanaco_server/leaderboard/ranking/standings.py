@@ -1,0 +1,176 @@
+"""Ranks each competition again when its aggregates have changed, and stores the result for everybody to read.
+
+The publisher holds aggregates and votes in memory between two rankings and updates them by what each batch has
+changed. It reads them again when another process has counted meanwhile, or after a failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from guanaco.competitions import Competition, RankingRule
+from guanaco.leaderboard import SubmissionMetrics
+from guanaco_server.competitions.service import CompetitionService
+from guanaco_server.database.bulk import insert_missing, upsert
+from guanaco_server.database.database import Database
+from guanaco_server.leaderboard.counting import queries as counting_queries
+from guanaco_server.leaderboard.counting.aggregate import Aggregate
+from guanaco_server.leaderboard.counting.counter import CountedBatch
+from guanaco_server.leaderboard.ranking import queries
+from guanaco_server.leaderboard.ranking.metrics import MetricValues, metrics_of
+from guanaco_server.leaderboard.ranking.rules import VotesByUser, compares_users, standings
+from guanaco_server.leaderboard.tables import ScorePointRow, StandingRow
+from guanaco_server.runtime.clock import Clock
+from guanaco_server.statistics.votes import VoteCount
+
+HOUR_S = 3_600
+FULL_HISTORY_HOURS = 7 * 24
+
+Shown = tuple[int | None, float | None, float | None, float | None, str]
+"""A submission's rank, score, the interval's low and high end, and its metrics as JSON."""
+
+
+@dataclass(frozen=True)
+class RankedCompetition:
+    competition: str
+    shown: dict[str, Shown]
+
+
+class StandingsPublisher:
+    def __init__(self, database: Database, clock: Clock, competitions: CompetitionService) -> None:
+        self._database = database
+        self._clock = clock
+        self._competitions = competitions
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what is in memory, so that it is read again."""
+        self._version = self._read_at = -1
+        self._today = 0
+        self._hour = 0
+        self._aggregates: defaultdict[str, dict[str, Aggregate]] = defaultdict(dict)
+        self._votes: dict[str, VotesByUser] = {}
+        self._metrics: defaultdict[str, dict[str, str]] = defaultdict(dict)
+        self._written: defaultdict[str, dict[str, Shown]] = defaultdict(dict)
+        self._rules: dict[str, RankingRule] = {}
+
+    def follow(self, batch: CountedBatch) -> None:
+        """Take over what a batch has changed."""
+        if self._version >= 0 and batch.version != self._version + 1:
+            self.reset()
+        if self._version >= 0:
+            self._version = batch.version
+            for (competition, user), votes in batch.votes.items():
+                if competition in self._votes:
+                    self._votes[competition].replace(user, votes)
+
+    async def publish(self) -> None:
+        """Rank the competitions that have changed, and store what differs from what is shown."""
+        competitions = await self._competitions.list_all()
+        changed = await self._read(competitions)
+        now = self._clock.now()
+        today = now.astimezone(UTC).date().toordinal()
+        if today != self._today:
+            self._today = today
+            changed = {name: set(known) for name, known in self._aggregates.items()}
+        for competition in competitions:
+            if competition.ranking.is_unknown:  # only a newer process can rank it
+                continue
+            has_other_rule = self._rules.get(competition.id) is not competition.ranking
+            aggregates = self._aggregates[competition.id]
+            unmeasured = aggregates.keys() - self._metrics[competition.id].keys()
+            ids = changed.get(competition.id, set()) | unmeasured
+            if ids or (has_other_rule and aggregates):
+                ranked = await asyncio.to_thread(self._rank, competition, ids, today)
+                await self._write(ranked, now)
+            self._rules[competition.id] = competition.ranking
+        await self._keep_history(now)
+
+    async def _read(self, competitions: list[Competition]) -> dict[str, set[str]]:
+        """Read what has changed since the last time; return these submissions by competition."""
+        changed: defaultdict[str, set[str]] = defaultdict(set)
+        async with self._database.read() as session:
+            if self._version < 0:
+                self._version = await counting_queries.version(session)
+            for row in await counting_queries.scores_since(session, self._read_at):
+                aggregate = Aggregate.from_json(row.tally)
+                self._aggregates[row.competition][row.submission_id] = aggregate
+                changed[row.competition].add(row.submission_id)
+                self._read_at = max(self._read_at, row.version)
+            for one in competitions:
+                if compares_users(one.ranking) and one.id not in self._votes:
+                    self._votes[one.id] = VotesByUser(
+                        await counting_queries.votes_in(session, one.id)
+                    )
+        return changed
+
+    def _rank(self, competition: Competition, changed: set[str], today: int) -> RankedCompetition:
+        """Compute the ranking. With a million votes it takes seconds, so it runs in a thread."""
+        aggregates, metrics = self._aggregates[competition.id], self._metrics[competition.id]
+        for one in changed:
+            metrics[one] = metrics_of(one, aggregates[one], today).model_dump_json()
+        counts = {one: VoteCount(found["up"], found["down"]) for one, found in aggregates.items()}
+        votes = self._votes.get(competition.id) or VotesByUser(())
+        shown: dict[str, Shown] = {
+            one: (None, None, None, None, metrics[one]) for one in aggregates
+        }
+        for standing in standings(competition.ranking, counts, votes.ids, votes.comparable()):
+            score, one = standing.score, standing.submission_id
+            if one in metrics:
+                shown[one] = (standing.rank, score.value, score.low, score.high, metrics[one])
+        return RankedCompetition(competition.id, shown)
+
+    async def _write(self, ranked: RankedCompetition, now: datetime) -> None:
+        known = self._written[ranked.competition]
+        rows = [
+            _columns(ranked.competition, submission_id, shown, now)
+            for submission_id, shown in ranked.shown.items()
+            if known.get(submission_id) != shown
+        ]
+        async with self._database.write() as session:
+            await upsert(session, StandingRow, rows)
+        known.update(ranked.shown)
+
+    async def _keep_history(self, now: datetime) -> None:
+        """Store a point of every score and its metrics at the first ranking of an hour."""
+        hour = int(now.timestamp() // HOUR_S)
+        if hour == self._hour:
+            return
+        rows = [
+            _point(competition, submission_id, shown, hour, now)
+            for competition, known in self._written.items()
+            for submission_id, shown in known.items()
+        ]
+        if not rows:
+            return
+        async with self._database.write() as session:
+            await insert_missing(session, ScorePointRow, rows)
+            await queries.thin_points(session, hour - FULL_HISTORY_HOURS)
+        self._hour = hour
+
+
+def _columns(competition: str, submission_id: str, shown: Shown, now: datetime) -> dict[str, Any]:
+    rank, score, low, high, metrics = shown
+    return {
+        "competition": competition,
+        "submission_id": submission_id,
+        "rank": rank,
+        "score": score,
+        "low": low,
+        "high": high,
+        "metrics": metrics,
+        "at": now,
+    }
+
+
+def _point(
+    competition: str, submission_id: str, shown: Shown, hour: int, now: datetime
+) -> Mapping[str, object]:
+    columns = _columns(competition, submission_id, shown, now)
+    metrics = SubmissionMetrics.model_validate_json(columns.pop("metrics"))
+    return columns | {"hour": hour, "figures": MetricValues.of(metrics).to_json()}

@@ -1,0 +1,60 @@
+"""Builds the leaderboard room: votes are counted, submissions ranked, seasons frozen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from guanaco_server.chat.conversations.records import user_key
+from guanaco_server.competitions.service import CompetitionService
+from guanaco_server.database.database import Database
+from guanaco_server.feedback.erasure import ErasedUser
+from guanaco_server.leaderboard.counting.counter import ScoreCounter
+from guanaco_server.leaderboard.counting.measurement import DEFINITIONS
+from guanaco_server.leaderboard.counting.readers import RatingCounts
+from guanaco_server.leaderboard.flags.service import FlagService
+from guanaco_server.leaderboard.loop import ScoreLoop
+from guanaco_server.leaderboard.ranking.history import ScoreHistoryReader
+from guanaco_server.leaderboard.ranking.standings import StandingsPublisher
+from guanaco_server.leaderboard.seasons.service import SeasonService
+from guanaco_server.leaderboard.service import LeaderboardService
+from guanaco_server.runtime.clock import Clock
+from guanaco_server.submissions.service import SubmissionService
+
+
+@dataclass(frozen=True)
+class LeaderboardRoom:
+    """One process at a time runs ``loop``; any process may use the rest."""
+
+    leaderboard: LeaderboardService
+    counter: ScoreCounter
+    loop: ScoreLoop
+    history: ScoreHistoryReader
+    counts: RatingCounts
+    flags: FlagService
+    seasons: SeasonService
+
+    async def forget(self, session: AsyncSession, erased: ErasedUser) -> None:
+        """Forget an erased user, within the caller's transaction."""
+        keys = [user_key(account_id, erased.user_id) for account_id in erased.account_ids]
+        await self.counter.forget_users(session, keys)
+
+
+def build_leaderboard(
+    database: Database,
+    clock: Clock,
+    *,
+    submissions: SubmissionService,
+    competitions: CompetitionService,
+) -> LeaderboardRoom:
+    counter = ScoreCounter(database, clock, submissions, competitions, DEFINITIONS)
+    return LeaderboardRoom(
+        leaderboard=LeaderboardService(database, clock, submissions, competitions),
+        counter=counter,
+        loop=ScoreLoop(counter, StandingsPublisher(database, clock, competitions)),
+        history=ScoreHistoryReader(database, clock),
+        counts=RatingCounts(database),
+        flags=FlagService(database, clock),
+        seasons=SeasonService(database, submissions, competitions),
+    )

@@ -1,0 +1,215 @@
+"""A season's document: the final ranking of a frozen competition as canonical bytes.
+
+    {"competition": {…}, "standings": [{"rank": 1, "submission_id": …, "score": "0.636578", …}, …]}
+
+The same ratings give the same bytes: keys are sorted, numbers are decimal strings of six places, and every sum is of
+whole numbers or in a fixed order (ranking/bradley_terry.py). The document has a schema of its own, so that a new
+field of ``Competition`` changes no season. To change the schema, add a second one, write its number as ``schema`` into
+the document, and keep the first: a season is always recomputed by the schema that it was frozen with.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from pydantic import BaseModel, ConfigDict
+
+from guanaco.competitions import Competition
+from guanaco.leaderboard import SubmissionMetrics
+from guanaco_server.feedback.records import RecordedRating
+from guanaco_server.leaderboard.counting.votes import in_window, votes_of, window_of
+from guanaco_server.leaderboard.flags.rules import (
+    BASELINE_SLOTS,
+    Owner,
+    flags_of_user,
+    is_burst,
+    least_burst,
+    slot_of,
+)
+from guanaco_server.leaderboard.ranking.estimators import proportion
+from guanaco_server.leaderboard.ranking.rules import Standing, VotesByUser, standings
+from guanaco_server.statistics.votes import VoteCount
+
+SCHEMA = 1  # documents of schema 1 do not name it
+
+AllowedFlags = Collection[tuple[str, str]]  # (rating, rule)
+
+
+class _EntryV1(BaseModel):
+    model_config = ConfigDict(from_attributes=True)
+
+    max_parameters: int | None
+    per_developer: int | None
+    submitted_within: bool
+
+
+class _AssignmentV1(BaseModel):
+    model_config = ConfigDict(from_attributes=True)
+
+    kind: str
+    newest_until: int
+    recency_floor: float
+    weights: dict[str, float]
+    seed: int | None
+
+
+class _CompetitionV1(BaseModel):
+    """The fields of a competition in schema 1. Never add one: see the module's docstring."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    id: str
+    name: str
+    starts_at: datetime
+    ends_at: datetime | None
+    frozen_at: datetime | None
+    entry: _EntryV1
+    assignment: _AssignmentV1
+    ranking: str
+
+
+@dataclass(frozen=True)
+class SeasonEntry:
+    """A submission's line in the document. Without arguments: a submission without a vote."""
+
+    rank: int | None = None
+    score: float | None = None
+    low: float | None = None
+    high: float | None = None
+    up: int = 0
+    down: int = 0
+
+    def with_votes(self, metrics: SubmissionMetrics) -> SubmissionMetrics:
+        """Return the metrics with the season's votes. The others are about conversations, which a freeze does not end."""
+        ratio = proportion(self.up, self.up + self.down)
+        return metrics.model_copy(
+            update={
+                "thumbs_up": self.up,
+                "thumbs_down": self.down,
+                "thumbs_up_ratio": ratio.value if ratio else None,
+                "interval_low": ratio.low if ratio else None,
+                "interval_high": ratio.high if ratio else None,
+            }
+        )
+
+
+NO_VOTES = SeasonEntry()
+
+
+def schema_of(document: bytes) -> int:
+    """Return the schema that a document was written by."""
+    schema: int = json.loads(document).get("schema", 1)
+    return schema
+
+
+def read_entries(document: bytes) -> dict[str, SeasonEntry]:
+    """Read the lines by submission. Fields that a newer version has added are ignored."""
+    return {
+        line["submission_id"]: SeasonEntry(
+            rank=line["rank"],
+            score=float(line["score"]),
+            low=float(line["low"]),
+            high=float(line["high"]),
+            up=line["thumbs_up"],
+            down=line["thumbs_down"],
+        )
+        for line in json.loads(document)["standings"]
+    }
+
+
+def final_ranking(
+    competition: Competition,
+    ratings: Collection[RecordedRating],
+    owners: Mapping[str, Owner],
+    allowed: AllowedFlags,
+) -> bytes:
+    """Rank a frozen competition by its rule.
+
+    Args:
+        competition: The competition, with the moment of its freeze.
+        ratings: All ratings that were recorded in it.
+        owners: The owner of each submission.
+        allowed: The flags that an admin had allowed before the freeze.
+
+    Returns:
+        The document, by ``SCHEMA``.
+    """
+    votes = _votes(competition, ratings, owners, allowed)
+    ups: Counter[str] = Counter()
+    downs: Counter[str] = Counter()
+    for _, submission_id, thumbs_up in votes:
+        (ups if thumbs_up else downs)[submission_id] += 1
+    counts = {one: VoteCount(ups[one], downs[one]) for one in sorted(ups.keys() | downs.keys())}
+    by_user = VotesByUser(votes)
+    found = standings(competition.ranking, counts, by_user.ids, by_user.comparable())
+    content = {
+        "competition": _CompetitionV1.model_validate(competition).model_dump(mode="json"),
+        "standings": [_line(one, counts[one.submission_id], owners) for one in found],
+    }
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return text.encode()
+
+
+def _votes(
+    competition: Competition,
+    ratings: Collection[RecordedRating],
+    owners: Mapping[str, Owner],
+    allowed: AllowedFlags,
+) -> list[tuple[str, str, bool]]:
+    """Return (user, submission, thumbs up), sorted by submission and user, so that indexes are the same every time."""
+    within = in_window(ratings, {competition.id: window_of(competition)})
+    bursts = _bursts(within)
+    groups: defaultdict[str, list[RecordedRating]] = defaultdict(list)
+    for rating in within:
+        groups[rating.user_key].append(rating)
+    found = []
+    for user, group in groups.items():
+        left_out = {
+            flag.feedback_id
+            for flag in flags_of_user(group, owners, bursts)
+            if (flag.feedback_id, flag.rule.value) not in allowed
+        }
+        votes = votes_of(group, left_out)
+        found += [(user, submission, vote.thumbs_up) for submission, vote in votes.items()]
+    return sorted(found, key=lambda vote: (vote[1], vote[0]))
+
+
+def _bursts(ratings: Collection[RecordedRating]) -> dict[tuple[str, int], int]:
+    """Return the ratings of each (submission, slot) that is a burst."""
+    slots: defaultdict[int, Counter[str]] = defaultdict(Counter)
+    for rating in ratings:
+        slots[slot_of(rating)][rating.submission_id] += 1
+    found = {}
+    for slot, counts in slots.items():
+        for submission_id, count in counts.items():
+            if count <= least_burst():
+                continue
+            others = [other for one, other in counts.items() if one != submission_id]
+            before = range(slot - BASELINE_SLOTS, slot)
+            hour = sum(slots[one][submission_id] for one in before if one in slots)
+            if is_burst(count, hour, others):
+                found[submission_id, slot] = count
+    return found
+
+
+def _line(standing: Standing, count: VoteCount, owners: Mapping[str, Owner]) -> dict[str, object]:
+    score = standing.score
+    return {
+        "rank": standing.rank,
+        "submission_id": standing.submission_id,
+        "developer": owners[standing.submission_id].developer,
+        "thumbs_up": count.up,
+        "thumbs_down": count.down,
+        "score": _decimal(score.value),
+        "low": _decimal(score.low),
+        "high": _decimal(score.high),
+    }
+
+
+def _decimal(value: float) -> str:
+    """Write six places, and never a negative zero."""
+    return f"{round(value, 6) + 0.0:.6f}"

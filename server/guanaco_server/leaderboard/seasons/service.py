@@ -1,0 +1,106 @@
+"""Freezes competitions and keeps their final rankings.
+
+    freeze: end the competition (one transaction) ─▶ rank the ratings from before that moment ─▶ store the bytes
+
+Freezing waits for ratings that are being recorded, and later ones have a later time: so the same ratings are found
+whenever they are ranked again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from datetime import datetime
+
+from guanaco.competitions import Competition
+from guanaco.errors import NewerVersionNeeded, SeasonNotFound
+from guanaco.leaderboard import Season, SeasonCheck
+from guanaco_server.accounts.audit import Actor
+from guanaco_server.competitions.service import CompetitionService
+from guanaco_server.database.database import Database
+from guanaco_server.feedback import records
+from guanaco_server.leaderboard.flags import queries as flag_queries
+from guanaco_server.leaderboard.flags.rules import Owner
+from guanaco_server.leaderboard.seasons import queries
+from guanaco_server.leaderboard.seasons.document import SCHEMA, final_ranking, schema_of
+from guanaco_server.leaderboard.tables import SeasonRow
+from guanaco_server.submissions.service import SubmissionService
+
+
+class SeasonService:
+    def __init__(
+        self, database: Database, submissions: SubmissionService, competitions: CompetitionService
+    ) -> None:
+        self._database = database
+        self._submissions = submissions
+        self._competitions = competitions
+
+    async def freeze(self, competition_id: str, by: Actor) -> Season:
+        """Freeze a competition and return its season. Freezing it again changes nothing."""
+        _require_known_rule(await self._competitions.find(competition_id))
+        competition = await self._competitions.freeze(competition_id, by)
+        assert competition.frozen_at is not None
+        async with self._database.read() as session:
+            known = await queries.season(session, competition_id)
+        if known is None:
+            content = await self._rank(competition, competition.frozen_at)
+            sha256 = hashlib.sha256(content).hexdigest()
+            async with self._database.write() as session:
+                known = await queries.keep_season(
+                    session, competition_id, competition.frozen_at, content, sha256
+                )
+        return _read(known)
+
+    async def find(self, competition_id: str) -> Season:
+        """Return a season; SeasonNotFound when the competition is not frozen."""
+        await self._competitions.find(competition_id)
+        async with self._database.read() as session:
+            row = await queries.season(session, competition_id)
+        if row is None:
+            raise SeasonNotFound(competition_id)
+        return _read(row)
+
+    async def recompute(self, competition_id: str) -> SeasonCheck:
+        """Rank again from what is recorded, and compare. This changes nothing.
+
+        Raises:
+            NewerVersionNeeded: A newer version has frozen the season, by a schema that this version does not know.
+        """
+        season = await self.find(competition_id)
+        competition = await self._competitions.find(competition_id)
+        stored = season.ranking.encode()
+        if (schema := schema_of(stored)) != SCHEMA:
+            raise NewerVersionNeeded(f"a season whose document has schema {schema}")
+        _require_known_rule(competition)
+        content = await self._rank(competition, season.frozen_at)
+        sha256 = hashlib.sha256(content).hexdigest()
+        return SeasonCheck(
+            competition=competition_id,
+            sha256=season.sha256,
+            recomputed_sha256=sha256,
+            is_same=content == stored and sha256 == season.sha256,
+        )
+
+    async def _rank(self, competition: Competition, frozen_at: datetime) -> bytes:
+        owners = {
+            brief.id: Owner(brief.account_id, brief.developer)
+            for brief in await self._submissions.briefs()
+        }
+        async with self._database.read() as session:
+            ratings = await records.of_competition(session, competition.id)
+            allowed = await flag_queries.allowed(session, competition.id, frozen_at)
+        return await asyncio.to_thread(final_ranking, competition, ratings, owners, allowed)
+
+
+def _require_known_rule(competition: Competition) -> None:
+    if competition.ranking.is_unknown:
+        raise NewerVersionNeeded(f"a competition that is ranked by {competition.ranking}")
+
+
+def _read(row: SeasonRow) -> Season:
+    return Season(
+        competition=row.competition,
+        frozen_at=row.frozen_at,
+        sha256=row.sha256,
+        ranking=row.ranking.decode(),
+    )

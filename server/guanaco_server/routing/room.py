@@ -1,0 +1,50 @@
+"""Builds the routing room: which submission a new conversation talks to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from guanaco_server.competitions.service import CompetitionService
+from guanaco_server.deployments.service import DeploymentService
+from guanaco_server.routing.occupancy import Occupancy, ReadCounts
+from guanaco_server.routing.service import CountVotes, RoutingService
+from guanaco_server.runtime.clock import Clock
+from guanaco_server.scaling.sleep import Sleeper
+from guanaco_server.scaling.usage import TrafficRecorder
+from guanaco_server.submissions.events import StatusChanges
+from guanaco_server.submissions.service import SubmissionService
+
+
+@dataclass(frozen=True)
+class RoutingRoom:
+    """``service`` is a loop too: it keeps the routing snapshot fresh."""
+
+    service: RoutingService
+
+
+def build_routing(
+    clock: Clock,
+    *,
+    submissions: SubmissionService,
+    changes: StatusChanges,
+    deployments: DeploymentService,
+    competitions: CompetitionService,
+    count_votes: CountVotes,
+    count_open: ReadCounts,
+    read_capacities: ReadCounts,
+    traffic: TrafficRecorder,
+    sleeper: Sleeper,
+) -> RoutingRoom:
+    """``count_votes`` counts by competition; open conversations and capacities are by submission."""
+    service = RoutingService(
+        clock,
+        submissions,
+        deployments,
+        competitions,
+        count_votes,
+        Occupancy(count_open, read_capacities),
+        traffic,
+        sleeper,
+    )
+    changes.subscribe(lambda _id, _status: service.note_change())
+    return RoutingRoom(service)

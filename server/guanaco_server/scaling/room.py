@@ -1,0 +1,88 @@
+"""Builds the scaling room: replicas by load, sleep and waking, and a budget shared by all submissions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from guanaco_server.clusters.compute import Compute
+from guanaco_server.database.database import Database
+from guanaco_server.deployments.model_server import ModelServer
+from guanaco_server.deployments.service import DeploymentService
+from guanaco_server.runtime.clock import Clock
+from guanaco_server.scaling.admission import Admission
+from guanaco_server.scaling.autoscaler import Autoscaler, ScalingPolicy
+from guanaco_server.scaling.budget import Budget
+from guanaco_server.scaling.replicas import CapacityReader, ReplicaLimits
+from guanaco_server.scaling.sleep import Sleeper
+from guanaco_server.scaling.usage import ReadCounts, ReadOwners, TrafficRecorder, UsageReader
+from guanaco_server.settings import Settings
+
+
+@dataclass(frozen=True)
+class ScalingRoom:
+    """``autoscaler`` is a loop, the duty of one process; ``admission`` belongs to the reconciler."""
+
+    traffic: TrafficRecorder
+    sleeper: Sleeper
+    capacities: CapacityReader
+    usage: UsageReader
+    autoscaler: Autoscaler
+    admission: Admission
+
+
+def build_scaling(
+    database: Database,
+    clock: Clock,
+    compute: Compute,
+    model_server: ModelServer,
+    *,
+    deployments: DeploymentService,
+    read_owners: ReadOwners,
+    count_feedback: ReadCounts,
+    count_streams: ReadCounts,
+    settings: Settings,
+) -> ScalingRoom:
+    """``read_owners`` knows each submission that is or will be served; the counts are by submission."""
+    policy = scaling_policy(settings, shares_addresses=compute.shares_addresses)
+    sleeper = Sleeper(database, clock, deployments, settings.wake_wait_s)
+    usage = UsageReader(read_owners, count_feedback, count_streams)
+    return ScalingRoom(
+        traffic=TrafficRecorder(database, clock),
+        sleeper=sleeper,
+        capacities=CapacityReader(database, settings.engine_args),
+        usage=usage,
+        autoscaler=Autoscaler(
+            deployments,
+            model_server,
+            clock,
+            sleeper,
+            usage,
+            policy,
+            is_leader=compute.leadership.is_leading,
+        ),
+        admission=Admission(
+            database,
+            clock,
+            compute.cluster,
+            deployments,
+            sleeper,
+            usage,
+            policy.budget,
+            policy.feedback_target,
+        ),
+    )
+
+
+def scaling_policy(settings: Settings, *, shares_addresses: bool) -> ScalingPolicy:
+    return ScalingPolicy(
+        limits=ReplicaLimits(
+            min_replicas=settings.min_replicas,
+            max_replicas=max(settings.min_replicas, settings.max_replicas),
+        ),
+        budget=Budget(settings.max_gpus, settings.max_model_servers, settings.preempt_quiet_s),
+        feedback_target=settings.feedback_target,
+        idle_s=settings.sleep_idle_s,
+        interval_s=settings.scale_interval_s,
+        engine_args=tuple(settings.engine_args),
+        shares_addresses=shares_addresses,
+    )

@@ -1,0 +1,106 @@
+"""Builds the pipeline room: the stages of a submission, and the durable workflow that runs them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from guanaco.errors import ModelServerDied
+from guanaco_server.artifacts.checking.checks import CheckLimits
+from guanaco_server.artifacts.hub.hub import Hub
+from guanaco_server.artifacts.service import ArtifactService
+from guanaco_server.artifacts.stores.store import ArtifactStore
+from guanaco_server.costs.service import CostService
+from guanaco_server.database.database import Database
+from guanaco_server.deployments.model_server import ModelServer
+from guanaco_server.deployments.service import DeploymentService
+from guanaco_server.observability.metrics import Metrics
+from guanaco_server.prompts.service import PromptService
+from guanaco_server.runtime.clock import Clock
+from guanaco_server.settings import Settings
+from guanaco_server.stress.service import StressService
+from guanaco_server.submissions.events import StatusChanges
+from guanaco_server.submissions.pipeline.content_checks import ContentChecks
+from guanaco_server.submissions.pipeline.quantization_check import QuantizationCheck
+from guanaco_server.submissions.pipeline.records import RunRecords
+from guanaco_server.submissions.pipeline.runner import StageRunner
+from guanaco_server.submissions.pipeline.server_start import ServerStart, evidence
+from guanaco_server.submissions.pipeline.stages import StageParts
+from guanaco_server.submissions.pipeline.workflow import ListWorkers, Pipeline
+
+
+@dataclass(frozen=True)
+class PipelineRoom:
+    """``pipeline`` is a loop: it takes what is queued and resumes what was interrupted."""
+
+    records: RunRecords
+    quantization: QuantizationCheck
+    server_start: ServerStart
+    runner: StageRunner
+    pipeline: Pipeline
+
+    async def give_up(self, submission_id: str, log_lines: list[str]) -> None:
+        """Fail a published submission whose model server keeps dying."""
+        await self.records.fail_published(
+            submission_id,
+            ModelServerDied(
+                f"The model server kept dying after it was published: {evidence(log_lines)}",
+                hint="`guanaco redeploy` tries again.",
+            ),
+        )
+
+
+def build_pipeline(
+    database: Database,
+    clock: Clock,
+    hub: Hub,
+    store: ArtifactStore,
+    model_server: ModelServer,
+    *,
+    changes: StatusChanges,
+    artifacts: ArtifactService,
+    prompts: PromptService,
+    deployments: DeploymentService,
+    costs: CostService,
+    stress: StressService,
+    list_workers: ListWorkers,
+    metrics: Metrics,
+    settings: Settings,
+) -> PipelineRoom:
+    records = RunRecords(database, clock, changes, deployments)
+    quantization = QuantizationCheck(
+        records,
+        store,
+        prompts.tokenizers,
+        model_server,
+        settings.quantization_max_perplexity_ratio,
+    )
+    server_start = ServerStart(
+        records,
+        deployments,
+        ContentChecks(records, store, prompts, model_server, settings.reply_timeout_s),
+        quantization,
+        costs,
+        settings.ready_timeout_s,
+    )
+    parts = StageParts(
+        records=records,
+        hub=hub,
+        limits=CheckLimits(settings.max_parameters, settings.max_weight_bytes),
+        artifacts=artifacts,
+        prompts=prompts,
+        deployments=deployments,
+        server_start=server_start,
+        stress=stress,
+    )
+    runner = StageRunner(parts, metrics)
+    pipeline = Pipeline(
+        runner,
+        records,
+        changes,
+        list_workers,
+        deployments.waits_for,
+        database_url=settings.workflow_database_url,
+        executor_id=settings.executor_id,
+        concurrency=settings.pipeline_concurrency,
+    )
+    return PipelineRoom(records, quantization, server_start, runner, pipeline)

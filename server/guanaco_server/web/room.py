@@ -1,0 +1,122 @@
+"""Builds the web room: the pages, over the platform's services."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+from jinja2 import BytecodeCache
+
+from guanaco.chat import Bot
+from guanaco_server.accounts.audit import AuditLog
+from guanaco_server.accounts.service import AccountService
+from guanaco_server.chat.conversations.service import ConversationService
+from guanaco_server.chat.gateway.replies import ReplyService
+from guanaco_server.competitions.service import CompetitionService
+from guanaco_server.database.database import Database
+from guanaco_server.deployments.service import DeploymentService
+from guanaco_server.feedback.erasure import ErasureService
+from guanaco_server.feedback.service import FeedbackService
+from guanaco_server.leaderboard.ranking.history import ScoreHistoryReader
+from guanaco_server.leaderboard.seasons.service import SeasonService
+from guanaco_server.leaderboard.service import LeaderboardService
+from guanaco_server.runtime.clock import Clock
+from guanaco_server.settings import Settings
+from guanaco_server.submissions.events import EventFeed
+from guanaco_server.submissions.service import SubmissionService
+from guanaco_server.web.assets import Assets
+from guanaco_server.web.beta_chat import BetaChat
+from guanaco_server.web.boards import FRESH_S, Boards
+from guanaco_server.web.bots import read_bots
+from guanaco_server.web.guards import Guards
+from guanaco_server.web.ratings import RatingReader
+from guanaco_server.web.rendering import Pages
+from guanaco_server.web.sessions import SessionService
+
+
+@dataclass(frozen=True)
+class WebOptions:
+    """``compiled_pages`` keeps compiled templates between several rooms of one process."""
+
+    bots: Mapping[str, Bot]
+    session_lifetime: timedelta
+    is_https: bool
+    board_fresh_s: float = FRESH_S
+    compiled_pages: BytecodeCache | None = None
+
+    @staticmethod
+    def of(settings: Settings) -> WebOptions:
+        """InvalidSettings where the bots' file cannot be used."""
+        return WebOptions(
+            bots=read_bots(settings.web_bots),
+            session_lifetime=timedelta(hours=settings.web_session_hours),
+            is_https=settings.web_https,
+        )
+
+
+@dataclass(frozen=True)
+class WebRoom:
+    clock: Clock
+    accounts: AccountService
+    audit: AuditLog
+    submissions: SubmissionService
+    events: EventFeed
+    deployments: DeploymentService
+    competitions: CompetitionService
+    seasons: SeasonService
+    history: ScoreHistoryReader
+    erasures: ErasureService
+    assets: Assets
+    pages: Pages
+    sessions: SessionService
+    boards: Boards
+    ratings: RatingReader
+    chat: BetaChat
+    guards: Guards
+
+
+def build_web(
+    database: Database,
+    clock: Clock,
+    *,
+    accounts: AccountService,
+    audit: AuditLog,
+    submissions: SubmissionService,
+    events: EventFeed,
+    deployments: DeploymentService,
+    competitions: CompetitionService,
+    leaderboard: LeaderboardService,
+    history: ScoreHistoryReader,
+    seasons: SeasonService,
+    conversations: ConversationService,
+    replies: ReplyService,
+    feedback: FeedbackService,
+    erasures: ErasureService,
+    options: WebOptions,
+) -> WebRoom:
+    assets = Assets()
+    sessions = SessionService(database, clock, accounts, options.session_lifetime)
+    chat = BetaChat(
+        database, clock, accounts, conversations, replies, feedback, options.bots, erasures
+    )
+    erasures.on_erase(chat.forget_user)
+    return WebRoom(
+        clock=clock,
+        accounts=accounts,
+        audit=audit,
+        submissions=submissions,
+        events=events,
+        deployments=deployments,
+        competitions=competitions,
+        seasons=seasons,
+        history=history,
+        erasures=erasures,
+        assets=assets,
+        pages=Pages(assets, clock, options.compiled_pages),
+        sessions=sessions,
+        boards=Boards(leaderboard.leaderboard, options.board_fresh_s),
+        ratings=RatingReader(feedback),
+        chat=chat,
+        guards=Guards(sessions, chat, options.is_https),
+    )
