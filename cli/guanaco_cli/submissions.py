@@ -116,4 +116,4 @@ def _print_stages(submission: Submission) -> None:
 
 def _log_line(event: SubmissionEvent) -> str:
     level = "" if event.level == "info" else f"{event.level}: "
-    return f"{words.clock(event.at)} {event.stage or '':<9} {level}{event.message}"
+    return f"{words.clock(event.at)} {words.stage_column(event.stage)} {level}{event.message}"

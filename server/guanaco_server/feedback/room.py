@@ -58,7 +58,6 @@ def build_feedback(
         copies,
         audit,
         metrics,
-        settings.ratings_per_minute,
     )
     copy_loop = CopyLoop(copies, clock, metrics)
     service.on_rated(copy_loop.wake)
