@@ -61,7 +61,7 @@ class LineProgress:
 
     def show(self, event: SubmissionEvent) -> None:
         if event.kind != "status" and is_shown(event, self._is_verbose):
-            line = f"{words.clock(event.at)} {event.stage or '':<9} {clean_line(event.message)}"
+            line = f"{words.clock(event.at)} {words.stage_column(event.stage)} {clean_line(event.message)}"
             console.say(line, style=LEVEL_STYLES.get(event.level))
 
 
@@ -89,9 +89,7 @@ class LiveProgress:
     def show(self, event: SubmissionEvent) -> None:
         if event.kind == "stage" and event.stage is not None:
             self._note(event.stage, event)
-        elif (
-            event.kind != "status" and is_shown(event, self._is_verbose) and self._live is not None
-        ):
+        elif event.kind == "log" and is_shown(event, self._is_verbose) and self._live is not None:
             from rich.text import Text
 
             line = Text(clean_line(event.message), style=RICH_STYLES.get(event.level, ""))
@@ -104,7 +102,7 @@ class LiveProgress:
         from guanaco.submissions import Stage
 
         table = Table.grid(padding=(0, 1))
-        for stage in (*Stage, *(one for one in self._rows if one.is_unknown)):
+        for stage in (*Stage, *(stage for stage in self._rows if stage.is_unknown)):
             row = self._rows.get(stage)
             if row is None:
                 table.add_row(Text("·", style="dim"), Text(stage, style="dim"), "")
@@ -117,20 +115,22 @@ class LiveProgress:
         return table
 
     def _note(self, stage: Stage, event: SubmissionEvent) -> None:
-        from guanaco.submissions import Stage
-
         outcome = event.data.get("outcome")
-        if (
-            outcome is None
-        ):  # a stage begins: what is known of it and of later ones is an earlier run's
-            order = list(Stage)
-            later = order[order.index(stage) :] if stage in order else [stage]
-            for one in later:
-                self._rows.pop(one, None)
+        if outcome is None:
+            self._forget_from(stage)
             self._rows[stage] = StageRow(event.at)
         elif stage in self._rows:
             self._rows[stage].outcome = str(outcome)
             self._rows[stage].duration_s = event.data.get("duration_s")
+
+    def _forget_from(self, stage: Stage) -> None:
+        """Drop what an earlier run showed: a stage that begins ends all that is known of later ones."""
+        from guanaco.submissions import Stage
+
+        order = list(Stage)
+        if stage in order:
+            earlier = order[: order.index(stage)]
+            self._rows = {known: row for known, row in self._rows.items() if known in earlier}
 
 
 def watch(

@@ -116,7 +116,7 @@ def _print_stages(submission: Submission) -> None:
 
 def _log_line(event: SubmissionEvent) -> str:
     level = "" if event.level == "info" else f"{event.level}: "
-    return f"{words.clock(event.at)} {event.stage or '':<9} {level}{event.message}"
+    return f"{words.clock(event.at)} {words.stage_column(event.stage)} {level}{event.message}"
 
 
 @app.command(epilog="Example: guanaco cancel org-model_v1")
