@@ -12,8 +12,7 @@ from guanaco_cli.console import console
 from guanaco_cli.options import AsJson, RequestFile, read_request
 
 if TYPE_CHECKING:
-    from guanaco.assignments import AssignmentReplay
-    from guanaco.competitions import AssignmentRule, Competition, EntryRule
+    from guanaco.competitions import AssignmentReplay, AssignmentRule, Competition, EntryRule
     from guanaco.leaderboard import VoteFlag
 
 app = typer.Typer(no_args_is_help=True)
