@@ -13,8 +13,7 @@ from importlib.util import find_spec
 from guanaco.contract import reader
 from guanaco.errors import ExportUnsupported
 from guanaco.feedback import ExportFormat, Feedback
-from guanaco.feedback_csv import CSV_COLUMNS, csv_row
-from guanaco.spreadsheets import plain_cell
+from guanaco.feedback_csv import CSV_COLUMNS, csv_row, plain_cell
 
 Documents = AsyncIterator[Sequence[str]]
 
