@@ -72,7 +72,6 @@ ALLOWED_IN = {
     "tests/integration/test_artifact_service.py": {"ArtifactCollector", "ArtifactService"},
     "tests/integration/test_feedback_copies.py": {"CopyService"},  # with another anonymizer
     "tests/integration/test_metric_definitions.py": {"ScoreCounter"},  # with the next version's
-    "tests/integration/test_prompt_check.py": {"StageRunner"},
     "tests/integration/test_turn_log.py": {"TurnLog", "PostgresqlTurns", "SqliteTurns"},
     "benchmarks/feedback.py": {"StandingsPublisher"},  # timed alone
 }
