@@ -58,7 +58,7 @@ SERVICES = built_by_rooms()
 ALLOWED = {
     "Anonymizer": "decides from a text alone",
     "Boards": "a cache around any reader",
-    "Courier": "sends one message; tests give it a resolver of names",
+    "WebhookClient": "sends one message; tests give it a resolver of names",
     "Occupancy": "counts what it is given",
     "Pseudonyms": "a keyed hash",
     "ReplicaChooser": "chooses from what it is given",
@@ -68,7 +68,7 @@ ALLOWED = {
 ALLOWED_IN = {
     "tests/fixtures/artifact_yard.py": {"ArtifactCollector"},  # with other grace periods
     "tests/fixtures/scaled.py": {"Autoscaler"},  # with other windows of load
-    "tests/fixtures/webhook_sender.py": {"Sender"},  # a process that does nothing else
+    "tests/fixtures/webhook_sender.py": {"WebhookSender"},  # a process that does nothing else
     "tests/integration/test_artifact_service.py": {"ArtifactCollector", "ArtifactService"},
     "tests/integration/test_feedback_copies.py": {"CopyService"},  # with another anonymizer
     "tests/integration/test_metric_definitions.py": {"ScoreCounter"},  # with the next version's
