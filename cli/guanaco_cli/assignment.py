@@ -54,5 +54,5 @@ def _verdict(found: AssignmentReplay) -> str:
     if found.decision is None:
         return "Nothing was recorded of the choice: its competition had no seed, or an experiment chose."
     if found.is_same is None:
-        return "It cannot be made again: its snapshot was dropped (assignment_snapshot_days)."
+        return "It cannot be made again: its snapshot was not used for 30 days and is deleted."
     return "The same." if found.is_same else "Another one: the choice cannot be trusted."

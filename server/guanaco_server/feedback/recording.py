@@ -30,6 +30,7 @@ from guanaco_server.feedback import queries
 from guanaco_server.runtime.clock import Clock
 
 MINUTE = timedelta(minutes=1)
+RATINGS_PER_MINUTE = 30  # by one user; a person reads and writes more slowly
 
 
 @dataclass(frozen=True)
@@ -46,12 +47,10 @@ class RatingRecorder:
         database: Database,
         clock: Clock,
         conversations: ConversationService,
-        ratings_per_minute: int,
     ) -> None:
         self._database = database
         self._clock = clock
         self._conversations = conversations
-        self._limit = ratings_per_minute
         self._ratings: GroupCommit[Rating, str] = GroupCommit(self._write)
 
     async def record(self, account: Account, conversation_id: str, request: FeedbackRequest) -> str:
@@ -99,9 +98,9 @@ class RatingRecorder:
         if conversation is None or not _is_own(one.account, conversation):
             return ConversationNotFound(one.conversation_id)
         given = times.setdefault(conversation.user_key, [])
-        if len(given) >= self._limit:
-            free_at = given[-self._limit] + MINUTE
-            return TooManyRatings(self._limit, (free_at - now).total_seconds())
+        if len(given) >= RATINGS_PER_MINUTE:
+            free_at = given[-RATINGS_PER_MINUTE] + MINUTE
+            return TooManyRatings(RATINGS_PER_MINUTE, (free_at - now).total_seconds())
         given.append(now)
         return None
 

@@ -60,7 +60,6 @@ def build_feedback(
         copies,
         audit,
         metrics,
-        settings.ratings_per_minute,
     )
     copying = Copying(copies, clock, metrics)
     service.on_rated(copying.wake)

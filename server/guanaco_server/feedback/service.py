@@ -46,7 +46,6 @@ class FeedbackService:
         copies: CopyService,
         audit: AuditLog,
         metrics: Metrics,
-        ratings_per_minute: int,
     ) -> None:
         self._database = database
         self._clock = clock
@@ -55,7 +54,7 @@ class FeedbackService:
         self._copies = copies
         self._audit = audit
         self._metrics = metrics
-        self._recorder = RatingRecorder(database, clock, conversations, ratings_per_minute)
+        self._recorder = RatingRecorder(database, clock, conversations)
         self._listeners: list[Callable[[], None]] = []
 
     def on_rated(self, listener: Callable[[], None]) -> None:

@@ -17,6 +17,7 @@ from guanaco_server.runtime.background import Background
 from guanaco_server.runtime.clock import Clock
 
 KEPT = timedelta(days=30)  # how long a developer can look back
+POLL_S = 5.0  # status changes of this process are told at once
 FORGET_EVERY = timedelta(hours=1)
 
 logger = logging.getLogger(__name__)
@@ -30,14 +31,12 @@ class NotificationLoop:
         outbox: Outbox,
         sender: Sender,
         woken: asyncio.Event,
-        poll_s: float,
     ) -> None:
         self._database = database
         self._clock = clock
         self._outbox = outbox
         self._sender = sender
         self._woken = woken
-        self._poll_s = poll_s
         self._forgot_at: datetime | None = None
         self._background = Background("notifications")
 
@@ -56,9 +55,9 @@ class NotificationLoop:
                 await self._forget()
             except (DBAPIError, OSError) as error:
                 logger.warning("webhooks wait for the database: %s", error)
-                await asyncio.sleep(self._poll_s)
+                await asyncio.sleep(POLL_S)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._woken.wait(), self._poll_s)
+                await asyncio.wait_for(self._woken.wait(), POLL_S)
             self._woken.clear()
 
     async def _forget(self) -> None:

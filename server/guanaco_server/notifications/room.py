@@ -47,7 +47,7 @@ def build_notifications(
     )
     outbox = Outbox(database, clock, events, counts, link_base)
     sender = Sender(database, clock, courier, woken.set)
-    loop = NotificationLoop(database, clock, outbox, sender, woken, settings.webhook_poll_s)
+    loop = NotificationLoop(database, clock, outbox, sender, woken)
     webhooks = WebhookService(
         database,
         clock,
