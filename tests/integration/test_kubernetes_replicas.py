@@ -155,7 +155,7 @@ async def test_every_regions_pods_are_replicas_of_the_federation(kubernetes: Fak
     }
     server = VllmServer()
     federation = Federation(
-        {name: Region(cluster) for name, cluster in regions.items()}, server.is_healthy
+        {name: Region(cluster) for name, cluster in regions.items()}, server.is_healthy, near=""
     )
     await federation.start()
     try:
@@ -177,7 +177,7 @@ class Deployed(World):
         super().__init__(database)
         self.server = VllmServer()
         engine = EngineOptions((sys.executable, SCRIPTED), ("--start-delay", "1"))
-        parts: Any = (database, self.clock, cluster, self.server, self.store, engine)
+        parts: Any = (database, self.clock, cluster, self.server, self.store, engine, False)
         self.deployments = DeploymentService(*parts)
         self.elsewhere = DeploymentService(*parts)
         self.elsewhere.note_reconciler(False)

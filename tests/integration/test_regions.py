@@ -37,7 +37,13 @@ class Regional(World):
         )
         engine = EngineOptions(("engine",), ())
         self.deployments = DeploymentService(
-            self.database, self.clock, federation, self.model_server, self.store, engine
+            self.database,
+            self.clock,
+            federation,
+            self.model_server,
+            self.store,
+            engine,
+            is_budgeted=False,
         )
         self.reconciler = Reconciler(
             self.deployments,

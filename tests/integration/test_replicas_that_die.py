@@ -64,7 +64,7 @@ class Replicated(World):
         self.server = Deaf()
         engine = EngineOptions(("sh", "-c", script, "engine"), ("--token-delay-ms", "5"))
         clock = clock or self.clock
-        parts: Any = (database, clock, cluster, self.server, self.store, engine)
+        parts: Any = (database, clock, cluster, self.server, self.store, engine, False)
         self.deployments = DeploymentService(*parts)
         self.elsewhere = DeploymentService(*parts)
         self.elsewhere.note_reconciler(False)
