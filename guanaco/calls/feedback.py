@@ -1,4 +1,4 @@
-"""The calls about feedback: filters, exports, and what admins may do. As calls.py, which has all others."""
+"""Calls about feedback: to give it, to read it with filters, and to export it."""
 
 from __future__ import annotations
 
@@ -6,20 +6,32 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from guanaco.accounts import AuditPage
-from guanaco.calls import API, _get, _id, _of, _post
-from guanaco.contract import reader
+from guanaco.calls.wire import (
+    API,
+    Call,
+    Request,
+    get,
+    of_conversation,
+    of_submission,
+    post,
+    segment,
+)
 from guanaco.errors import InvalidInput
 from guanaco.feedback import (
-    Erasure,
-    ErasureRequest,
     ExportQuery,
     Feedback,
     FeedbackPage,
     FeedbackQuery,
+    FeedbackRecorded,
+    FeedbackRequest,
     RawFeedback,
 )
-from guanaco.wire import Call, Request
+
+
+def rate(conversation_id: str, thumbs_up: bool, text: str = "") -> Call[FeedbackRecorded]:
+    """What the user thought of the conversation; once only. Backend."""
+    request = FeedbackRequest(thumbs_up=thumbs_up, text=text)
+    return post(of_conversation(conversation_id, "feedback"), FeedbackRecorded, request)
 
 
 def feedback_page(
@@ -27,16 +39,16 @@ def feedback_page(
 ) -> Call[FeedbackPage]:
     """One page of feedback, oldest first. ``feedback`` walks through all of them, and names the filters."""
     query = _checked(FeedbackQuery, filters | {"cursor": cursor, "limit": limit})
-    return _get(
-        _of(submission_id, "feedback"),
-        parse=reader(FeedbackPage).from_json,
+    return get(
+        of_submission(submission_id, "feedback"),
+        FeedbackPage,
         params=_params(query) | {"limit": str(limit)},
     )
 
 
 def feedback_of(feedback_id: str) -> Call[Feedback]:
     """One rating with its conversation."""
-    return _get(f"/feedback/{_id(feedback_id)}", parse=reader(Feedback).from_json)
+    return get(f"/feedback/{segment(feedback_id)}", Feedback)
 
 
 def export(submission_id: str, **query: Any) -> Request:
@@ -44,26 +56,14 @@ def export(submission_id: str, **query: Any) -> Request:
     checked = _checked(ExportQuery, query)
     return Request(
         method="GET",
-        path=f"{API}{_of(submission_id, 'feedback', 'export')}",
+        path=f"{API}{of_submission(submission_id, 'feedback', 'export')}",
         params=_params(checked),
     )
 
 
 def raw_feedback(feedback_id: str) -> Call[RawFeedback]:
     """A rating as the user wrote it. Admin; each reading is audited."""
-    return _get(f"/feedback/{_id(feedback_id)}/raw", parse=reader(RawFeedback).from_json)
-
-
-def erase_user(user_id: str, *, account: str | None = None) -> Call[Erasure]:
-    """Everything of one user of a backend, for good. Admin."""
-    request = ErasureRequest(user_id=user_id, account=account)
-    return _post("/users/erase", request, parse=reader(Erasure).from_json)
-
-
-def audit(*, cursor: str | None = None, limit: int = 100) -> Call[AuditPage]:
-    """Who read or erased users' raw data, newest first. Admin."""
-    params = {"limit": str(limit)} | ({"cursor": cursor} if cursor else {})
-    return _get("/audit", parse=reader(AuditPage).from_json, params=params)
+    return get(f"/feedback/{segment(feedback_id)}/raw", RawFeedback)
 
 
 def _checked(model: type[FeedbackQuery] | type[ExportQuery], query: dict[str, Any]) -> Any:
