@@ -23,7 +23,7 @@ from guanaco_server.notifications.loop import POLL_S
 from guanaco_server.scaling.replicas import ReplicaLimits
 from guanaco_server.settings import Settings, load_settings
 from guanaco_server.settings.report import MASK, parts, settings_in_effect
-from guanaco_server.settings.sources import Source
+from guanaco_server.settings.sources import SettingSource
 from guanaco_server.settings.variables import OTHER_VARIABLES, REMOVED
 from guanaco_server.stress.load import LoadProfile
 from guanaco_server.stress.verdict import Thresholds
@@ -50,7 +50,7 @@ def test_an_argument_beats_the_environment_beats_the_file(tmp_path: Path) -> Non
     assert (settings.port, settings.host, settings.role) == (3, "environment", "api")
     assert settings.engine_python == Path("/found")
     assert [sources[name] for name in ("port", "host", "role", "engine_python", "data_dir")] == [
-        Source.ARGUMENT, Source.ENVIRONMENT, Source.FILE, Source.FOUND, Source.DEFAULT,
+        SettingSource.ARGUMENT, SettingSource.ENVIRONMENT, SettingSource.FILE, SettingSource.FOUND, SettingSource.DEFAULT,
     ]  # fmt: skip
 
 

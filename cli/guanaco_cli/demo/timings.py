@@ -1,19 +1,39 @@
-"""How long the journey took, stage by stage, and the platform's own share of it."""
+"""What happened on the demo's journey, and how long each part took."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from guanaco.submissions import Stage
+from guanaco.chat import Reply
+from guanaco.feedback import Feedback
+from guanaco.leaderboard import Leaderboard
+from guanaco.submissions import Stage, StressReport, Submission
 from guanaco_cli import words
-
-if TYPE_CHECKING:
-    from guanaco_cli.demo.record import Journey
 
 
 @dataclass(frozen=True)
-class Figures:
+class DemoReply:
+    conversation_id: str
+    submission_id: str
+    reply: Reply
+
+
+@dataclass(frozen=True)
+class Journey:
+    """What happened, and when, in seconds after the submit."""
+
+    submission: Submission
+    report: StressReport
+    talked: DemoReply
+    feedback: list[Feedback]
+    leaderboard: Leaderboard
+    live_after_s: float
+    replied_after_s: float
+    feedback_after_s: float
+
+
+@dataclass(frozen=True)
+class DemoTimings:
     """``platform_share_s`` is all but the model server's start (stage deploy) and the stress window."""
 
     submission_id: str
@@ -30,7 +50,7 @@ class Figures:
     reply_total_ms: float
 
 
-def figures_of(journey: Journey) -> Figures:
+def timings_of(journey: Journey) -> DemoTimings:
     submission = journey.submission
     stages = {
         str(run.stage): run.duration_s or 0.0
@@ -38,7 +58,7 @@ def figures_of(journey: Journey) -> Figures:
         if run.run == submission.run
     }
     start_s, window_s = stages.get(Stage.DEPLOY, 0.0), journey.report.duration_s
-    return Figures(
+    return DemoTimings(
         submission_id=submission.id,
         repo=submission.repo,
         stages_s=stages,
@@ -54,7 +74,7 @@ def figures_of(journey: Journey) -> Figures:
     )
 
 
-def rows_of(figures: Figures) -> list[tuple[str, str]]:
+def rows_of(figures: DemoTimings) -> list[tuple[str, str]]:
     """The table of the demo and of the README."""
     between_s = figures.submit_to_live_s - sum(figures.stages_s.values())
     spans = [
