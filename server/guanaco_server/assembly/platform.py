@@ -131,7 +131,7 @@ class Platform:
             rooms.scaling.autoscaler,
             rooms.artifacts.collector,
             rooms.notifications.loop,
-            rooms.feedback.copying,
+            rooms.feedback.copy_loop,
             rooms.leaderboard.loop,
         )
 

@@ -1,4 +1,4 @@
-"""Takes one message to one URL: to the very address that was looked at, once, without following anybody anywhere."""
+"""Sends a message to a webhook's URL: once, without redirects, and only to an address that was checked."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from guanaco.errors import InvalidInput
 from guanaco_server.notifications.addresses import AddressRefused, is_public, require_allowed_url
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
-"""The addresses of a host, as text."""
+"""Resolves a host to its addresses, as text."""
 
 
 @dataclass(frozen=True)
-class Answer:
-    """``status`` is None where none came; ``result`` is what the developer reads. The answer's body is never read."""
+class DeliveryResult:
+    """The result of one try. ``status`` is None without an answer; the developer reads ``result``."""
 
     status: int | None
     result: str
@@ -32,7 +32,7 @@ class Answer:
 
     @property
     def is_final(self) -> bool:
-        """410 Gone: the receiver wants no more of it."""
+        """Tell whether the receiver wants no more of the message (410 Gone)."""
         return self.status == 410
 
 
@@ -42,7 +42,7 @@ async def resolve(host: str, port: int) -> Sequence[str]:
     return [str(address[0]) for *_, address in found]
 
 
-class Courier:
+class WebhookClient:
     def __init__(
         self, *, allow_private: bool, timeout_s: float, resolve: Resolve = resolve
     ) -> None:
@@ -55,26 +55,26 @@ class Courier:
         """Load the system's certificates; it takes 50 ms, so the first message to an https URL does it."""
         return ssl.create_default_context()
 
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Answer:
-        """One try; whatever goes wrong is in the answer."""
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> DeliveryResult:
+        """Send once. The result tells what went wrong."""
         try:
             require_allowed_url(url, allow_private=self._allow_private)
             async with asyncio.timeout(self._timeout_s):
                 status = await self._send(url, headers, body)
         except InvalidInput as error:
-            return Answer(None, error.detail)
+            return DeliveryResult(None, error.detail)
         except AddressRefused as error:
-            return Answer(None, str(error))
+            return DeliveryResult(None, str(error))
         except (TimeoutError, httpcore.TimeoutException):
-            return Answer(None, f"no answer within {self._timeout_s:g} s")
-        except (socket.gaierror, UnicodeError):  # the latter for a label over 63 characters
-            return Answer(None, "the host has no address")
+            return DeliveryResult(None, f"no answer within {self._timeout_s:g} s")
+        except (socket.gaierror, UnicodeError):  # UnicodeError: a label over 63 characters
+            return DeliveryResult(None, "the host has no address")
         except (httpcore.NetworkError, OSError):
-            return Answer(None, "no connection, or it broke off")
+            return DeliveryResult(None, "no connection, or it broke off")
         except (httpcore.ProtocolError, httpcore.UnsupportedProtocol):
-            return Answer(None, "no HTTP answer")
+            return DeliveryResult(None, "no HTTP answer")
         moved = ", and redirects are not followed" if 300 <= status < 400 else ""
-        return Answer(status, f"answered {status}{moved}")
+        return DeliveryResult(status, f"answered {status}{moved}")
 
     async def _send(self, url: str, headers: Mapping[str, str], body: bytes) -> int:
         async with (
@@ -88,7 +88,7 @@ class Courier:
 
 
 class CheckedNetwork(httpcore.AsyncNetworkBackend):
-    """Resolves by itself, looks at every address, and connects to what it looked at: a name cannot change in between."""
+    """Resolves a host, checks every address, and connects to a checked one, so that a name cannot change in between."""
 
     def __init__(self, resolve: Resolve, allow_private: bool) -> None:
         self._resolve = resolve
