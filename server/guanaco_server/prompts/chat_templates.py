@@ -99,14 +99,14 @@ class ChatTemplate:
         self.shape = self._find_shape()
 
     def require_fast(self) -> None:
-        """BadChatTemplate where a short conversation takes more than the thread's allowance; before it is served."""
+        """Raise BadChatTemplate if a conversation of 51 messages takes more than the thread's allowance."""
         said = [*PROBE[:1], *PROBE[2:4] * CHECKED_TURNS, PROBE[4]]
         try:
             self._render(self.shape.messages(said))
         except TemplateOverrun as fault:
             raise _unusable(str(fault)) from None
         except TemplateFault:
-            return  # of a long conversation it may think what it likes
+            return  # it may refuse a conversation of this length
 
     def text(self, said: Sequence[Said]) -> str:
         """The prompt up to where the model goes on; PromptFailed when the template refuses the conversation."""
