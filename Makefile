@@ -9,7 +9,7 @@ TEST := $(BIN)/python -m pytest -q -n 2
 SOURCES := guanaco cli server migrations tests benchmarks scripts/document_settings.py scripts/document_metrics.py scripts/new-migration hatch_build.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engine both demo test check lint format bench-artifacts bench-assignment bench-export bench-feedback bench-gateway bench-journey bench-prefix bench-prompts bench-web migration docs lock clean
+.PHONY: help setup engine both demo test test-fast check lint format bench-artifacts bench-assignment bench-database bench-export bench-feedback bench-gateway bench-journey bench-prefix bench-prompts bench-web migration docs lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,6 +22,9 @@ test: both  ## every test, with real vLLM and on both databases (ARGS='-k chat' 
 	@scripts/setup-debian kubectl || true
 	@scripts/setup-debian chromium || true
 	@$(TEST) $(ARGS)
+
+test-fast: setup  ## unit tests, and the integration tests on SQLite that start no process; under 3 minutes
+	@$(TEST) tests/unit tests/integration --databases=sqlite -m "not engine and not postgres and not slow" $(ARGS)
 
 check: lint  ## lint, and the unit tests; under a minute
 	@$(TEST) tests/unit -m "not engine and not postgres"
@@ -50,6 +53,10 @@ bench-prefix: both  ## vLLM's prefix cache over two replicas, sticky against rou
 
 bench-prompts: setup  ## rendering a history, cached and new, beside bisecting the whole prompt
 	@$(BIN)/python benchmarks/prompts.py $(ARGS)
+
+bench-database: setup  ## our connection to PostgreSQL beside psycopg's cursors and asyncpg (ARGS=--rounds=3)
+	@scripts/setup-debian postgresql
+	@$(BIN)/python -m benchmarks.database $(ARGS)
 
 bench-export: setup  ## 100,000 ratings exported from PostgreSQL, and how fast they are anonymized (ARGS=--ratings=20000)
 	@$(BIN)/python -m benchmarks.feedback_export $(ARGS)

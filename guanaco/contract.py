@@ -34,6 +34,7 @@ class Reader(Generic[T]):
 
     def __init__(self, kind: Any, *, keeps_unknown_fields: bool = False) -> None:
         """``kind`` is a model, or any annotation that pydantic understands."""
+        self.kind = kind
         self._adapter: TypeAdapter[T] = TypeAdapter(kind)
         self._keeps_unknown_fields = keeps_unknown_fields
 

@@ -1,4 +1,4 @@
-"""A rating as a row of CSV: the same columns in the server's export and the command's output."""
+"""Feedback as rows of CSV, for the server's export and the command's output; cells that no spreadsheet runs as a formula."""
 
 from __future__ import annotations
 
@@ -7,6 +7,16 @@ import json
 from guanaco.chat import Message
 from guanaco.feedback import Feedback
 
+FORMULA_STARTS = (
+    "=",
+    "+",
+    "-",
+    "@",
+    "\uff1d",
+    "\uff0b",
+    "\uff0d",
+    "\uff20",
+)  # and their full-width twins
 CSV_COLUMNS = (
     "id", "at", "submission_id", "conversation_id", "user", "bot_name", "first_message", "thumbs_up", "text",
     "messages", "timings", "length", "params", "competition", "variant",
@@ -32,3 +42,8 @@ def _line(message: Message) -> str:
 
 def _timings(message: Message) -> dict[str, float] | None:
     return message.timings.model_dump() if message.timings else None
+
+
+def plain_cell(text: str) -> str:
+    """The text, which no spreadsheet will take for a formula: a stranger's formula could send the sheet elsewhere."""
+    return f"'{text}" if text.lstrip().startswith(FORMULA_STARTS) else text

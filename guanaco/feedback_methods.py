@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Generator, Iterable
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
-from guanaco import feedback_calls
-from guanaco.errors import InvalidInput
+from guanaco.calls import feedback as feedback_calls
+from guanaco.errors import InvalidInput, LibraryMissing
 from guanaco.feedback import ExportFormat, Feedback, FeedbackPage
-from guanaco.frames import FrameLibrary, frame_of
 
 if TYPE_CHECKING:
     from guanaco.transport import AsyncTransport, SyncTransport
+
+FrameLibrary = Literal["pandas", "polars"]
 
 SUFFIXES: dict[str, ExportFormat] = {
     ".jsonl": "jsonl",
@@ -161,3 +162,30 @@ def _format_of(path: str | os.PathLike[str]) -> ExportFormat:
             hint="Name it .jsonl, .csv or .parquet.",
         )
     return SUFFIXES[suffix]
+
+
+def frame_of(feedback: Iterable[Feedback], library: FrameLibrary | None = None) -> Any:
+    """A row a rating; ``messages`` and ``params`` are nested. Without a choice pandas, else polars; LibraryMissing."""
+    module = _module(library)
+    rows, columns = [one.model_dump(mode="python") for one in feedback], list(Feedback.model_fields)
+    if module.__name__ == "polars":
+        if not rows:
+            return module.DataFrame(schema=columns)
+        return module.DataFrame(rows, infer_schema_length=None)
+    return module.DataFrame(rows, columns=columns)
+
+
+def _module(library: FrameLibrary | None) -> Any:
+    if library in ("pandas", None):
+        try:
+            import pandas
+
+            return pandas
+        except ImportError:
+            if library is not None:
+                raise LibraryMissing("A data frame", "pandas") from None
+    try:
+        import polars
+    except ImportError:
+        raise LibraryMissing("A data frame", library or "pandas or polars") from None
+    return polars

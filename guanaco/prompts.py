@@ -3,11 +3,27 @@
 A formatter's template is literal text with the fields ``{memory}``, ``{prompt}``, ``{message}``, ``{bot_name}``
 and ``{user_name}``. It is parsed once and joined, never given to ``str.format``, so that a stranger's
 template can reach no attribute, index or conversion; ``{{`` and ``}}`` stand for braces.
+
+A prompt file has named parts, each with Jinja content, a role and a truncation priority:
+
+    parts:
+      - name: persona
+        role: system
+        content: "{{ bot_name }}'s persona: {{ memory }}\\n"
+      - name: chat
+        each: turn                      # once for every turn of the conversation
+        truncation_priority: 1
+        content: "{{ name }}: {{ message }}\\n"
+      - name: reply
+        content: "{{ bot_name }}:"
+
+The part of the highest priority is cut first; one without a priority, or with 0, never is.
 """
 
 from __future__ import annotations
 
 import string
+from collections import Counter
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Annotated, Any, Literal, Self, cast
@@ -19,6 +35,7 @@ from pydantic import (
     Discriminator,
     Field,
     GetCoreSchemaHandler,
+    StringConstraints,
     Tag,
     ValidationError,
     ValidationInfo,
@@ -28,11 +45,13 @@ from pydantic_core import CoreSchema, core_schema
 
 from guanaco.contract import is_tolerant
 from guanaco.errors import InvalidFormatter
-from guanaco.prompt_files import PromptFile as PromptFile
-from guanaco.prompt_files import PromptPart as PromptPart
+from guanaco.forms import OneLine
 
 FIELDS = frozenset({"memory", "prompt", "message", "bot_name", "user_name"})
 MAX_TEMPLATE_CHARS = 4_096
+MAX_PARTS = 32
+MAX_CONTENT_CHARS = 16_384
+PromptRole = Literal["system", "user", "assistant"]
 
 Piece = tuple[str, str | None]  # literal text, then the field that follows it
 
@@ -111,6 +130,54 @@ class ChatTemplatePrompt(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: Literal["chat_template"] = "chat_template"
+
+
+class PromptPart(BaseModel):
+    """``each: turn`` makes one piece of every turn; its role is the sender's."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: OneLine
+    content: Annotated[str, StringConstraints(min_length=1, max_length=MAX_CONTENT_CHARS)] = Field(
+        description="Jinja, of bot_name, user_name, memory and prompt; for each turn also of name, message and sender."
+    )
+    role: PromptRole | None = None
+    truncation_priority: int = Field(
+        default=0, ge=0, le=100, description="The highest is cut first; 0 is never cut."
+    )
+    each: Literal["turn"] | None = None
+
+
+class PromptFile(BaseModel):
+    """``render`` says what becomes of the parts: text, or messages for the model's own chat template."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kind: Literal["file"] = "file"
+    render: Literal["text", "chat_template"] = "text"
+    parts: tuple[PromptPart, ...] = Field(min_length=1, max_length=MAX_PARTS)
+
+    @model_validator(mode="after")
+    def _has_sound_parts(self) -> Self:
+        name, count = Counter(part.name for part in self.parts).most_common(1)[0]
+        if count > 1:
+            raise ValueError(f"There are {count} parts of the name {name!r}.")
+        if sum(part.each is not None for part in self.parts) != 1:
+            raise ValueError("Exactly one part must have each: turn, for the conversation.")
+        for part in self.parts:
+            _check_role(part, self.render)
+        return self
+
+    @property
+    def turn_part(self) -> PromptPart:
+        return next(part for part in self.parts if part.each is not None)
+
+
+def _check_role(part: PromptPart, render: str) -> None:
+    if part.each is not None and part.role is not None:
+        raise ValueError(f"The part {part.name!r} has a role, but a turn's role is its sender's.")
+    if render == "chat_template" and part.each is None and part.role is None:
+        raise ValueError(f"The part {part.name!r} needs a role, for the model's chat template.")
 
 
 class UnknownPrompt(BaseModel):

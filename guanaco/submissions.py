@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Self
 
@@ -31,20 +32,46 @@ class Status(OpenEnum):
         return self in IN_PROGRESS
 
 
-IN_PROGRESS = frozenset(
-    {Status.QUEUED, Status.CHECKING, Status.SERIALIZING, Status.DEPLOYING, Status.STRESS_TESTING}
-)
+@dataclass(frozen=True)
+class StageSpec:
+    """One stage: its name, the submission's status meanwhile, and what the stage does.
+
+    ``may_be_skipped`` decides about a stage that is new: whether a run that was past its place when the stage was
+    introduced goes on without it, or runs it late (docs/decisions/0016-stages-in-flight.md).
+    """
+
+    name: str
+    status: Status
+    sentence: str
+    may_be_skipped: bool = False
 
 
 class Stage(OpenEnum):
-    """The pipeline's steps, in their order."""
+    """The pipeline's stages, in their order."""
 
-    RESOLVE = "resolve"
-    CHECK = "check"
-    SERIALIZE = "serialize"
-    DEPLOY = "deploy"
-    STRESS = "stress"
-    PUBLISH = "publish"
+    # The one table of stages. A new stage is one entry here, and one function in the server's
+    # submissions/pipeline/stages.py.
+    RESOLVE = StageSpec("resolve", Status.CHECKING, "Pin the exact commit")
+    CHECK = StageSpec("check", Status.CHECKING, "Check config, tokenizer and weights")
+    SERIALIZE = StageSpec("serialize", Status.SERIALIZING, "Stream the weights into the store")
+    DEPLOY = StageSpec("deploy", Status.DEPLOYING, "Start the model server")
+    STRESS = StageSpec("stress", Status.STRESS_TESTING, "Measure it under load")
+    PUBLISH = StageSpec("publish", Status.STRESS_TESTING, "Open it to users")
+
+    spec: StageSpec  # a stage of a later version has none
+
+    def __new__(cls, spec: StageSpec) -> Self:
+        member = str.__new__(cls, spec.name)
+        member._value_ = spec.name
+        member.spec = spec
+        return member
+
+
+PIPELINE_STATUSES = (
+    Status.QUEUED,
+    *dict.fromkeys(stage.spec.status for stage in Stage),
+)  # in order
+IN_PROGRESS = frozenset(PIPELINE_STATUSES)
 
 
 class WeightDtype(OpenEnum):
@@ -150,6 +177,9 @@ class StageRun(BaseModel):
     started_at: datetime
     ended_at: datetime | None = None
     outcome: Outcome | None = None
+    waits_for: str | None = Field(
+        default=None, description="Why the stage waits for room, in a sentence."
+    )
 
     @property
     def duration_s(self) -> float | None:

@@ -1,27 +1,35 @@
-"""Sends calls over httpx, with or without asyncio. What is decided is in ``following`` and ``translation``."""
+"""Sends calls over httpx, with or without asyncio, and translates httpx' errors to ours.
+
+What both transports decide the same way is in ``Following``, ``error_of`` and ``parsed``; nothing else translates errors.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import time
-from collections.abc import AsyncGenerator, Generator, Mapping
-from contextlib import aclosing
-from dataclasses import dataclass
-from typing import IO, Any, TypeVar
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass, replace
+from typing import IO, Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
 
-from guanaco.errors import GuanacoError, ServerUnreachable
-from guanaco.following import Following
-from guanaco.translation import error_of, parsed, translated
-from guanaco.wire import Call, Request, StreamCall
+from guanaco.calls.wire import Call, Request, StreamCall
+from guanaco.errors import GuanacoError, InvalidInput, ServerUnreachable, Unavailable
+from guanaco.sse import SseDecoder
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 CONNECT_TIMEOUT_S = 5.0
 DOWNLOAD_TIMEOUT_S = 60.0  # between two pieces
 RETRY_DELAYS_S = (0.2, 0.6)
+GATEWAY_FAULTS = frozenset({502, 503, 504})  # a proxy in front of a platform that restarts
+OTHER_HINT = "Is that the URL of a Guanaco server? `guanaco login --url` names another."
+FIRST_TRIES = 3
+RESUME_DELAYS_S = (0.25, 0.5, 1, 2, 4, 5, 5, 5)  # 23 s: longer than a platform takes to restart
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -178,3 +186,102 @@ def _arguments(request: Request, timeout_s: float) -> Mapping[str, Any]:
         "headers": request.headers,
         "timeout": httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
     }
+
+
+class Following(Generic[T]):
+    def __init__(self, call: StreamCall[T], url: str) -> None:
+        self._call = call
+        self._url = url
+        self._decoder = SseDecoder()
+        self._has_begun = False
+        self._failures = 0
+        self._last_event = ""
+
+    def request(self) -> StreamCall[T]:
+        """The request for all that has not come yet."""
+        self._decoder.reset()
+        if self._decoder.last_id is None:
+            return self._call
+        headers = {**self._call.headers, "Last-Event-ID": self._decoder.last_id}
+        return replace(self._call, headers=headers)
+
+    def take(self, chunk: bytes) -> list[T]:
+        """The items that this chunk completes."""
+        self._has_begun = True
+        items: list[T] = []
+        for event in self._decoder.feed(chunk):
+            self._failures = 0
+            self._last_event = event.event
+            item = parsed(self._call.parse, event, self._url)
+            if item is not None:
+                items.append(item)
+        return items
+
+    def check_end(self) -> None:
+        """The stream has ended in good order: was it complete?"""
+        wanted = self._call.must_end_with
+        if wanted is not None and self._last_event != wanted:
+            raise self._cut_off()
+
+    def pause_s(self, error: GuanacoError) -> float:
+        """How long to wait before connecting again; raises the error when that makes no sense."""
+        if not isinstance(error, ServerUnreachable):
+            raise error
+        if not self._call.is_resumable:
+            raise self._cut_off() if self._has_begun else error
+        tries = len(RESUME_DELAYS_S) if self._has_begun else FIRST_TRIES - 1
+        if self._failures >= tries:
+            raise error
+        self._failures += 1
+        return RESUME_DELAYS_S[self._failures - 1]
+
+    def _cut_off(self) -> Unavailable:
+        return Unavailable(
+            f"The connection to {self._url} broke before the reply was complete.",
+            hint="Read the conversation again, or regenerate the reply.",
+        )
+
+
+@contextmanager
+def translated(url: str) -> Iterator[None]:
+    """Within, whatever keeps a request from being answered is ServerUnreachable."""
+    try:
+        yield
+    except (httpx.InvalidURL, httpx.UnsupportedProtocol):
+        raise InvalidInput(
+            f"{url} is not a URL.", hint="It begins with http:// or https://."
+        ) from None
+    except (httpx.RequestError, httpx.StreamError) as error:
+        raise ServerUnreachable(url) from error
+
+
+def error_of(response: httpx.Response, url: str) -> GuanacoError:
+    """The error that an answer other than 2xx stands for. Its body has been read."""
+    body = _json_object(response.content)
+    if isinstance(body.get("error"), str) and isinstance(body.get("detail"), str):
+        return GuanacoError.from_wire(body)
+    if response.status_code in GATEWAY_FAULTS:
+        return ServerUnreachable(url)
+    return GuanacoError(
+        f"{url} answered {response.status_code} {response.reason_phrase}, but not as Guanaco does.",
+        hint=OTHER_HINT,
+    )
+
+
+def parsed(parse: Callable[[S], T], answer: S, url: str) -> T:
+    """What ``parse`` makes of the answer; a GuanacoError when it is none that this version knows."""
+    try:
+        return parse(answer)
+    except ValueError as error:  # pydantic's ValidationError is one
+        raise GuanacoError(
+            f"{url} answered something that this version of guanaco does not understand.",
+            hint=f"{OTHER_HINT} Or upgrade: pip install --upgrade guanaco.",
+        ) from error
+
+
+def _json_object(content: bytes) -> dict[str, object]:
+    try:
+        body = json.loads(content)
+    except ValueError:
+        return {}
+    return body if isinstance(body, dict) else {}

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from guanaco_server.settings.report import parts
 from guanaco_server.settings.storage import GIB
+from guanaco_server.settings.variables import REMOVED
 
 PAGE = Path(__file__).parents[1] / "docs" / "settings.md"
 HEAD = """\
@@ -24,6 +25,13 @@ effect and where each comes from; `--changed` leaves out those that have their d
 
 This page is written by `make docs` from `server/guanaco_server/settings/`.
 """
+REMOVED_HEAD = """
+## Removed settings
+These became constants. Where one is still set it has no effect: the start says so, and goes on.
+
+| setting | what holds now |
+| --- | --- |
+"""
 TABLE = """\
 | setting | environment | default | what it is |
 | --- | --- | --- | --- |
@@ -31,7 +39,8 @@ TABLE = """\
 
 
 def page() -> str:
-    return HEAD + "".join(_section(part) for part in parts())
+    removed = "".join(f"| `{name}` | {sentence} |\n" for name, sentence in REMOVED.items())
+    return HEAD + "".join(_section(part) for part in parts()) + REMOVED_HEAD + removed
 
 
 def _section(part: type[BaseModel]) -> str:

@@ -60,9 +60,13 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that need the engine, and those that are slow because of a server that they need."""
     for item in items:
-        if "engine_python" in getattr(item, "fixturenames", ()):
+        fixtures = getattr(item, "fixturenames", ())
+        if "engine_python" in fixtures:
             item.add_marker(pytest.mark.engine)
+        if any(server in fixtures for server in ("s3_server", "moto", "rclone")):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.hookimpl(optionalhook=True)  # pytest-xdist's

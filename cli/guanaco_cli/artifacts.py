@@ -1,4 +1,4 @@
-"""`guanaco-artifacts`: what is in the artifact store, and proofs of it.
+"""`guanaco-artifacts`: show what is in the artifact store, and verify it.
 
 For operators: it works on the store itself, with the platform's settings, whether or not a platform runs.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="guanaco-artifacts",
-    help="What is in the artifact store, and proofs of it.",
+    help="Show what is in the artifact store, and verify it.",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -31,7 +31,7 @@ app = typer.Typer(
 
 @app.command("list", epilog="Example: guanaco-artifacts list --json")
 def list_artifacts(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Every published artifact."""
+    """List every published artifact."""
     manifests = asyncio.run(_verifier(data_dir).manifests())
     if as_json:
         console.json({"artifacts": [manifest.summary() for manifest in manifests]})
@@ -63,7 +63,7 @@ def verify(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Hold artifacts against their manifests, and these against the Hub's files, bit for bit; exit status 1 if any differs."""
+    """Compare artifacts with their manifests, and these with the Hub's files, bit for bit; exits 1 if any differs."""
     if not keys and not every:
         raise typer.BadParameter("Name the keys, or give --all.")
     verifier = _verifier(data_dir)
@@ -82,7 +82,7 @@ def verify(
 def delete(
     key: Annotated[str, typer.Argument(help="A key, or its beginning.")], data_dir: DataDir = None
 ) -> None:
-    """Delete an artifact, a damaged one say; the next redeploy of its submission makes it again."""
+    """Delete an artifact, for example a damaged one; the next redeploy of its submission makes it again."""
     verifier = _verifier(data_dir)
     for whole in asyncio.run(verifier.keys([key])):
         asyncio.run(verifier.delete(whole))

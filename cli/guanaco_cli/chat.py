@@ -1,9 +1,10 @@
-"""`guanaco chat`"""
+"""`guanaco chat` and `guanaco prompt`: try out a submission, or a prompt without a platform."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,6 +12,7 @@ import typer
 from guanaco_cli import options
 from guanaco_cli.connection import connect
 from guanaco_cli.console import BOLD, DIM, console
+from guanaco_cli.installation import needs_platform
 
 if TYPE_CHECKING:
     from guanaco.chat import Bot, Reply, Turn
@@ -107,3 +109,44 @@ def _lines() -> Iterator[str]:
             yield console.ask("You: ")
         except EOFError:
             return
+
+
+prompt_app = typer.Typer(help="Prompts: try one out.", no_args_is_help=True)
+
+
+@prompt_app.callback()
+def root() -> None:
+    """Prompts: try one out."""
+
+
+@prompt_app.command(
+    epilog="Example: guanaco prompt render my-prompt.yaml --bot ada --tokenizer my-model/"
+)
+def render(
+    file: Annotated[
+        str, typer.Argument(metavar="PRESET|FILE", help="A prompt file, a formatter, a preset.")
+    ],
+    bot: options.BotName = "marlowe",
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Folder with the model's tokenizer.json, and its chat template. [default: a token a word]",
+            exists=True,
+            file_okay=False,
+        ),
+    ] = None,
+    turns: Annotated[int, typer.Option(min=1, max=1_000, help="Of the sample conversation.")] = 5,
+    max_input_tokens: Annotated[
+        int | None, typer.Option(help="As of a submission.", show_default=False)
+    ] = None,
+) -> None:
+    """Print the prompt that a file makes from a sample conversation, without a platform."""
+    from guanaco.formatters import load_formatter
+    from guanaco.parameters import GenerationParams
+
+    with needs_platform():
+        from guanaco_server.prompts.tryout import try_out
+    given = {} if max_input_tokens is None else {"max_input_tokens": max_input_tokens}
+    budget = GenerationParams.model_validate(given).max_input_tokens
+    console.line(try_out(load_formatter(file), _bot(bot), turns, budget, tokenizer))

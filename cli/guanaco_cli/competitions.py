@@ -1,4 +1,4 @@
-"""`guanaco competitions` and `guanaco votes`"""
+"""`guanaco competitions`, `votes` and `assignment`: the rules, the ratings that they leave out, and one choice made again."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ import typer
 from guanaco_cli import words
 from guanaco_cli.connection import connect
 from guanaco_cli.console import console
-from guanaco_cli.options import AsJson
-from guanaco_cli.request_files import RequestFile, read_request
+from guanaco_cli.options import AsJson, RequestFile, read_request
 
 if TYPE_CHECKING:
-    from guanaco.competitions import AssignmentRule, Competition, EntryRule
+    from guanaco.competitions import AssignmentReplay, AssignmentRule, Competition, EntryRule
     from guanaco.leaderboard import VoteFlag
 
 app = typer.Typer(no_args_is_help=True)
@@ -24,7 +23,7 @@ Id = Annotated[str, typer.Argument(metavar="ID", help="The competition's id.")]
 
 @app.command("list", epilog="Example: guanaco competitions list --json")
 def list_competitions(as_json: AsJson = False) -> None:
-    """Every competition and its window. Needs no key."""
+    """List every competition and its window. Needs no key."""
     with connect() as client:
         competitions = client.competitions()
     if as_json:
@@ -49,7 +48,7 @@ def list_competitions(as_json: AsJson = False) -> None:
 
 @app.command(epilog="Example: guanaco competitions show autumn")
 def show(competition_id: Id, as_json: AsJson = False) -> None:
-    """One competition with its rules. Needs no key."""
+    """Show one competition with its rules. Needs no key."""
     with connect() as client:
         competition = client.competition(competition_id)
     if as_json:
@@ -67,7 +66,7 @@ def show(competition_id: Id, as_json: AsJson = False) -> None:
 
 @app.command(epilog="Example: guanaco competitions put autumn autumn.yaml")
 def put(competition_id: Id, file: RequestFile, as_json: AsJson = False) -> None:
-    """Make a competition of a file (docs/routing.md), or change all its rules to the file's (admin)."""
+    """Make a competition from a file (docs/routing.md), or replace all its rules by the file's (admin)."""
     from guanaco.competitions import CompetitionRequest
 
     request = read_request(file, CompetitionRequest)
@@ -126,7 +125,7 @@ def flags(
     limit: Annotated[int, typer.Option(min=1, max=1_000, help="Flags at most.")] = 100,
     as_json: AsJson = False,
 ) -> None:
-    """Ratings that rules have left out of the scores, newest first (admin)."""
+    """List ratings that rules have left out of the scores, newest first (admin)."""
     with connect() as client:
         found = client.vote_flags(competition=competition, submission_id=submission, limit=limit)
     if as_json:
@@ -189,3 +188,48 @@ def _state(flag: VoteFlag) -> str:
     if flag.allowed_at is not None:
         return f"allowed by {flag.allowed_by}"
     return "left out" if flag.lifted_at is None else "lifted"
+
+
+assignment_app = typer.Typer()
+
+
+@assignment_app.command(epilog="Example: guanaco assignment conv_0a1b2c")
+def assignment(
+    conversation_id: Annotated[
+        str, typer.Argument(metavar="CONVERSATION", help="The conversation's id.")
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Show how a conversation got its submission, and make the choice again (admin). Exits 1 if it differs."""
+    with connect() as client:
+        found = client.assignment(conversation_id)
+    if as_json:
+        console.json(found)
+    else:
+        _print_replay(found)
+    if found.is_same is False:
+        raise typer.Exit(1)
+
+
+def _print_replay(found: AssignmentReplay) -> None:
+    decision = found.decision
+    rows = [("competition", found.competition), ("submission", found.submission_id)]
+    if decision is not None:
+        rows += [
+            ("seed", str(decision.seed)),
+            ("snapshot", decision.snapshot),
+            ("entries", "" if found.entries is None else str(found.entries)),
+            ("had before", " ".join(decision.seen)),
+            ("full or away", " ".join(decision.barred)),
+            ("made again", found.replayed or ""),
+        ]
+    console.table(("", found.conversation_id), rows)
+    console.say(_verdict(found))
+
+
+def _verdict(found: AssignmentReplay) -> str:
+    if found.decision is None:
+        return "Nothing was recorded of the choice: its competition had no seed, or an experiment chose."
+    if found.is_same is None:
+        return "It cannot be made again: its snapshot was not used for 30 days and is deleted."
+    return "The same." if found.is_same else "Another one: the choice cannot be trusted."

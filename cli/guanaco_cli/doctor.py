@@ -72,7 +72,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Target:
+class ExaminedPlatform:
     """The platform to be examined. ``finding`` says whether its settings can be read; ``hub`` is None to leave it alone."""
 
     data_dir: Path
@@ -107,19 +107,19 @@ def doctor(
 
 def find_target(
     data_dir: Path | None, port: int | None, config: Path | None, offline: bool
-) -> Target:
+) -> ExaminedPlatform:
     """Read the settings; where they cannot be read, say why and examine the rest with the defaults."""
     try:
         settings = read_settings({"data_dir": data_dir, "port": port}, config)
     except GuanacoError as error:
-        return Target(
+        return ExaminedPlatform(
             data_dir or Path("guanaco-data"),
             "127.0.0.1",
             DEFAULT_PORT if port is None else port,
             None if offline else DEFAULT_HUB,
             Finding("settings", FindingHealth.MISSING, error.detail, error.hint),
         )
-    return Target(
+    return ExaminedPlatform(
         settings.data_dir,
         settings.host,
         settings.port,
@@ -129,7 +129,7 @@ def find_target(
     )
 
 
-def examine(target: Target) -> Iterator[Finding]:
+def examine(target: ExaminedPlatform) -> Iterator[Finding]:
     """Yield every finding, in the order in which a person would mend them."""
     yield _python()
     yield _server_extra()

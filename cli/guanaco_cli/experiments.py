@@ -9,8 +9,7 @@ import typer
 from guanaco_cli import words
 from guanaco_cli.connection import connect
 from guanaco_cli.console import console
-from guanaco_cli.options import AsJson
-from guanaco_cli.request_files import RequestFile, read_request
+from guanaco_cli.options import AsJson, RequestFile, read_request
 
 if TYPE_CHECKING:
     from guanaco.estimates import Estimate
@@ -29,7 +28,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The experiment's name
 
 @app.command("list", epilog="Example: guanaco experiments list --json")
 def list_experiments(as_json: AsJson = False) -> None:
-    """Every experiment and its state."""
+    """List every experiment and its state."""
     with connect() as client:
         experiments = client.experiments()
     if as_json:
@@ -54,7 +53,7 @@ def list_experiments(as_json: AsJson = False) -> None:
 
 @app.command(epilog="Example: guanaco experiments show prompts")
 def show(name: Name, as_json: AsJson = False) -> None:
-    """One experiment with its variants."""
+    """Show one experiment with its variants."""
     with connect() as client:
         experiment = client.experiment(name)
     if as_json:
@@ -73,7 +72,7 @@ def show(name: Name, as_json: AsJson = False) -> None:
 
 @app.command(epilog="Example: guanaco experiments create prompts.yaml")
 def create(file: RequestFile, as_json: AsJson = False) -> None:
-    """Make a draft of a file (docs/experiments.md); it takes nobody until it is started."""
+    """Make a draft from a file (docs/experiments.md); no conversation takes part until it is started."""
     from guanaco.experiments import ExperimentRequest
 
     request = read_request(file, ExperimentRequest)
@@ -84,7 +83,7 @@ def create(file: RequestFile, as_json: AsJson = False) -> None:
 
 @app.command(epilog="Example: guanaco experiments start prompts")
 def start(name: Name, as_json: AsJson = False) -> None:
-    """From now on new conversations take part."""
+    """Start it: from now on new conversations take part."""
     with connect() as client:
         experiment = client.start_experiment(name)
     _print_state(experiment, "New conversations take part within a second.", as_json)
@@ -92,7 +91,7 @@ def start(name: Name, as_json: AsJson = False) -> None:
 
 @app.command(epilog="Example: guanaco experiments stop prompts")
 def stop(name: Name, as_json: AsJson = False) -> None:
-    """No new conversation takes part; the open ones keep their variant."""
+    """Stop it: no new conversation takes part; the open ones keep their variant."""
     with connect() as client:
         experiment = client.stop_experiment(name)
     _print_state(experiment, "Its conversations keep their variant.", as_json)
@@ -100,7 +99,7 @@ def stop(name: Name, as_json: AsJson = False) -> None:
 
 @app.command(epilog="Example: guanaco experiments results prompts --json")
 def results(name: Name, as_json: AsJson = False) -> None:
-    """What came of each variant, with 95 % intervals."""
+    """Compare the variants by what users did, with 95 % intervals."""
     with connect() as client:
         found = client.experiment_results(name)
     if as_json:

@@ -1,15 +1,20 @@
-"""`guanaco feedback`"""
+"""`guanaco feedback`, and the bookmarks that say how far it was read: a file beside the profile."""
 
 from __future__ import annotations
 
+import json
+import os
+import tempfile
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
+from urllib.parse import urlencode
 
 import typer
 
-from guanaco_cli import bookmarks, words
+from guanaco.profile import profile_path
+from guanaco_cli import words
 from guanaco_cli.connection import connect
 from guanaco_cli.console import console
 from guanaco_cli.options import AsJson, SubmissionId
@@ -67,7 +72,7 @@ def feedback(
         bool, typer.Option("--csv", help="Print CSV, with the conversations.")
     ] = False,
 ) -> None:
-    """What people thought of your submission, oldest first."""
+    """Show what people thought of your submission, oldest first."""
     if sum((as_json, as_csv, is_read, export is not None)) > 1:
         raise typer.BadParameter("choose one of --json, --csv, --read and --export, not both.")
     filters: Filters = {
@@ -82,11 +87,11 @@ def feedback(
     }
     with connect() as client:
         url = client.transport.url
-        cursor = bookmarks.last_cursor(url, submission_id, filters) if is_new else None
+        cursor = last_cursor(url, submission_id, filters) if is_new else None
         if export is not None:
             last = client.export_feedback(submission_id, export, cursor=cursor, **filters)
             if is_new:
-                bookmarks.keep_cursor(url, submission_id, filters, last)
+                keep_cursor(url, submission_id, filters, last)
             console.say(f"Wrote {export}.")
             return
         found = _walk(client, submission_id, cursor, filters, is_new)
@@ -116,15 +121,15 @@ def _walk(
         yield from page.items
         last = page.next_cursor or last
     if is_kept and last is not None:
-        bookmarks.keep_cursor(client.transport.url, submission_id, filters, last)
+        keep_cursor(client.transport.url, submission_id, filters, last)
 
 
 def _read(submission_id: str, found: Iterator[Feedback]) -> None:
-    from guanaco_cli import reader
+    from guanaco_cli import feedback_reader
 
-    if not reader.is_possible():
+    if not feedback_reader.is_possible():
         raise typer.BadParameter("--read needs a terminal.")
-    reader.read(submission_id, found)
+    feedback_reader.read(submission_id, found)
 
 
 def print_feedback(
@@ -146,3 +151,40 @@ def print_feedback(
     )
     if not rows:
         console.say("None yet.")
+
+
+BOOKMARKS_FILE = "feedback-read.json"
+
+
+def last_cursor(url: str, submission_id: str, filters: Filters) -> str | None:
+    """Where the last reading through this filter ended; None before the first one, or with a file that is broken."""
+    cursor = _read_bookmarks().get(_bookmark_key(url, submission_id, filters))
+    return cursor if isinstance(cursor, str) else None
+
+
+def keep_cursor(url: str, submission_id: str, filters: Filters, cursor: str) -> None:
+    path = _bookmarks_path()
+    cursors = _read_bookmarks() | {_bookmark_key(url, submission_id, filters): cursor}
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        json.dump(cursors, file, indent=2)
+    Path(name).replace(path)
+
+
+def _bookmarks_path() -> Path:
+    return profile_path().with_name(BOOKMARKS_FILE)
+
+
+def _bookmark_key(url: str, submission_id: str, filters: Filters) -> str:
+    """What a filter leaves out has not been read."""
+    given = {name: value for name, value in sorted(filters.items()) if value is not None}
+    return f"{url} {submission_id} {urlencode(given)}".rstrip()
+
+
+def _read_bookmarks() -> dict[str, object]:
+    try:
+        found = json.loads(_bookmarks_path().read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,20 +1,25 @@
-"""`guanaco leaderboard`"""
+"""`guanaco leaderboard`: as a table, and live with a mark on each rank that has moved since the first look."""
 
 from __future__ import annotations
 
 import sys
+import time
+from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from guanaco_cli import words
 from guanaco_cli.connection import connect
 from guanaco_cli.console import console
-from guanaco_cli.leaderboard_rows import columns_of, rows_of
-from guanaco_cli.leaderboard_watch import watch_leaderboard
 from guanaco_cli.options import AsJson
 
 if TYPE_CHECKING:
-    from guanaco.leaderboard import Leaderboard
+    from rich.table import Table
+
+    from guanaco.estimates import Estimate
+    from guanaco.leaderboard import Leaderboard, LeaderboardRow
 
 app = typer.Typer()
 
@@ -50,7 +55,7 @@ def leaderboard(
     watch: WatchOption = False,
     every: Every = 5.0,
 ) -> None:
-    """How all submissions compare. Needs no key."""
+    """Compare all submissions. Needs no key."""
     if as_json and watch:
         raise typer.BadParameter("choose --json or --watch, not both.")
     with connect() as client:
@@ -72,3 +77,130 @@ def print_leaderboard(
     board: Leaderboard, *, sort: str = "rank", title: str | None = None, is_talk: bool = False
 ) -> None:
     console.table(columns_of(board, sort), rows_of(board, sort), title=title, is_talk=is_talk)
+
+
+Column = tuple[str, Callable[["LeaderboardRow"], object]]
+
+
+def columns_of(board: Leaderboard, sort: str = "rank") -> list[str]:
+    return ["rank>", *(name for name, _ in _columns(board, sort))]
+
+
+def rows_of(board: Leaderboard, sort: str = "rank") -> list[list[object]]:
+    """As ``columns_of`` names them; ``=2`` is a rank that several share."""
+    columns = _columns(board, sort)
+    sharing = Counter(row.rank for row in board.rows)
+    return [[_rank(row, sharing), *(cell(row) for _, cell in columns)] for row in board.rows]
+
+
+def _columns(board: Leaderboard, sort: str) -> list[Column]:
+    """By thumbs up, score and thumbs-up ratio are one figure; what it is sorted by is shown."""
+    is_by_ratio = board.ranking == "thumbs_up"
+    shown = _strength if board.ranking == "bradley_terry" else _share
+    columns: list[Column] = [
+        ("submission", lambda row: row.submission_id),
+        ("developer", lambda row: row.developer),
+        ("status", lambda row: row.status),
+    ]
+    if not is_by_ratio:
+        columns += [
+            ("score>", lambda row: shown(row.score)),
+            ("95 % interval>", lambda row: _interval(row.score_low, row.score_high, shown)),
+        ]
+    columns.append(("thumbs up>", lambda row: words.percent(row.thumbs_up_ratio)))
+    if is_by_ratio:
+        columns.append(("95 % interval>", _ratio_interval))
+    columns += [
+        ("ratings>", lambda row: row.feedback_count),
+        ("length>", lambda row: _decimal(row.mean_conversation_length)),
+    ]
+    return [*columns, SORTED_BY[sort]] if sort in SORTED_BY else columns
+
+
+def _rank(row: LeaderboardRow, sharing: Counter[int | None]) -> str:
+    if row.rank is None:
+        return ""
+    return f"={row.rank}" if sharing[row.rank] > 1 else str(row.rank)
+
+
+def _ratio_interval(row: LeaderboardRow) -> str:
+    return _interval(row.interval_low, row.interval_high, words.percent)
+
+
+def _interval(low: float | None, high: float | None, shown: Callable[[float | None], str]) -> str:
+    return "" if low is None or high is None else f"{shown(low)} to {shown(high)}"
+
+
+def _strength(value: float | None) -> str:
+    return "" if value is None else f"{value:,.0f}"
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
+
+
+def _decimal(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"
+
+
+def _estimate(found: Estimate | None, shown: Callable[[float | None], str]) -> str:
+    return shown(found.value) if found else ""
+
+
+SORTED_BY: dict[str, Column] = {
+    "retention": ("retention>", lambda row: _estimate(row.retention, words.percent)),
+    "repetition": ("repetition>", lambda row: _estimate(row.repetition, words.percent)),
+    "regenerate_rate": ("regenerated>", lambda row: _estimate(row.regenerate_rate, words.percent)),
+    "ttft": ("TTFT>", lambda row: _estimate(row.ttft_ms_median, words.milliseconds)),
+    "reply_time": ("reply time>", lambda row: _estimate(row.reply_ms_median, words.milliseconds)),
+    "newest": ("submitted", lambda row: words.moment(row.created_at)),
+}
+
+
+def watch_leaderboard(fetch: Callable[[], Leaderboard], every_s: float, sort: str) -> None:
+    """Until Ctrl-C. A server that does not answer for a while leaves the last table, and says so."""
+    from rich.live import Live
+
+    from guanaco.errors import Unavailable
+
+    board = fetch()
+    first = ranks_of(board)
+    with Live(
+        live_table(board, first, sort), console=console.rich(is_talk=False), auto_refresh=False
+    ) as live:
+        try:
+            while True:
+                time.sleep(every_s)
+                try:
+                    board, trouble = fetch(), None
+                except Unavailable as error:
+                    trouble = error.detail
+                live.update(live_table(board, first, sort, trouble), refresh=True)
+        except KeyboardInterrupt:
+            return
+
+
+def ranks_of(board: Leaderboard) -> dict[str, int | None]:
+    return {row.submission_id: row.rank for row in board.rows}
+
+
+def live_table(
+    board: Leaderboard, first: dict[str, int | None], sort: str, trouble: str | None = None
+) -> Table:
+    marks = [mark(first.get(row.submission_id, 0), row.rank) for row in board.rows]
+    rows = [(moved, *cells) for moved, cells in zip(marks, rows_of(board, sort), strict=True)]
+    caption = f"as of {words.clock(board.at)}; Ctrl-C ends"
+    return console.make_table(
+        ("moved", *columns_of(board, sort)),
+        rows,
+        caption=f"{caption}. {trouble} Trying again." if trouble else caption,
+    )
+
+
+def mark(before: int | None, now: int | None) -> str:
+    """How many places up or down; ``new`` for one that was not there (0) or had no rank."""
+    if now is None or now == before:
+        return ""
+    if not before:
+        return "new"
+    return f"up {before - now}" if now < before else f"down {now - before}"

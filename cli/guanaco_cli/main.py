@@ -12,25 +12,18 @@ from typing import Annotated
 import typer
 
 from guanaco_cli import (
-    assignment,
+    accounts,
     chat,
     competitions,
-    costs,
     doctor,
     experiments,
     feedback,
-    keys,
+    gpus,
     leaderboard,
-    lifecycle,
-    login,
-    plan,
     platform,
-    prompt,
-    recipe,
     stress,
     submissions,
     submit,
-    users,
     webhook,
 )
 from guanaco_cli.console import console
@@ -38,22 +31,28 @@ from guanaco_cli.demo import command as demo
 from guanaco_cli.failures import report
 
 COMMANDS = (
-    login,
-    submit,
-    submissions,
-    stress,
-    chat,
-    feedback,
-    leaderboard,
-    lifecycle,
-    assignment,
-    recipe,
-    costs,
-    plan,
-    platform,
-    demo,
-    doctor,
+    accounts.app,
+    submit.app,
+    submissions.app,
+    stress.app,
+    chat.app,
+    feedback.app,
+    leaderboard.app,
+    competitions.assignment_app,
+    gpus.app,
+    platform.app,
+    demo.app,
+    doctor.app,
 )
+GROUPS = {
+    "competitions": (competitions.app, "List, show; put, freeze, recompute (admin)."),
+    "votes": (competitions.votes_app, "Ratings that rules left out: flags, allow (admin)."),
+    "experiments": (experiments.app, "A/B experiments: start, stop, results (admin)."),
+    "keys": (accounts.keys_app, "API keys: create, list, revoke (admin)."),
+    "prompt": (chat.prompt_app, "Prompts: try one out."),
+    "webhook": (webhook.app, "Notifications to your server: set, show, test, rotate, remove."),
+    "users": (accounts.users_app, "Users' rights: erase (admin)."),
+}
 
 app = typer.Typer(
     name="guanaco",
@@ -62,22 +61,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in COMMANDS:
-    app.add_typer(module.app)
-app.add_typer(
-    competitions.app, name="competitions", help="List, show; put, freeze, recompute (admin)."
-)
-app.add_typer(
-    competitions.votes_app, name="votes", help="Left out of scores: flags, allow (admin)."
-)
-app.add_typer(
-    experiments.app, name="experiments", help="A/B experiments: start, stop, results (admin)."
-)
-app.add_typer(keys.app, name="keys", help="API keys: create, list, revoke (admin).")
-app.add_typer(prompt.app, name="prompt", help="Prompts: try one out.")
-app.add_typer(webhook.app, name="webhook", help="Be told: set, show, test, rotate, remove.")
-app.add_typer(users.app, name="users", help="Users' rights: erase (admin).")
-app.add_typer(users.audit_app)
+for commands in COMMANDS:
+    app.add_typer(commands)
+for name, (group, summary) in GROUPS.items():
+    app.add_typer(group, name=name, help=summary)
+app.add_typer(accounts.audit_app)
 
 
 def _print_version(is_wanted: bool) -> None:

@@ -1,11 +1,18 @@
-"""Arguments and options that commands share."""
+"""Arguments and options that commands share, and requests that are written in files."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import typer
+
+from guanaco.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    Request = TypeVar("Request", bound=BaseModel)
 
 SubmissionId = Annotated[str, typer.Argument(metavar="ID", help="The submission's id.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
@@ -84,3 +91,25 @@ Quantization = Annotated[
     Literal["fp8", "int8"] | None,
     typer.Option(help="Quantize when serving; int8 is for a mixture's experts. [default: none]"),
 ]
+
+
+RequestFile = Annotated[
+    Path, typer.Argument(metavar="FILE", help="YAML or JSON.", exists=True, dir_okay=False)
+]
+
+
+def read_request(file: Path, kind: type[Request]) -> Request:
+    """What the file asks for; raises InvalidInput, with a sentence."""
+    import yaml
+    from pydantic import ValidationError
+
+    from guanaco.errors.validation import one_sentence
+
+    try:
+        return kind.model_validate(yaml.safe_load(file.read_text()))
+    except ValidationError as error:
+        raise InvalidInput(f"{file}: {one_sentence(error)}") from None
+    except OSError as error:
+        raise InvalidInput(f"{file} cannot be read: {error.strerror}.") from None
+    except (ValueError, RecursionError, yaml.YAMLError):
+        raise InvalidInput(f"{file} is neither YAML nor JSON.") from None

@@ -84,7 +84,10 @@ def settings(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print the settings that `guanaco up` would use with the same options, and where each comes from. Secrets are masked."""
+    """Print the settings in effect and where each comes from. Secrets are masked.
+
+    With the options of `guanaco up` it shows what that command would use.
+    """
     with needs_platform():
         from guanaco_server.settings.report import settings_in_effect
     given = {"data_dir": data_dir, "host": host, "port": port, "role": role, "gateways": gateways}

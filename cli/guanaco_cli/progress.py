@@ -1,4 +1,4 @@
-"""A submission's way through the stages, live: log lines above, stages with timings below."""
+"""Follow a submission through the pipeline: log lines above, stages with their times below, and how it ended."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+import typer
+
 from guanaco_cli import words
-from guanaco_cli.console import RED, YELLOW, console
+from guanaco_cli.console import GREEN, RED, YELLOW, console
 from guanaco_cli.untrusted import clean_line
 
 if TYPE_CHECKING:
@@ -18,7 +20,8 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.table import Table
 
-    from guanaco.submissions import Stage, SubmissionEvent
+    from guanaco.client import Client
+    from guanaco.submissions import Stage, Submission, SubmissionEvent
 
 LEVEL_STYLES = {"warning": YELLOW, "error": RED}
 RICH_STYLES = {"warning": "yellow", "error": "red", "debug": "dim"}
@@ -58,7 +61,7 @@ class LineProgress:
 
     def show(self, event: SubmissionEvent) -> None:
         if event.kind != "status" and is_shown(event, self._is_verbose):
-            line = f"{words.clock(event.at)} {event.stage or '':<9} {clean_line(event.message)}"
+            line = f"{words.clock(event.at)} {words.stage_column(event.stage)} {clean_line(event.message)}"
             console.say(line, style=LEVEL_STYLES.get(event.level))
 
 
@@ -86,9 +89,7 @@ class LiveProgress:
     def show(self, event: SubmissionEvent) -> None:
         if event.kind == "stage" and event.stage is not None:
             self._note(event.stage, event)
-        elif (
-            event.kind != "status" and is_shown(event, self._is_verbose) and self._live is not None
-        ):
+        elif event.kind == "log" and is_shown(event, self._is_verbose) and self._live is not None:
             from rich.text import Text
 
             line = Text(clean_line(event.message), style=RICH_STYLES.get(event.level, ""))
@@ -101,7 +102,7 @@ class LiveProgress:
         from guanaco.submissions import Stage
 
         table = Table.grid(padding=(0, 1))
-        for stage in (*Stage, *(one for one in self._rows if one.is_unknown)):
+        for stage in (*Stage, *(stage for stage in self._rows if stage.is_unknown)):
             row = self._rows.get(stage)
             if row is None:
                 table.add_row(Text("·", style="dim"), Text(stage, style="dim"), "")
@@ -114,17 +115,75 @@ class LiveProgress:
         return table
 
     def _note(self, stage: Stage, event: SubmissionEvent) -> None:
-        from guanaco.submissions import Stage
-
         outcome = event.data.get("outcome")
-        if (
-            outcome is None
-        ):  # a stage begins: what is known of it and of later ones is an earlier run's
-            order = list(Stage)
-            later = order[order.index(stage) :] if stage in order else [stage]
-            for one in later:
-                self._rows.pop(one, None)
+        if outcome is None:
+            self._forget_from(stage)
             self._rows[stage] = StageRow(event.at)
         elif stage in self._rows:
             self._rows[stage].outcome = str(outcome)
             self._rows[stage].duration_s = event.data.get("duration_s")
+
+    def _forget_from(self, stage: Stage) -> None:
+        """Drop what an earlier run showed: a stage that begins ends all that is known of later ones."""
+        from guanaco.submissions import Stage
+
+        order = list(Stage)
+        if stage in order:
+            earlier = order[: order.index(stage)]
+            self._rows = {known: row for known, row in self._rows.items() if known in earlier}
+
+
+def watch(
+    client: Client, submission_id: str, *, is_verbose: bool = False, since: datetime | None = None
+) -> Submission:
+    """Show the stages until the submission is no longer in progress. Ctrl-C leaves the remote work running."""
+    try:
+        with stage_progress(is_verbose=is_verbose) as progress:
+
+            def show(event: SubmissionEvent) -> None:
+                if since is None or event.at >= since:
+                    progress.show(event)
+
+            return client.wait(submission_id, show)
+    except KeyboardInterrupt:
+        console.say(f"It goes on without you. `guanaco logs -f {submission_id}` follows it.")
+        raise typer.Exit(130) from None
+
+
+def conclude(submission: Submission, *, as_json: bool) -> None:
+    """Print the submission (its id alone, or JSON); exit status 1 if it has failed or was cancelled."""
+    if as_json:
+        console.json(submission)
+    else:
+        console.line(submission.id)
+    _say_outcome(submission)
+
+
+def _say_outcome(submission: Submission) -> None:
+    from guanaco.submissions import Status
+
+    if submission.failure is not None:
+        explain_failure(submission)
+    elif submission.status is Status.CANCELLED:
+        console.error(f"{submission.id} was cancelled.")
+    elif submission.status.is_unknown:
+        console.error(
+            f"{submission.id} is {submission.status}, which this version of guanaco does not know.",
+            "Upgrade it: pip install --upgrade guanaco",
+        )
+    elif submission.status.is_in_progress:
+        console.say(f"It is {submission.status}. `guanaco logs -f {submission.id}` follows it.")
+        return
+    else:
+        console.say(f"{submission.id} is {submission.status}.", style=GREEN)
+        return
+    raise typer.Exit(1)
+
+
+def explain_failure(submission: Submission) -> None:
+    """Why it failed, and who can do something about it."""
+    failure = submission.failure
+    assert failure is not None
+    where = f" in stage {failure.stage}" if failure.stage else ""
+    console.error(f"{submission.id} failed{where}: {failure.detail}", failure.hint)
+    console.say(f"blame: {failure.blame} ({failure.code})")

@@ -1,4 +1,4 @@
-"""`guanaco submissions`, `status` and `logs`"""
+"""`guanaco submissions`, `status` and `logs`, and the commands that change what a submission does."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import typer
 from guanaco_cli import words
 from guanaco_cli.connection import connect
 from guanaco_cli.console import console
-from guanaco_cli.options import AsJson, SubmissionId, Verbose
-from guanaco_cli.watching import explain_failure
+from guanaco_cli.options import AsJson, SubmissionId, Verbose, Wait
+from guanaco_cli.progress import conclude, explain_failure, watch
 
 if TYPE_CHECKING:
     from guanaco.submissions import Submission, SubmissionEvent
@@ -20,7 +20,7 @@ app = typer.Typer()
 
 @app.command(epilog="Example: guanaco submissions --json | jq -r '.[].id'")
 def submissions(as_json: AsJson = False) -> None:
-    """Your submissions, newest first."""
+    """List your submissions, newest first."""
     with connect() as client:
         found = client.submissions()
     if as_json:
@@ -39,7 +39,7 @@ def submissions(as_json: AsJson = False) -> None:
 
 @app.command(epilog="Example: guanaco status org-model_v1")
 def status(submission_id: SubmissionId, as_json: AsJson = False) -> None:
-    """Where a submission stands, stage by stage."""
+    """Show where a submission stands, stage by stage."""
     with connect() as client:
         submission = client.submission(submission_id)
     if as_json:
@@ -64,7 +64,7 @@ def logs(
     verbose: Verbose = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
 ) -> None:
-    """What happened to a submission, event by event."""
+    """Show what happened to a submission, event by event."""
     with connect() as client:
         for event in client.events(submission_id, follow=follow):
             if as_json:
@@ -116,4 +116,61 @@ def _print_stages(submission: Submission) -> None:
 
 def _log_line(event: SubmissionEvent) -> str:
     level = "" if event.level == "info" else f"{event.level}: "
-    return f"{words.clock(event.at)} {event.stage or '':<9} {level}{event.message}"
+    return f"{words.clock(event.at)} {words.stage_column(event.stage)} {level}{event.message}"
+
+
+@app.command(epilog="Example: guanaco cancel org-model_v1")
+def cancel(submission_id: SubmissionId, as_json: AsJson = False) -> None:
+    """Stop a submission that is in progress, and clean up."""
+    with connect() as client:
+        _print_status(client.cancel(submission_id), as_json)
+
+
+@app.command(epilog="Example: guanaco deactivate org-model_v1")
+def deactivate(submission_id: SubmissionId, as_json: AsJson = False) -> None:
+    """Give it no new conversations; the open ones go on."""
+    with connect() as client:
+        _print_status(client.deactivate(submission_id), as_json)
+
+
+@app.command(epilog="Example: guanaco reactivate org-model_v1")
+def reactivate(submission_id: SubmissionId, as_json: AsJson = False) -> None:
+    """Give it new conversations again."""
+    with connect() as client:
+        _print_status(client.reactivate(submission_id), as_json)
+
+
+@app.command(epilog="Example: guanaco redeploy org-model_v1")
+def redeploy(
+    submission_id: SubmissionId,
+    wait: Wait = True,
+    verbose: Verbose = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run the pipeline again, at the same commit, and follow it."""
+    with connect() as client:
+        submission = client.redeploy(submission_id)
+        if wait:
+            since = submission.updated_at
+            submission = watch(client, submission_id, is_verbose=verbose, since=since)
+    conclude(submission, as_json=as_json)
+
+
+@app.command(epilog="Example: guanaco teardown org-model_v1 --yes")
+def teardown(
+    submission_id: SubmissionId,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Stop its model server; its feedback stays readable."""
+    if console.is_interactive and not yes:
+        typer.confirm(f"Tear down {submission_id}?", abort=True, err=True)
+    with connect() as client:
+        _print_status(client.teardown(submission_id), as_json)
+
+
+def _print_status(submission: Submission, as_json: bool) -> None:
+    if as_json:
+        console.json(submission)
+    else:
+        console.say(f"{submission.id} is {submission.status}.")

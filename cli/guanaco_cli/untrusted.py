@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from guanaco.spreadsheets import plain_cell
+from guanaco.feedback_csv import plain_cell
 
 # C0 but newline and tab, DEL, C1, lone surrogates, and the Unicode marks that reorder or hide text.
 UNSAFE = re.compile(

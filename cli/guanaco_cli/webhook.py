@@ -27,11 +27,11 @@ def set_webhook(
     url: Annotated[str, typer.Argument(metavar="URL", help="Where to POST to; https.")],
     every: Annotated[
         int | None,
-        typer.Option(min=1, help="Also tell of every so many-th rating. [default: none]"),
+        typer.Option(min=1, help="Also after each N ratings. [default: none]"),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Be told when a submission is deployed, fails, gets its first rating, and every so many-th."""
+    """Send a POST to your server when a submission is deployed, fails, or gets its first rating."""
     with connect() as client:
         made = client.set_webhook(url, feedback_every=every)
     if as_json:
@@ -45,7 +45,7 @@ def set_webhook(
 
 @app.command(epilog="Example: guanaco webhook show --json | jq '.deliveries[0]'")
 def show(as_json: AsJson = False) -> None:
-    """Your webhook and its last deliveries."""
+    """Show your webhook and its last deliveries."""
     with connect() as client:
         found = client.webhook()
     if as_json:
@@ -90,7 +90,7 @@ def send_test(as_json: AsJson = False) -> None:
 
 @app.command(epilog="Example: guanaco webhook rotate")
 def rotate(as_json: AsJson = False) -> None:
-    """A new secret; for a day the old one signs too."""
+    """Make a new secret; for a day the old one signs too."""
     with connect() as client:
         made = client.rotate_webhook_secret()
     if as_json:
@@ -102,7 +102,7 @@ def rotate(as_json: AsJson = False) -> None:
 
 @app.command(epilog="Example: guanaco webhook remove")
 def remove(as_json: AsJson = False) -> None:
-    """Be told no more."""
+    """Remove your webhook: nothing more is sent."""
     with connect() as client:
         removed = client.remove_webhook()
     if as_json:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from guanaco.submissions import Stage
 
 
 def seconds(value: float | None) -> str:
@@ -51,3 +55,10 @@ def clock(at: datetime) -> str:
 def since(at: datetime) -> float:
     """Seconds that have passed; never negative, for clocks differ."""
     return max(0.0, (datetime.now(UTC) - at).total_seconds())
+
+
+def stage_column(stage: Stage | None) -> str:
+    """A stage's name, as wide as the longest one."""
+    from guanaco.submissions import Stage
+
+    return (stage or "").ljust(max(len(known) for known in Stage))

@@ -173,4 +173,4 @@ def _served_bytes(infos: Iterable[TensorInfo]) -> int:
 
 def _hub(settings: Settings) -> HuggingFaceHub:
     token = settings.hub_token.get_secret_value() if settings.hub_token else None
-    return HuggingFaceHub(settings.hub_endpoint, token, settings.hub_timeout_s)
+    return HuggingFaceHub(settings.hub_endpoint, token)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any, Literal
@@ -90,11 +91,14 @@ class Visit:
         assert answer.status == 200, f"{path}: {answer.status}"
         return self.page
 
-    async def violations(self) -> list[str]:
-        """What axe finds: rule, and the first element."""
+    async def violations(self, rules: Sequence[str] = ()) -> list[str]:
+        """What axe finds, by all its rules or by these: the rule, and the first element."""
         await self.page.evaluate(AXE)
         found: dict[str, Any] = await self.page.evaluate(
-            "axe.run({resultTypes: ['violations']}).then(({violations}) => ({violations}))"
+            """rules => axe.run({
+              resultTypes: ["violations"], ...(rules.length && { runOnly: rules })
+            }).then(({ violations }) => ({ violations }))""",
+            list(rules),
         )
         return [
             f"{item['id']}: {item['nodes'][0]['html'][:160]} {item['nodes'][0]['failureSummary']}"

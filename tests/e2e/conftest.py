@@ -3,15 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from guanaco.submissions import Status
 from guanaco_server.demo.tiny_repo import make_tiny_repo
 from tests.fixtures.hub import ControlledHub
-from tests.fixtures.up import SCRIPTED_ENGINE, Up
+from tests.fixtures.up import SCRIPTED_ENGINE, Up, eventually
 
 StartPlatform = Callable[..., Up]
+
+QUICK: dict[str, object] = {
+    "engine_command": SCRIPTED_ENGINE,
+    "stress_duration_s": 0.5,
+    "stress_rate": 4,
+    "failover_s": 60,  # a busy machine takes its time to start a server again
+    "first_token_timeout_s": 60,
+}
+# On the shared platform a submission's name chooses what its model server does.
+BY_NAME = (
+    "constant:--say=constant",
+    "empty:--say=empty",
+    "nan:--say=nan",
+    "dead:--die-at-start",
+    "lossy:--quantized-logprob=-1.5",
+    "late:--start-delay=8",
+)
+SHARED_MAX_PARAMETERS = 1_600_000  # the tiny repo has 1,574,144
+
+
+class SharedPlatform:
+    """One `guanaco up`, with its Hub, for the stories that do not stop it and need no settings of their own."""
+
+    def __init__(self, up: Up, hub: ControlledHub) -> None:
+        self.up = up
+        self.hub = hub
+        self.client = up.client()
+        self._repos = 0
+
+    def repo(self, name: str) -> Path:
+        """Make a repo acme/NAME with a commit of its own, and give its folder."""
+        self._repos += 1
+        make_tiny_repo(self.hub.root / "acme" / name, seed=self._repos)
+        return self.hub.root / "acme" / name
 
 
 @pytest.fixture
@@ -22,6 +58,50 @@ def hub(tmp_path: Path) -> Iterator[ControlledHub]:
         yield hub
         hub.release()
 
+    def tear_down(self) -> None:
+        """Tear down what is published, until no model server is left."""
+        self.hub.release()
+        for submission in self.client.submissions():
+            if submission.status in (Status.DEPLOYED, Status.INACTIVE):
+                self.client.teardown(submission.id)
+        eventually(lambda: not self.up.model_servers(), "end of the model servers")
+
+
+@contextmanager
+def shared_platform(
+    folder: Path, engine_python: Path, **settings: object
+) -> Iterator[SharedPlatform]:
+    with ControlledHub(folder / "hub") as hub:
+        given = QUICK | {"hub_endpoint": hub.url, "engine_python": str(engine_python)}
+        up = Up(folder / "up", **(given | settings))
+        up.start()
+        yield SharedPlatform(up, hub)
+        hub.release()
+        up.stop()
+        assert up.model_servers() == [], "a stopped platform leaves no model server behind"
+
+
+@pytest.fixture(scope="session")
+def started_platform(
+    tmp_path_factory: pytest.TempPathFactory, engine_python: Path
+) -> Iterator[SharedPlatform]:
+    rules = [word for rule in BY_NAME for word in ("--for", rule)]
+    with shared_platform(
+        tmp_path_factory.mktemp("shared"),
+        engine_python,
+        engine_command=[*SCRIPTED_ENGINE, *rules],
+        max_parameters=SHARED_MAX_PARAMETERS,
+        restart_limit=1,
+    ) as shared:
+        yield shared
+
+
+@pytest.fixture
+def platform(started_platform: SharedPlatform) -> Iterator[SharedPlatform]:
+    """The shared platform; what a test has published is torn down after it."""
+    yield started_platform
+    started_platform.tear_down()
+
 
 @pytest.fixture
 def start_platform(
@@ -31,16 +111,8 @@ def start_platform(
     started: list[Up] = []
 
     def start(**settings: object) -> Up:
-        quick = {
-            "hub_endpoint": hub.url,
-            "engine_python": str(engine_python),
-            "engine_command": SCRIPTED_ENGINE,
-            "stress_duration_s": 0.5,
-            "stress_rate": 4,
-            "failover_s": 60,  # a busy machine takes its time to start a server again
-            "first_token_timeout_s": 60,
-        }
-        up = Up(tmp_path / f"up{len(started)}", **(quick | settings))
+        given = QUICK | {"hub_endpoint": hub.url, "engine_python": str(engine_python)}
+        up = Up(tmp_path / f"up{len(started)}", **(given | settings))
         started.append(up)
         up.start()
         return up

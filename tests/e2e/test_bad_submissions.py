@@ -13,10 +13,9 @@ import pytest
 from guanaco import Client
 from guanaco.errors import Blame, ModelUnavailable
 from guanaco.submissions import GenerationParams, Stage, Status, Submission
-from guanaco_server.demo.tiny_repo import make_tiny_repo
-from tests.e2e.conftest import StartPlatform
+from tests.e2e.conftest import SharedPlatform, StartPlatform
 from tests.fixtures.hub import ControlledHub
-from tests.fixtures.up import SCRIPTED_ENGINE, eventually
+from tests.fixtures.up import eventually
 
 pytestmark = pytest.mark.engine
 
@@ -60,15 +59,13 @@ BAD_REPOS: dict[str, tuple[Spoil, str, str]] = {
 
 
 def test_bad_repos_fail_with_a_sentence_that_names_what_is_wrong(
-    start_platform: StartPlatform, hub: ControlledHub
+    platform: SharedPlatform,
 ) -> None:
-    client = start_platform(max_parameters=1_600_000).client()
+    client = platform.client
     missing = client.submit("acme/nobody")
     spoiled: dict[str, Submission] = {}
     for name, (spoil, _, _) in BAD_REPOS.items():
-        repo = hub.root / "acme" / name
-        make_tiny_repo(repo)
-        spoil(repo)
+        spoil(platform.repo(name))
         spoiled[name] = client.submit(f"acme/{name}")
 
     assert_failed(client, missing, "repo_not_found", "acme/nobody")
@@ -85,11 +82,10 @@ def test_a_model_over_the_limit_is_refused_before_any_weights_are_fetched(
     assert sum("model.safetensors" in path for path in hub.asked) == 1, "the header, by range"
 
 
-def test_more_tokens_than_the_model_has_positions_are_refused(
-    start_platform: StartPlatform,
-) -> None:
-    client = start_platform().client()
-    submission = client.submit("acme/tiny", params=GenerationParams(max_input_tokens=4_000))
+def test_more_tokens_than_the_model_has_positions_are_refused(platform: SharedPlatform) -> None:
+    client = platform.client
+    platform.repo("tokens")
+    submission = client.submit("acme/tokens", params=GenerationParams(max_input_tokens=4_000))
     assert_failed(client, submission, "context_too_long", "2,048 positions")
 
 
@@ -102,12 +98,11 @@ def test_a_slow_model_fails_with_the_figures(start_platform: StartPlatform) -> N
     eventually(lambda: not up.model_servers(), "end of the model server")
 
 
-def test_a_model_server_that_dies_at_start_is_explained(start_platform: StartPlatform) -> None:
-    up = start_platform(engine_command=[*SCRIPTED_ENGINE, "--die-at-start"])
-    client = up.client()
-    submission = client.submit("acme/tiny")
-    assert_failed(client, submission, "model_server_died", "ended with exit status")
-    assert up.model_servers() == []
+def test_a_model_server_that_dies_at_start_is_explained(platform: SharedPlatform) -> None:
+    platform.repo("dead")
+    submission = platform.client.submit("acme/dead")
+    assert_failed(platform.client, submission, "model_server_died", "ended with exit status")
+    assert platform.up.model_servers() == []
 
 
 @pytest.mark.parametrize(
@@ -119,25 +114,25 @@ def test_a_model_server_that_dies_at_start_is_explained(start_platform: StartPla
     ],
 )
 def test_a_model_that_says_nothing_of_use_is_told_what_it_said(
-    start_platform: StartPlatform, say: str, part: str
+    platform: SharedPlatform, say: str, part: str
 ) -> None:
-    up = start_platform(engine_command=[*SCRIPTED_ENGINE, "--say", say])
-    client = up.client()
-    failed = assert_failed(client, client.submit("acme/tiny"), "content_check_failed", part)
+    client, up = platform.client, platform.up
+    platform.repo(say)
+    failed = assert_failed(client, client.submit(f"acme/{say}"), "content_check_failed", part)
     assert failed.failure is not None
     assert (failed.failure.blame, failed.failure.stage) == (Blame.DEVELOPER, Stage.DEPLOY)
     eventually(lambda: not up.model_servers(), "end of the model server")
 
 
 def test_a_quantization_that_costs_too_much_is_refused_with_both_figures(
-    start_platform: StartPlatform,
+    platform: SharedPlatform,
 ) -> None:
-    up = start_platform(engine_command=[*SCRIPTED_ENGINE, "--quantized-logprob", "-1.5"])
-    client = up.client()
-    submission = client.submit("acme/tiny", quantization="fp8")
+    client = platform.client
+    platform.repo("lossy")
+    submission = client.submit("acme/lossy", quantization="fp8")
     figures = "perplexity 4.482 as fp8, 2.718 unquantized; 1.1 times is allowed"
     assert_failed(client, submission, "quantization_too_lossy", figures)
-    unquantized = client.wait(client.submit("acme/tiny").id)
+    unquantized = client.wait(client.submit("acme/lossy").id)
     assert unquantized.status is Status.DEPLOYED
 
 
@@ -148,10 +143,10 @@ def test_a_missing_engine_is_the_platforms_fault(start_platform: StartPlatform) 
     assert failed.failure.blame is Blame.PLATFORM
 
 
-def test_a_published_server_that_dies_is_started_again(start_platform: StartPlatform) -> None:
-    up = start_platform()
-    client = up.client()
-    submission = client.wait(client.submit("acme/tiny").id)
+def test_a_published_server_that_dies_is_started_again(platform: SharedPlatform) -> None:
+    client, up = platform.client, platform.up
+    platform.repo("killed")
+    submission = client.wait(client.submit("acme/killed").id)
     opened = client.open_conversation("user", {"name": "Luna"}, consent=True)
     (server,) = up.model_servers()
 
@@ -164,10 +159,10 @@ def test_a_published_server_that_dies_is_started_again(start_platform: StartPlat
     assert client.submission(submission.id).status is Status.DEPLOYED
 
 
-def test_a_server_that_keeps_dying_fails_its_submission(start_platform: StartPlatform) -> None:
-    up = start_platform(restart_limit=1)
-    client = up.client()
-    submission = client.wait(client.submit("acme/tiny").id)
+def test_a_server_that_keeps_dying_fails_its_submission(platform: SharedPlatform) -> None:
+    client, up = platform.client, platform.up
+    platform.repo("dying")
+    submission = client.wait(client.submit("acme/dying").id)
     for _ in range(2):
         servers = eventually(up.model_servers, "model server")
         for server in servers:

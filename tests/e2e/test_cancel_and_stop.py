@@ -9,26 +9,37 @@ import pytest
 from guanaco import Client
 from guanaco.errors import IllegalTransition, NoModelAvailable
 from guanaco.submissions import Outcome, Stage, Status
-from tests.e2e.conftest import StartPlatform
+from tests.e2e.conftest import SharedPlatform, StartPlatform
 from tests.e2e.test_bad_submissions import can_reply
 from tests.e2e.test_killed_in_every_stage import HELD_AT_HUB, SETTINGS, is_running
 from tests.fixtures.hub import ControlledHub
-from tests.fixtures.up import eventually
+from tests.fixtures.up import Up, eventually
 
 pytestmark = pytest.mark.engine
 
-LONG_STAGES = [stage for stage in Stage if stage is not Stage.PUBLISH]  # publish is one transaction
 
-
-@pytest.mark.parametrize("stage", LONG_STAGES)
+@pytest.mark.parametrize(
+    "stage", [one for one in Stage if one not in (Stage.STRESS, Stage.PUBLISH)]
+)
 def test_a_submission_cancelled_in_a_stage_leaves_nothing_behind(
-    stage: Stage, start_platform: StartPlatform, hub: ControlledHub
+    stage: Stage, platform: SharedPlatform
 ) -> None:
-    up = start_platform(**SETTINGS.get(stage, {}))
+    name = "late" if stage is Stage.DEPLOY else stage.value
+    platform.repo(name)
+    cancel_in(stage, platform.up, platform.hub, f"acme/{name}")
+
+
+def test_a_submission_cancelled_under_stress_leaves_nothing_behind(
+    start_platform: StartPlatform, hub: ControlledHub
+) -> None:
+    cancel_in(Stage.STRESS, start_platform(**SETTINGS[Stage.STRESS]), hub, "acme/tiny")
+
+
+def cancel_in(stage: Stage, up: Up, hub: ControlledHub, repo: str) -> None:
     client = up.client()
     if stage in HELD_AT_HUB:
         hub.hold(*HELD_AT_HUB[stage])
-    submission = client.submit("acme/tiny")
+    submission = client.submit(repo)
     eventually(lambda: is_running(client, submission.id, stage), f"{stage} stage")
 
     assert client.cancel(submission.id).status is Status.CANCELLED
@@ -88,10 +99,10 @@ def takes_conversations(client: Client) -> bool:
     return True
 
 
-def test_deactivate_reactivate_redeploy_and_teardown(start_platform: StartPlatform) -> None:
-    up = start_platform()
-    client = up.client()
-    submission = client.wait(client.submit("acme/tiny").id)
+def test_deactivate_reactivate_redeploy_and_teardown(platform: SharedPlatform) -> None:
+    client, up = platform.client, platform.up
+    platform.repo("twice")
+    submission = client.wait(client.submit("acme/twice").id)
     opened = client.open_conversation("user", {"name": "Luna"}, consent=True)
 
     client.deactivate(submission.id)
@@ -112,11 +123,12 @@ def test_deactivate_reactivate_redeploy_and_teardown(start_platform: StartPlatfo
     eventually(lambda: not up.model_servers(), "end of the model server")
 
 
-def test_a_second_submission_of_a_commit_reuses_its_artifact(start_platform: StartPlatform) -> None:
-    client = start_platform().client()
-    first = client.wait(client.submit("acme/tiny").id)
-    second = client.wait(client.submit("acme/tiny").id)
-    assert (first.id, second.id) == ("acme-tiny_v1", "acme-tiny_v2")
+def test_a_second_submission_of_a_commit_reuses_its_artifact(platform: SharedPlatform) -> None:
+    client = platform.client
+    platform.repo("again")
+    first = client.wait(client.submit("acme/again").id)
+    second = client.wait(client.submit("acme/again").id)
+    assert (first.id, second.id) == ("acme-again_v1", "acme-again_v2")
     assert first.artifact_key == second.artifact_key
     said = [event.message for event in client.events(second.id)]
     assert any("used again" in message for message in said)

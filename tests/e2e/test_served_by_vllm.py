@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,19 +12,34 @@ from guanaco import Client
 from guanaco.accounts import Role
 from guanaco.bots import BOTS
 from guanaco.submissions import GenerationParams, Quantization, Status
-from tests.e2e.conftest import StartPlatform
-from tests.fixtures.hub import ControlledHub
+from tests.e2e.conftest import SharedPlatform, shared_platform
 from tests.fixtures.reward_repos import LIKED, make_reward_repo
 
 pytestmark = pytest.mark.engine
 
 INFINITIES = b"\x80\x7f" * 256  # of bfloat16: NaN in the weights would be refused earlier
-REAL_ENGINE = {
+REAL_ENGINE: dict[str, object] = {
     "engine_command": None,
     "engine_args": ["--kv-cache-memory-bytes", "67108864"],
     "quantization_max_perplexity_ratio": 1.5,
+    "reward_timeout_s": 20,
 }
 FIGURES = re.compile(r"perplexity ([\d.e+]+) as fp8, ([\d.e+]+) unquantized")
+
+
+@pytest.fixture(scope="module")
+def real_platform(
+    tmp_path_factory: pytest.TempPathFactory, engine_python: Path
+) -> Iterator[SharedPlatform]:
+    with shared_platform(tmp_path_factory.mktemp("real"), engine_python, **REAL_ENGINE) as shared:
+        yield shared
+
+
+@pytest.fixture
+def real(real_platform: SharedPlatform) -> Iterator[SharedPlatform]:
+    """The platform with the real engine; what a test has published is torn down after it."""
+    yield real_platform
+    real_platform.tear_down()
 
 
 def spoil_last_weight(weights: Path) -> None:
@@ -36,22 +52,19 @@ def log_of(client: Client, submission_id: str) -> str:
     return "\n".join(event.message for event in client.events(submission_id, follow=False))
 
 
-def test_a_model_that_computes_nan_is_refused(
-    start_platform: StartPlatform, hub: ControlledHub
-) -> None:
-    spoil_last_weight(hub.root / "acme" / "tiny" / "model.safetensors")
-    client = start_platform(**REAL_ENGINE).client()
-    failed = client.wait(client.submit("acme/tiny").id)
+def test_a_model_that_computes_nan_is_refused(real: SharedPlatform) -> None:
+    client = real.client
+    spoil_last_weight(real.repo("infinite") / "model.safetensors")
+    failed = client.wait(client.submit("acme/infinite").id)
     assert failed.failure is not None
     assert failed.failure.code == "content_check_failed", failed.failure
     assert "computed NaN" in failed.failure.detail
 
 
-def test_fp8_is_compared_with_the_unquantized_model_and_served(
-    start_platform: StartPlatform,
-) -> None:
-    client = start_platform(**REAL_ENGINE).client()
-    submission = client.wait(client.submit("acme/tiny", quantization=Quantization.FP8).id)
+def test_fp8_is_compared_with_the_unquantized_model_and_served(real: SharedPlatform) -> None:
+    client = real.client
+    real.repo("quantized")
+    submission = client.wait(client.submit("acme/quantized", quantization=Quantization.FP8).id)
     log = log_of(client, submission.id)
     assert submission.status is Status.DEPLOYED, log
     figures = FIGURES.search(log)
@@ -60,12 +73,10 @@ def test_fp8_is_compared_with_the_unquantized_model_and_served(
     assert 0.5 < quantized / unquantized <= 1.5
 
 
-def test_a_reward_model_scores_what_a_chat_model_writes(
-    start_platform: StartPlatform, hub: ControlledHub
-) -> None:
-    make_reward_repo(hub.root / "acme" / "judge", liked=".")
-    up = start_platform(**REAL_ENGINE, reward_timeout_s=20)
-    developer, app = up.client(Role.DEVELOPER, "ada"), up.client(Role.BACKEND, "app")
+def test_a_reward_model_scores_what_a_chat_model_writes(real: SharedPlatform) -> None:
+    make_reward_repo(real.hub.root / "acme" / "judge", liked=".")
+    real.repo("tiny")
+    developer, app = real.up.client(Role.DEVELOPER, "ada"), real.up.client(Role.BACKEND, "app")
     judge = developer.wait(developer.submit("acme/judge", kind="reward").id)
     assert judge.status is Status.DEPLOYED, log_of(developer, judge.id)
     params = GenerationParams(best_of=8)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import subprocess
+import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from guanaco.errors import ArtifactNotFound
 from guanaco.submissions import WeightDtype
+from guanaco_cli.artifacts import main
 from guanaco_server.artifacts.hub.hugging_face import HuggingFaceHub
 from guanaco_server.artifacts.service import artifact_key
 from guanaco_server.artifacts.stores.local import LocalStore
@@ -25,13 +26,16 @@ from guanaco_server.formats.manifest import TENSORS_NAME, Manifest
 from tests.fixtures.s3 import S3Server
 from tests.fixtures.serializer_jobs import REPO, RoughHub, job_for, make_artifact
 
+pytestmark = pytest.mark.slow
+
 Artifact = tuple[Manifest, Path]
 
 
-@pytest.fixture
-def hub(tmp_path: Path) -> Iterator[RoughHub]:
-    make_tiny_repo(tmp_path / "hub" / REPO)
-    with RoughHub(tmp_path / "hub") as hub:
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RoughHub]:
+    root = tmp_path_factory.mktemp("hub")
+    make_tiny_repo(root / REPO)
+    with RoughHub(root) as hub:
         yield hub
 
 
@@ -45,11 +49,27 @@ def verifier(hub: RoughHub, store: LocalStore) -> ArtifactVerifier:
     return ArtifactVerifier(store, HuggingFaceHub(hub.url, None, 10), hub.url)
 
 
+@pytest.fixture(scope="module")
+def made(hub: RoughHub, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    """An artifact by the real serializer, for every test to copy."""
+
+    async def make() -> Artifact:
+        folder = tmp_path_factory.mktemp("artifacts")
+        snapshot = await HuggingFaceHub(hub.url, None, 10).resolve(REPO, None)
+        key = artifact_key(snapshot, None, WeightDtype.AUTO)
+        return await make_artifact(LocalStore(folder), job_for(hub, key=key)), folder / key
+
+    loop = asyncio.new_event_loop()
+    artifact = loop.run_until_complete(make())
+    loop.close()
+    return artifact
+
+
 @pytest.fixture
-async def artifact(hub: RoughHub, store: LocalStore, tmp_path: Path) -> Artifact:
-    snapshot = await HuggingFaceHub(hub.url, None, 10).resolve(REPO, None)
-    key = artifact_key(snapshot, None, WeightDtype.AUTO)
-    return await make_artifact(store, job_for(hub, key=key)), tmp_path / "artifacts" / key
+def artifact(made: Artifact, tmp_path: Path) -> Artifact:
+    manifest, folder = made
+    copied = shutil.copytree(folder, tmp_path / "artifacts" / manifest.key)
+    return manifest, copied
 
 
 async def test_a_whole_artifact_is_the_hubs(artifact: Artifact, verifier: ArtifactVerifier) -> None:
@@ -141,49 +161,61 @@ async def test_a_model_server_reads_it_from_each_s3_server(
     ]
 
 
-def command(*arguments: str, hub: RoughHub, folder: Path) -> subprocess.CompletedProcess[str]:
-    environment = {
-        **os.environ,
-        "GUANACO_HUB_ENDPOINT": hub.url,
-        "GUANACO_ARTIFACTS_DIR": str(folder / "artifacts"),
-        "GUANACO_DATA_DIR": str(folder / "data"),
-    }
-    return subprocess.run(
-        [sys.executable, "-c", "from guanaco_cli.artifacts import main; main()", *arguments],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+@dataclass
+class Finished:
+    returncode: int | str | None
+    stdout: str
+    stderr: str
 
 
-async def test_the_command_lists_proves_and_fails(
-    artifact: Artifact, hub: RoughHub, tmp_path: Path
-) -> None:
+Command = Callable[..., Finished]
+
+
+@pytest.fixture
+def command(
+    hub: RoughHub,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Command:
+    """Run `guanaco-artifacts` in this process."""
+    monkeypatch.setenv("GUANACO_HUB_ENDPOINT", hub.url)
+    monkeypatch.setenv("GUANACO_ARTIFACTS_DIR", str(tmp_path / "artifacts"))
+    monkeypatch.setenv("GUANACO_DATA_DIR", str(tmp_path / "data"))
+
+    def run(*arguments: str) -> Finished:
+        monkeypatch.setattr(sys, "argv", ["guanaco-artifacts", *arguments])
+        with pytest.raises(SystemExit) as end:
+            main()
+        said = capsys.readouterr()
+        return Finished(end.value.code, said.out, said.err)
+
+    return run
+
+
+def test_the_command_lists_proves_and_fails(artifact: Artifact, command: Command) -> None:
     manifest, folder = artifact
-    listed = command("list", "--json", hub=hub, folder=tmp_path)
+    listed = command("list", "--json")
     assert [a["key"] for a in json.loads(listed.stdout)["artifacts"]] == [manifest.key]
-    assert REPO in command("list", hub=hub, folder=tmp_path).stdout
+    assert REPO in command("list").stdout
 
-    good = command("verify", manifest.key[:10], hub=hub, folder=tmp_path)
+    good = command("verify", manifest.key[:10])
     assert good.returncode == 0, good.stderr
     assert "bit for bit what the Hub has" in good.stderr
 
     content = bytearray((folder / TENSORS_NAME).read_bytes())
     content[-20] ^= 1
     (folder / TENSORS_NAME).write_bytes(content)
-    bad = command("verify", "--all", "--json", hub=hub, folder=tmp_path)
+    bad = command("verify", "--all", "--json")
     assert bad.returncode == 1
     assert "is damaged" in json.loads(bad.stdout)["problems"][manifest.key][0]
 
-    assert command("delete", manifest.key[:8], hub=hub, folder=tmp_path).returncode == 0
-    assert json.loads(command("list", "--json", hub=hub, folder=tmp_path).stdout) == {
-        "artifacts": []
-    }
+    assert command("delete", manifest.key[:8]).returncode == 0
+    assert json.loads(command("list", "--json").stdout) == {"artifacts": []}
 
-    unknown = command("verify", "ffff", hub=hub, folder=tmp_path)
+    unknown = command("verify", "ffff")
     assert (unknown.returncode, unknown.stderr.splitlines()[0]) == (
         1,
         "error: There is no artifact ffff.",
     )
-    assert command("verify", hub=hub, folder=tmp_path).returncode == 2
+    assert command("verify").returncode == 2

@@ -18,8 +18,9 @@ from guanaco_server.chat.gateway.turn_log import LEASE_S
 from guanaco_server.chat.tables import ConversationRow
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.memory_server import Script
+from guanaco_server.http.body_limit import MAX_BODY_BYTES
 from tests.fixtures.talking import contents, parse, talking
-from tests.fixtures.world import BODY_LIMIT, BOT, World, eventually
+from tests.fixtures.world import BOT, World, eventually
 
 PIECES = ("One", " two", " three")
 
@@ -286,7 +287,7 @@ async def test_a_message_of_a_megabyte_is_refused(database: Database) -> None:
 
     async def pieces() -> Any:
         for _ in range(10):
-            yield b"a" * (BODY_LIMIT // 5)
+            yield b"a" * (MAX_BODY_BYTES // 5)
 
     undeclared = await http.post(path, content=pieces())
     assert undeclared.status_code == 413

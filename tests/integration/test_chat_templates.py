@@ -11,6 +11,8 @@ import pytest
 from guanaco_server.serializer.chat_template import check_chat_templates
 from guanaco_server.serializer.reporting import JobFailed
 
+pytestmark = pytest.mark.slow
+
 LLAMA_3 = (
     "{% set loop_messages = messages %}{% for message in loop_messages %}"
     "{% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n'"

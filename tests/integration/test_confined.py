@@ -11,6 +11,8 @@ import pytest
 
 from guanaco_server.serializer import confined
 
+pytestmark = pytest.mark.slow
+
 LIMITS = confined.ProcessLimits(cpu_s=1, memory_bytes=200_000_000, wall_s=60, file_bytes=1_000)
 START = f"""
 import json, os, signal, sys, time

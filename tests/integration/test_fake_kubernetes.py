@@ -21,6 +21,8 @@ from guanaco_server.clusters.kubernetes.api import (
 )
 from tests.fixtures.fake_kubernetes.server import FakeKubernetes
 
+pytestmark = pytest.mark.slow
+
 Json = dict[str, Any]
 PATH = SECRET.path("models")
 

@@ -92,7 +92,7 @@ async def test_a_process_without_a_reconciler_learns_endpoints_from_the_table(
     assert not gateway.deployments.replicas(ID)
     await worker.deployments.mark_ready(ID, "http://m-1:8000")
     assert (await gateway.routing.target(ID)).endpoints == ("http://m-1:8000",)
-    await worker.deployments.remove(ID)
+    await worker.withdraw(ID)
     await gateway.routing.refresh()
     assert not gateway.deployments.replicas(ID)
 

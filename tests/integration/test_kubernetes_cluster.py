@@ -25,6 +25,8 @@ from tests.fixtures.kubernetes import (
     until,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[FakeWorld]:

@@ -27,6 +27,8 @@ from guanaco_server.clusters.kubernetes.names import object_name
 from tests.fixtures.kubernetes import Lines, fake_world, job, phase, shell, until
 from tests.fixtures.real_kubernetes import KUBECONFIG, START_S, Conforming, real_cluster
 
+pytestmark = pytest.mark.slow
+
 OWNED = (NETWORK_POLICY, DISRUPTION_BUDGET, SECRET)
 SMALL = Resources(memory_bytes=64 * 2**20)
 

@@ -25,6 +25,8 @@ from tests.fixtures.kubernetes import (
     until,
 )
 
+pytestmark = pytest.mark.slow
+
 NO_GPU = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu. preemption: 0/3 nodes"
 QUOTA = 'pods "m-tiny-1" is forbidden: exceeded quota: models, requested: pods=1, used: pods=4'
 

@@ -12,6 +12,8 @@ from guanaco.errors import ClusterUnreachable
 from guanaco_server.clusters.kubernetes.lease import LeaseLeadership
 from tests.fixtures.kubernetes import FakeWorld, fake_world, until
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[FakeWorld]:

@@ -28,6 +28,8 @@ from tests.fixtures.kubernetes import SCRIPTED, FakeWorld, fake_world, scripted,
 from tests.fixtures.reconciling import admits_nobody, leads
 from tests.fixtures.world import World, eventually
 
+pytestmark = pytest.mark.slow
+
 ID = "acme-tiny_v1"
 NAME = deployment_name(ID)
 Json = dict[str, Any]

@@ -16,6 +16,8 @@ from tests.fixtures.fake_kubernetes.kubelet import Kubelet
 from tests.fixtures.fake_kubernetes.server import FakeKubernetes
 from tests.fixtures.kubernetes import FakeWorld, Lines, job, until
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[FakeWorld]:

@@ -35,6 +35,8 @@ from tests.fixtures.local_cluster import (
     until,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def lifeline(tmp_path: Path) -> Iterator[IO[str]]:

@@ -33,6 +33,8 @@ from tests.fixtures.local_cluster import (
     until,
 )
 
+pytestmark = pytest.mark.slow
+
 TWO = replace(scripted(), replicas=2)
 
 

@@ -10,7 +10,7 @@ from guanaco_server.chat.tables import ConversationRow, MessageRow
 from guanaco_server.database.database import Database
 from tests.fixtures.talking import contents, talking
 
-pytestmark = pytest.mark.both_databases
+pytestmark = [pytest.mark.both_databases, pytest.mark.slow]
 
 MESSAGES = 66
 TEXT = ("x" * 159 + " ") * 100  # 16,000 characters, of which a hundred are tokens

@@ -26,6 +26,8 @@ from guanaco_server.formats.manifest import MANIFEST_NAME, TENSORS_NAME, Manifes
 from tests.fixtures.artifacts import HttpStore, flip_byte, random_tensors, write_artifact
 from tests.fixtures.up import eventually
 
+pytestmark = pytest.mark.slow
+
 MIB = 1024**2
 TENSORS = random_tensors(3 * MIB, 100, 2 * MIB)
 BYTES = {tensor.name: tensor.data for tensor in TENSORS}

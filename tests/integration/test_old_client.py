@@ -18,6 +18,8 @@ from tests.fixtures.rating import rate
 from tests.fixtures.serving import serving
 from tests.fixtures.world import World
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["old_client_python"]
 
 FORMATTER = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,8 @@ import pytest
 
 from guanaco.prompts import ChatTemplatePrompt, Prompt, PromptFile
 from guanaco.submissions import Outcome, Stage, Status
-from guanaco_server.artifacts.checking.checks import CheckLimits
-from guanaco_server.artifacts.hub.memory import MemoryHub
 from guanaco_server.database.database import Database
-from guanaco_server.submissions.pipeline.runner import StageRunner
-from tests.fixtures.pipeline import TICKET, PipelineWorld, tiny_files
+from tests.fixtures.pipeline import RUN, PipelineWorld, tiny_files
 
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
 LOOP = "{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}"
@@ -24,17 +20,15 @@ TURNS = {"name": "chat", "each": "turn", "content": "{{ message }}"}
 
 async def checked(
     database: Database, folder: Path, formatter: Prompt, template: Any = None
-) -> tuple[Outcome, str]:
+) -> tuple[Outcome | None, str]:
     """The stage's outcome, and what the developer reads."""
     world = PipelineWorld(database)
     tiny_files(folder)
     files = {path.name: path.read_bytes() for path in folder.iterdir()}
     config = json.loads(files["tokenizer_config.json"]) | {"chat_template": template}
-    hub = MemoryHub()
-    hub.add_repo("acme/tiny", files | {"tokenizer_config.json": json.dumps(config).encode()})
+    world.hub.add_repo("acme/tiny", files | {"tokenizer_config.json": json.dumps(config).encode()})
     await world.serialized(folder, formatter=formatter, status=Status.CHECKING)
-    parts = dataclasses.replace(world._parts(), hub=hub, limits=CheckLimits(10**9, 10**9))
-    outcome = await StageRunner(parts).run(TICKET, Stage.CHECK)
+    outcome = await world.runner.run(RUN, Stage.CHECK)
     await world.prompts.close()
     failure = (await world.submission()).failure
     return outcome, failure.detail if failure else ""

@@ -16,7 +16,7 @@ from guanaco_server.deployments.model_server import ModelServerFault, NotANumber
 from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.submissions.pipeline.quantization_check import TEXT
 from guanaco_server.submissions.pipeline.server_start import deployment_of
-from tests.fixtures.pipeline import ID, TICKET, PipelineWorld, tiny_files
+from tests.fixtures.pipeline import ID, RUN, PipelineWorld, tiny_files
 
 NAME = deployment_name(ID)
 UNQUANTIZED, SLIGHTLY_WORSE, MUCH_WORSE = (math.log(0.5),), (-0.75,), (-0.9,)  # 2, 2.12, 2.46
@@ -71,9 +71,9 @@ async def test_a_stage_that_is_run_again_measures_the_unquantized_model_once(
     database: Database, tmp_path: Path
 ) -> None:
     world = await quantized(database, tiny_files(tmp_path), UNQUANTIZED, SLIGHTLY_WORSE)
-    submission = await world.journal.load(TICKET)
-    await world.server_start.run(TICKET, submission)
-    await world.server_start.run(TICKET, submission)
+    submission = await world.journal.load(RUN)
+    await world.server_start.run(RUN, submission)
+    await world.server_start.run(RUN, submission)
     assert len(world.model_server.scored) == 3
     assert world.cluster.starts == [NAME, NAME], "the quantized server is found again"
 
@@ -82,11 +82,11 @@ async def test_a_platform_that_was_killed_does_not_take_the_quantized_server_for
     database: Database, tmp_path: Path
 ) -> None:
     world = await quantized(database, tiny_files(tmp_path), UNQUANTIZED, SLIGHTLY_WORSE)
-    submission = await world.journal.load(TICKET)
-    await world.server_start.run(TICKET, submission)
+    submission = await world.journal.load(RUN)
+    await world.server_start.run(RUN, submission)
     world.start_process()
     world.model_server.scores = [UNQUANTIZED, SLIGHTLY_WORSE]
-    await world.server_start.run(TICKET, submission)
+    await world.server_start.run(RUN, submission)
     assert world.cluster.starts == [NAME] * 4
     assert is_quantized(world)
 
@@ -96,10 +96,10 @@ async def test_only_as_much_of_the_text_is_scored_as_the_context_holds(
 ) -> None:
     params = GenerationParams(max_input_tokens=30, max_output_tokens=10, stopping_words=[])
     world = await quantized(database, tiny_files(tmp_path), UNQUANTIZED, params=params)
-    submission = await world.journal.load(TICKET)
+    submission = await world.journal.load(RUN)
     tokenizer = await world.prompts.tokenizers.tokenizer(submission.artifact_key or "")
-    wish = deployment_of(TICKET, submission)
-    await world.quantization.measure_unquantized(TICKET, wish, "memory://1")
+    wish = deployment_of(RUN, submission)
+    await world.quantization.measure_unquantized(RUN, wish, "memory://1")
     ((_, text),) = world.model_server.scored
     assert world.quantization.remembered(wish) == 2
     assert TEXT.startswith(text)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
 from guanaco.accounts import Role
 from guanaco.recipes import Recipe, RecipeOverride
@@ -22,7 +23,9 @@ from guanaco_server.recipes.memory import Model
 from guanaco_server.recipes.model_shape import read_shape
 from guanaco_server.recipes.prices import PriceTable
 from guanaco_server.recipes.recipe import Fleet, Needs, RecipePolicy, choose, to_vllm_args
-from tests.fixtures.pipeline import ID, TICKET, PipelineWorld, tiny_files
+from guanaco_server.submissions.pipeline.records import PipelineRun
+from guanaco_server.submissions.tables import SubmissionRow
+from tests.fixtures.pipeline import ID, RUN, PipelineWorld, tiny_files
 from tests.fixtures.reconciling import admits_nobody, leads
 from tests.fixtures.world import World
 
@@ -213,11 +216,13 @@ async def test_most_of_a_budget_is_a_warning_among_the_events(
 ) -> None:
     world = AlmostPoorWorld(database)
     await world.serialized(tiny_files(tmp_path))
-    submission = await world.journal.load(TICKET)
-    await world.server_start.run(TICKET, submission)
+    submission = await world.journal.load(RUN)
+    await world.server_start.run(RUN, submission)
     assert not any(line.startswith("warning: The GPUs of ada") for line in await world.log())
     world.clock.advance(3_600)
-    await world.server_start.run(TICKET, submission)
+    async with world.database.write() as session:
+        await session.execute(update(SubmissionRow).values(run=2))
+    await world.server_start.run(PipelineRun(ID, 2), submission)
     told = [line for line in await world.log() if line.startswith("warning: The GPUs of ada")]
     assert "2.00 of this month's 2.40 USD" in told[0]
 

@@ -153,7 +153,7 @@ async def test_a_withdrawn_server_is_stopped_and_a_late_apply_does_not_bring_it_
     world: Kept,
 ) -> None:
     await world.make_ready()
-    await world.deployments.remove(ID)
+    await world.withdraw(ID)
     await world.deployments.apply(Deployment(ID, 1, "a" * 64, 1_096))
     assert await world.cluster.list_deployments() == []
 

@@ -27,6 +27,8 @@ from tests.fixtures.local_cluster import IMPORTS, SCRIPTED, is_live, leader, run
 from tests.fixtures.reconciling import admits_nobody, leads
 from tests.fixtures.world import World, eventually
 
+pytestmark = pytest.mark.slow
+
 ID = "acme-tiny_v1"
 NAME = deployment_name(ID)
 SERVE = f'PYTHONPATH={IMPORTS["PYTHONPATH"]} exec {sys.executable} {SCRIPTED} "$@"'

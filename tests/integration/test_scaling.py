@@ -152,7 +152,7 @@ async def test_what_had_to_go_unrated_comes_back_when_there_is_room(database: Da
     for _ in range(3):
         await world.reconciler.reconcile()
     assert await world.phase("old") is Phase.SLEEPING
-    await world.deployments.remove("new")
+    await world.withdraw("new")
     for _ in range(2):
         await world.reconciler.reconcile()
     assert await world.phase("old") is Phase.READY

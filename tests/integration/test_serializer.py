@@ -39,6 +39,8 @@ from tests.fixtures.serializer_jobs import (
     write_repo,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[RoughHub]:

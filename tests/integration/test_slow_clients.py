@@ -19,6 +19,8 @@ from tests.fixtures.rogue_server import END, HEAD, chunk, event, rogue, well
 from tests.fixtures.rogue_world import Patient, said, talking
 from tests.fixtures.world import World, eventually
 
+pytestmark = pytest.mark.slow
+
 PIECE = "word " * 13_000
 PIECES = 800  # 52 MB: more than the system keeps for four sockets
 ONE_READ_BYTES = 262_144  # of asyncio's

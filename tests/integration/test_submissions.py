@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from guanaco.accounts import Role
-from guanaco.errors import IllegalTransition
-from guanaco.submissions import Stage, Status
+from guanaco.errors import StageFault
+from guanaco.submissions import Outcome, Stage, Status
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.service import Deployment
 from guanaco_server.submissions import lifecycle
@@ -79,13 +79,13 @@ async def test_bad_requests_get_a_sentence_and_leave_nothing(
 async def test_weights_and_base_are_kept_through_a_redeploy(database: Database) -> None:
     world = World(database)
     http = await world.http(Role.DEVELOPER)
-    ticket = PipelineRun((await submit(http, dtype="float16", quantization="fp8")).json()["id"], 1)
-    await world.journal.begin_stage(ticket, Stage.RESOLVE)
+    run = PipelineRun((await submit(http, dtype="float16", quantization="fp8")).json()["id"], 1)
+    await world.journal.begin_stage(run, Stage.RESOLVE)
     facts = {"commit": "c" * 40, "base_repo": "acme/base", "base_commit": "b" * 40}
-    await world.journal.end_stage(ticket, Stage.RESOLVE, facts)
-    await http.post(f"/submissions/{ticket.submission_id}/cancel")
+    await world.journal.end_stage(run, Stage.RESOLVE, facts)
+    await http.post(f"/submissions/{run.submission_id}/cancel")
 
-    again = (await http.post(f"/submissions/{ticket.submission_id}/redeploy")).json()
+    again = (await http.post(f"/submissions/{run.submission_id}/redeploy")).json()
 
     assert again == again | facts | {"dtype": "float16", "quantization": "fp8", "run": 2}
 
@@ -128,10 +128,10 @@ async def test_events_are_numbered_without_gaps_and_resume_where_they_were_left(
 ) -> None:
     world = World(database)
     http = await world.http(Role.DEVELOPER)
-    ticket = PipelineRun((await submit(http)).json()["id"], 1)
-    await asyncio.gather(*(world.journal.log(ticket, Stage.CHECK, f"line {n}") for n in range(10)))
-    await http.post(f"/submissions/{ticket.submission_id}/cancel")
-    path = f"/submissions/{ticket.submission_id}/events"
+    run = PipelineRun((await submit(http)).json()["id"], 1)
+    await asyncio.gather(*(world.journal.log(run, Stage.CHECK, f"line {n}") for n in range(10)))
+    await http.post(f"/submissions/{run.submission_id}/cancel")
+    path = f"/submissions/{run.submission_id}/events"
 
     whole = sse(await http.get(path))
     assert [event["seq"] for event in whole] == list(range(1, 13))
@@ -152,8 +152,11 @@ async def test_a_stale_run_cannot_publish(database: Database) -> None:
     stale = PipelineRun((await submit(http)).json()["id"], 1)
     await http.post(f"/submissions/{stale.submission_id}/cancel")
     await http.post(f"/submissions/{stale.submission_id}/redeploy")
-    with pytest.raises(IllegalTransition):
-        await world.journal.end_stage(stale, Stage.PUBLISH, {})
+    assert await world.journal.end_stage(stale, Stage.PUBLISH, {}) is Outcome.CANCELLED
+    assert (
+        await world.journal.fail_stage(stale, Stage.PUBLISH, StageFault("late"))
+        is Outcome.CANCELLED
+    )
     assert (await http.get(f"/submissions/{stale.submission_id}")).json()["status"] == "queued"
 
 
@@ -173,19 +176,19 @@ async def test_a_follower_gets_each_event_as_it_comes_and_ends_with_the_run(
 ) -> None:
     world = World(database)
     http = await world.http(Role.DEVELOPER)
-    ticket = PipelineRun((await submit(http)).json()["id"], 1)
-    feed = world.events.follow(ticket.submission_id, 0)
-    whole = asyncio.create_task(http.get(f"/submissions/{ticket.submission_id}/events"))
+    run = PipelineRun((await submit(http)).json()["id"], 1)
+    feed = world.events.follow(run.submission_id, 0)
+    whole = asyncio.create_task(http.get(f"/submissions/{run.submission_id}/events"))
     async with asyncio.timeout(30):
         first = await anext(feed)
         assert first is not None
         assert first.seq == 1
         assert await anext(feed) is None
-        await world.journal.log(ticket, Stage.CHECK, "news")
+        await world.journal.log(run, Stage.CHECK, "news")
         second = await anext(feed)
         assert second is not None
         assert second.message == "news"
-        await http.post(f"/submissions/{ticket.submission_id}/cancel")
+        await http.post(f"/submissions/{run.submission_id}/cancel")
         rest = [event async for event in feed if event is not None]
         assert [event.data["status"] for event in rest] == ["cancelled"]
         assert [event["seq"] for event in sse(await whole)] == [1, 2, 3]

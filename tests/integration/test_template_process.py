@@ -10,6 +10,8 @@ import pytest
 
 from guanaco_server.prompts.template_process import Job, TemplateFault, TemplateProcess
 
+pytestmark = pytest.mark.slow
+
 HELLO = Job("Hello {{ name }}", {"name": "Sam"})
 
 

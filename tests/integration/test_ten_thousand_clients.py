@@ -20,6 +20,8 @@ from tests.fixtures.rogue_server import rogue, well
 from tests.fixtures.rogue_world import Patient
 from tests.fixtures.world import BOT
 
+pytestmark = pytest.mark.slow
+
 TALKING = 500  # a turn costs a loaded machine ten times what a connection does
 AT_ONCE = 256  # replies
 SPARE_FILES = 2_000  # both sides of those at the model server, and the rest of the tests

@@ -27,6 +27,8 @@ from tests.fixtures.checkpoints import (
     weight_file,
 )
 
+pytestmark = pytest.mark.slow
+
 READER = Path(__file__).parents[1] / "fixtures" / "tensorizer_reader.py"
 TORCH_NAMES = {
     "BF16": "bfloat16",

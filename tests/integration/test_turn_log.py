@@ -25,7 +25,7 @@ from guanaco_server.submissions.tables import SubmissionRow
 from tests.fixtures.postgres import MissingPostgresError, PostgresServer, running_server
 from tests.fixtures.world import BOT
 
-pytestmark = pytest.mark.both_databases
+pytestmark = [pytest.mark.both_databases, pytest.mark.slow]
 
 CONVERSATIONS = 12
 

@@ -15,6 +15,8 @@ from guanaco_server.deployments.model_server import Generation, ModelServerFault
 from guanaco_server.deployments.vllm_server import VllmServer
 from tests.fixtures.vllm_socket import ENDPOINT, NAN_REFUSED, serving
 
+pytestmark = pytest.mark.slow
+
 
 async def test_a_text_is_scored_token_by_token() -> None:
     scores = [None, {"7": {"logprob": -1.5, "rank": 3}}, {"9": {"logprob": None}}]

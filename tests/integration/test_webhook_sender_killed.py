@@ -13,7 +13,7 @@ from guanaco_server.database.database import Database
 from tests.fixtures.receiver import receiving
 from tests.fixtures.world import World, eventually
 
-pytestmark = pytest.mark.both_databases
+pytestmark = [pytest.mark.both_databases, pytest.mark.slow]
 
 SENDER = Path(__file__).parents[1] / "fixtures" / "webhook_sender.py"
 

@@ -13,7 +13,7 @@ from guanaco.accounts import Role
 from guanaco.profile import Profile
 from guanaco.prompts import PRESETS
 from guanaco.submissions import GenerationParams
-from guanaco_cli import keys
+from guanaco_cli import accounts
 from guanaco_cli.main import run
 from tests.fixtures.cli import HOSTILE, is_safe, profile, server
 from tests.fixtures.wire import (
@@ -357,7 +357,7 @@ def test_a_new_key_is_the_only_thing_on_stdout(server: Any, capsys: Any) -> None
 def test_the_roles_that_can_be_chosen_are_all_roles() -> None:
     from typing import get_args, get_type_hints
 
-    assert set(get_args(get_type_hints(keys.create)["role"])) == {str(role) for role in Role}
+    assert set(get_args(get_type_hints(accounts.create)["role"])) == {str(role) for role in Role}
 
 
 def test_login_tries_the_key_before_it_is_stored(server: Any, profile: Path, capsys: Any) -> None:

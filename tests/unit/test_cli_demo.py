@@ -10,8 +10,7 @@ from guanaco.chat import Reply
 from guanaco.leaderboard import Leaderboard
 from guanaco.submissions import StressReport, Submission, SubmissionEvent
 from guanaco_cli.demo import command, running_platform
-from guanaco_cli.demo.figures import figures_of, rows_of
-from guanaco_cli.demo.record import Journey, Talked
+from guanaco_cli.demo.timings import DemoReply, Journey, rows_of, timings_of
 from guanaco_cli.main import run
 from guanaco_cli.progress import LiveProgress
 from tests.fixtures.wire import AT, event_json, reply_json, submission_json
@@ -40,7 +39,7 @@ def journey() -> Journey:
     return Journey(
         submission=Submission.model_validate(submission_json(run=2, stages=stages)),
         report=StressReport.model_validate(report),
-        talked=Talked("conv_1", "org-model_v1", Reply.model_validate(reply_json())),
+        talked=DemoReply("conv_1", "org-model_v1", Reply.model_validate(reply_json())),
         feedback=[],
         leaderboard=Leaderboard(at=START, rows=[]),
         live_after_s=53.0,
@@ -50,7 +49,7 @@ def journey() -> Journey:
 
 
 def test_the_platforms_share_is_all_but_the_model_servers_start_and_the_stress_window() -> None:
-    figures = figures_of(journey())
+    figures = timings_of(journey())
     assert figures.submit_to_feedback_s == 54.5
     assert figures.model_server_start_s == 40.0
     assert figures.platform_share_s == pytest.approx(54.5 - 40.0 - 6.0)
@@ -58,7 +57,7 @@ def test_the_platforms_share_is_all_but_the_model_servers_start_and_the_stress_w
 
 
 def test_the_table_has_every_stage_and_the_total() -> None:
-    rows = dict(rows_of(figures_of(journey())))
+    rows = dict(rows_of(timings_of(journey())))
     assert [f"stage {stage}" in rows for stage in SECONDS] == [True] * 6
     assert rows["submit to first feedback"] == "54.5 s"
     assert rows["between the stages"] == "1.0 s"

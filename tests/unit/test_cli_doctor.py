@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from guanaco_cli import doctor
-from guanaco_cli.doctor import Finding, FindingHealth, Target, examine, find_target
+from guanaco_cli.doctor import ExaminedPlatform, Finding, FindingHealth, examine, find_target
 from guanaco_cli.main import run
 
 
@@ -80,7 +80,7 @@ def test_a_hub_that_does_not_answer_is_a_note(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(httpx, "head", unreachable)
     fine = Finding("settings", FindingHealth.OK, "")
-    *_, hub = examine(Target(Path("data"), "127.0.0.1", 0, "http://hub.test", fine))
+    *_, hub = examine(ExaminedPlatform(Path("data"), "127.0.0.1", 0, "http://hub.test", fine))
     assert (hub.what, hub.health) == ("Hub", FindingHealth.NOTE)
 
 

@@ -25,8 +25,8 @@ import pytest
 from guanaco.feedback import Feedback
 from guanaco.profile import Profile
 from guanaco_cli import connection
+from guanaco_cli.feedback_reader import FeedbackScreen
 from guanaco_cli.main import run
-from guanaco_cli.reading import Reader
 from tests.fixtures.wire import AT, Script, feedback_json
 
 END = {"items": [], "next_cursor": None}
@@ -172,7 +172,7 @@ def rating(number: int, lines: int = 1, **changes: Any) -> Feedback:
     )
 
 
-def shown(reader: Reader, width: int = 60, height: int = 8) -> str:
+def shown(reader: FeedbackScreen, width: int = 60, height: int = 8) -> str:
     lines = reader.lines(width, height)
     assert len(lines) == height
     assert all(line.cell_len < width for line in lines)
@@ -187,7 +187,7 @@ def test_the_reader_fetches_only_what_comes_into_view() -> None:
             fetched.append(number)
             yield rating(number)
 
-    reader = Reader("x", source())
+    reader = FeedbackScreen("x", source())
     assert "words 5" in shown(reader)
     assert len(fetched) < 10
     for _ in range(3):
@@ -197,7 +197,7 @@ def test_the_reader_fetches_only_what_comes_into_view() -> None:
 
 
 def test_the_reader_goes_through_conversations_and_back() -> None:
-    reader = Reader("x", iter([rating(1, lines=30), rating(2, lines=2)]))
+    reader = FeedbackScreen("x", iter([rating(1, lines=30), rating(2, lines=2)]))
     shown(reader)
     reader.press("enter")
     assert "line 0" in shown(reader)
@@ -227,7 +227,7 @@ def test_the_reader_shows_parameters_the_first_message_marks_and_times() -> None
     one = Feedback.model_validate(
         feedback_json(1, first_message="Ahoy!", messages=messages, params={"temperature": 0.42})
     )
-    reader = Reader("x", iter([one]))
+    reader = FeedbackScreen("x", iter([one]))
     reader.press("")
     shown(reader)
     reader.press("enter")
@@ -242,7 +242,7 @@ def test_the_reader_shows_parameters_the_first_message_marks_and_times() -> None
 
 
 def test_the_reader_without_ratings_says_so() -> None:
-    reader = Reader("x", iter([]))
+    reader = FeedbackScreen("x", iter([]))
     for key in ("enter", "down", "up", "space", "n"):
         assert reader.press(key)
         assert "None yet." in shown(reader)
@@ -251,7 +251,7 @@ def test_the_reader_without_ratings_says_so() -> None:
 @pytest.mark.parametrize(("width", "height"), [(1, 1), (3, 2), (20, 3), (200, 60)])
 def test_the_reader_fits_every_terminal(width: int, height: int) -> None:
     hostile = "\x1b]0;owned\x07\x1b[2J 漢字漢字漢字 [bold]x[/bold]"
-    reader = Reader(hostile, iter([rating(1, lines=3, bot_name=hostile), rating(2)]))
+    reader = FeedbackScreen(hostile, iter([rating(1, lines=3, bot_name=hostile), rating(2)]))
     for key in ("", "enter", "down"):
         reader.press(key)
         text = "\n".join(line.plain for line in reader.lines(width, height))

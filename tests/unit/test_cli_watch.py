@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from guanaco.errors import NoModelAvailable
-from guanaco_cli import leaderboard_watch
-from guanaco_cli.leaderboard_watch import mark
+from guanaco_cli import leaderboard
+from guanaco_cli.leaderboard import mark
 from guanaco_cli.main import run
 from tests.fixtures.cli import profile, server
 from tests.fixtures.wire import AT, refused
@@ -52,7 +52,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         if len(waits) == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(leaderboard_watch.time, "sleep", sleep)
+    monkeypatch.setattr(leaderboard.time, "sleep", sleep)
     return waits
 
 

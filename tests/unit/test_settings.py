@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import re
+from inspect import signature
 from pathlib import Path
 
 import pytest
 
 from guanaco.errors import InvalidSettings
+from guanaco_server.artifacts.collector import Graces
+from guanaco_server.artifacts.hub.hugging_face import ANSWER_TIMEOUT_S
+from guanaco_server.assembly.app import HEARTBEAT_S
+from guanaco_server.chat.conversations.history import HISTORY_CACHE_CHARS
+from guanaco_server.chat.conversations.service import Spans
+from guanaco_server.chat.room import RECORD_PATIENCE_S
+from guanaco_server.clusters.kubernetes.api import KubernetesApi
+from guanaco_server.database.schema import LONGEST_WAIT_S
+from guanaco_server.feedback.recording import RATINGS_PER_MINUTE
+from guanaco_server.http.body_limit import MAX_BODY_BYTES
+from guanaco_server.notifications.loop import POLL_S
+from guanaco_server.scaling.replicas import ReplicaLimits
 from guanaco_server.settings import Settings, load_settings
 from guanaco_server.settings.report import MASK, parts, settings_in_effect
-from guanaco_server.settings.sources import Source
+from guanaco_server.settings.sources import SettingSource
 from guanaco_server.settings.variables import OTHER_VARIABLES, REMOVED
+from guanaco_server.stress.load import LoadProfile
+from guanaco_server.stress.verdict import Thresholds
 
 
 def written(folder: Path, text: str) -> dict[str, str]:
@@ -34,7 +50,7 @@ def test_an_argument_beats_the_environment_beats_the_file(tmp_path: Path) -> Non
     assert (settings.port, settings.host, settings.role) == (3, "environment", "api")
     assert settings.engine_python == Path("/found")
     assert [sources[name] for name in ("port", "host", "role", "engine_python", "data_dir")] == [
-        Source.ARGUMENT, Source.ENVIRONMENT, Source.FILE, Source.FOUND, Source.DEFAULT,
+        SettingSource.ARGUMENT, SettingSource.ENVIRONMENT, SettingSource.FILE, SettingSource.FOUND, SettingSource.DEFAULT,
     ]  # fmt: skip
 
 
@@ -203,3 +219,31 @@ def test_the_report_masks_secrets_and_passwords_in_urls() -> None:
     assert [name for name, one in told.items() if one.is_changed] == [
         "database_url", "hub_endpoint", "engine_command",
     ]  # fmt: skip
+
+
+def test_each_removed_setting_tells_the_value_that_holds_now() -> None:
+    limits, graces = ReplicaLimits(), Graces()
+    profile, thresholds = LoadProfile(1, 1), Thresholds(1, 1, 1)
+    now = {
+        "max_body_bytes": MAX_BODY_BYTES,
+        "schema_wait_s": LONGEST_WAIT_S,
+        "hub_timeout_s": ANSWER_TIMEOUT_S,
+        "artifact_sweep_s": graces.sweep_s,
+        "artifact_grace_s": graces.artifact_s,
+        "staging_grace_s": graces.staging_s,
+        "kubernetes_patience_s": signature(KubernetesApi).parameters["patience_s"].default,
+        "stress_max_error_rate": thresholds.max_error_rate,
+        "stress_request_timeout_s": profile.request_timeout_s,
+        "scale_target": limits.target,
+        "scale_down_window_s": limits.down_window_s,
+        "record_patience_s": RECORD_PATIENCE_S,
+        "history_cache_chars": HISTORY_CACHE_CHARS,
+        "heartbeat_s": HEARTBEAT_S,
+        "assignment_snapshot_days": Spans().is_repeatable.days,
+        "webhook_poll_s": POLL_S,
+        "ratings_per_minute": RATINGS_PER_MINUTE,
+    }
+    assert now.keys() == REMOVED.keys()
+    for name, value in now.items():
+        figure = f"{value:.1f}" if value < 1 else f"{value:.0f}"
+        assert re.search(rf"(?<![\d.]){re.escape(figure)}(?![\d])", REMOVED[name]), name

@@ -7,7 +7,7 @@ import pytest
 
 from guanaco.errors import InvalidInput
 from guanaco_server.notifications.addresses import is_public, require_allowed_url
-from guanaco_server.notifications.courier import Courier
+from guanaco_server.notifications.client import WebhookClient
 
 PRIVATE = [
     "0.0.0.0",
@@ -97,21 +97,21 @@ async def test_a_name_that_leads_inside_is_refused_before_anything_is_sent(
     async def resolve(_host: str, _port: int) -> list[str]:
         return addresses
 
-    courier = Courier(allow_private=False, timeout_s=1, resolve=resolve)
+    courier = WebhookClient(allow_private=False, timeout_s=1, resolve=resolve)
     answer = await courier.post("https://inside.example/", {}, b"{}")
     assert (answer.status, answer.result) == (None, "the host's address is not a public one")
 
 
 @pytest.mark.parametrize("host", ["2130706433", "0x7f000001", "127.1"])
 async def test_an_address_in_an_odd_spelling_is_looked_at_as_what_it_means(host: str) -> None:
-    courier = Courier(allow_private=False, timeout_s=5)
+    courier = WebhookClient(allow_private=False, timeout_s=5)
     answer = await courier.post(f"https://{host}/", {}, b"{}")
     assert answer.status is None
     assert answer.result in ("the host's address is not a public one", "the host has no address")
 
 
 async def test_a_name_that_cannot_be_a_name_is_an_answer_too() -> None:
-    answer = await Courier(allow_private=False, timeout_s=5).post(
+    answer = await WebhookClient(allow_private=False, timeout_s=5).post(
         f"https://{'a' * 64}.org/", {}, b""
     )
     assert answer.result == "the host has no address"
@@ -132,7 +132,7 @@ async def test_it_connects_to_the_address_it_looked_at_and_asks_once(
         raise httpcore.ConnectError
 
     monkeypatch.setattr(httpcore.AnyIOBackend, "connect_tcp", connect)
-    courier = Courier(allow_private=False, timeout_s=1, resolve=resolve)
+    courier = WebhookClient(allow_private=False, timeout_s=1, resolve=resolve)
     answer = await courier.post("https://rebinds.example/", {}, b"{}")
     assert (asked, called) == (["rebinds.example"], [("8.8.8.8", 443)])
     assert answer.result == "no connection, or it broke off"

@@ -18,9 +18,9 @@ from guanaco_cli.installation import needs_platform, require_engine_python
 from guanaco_cli.options import AsJson, Port, Verbose
 
 if TYPE_CHECKING:
-    from guanaco_cli.demo.narrator import Narrator
-    from guanaco_cli.demo.record import Journey
+    from guanaco_cli.demo.journey import DemoOutput
     from guanaco_cli.demo.running_platform import RunningPlatform
+    from guanaco_cli.demo.timings import Journey
 
 app = typer.Typer()
 
@@ -59,25 +59,25 @@ def demo(
     with _folder(data_dir) as folder, _hub(folder, model) as hub_settings:
         from dataclasses import asdict
 
-        from guanaco_cli.demo.figures import figures_of
-        from guanaco_cli.demo.narrator import Narrator
+        from guanaco_cli.demo.journey import DemoOutput
         from guanaco_cli.demo.running_platform import running_platform
+        from guanaco_cli.demo.timings import timings_of
 
-        narrator = Narrator(is_verbose=verbose, is_talk=as_json)
+        output = DemoOutput(is_verbose=verbose, is_talk=as_json)
         console.say(f"Starting a platform in {folder} …", style=BOLD)
         settings = {"GUANACO_ENGINE_PYTHON": str(engine_python), **hub_settings}
         with running_platform(folder, port, settings) as platform:
-            journey = _walk(platform, model or TINY_REPO, narrator)
-            narrator.reads(journey.feedback, journey.leaderboard)
-            figures = figures_of(journey)
-            narrator.counts(figures)
+            journey = _walk(platform, model or TINY_REPO, output)
+            output.show_feedback(journey.feedback, journey.leaderboard)
+            figures = timings_of(journey)
+            output.show_timings(figures)
             if as_json:
                 console.json(asdict(figures))
             if not should_exit:
                 _stay(platform, journey.talked.submission_id)
 
 
-def _walk(platform: RunningPlatform, repo: str, narrator: Narrator) -> Journey:
+def _walk(platform: RunningPlatform, repo: str, output: DemoOutput) -> Journey:
     from guanaco.accounts import Role
     from guanaco_cli.demo.journey import new_client, walk
 
@@ -86,7 +86,7 @@ def _walk(platform: RunningPlatform, repo: str, narrator: Narrator) -> Journey:
         new_client(platform, Role.DEVELOPER, "demo-developer") as developer,
         new_client(platform, Role.BACKEND, "demo-app") as backend,
     ):
-        return walk(developer, backend, repo, narrator)
+        return walk(developer, backend, repo, output)
 
 
 def _stay(platform: RunningPlatform, submission_id: str) -> None:

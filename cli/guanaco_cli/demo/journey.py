@@ -1,20 +1,24 @@
-"""The whole journey through the SDK: a developer submits, a user talks and rates, the developer reads."""
+"""The demo's journey through the SDK: a developer submits, a user talks and rates, the developer reads; each step is shown."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from guanaco.accounts import Role
 from guanaco.bots import BOTS
-from guanaco.chat import ConversationOpened, Reply
+from guanaco.chat import Bot, ConversationOpened, Reply
 from guanaco.client import Client
 from guanaco.errors import GuanacoError, NoModelAvailable
 from guanaco.feedback import Feedback
 from guanaco.leaderboard import Leaderboard
 from guanaco.submissions import Status, Submission
-from guanaco_cli.demo.narrator import Narrator
-from guanaco_cli.demo.record import Journey, Talked
+from guanaco_cli.console import BOLD, GREEN, console
 from guanaco_cli.demo.running_platform import RunningPlatform
+from guanaco_cli.demo.timings import DemoReply, DemoTimings, Journey, rows_of
+from guanaco_cli.feedback import print_feedback
+from guanaco_cli.leaderboard import print_leaderboard
+from guanaco_cli.progress import stage_progress
 
 BOT = BOTS["marlowe"]
 USER = "Sam"
@@ -32,14 +36,14 @@ def new_client(platform: RunningPlatform, role: Role, name: str) -> Client:
         return Client(platform.url, admin.create_key(name, role).key)
 
 
-def walk(developer: Client, backend: Client, repo: str, narrator: Narrator) -> Journey:
+def walk(developer: Client, backend: Client, repo: str, output: DemoOutput) -> Journey:
     """Submit, talk, rate, read back. Raises the first thing that goes wrong."""
     started = time.perf_counter()
-    narrator.submits(repo)
-    submission = narrator.follow(developer, developer.submit(repo).id)
+    output.show_submit(repo)
+    submission = output.follow(developer, developer.submit(repo).id)
     _require_live(submission)
     live_after_s = time.perf_counter() - started
-    talked = _talk(backend, narrator)
+    talked = _talk(backend, output)
     replied_after_s = time.perf_counter() - started
     backend.rate(talked.conversation_id, True, RATING)
     feedback = list(developer.feedback(talked.submission_id))
@@ -77,14 +81,14 @@ def _require_live(submission: Submission) -> None:
         )
 
 
-def _talk(backend: Client, narrator: Narrator) -> Talked:
+def _talk(backend: Client, output: DemoOutput) -> DemoReply:
     opened = _open_conversation(backend)
-    narrator.talks(BOT, USER, USER_SAYS)
+    output.show_talk(BOT, USER, USER_SAYS)
     for item in backend.stream_send(opened.conversation_id, USER_SAYS):
         if isinstance(item, Reply):
-            narrator.ends_reply()
-            return Talked(opened.conversation_id, opened.submission_id, item)
-        narrator.says(item.text)
+            output.end_reply()
+            return DemoReply(opened.conversation_id, opened.submission_id, item)
+        output.piece(item.text)
     raise AssertionError("a reply's stream ends with the reply, or raises")
 
 
@@ -99,8 +103,50 @@ def _open_conversation(backend: Client) -> ConversationOpened:
             time.sleep(POLL_S)
 
 
-def _require_rating(feedback: list[Feedback], talked: Talked) -> None:
+def _require_rating(feedback: list[Feedback], talked: DemoReply) -> None:
     if not any(
         one.conversation_id == talked.conversation_id and one.text == RATING for one in feedback
     ):
         raise GuanacoError("The rating did not come back to the developer.")
+
+
+class DemoOutput:
+    """With ``is_talk`` all of it goes to stderr, so that stdout is free for JSON."""
+
+    def __init__(self, *, is_verbose: bool, is_talk: bool) -> None:
+        self._is_verbose = is_verbose
+        self._is_talk = is_talk
+
+    def show_submit(self, repo: str) -> None:
+        console.say(f"\nA developer submits {repo}:", style=BOLD)
+
+    def follow(self, client: Client, submission_id: str) -> Submission:
+        """Show the stages live; the submission at their end."""
+        with stage_progress(is_verbose=self._is_verbose) as progress:
+            return client.wait(submission_id, progress.show)
+
+    def show_talk(self, bot: Bot, user: str, content: str) -> None:
+        console.say("\nA user of the app talks to it:", style=BOLD)
+        self._line(f"{bot.name}: {bot.first_message}")
+        self._line(f"{user}: {content}")
+        self.piece(f"{bot.name}: ")
+
+    def piece(self, text: str) -> None:
+        console.piece(text, is_talk=self._is_talk)
+
+    def end_reply(self) -> None:
+        self._line("")
+
+    def show_feedback(self, feedback: Sequence[Feedback], leaderboard: Leaderboard) -> None:
+        console.say("\nThe user rates it, and the developer reads:", style=BOLD)
+        print_feedback(feedback, is_talk=self._is_talk)
+        console.say("The leaderboard:", style=BOLD)
+        print_leaderboard(leaderboard, is_talk=self._is_talk)
+
+    def show_timings(self, figures: DemoTimings) -> None:
+        console.say("How long it took:", style=BOLD)
+        console.table(("what", "took>"), rows_of(figures), is_talk=self._is_talk)
+        console.say("All of it worked.", style=GREEN)
+
+    def _line(self, text: str) -> None:
+        self.piece(f"{text}\n")

@@ -1,4 +1,4 @@
-"""E-mail addresses, links and IP addresses: what has a form, and is in no register."""
+"""Finds e-mail addresses, links and IP addresses by their form."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from guanaco_server.anonymization.spans import Span, Tag
 
-# Endings that are no English words. Those that are (.me, .it, .so) need a path behind them, or "my site is" before, to count as a link.
+# Endings that are no English words. Those that are (.me, .it, .so) count only with a path behind them or "my site is" before.
 ENDINGS = (
     "com|net|org|edu|gov|info|biz|io|dev|app|xyz|online|site|website|shop|blog|social|club|gg|tv|cc|ly|ai|eu|de|fr|uk|es|nl|pl|ru|"
     "ua|cz|se|fi|dk|br|mx|ar|au|nz|ca|jp|kr|cn|tw|tr|ch|ie|pt|gr|hu|ro|il|za"
@@ -26,7 +26,7 @@ SPELLED_EMAIL = re.compile(
     rf"|{LOCAL}{SPOKEN_AT}(?:[\w-]{{1,63}}{ANY_DOT}){{0,2}}[\w-]{{1,63}}{SPELLED_DOT}(?:{ENDINGS})\b",
     re.IGNORECASE,
 )
-# "jane at gmail.com", which "look at example.com" is not: a name with a mark in it, or a host that is for mail only.
+# "jane at gmail.com", but not "look at example.com": the name has a mark in it, or the host is for mail only.
 MAIL_HOSTS = (
     "gmail|googlemail|yahoo|ymail|hotmail|outlook|live|msn|icloud|me|aol|proton(?:mail)?|pm|gmx|web|t-online|freenet|zoho|"
     "fastmail|tutanota|hey|qq|163|126|naver|daum|yandex|mail|inbox|orange|free|laposte|wanadoo|libero|virgilio|uol|bol|terra|"

@@ -1,19 +1,19 @@
 """Replaces personal data in texts by tags: <EMAIL>, <LINK>, <CARD>, <DOCUMENT>, <IP>, <PHONE>, <HANDLE>, <NUMBER>, <USER>.
 
-Phone numbers are recognized by phonenumbers (libphonenumber), check digits of cards and documents by python-stdnum;
-what joins them is here (docs/decisions/0012-anonymization-by-number-plans-and-check-digits.md). docs/privacy.md says what is not found.
+phonenumbers (libphonenumber) recognizes phone numbers, and python-stdnum the check digits of cards and documents
+(docs/decisions/0012-anonymization-by-number-plans-and-check-digits.md). docs/privacy.md says what is
+not found.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from guanaco_server.anonymization import addresses, handles, names, numbers
-from guanaco_server.anonymization.folding import fold
-from guanaco_server.anonymization.spans import Span, merged
+from guanaco_server.anonymization import addresses, names, numbers
+from guanaco_server.anonymization.spans import Span, fold, merged
 
 VERSION = 2
-"""Raised whenever other texts come out: every copy is then made again."""
+"""Raise it with every change of the resulting texts: every copy is then made again."""
 
 DEFAULT_REGIONS = ("US", "GB", "DE", "FR", "ES", "IT", "IN", "BR", "AU", "JP")
 
@@ -25,7 +25,7 @@ class Anonymizer:
         self._regions = tuple(regions)
 
     def text(self, text: str, user_name: str = "") -> str:
-        """The text with tags in the place of personal data; any other character stays as it was."""
+        """Replace personal data by tags. Every other character stays as it was."""
         folded = fold(text)
         spans = [folded_span.of(folded) for folded_span in self._find(folded.text, user_name)]
         return _replaced(text, merged(spans)) if spans else text
@@ -33,9 +33,9 @@ class Anonymizer:
     def _find(self, text: str, user_name: str) -> Iterable[Span]:
         lower = text.lower()
         yield from addresses.find(text, lower)
-        yield from handles.find(text, lower)
+        yield from names.find_handles(text, lower)
         yield from numbers.find(text, self._regions)
-        yield from names.find(text, user_name)
+        yield from names.find_user_name(text, user_name)
 
 
 def _replaced(text: str, spans: Sequence[Span]) -> str:

@@ -1,4 +1,7 @@
-"""The user's own name, as the app gave it."""
+"""Finds names: the user's own, as the app gave it, and names in other networks.
+
+A name in another network is known by its form (@name, name#1234, u/name) or by the network named before it.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,13 @@ from functools import lru_cache
 
 from guanaco_server.anonymization.spans import Span, Tag
 
-NO_NAMES = frozenset({"you", "user", "me", "i", "anonymous", "guest", "human", "anon"})
+NO_USER_NAMES = frozenset({"you", "user", "me", "i", "anonymous", "guest", "human", "anon"})
 SHORTEST = 2
-SHORTEST_PART = 3  # of a name of several words; shorter ones are initials, or "of"
+SHORTEST_PART = 3  # of a name of several words: shorter parts are initials or words like "of"
 
 
-def find(text: str, user_name: str) -> Iterator[Span]:
-    """The whole name in any case, and each word of it where it begins with a capital."""
+def find_user_name(text: str, user_name: str) -> Iterator[Span]:
+    """Find the whole name in any case, and each word of it where it begins with a capital."""
     pattern = _pattern(user_name)
     if pattern is not None:
         for match in pattern.finditer(text):
@@ -24,7 +27,7 @@ def find(text: str, user_name: str) -> Iterator[Span]:
 @lru_cache(maxsize=1_024)
 def _pattern(user_name: str) -> re.Pattern[str] | None:
     name = user_name.strip()
-    if len(name) < SHORTEST or name.lower() in NO_NAMES:
+    if len(name) < SHORTEST or name.lower() in NO_USER_NAMES:
         return None
     words = name.split()
     whole = r"\s+".join(re.escape(word) for word in words)
@@ -36,3 +39,65 @@ def _pattern(user_name: str) -> re.Pattern[str] | None:
     ]
     alternatives = "|".join((f"(?i:{whole})", *sorted(parts)))
     return re.compile(rf"(?<!\w)(?:{alternatives})(?!\w)")
+
+
+HANDLE = re.compile(
+    r"(?<![\w@/.])@[A-Za-z_][\w.]{1,63}(?:@[\w.-]{3,64})?|(?<![\w#])[\w.]{2,32}#\d{4}(?!\d)"
+)
+REDDIT = re.compile(r"(?<![\w/.])/?u/[A-Za-z0-9_-]{3,20}(?![\w/])")
+NETWORKS = (
+    "discord", "insta", "snap", "telegram", "kik", "whatsapp", "whats app", "skype", "tiktok", "twitter", "wechat",
+)  # fmt: skip
+NETWORK = (
+    r"(?:discord|insta(?:gram)?|ig|snap(?:chat)?|telegram|tg|kik|whats ?app|skype|tiktok|twitter|wechat)\b"
+    r"(?:\s{1,3}(?:id|name|handle|user(?:name)?|tag|account)\b)?"
+)
+# Words that follow "my insta is" or "add me on discord" and are no name.
+NO_HANDLES = (
+    "private|public|down|up|out|off|on|in|broken|fixed|dead|gone|full|empty|locked|hacked|banned|blocked|deleted|new|old|"
+    "fine|good|great|better|best|bad|worse|cool|boring|weird|slow|fast|nice|open|closed|working|acting|being|getting|"
+    "not|no|now|never|always|still|just|only|also|all|about|mostly|really|very|so|too|pretty|kinda|the|an?|my|your|his|her|"
+    "our|their|it|its|this|that|there|here|where|when|what|which|who|why|how|if|because|cause|but|and|or|then|than|for|from|"
+    "with|without|to|at|by|as|of|same|similar|different|linked|called|named|instead|again|already|later|today|tonight|"
+    "tomorrow|soon|please|pls|plz|thanks|thx|ok|okay|lol|haha|maybe|though|tho|first|instead|we|you|me|they|he|she|are|is|was"
+)
+NAME = r"[\w.@-]{3,40}"
+NAMED = re.compile(
+    rf"\b{NETWORK}(?:\s{{0,3}}[:=]\s{{0,3}}(?P<named>{NAME})"
+    rf"|\s{{1,3}}is\s{{1,3}}(?P<said>(?=[\w.@-]{{0,39}}[\d_]){NAME})"
+    rf"|\s{{1,3}}(?P<marked>(?=[a-z][\w-]{{0,37}}[._\d][\w]){NAME}))",
+    re.IGNORECASE,
+)
+OWN = re.compile(
+    rf"\b(?:(?:my|mine on)\s{{1,3}}{NETWORK}\s{{1,3}}is|(?:add|find|follow|text|message|dm|hit) me (?:up )?on\s{{1,3}}{NETWORK})"
+    rf"\s{{1,3}}(?P<own>(?!(?:{NO_HANDLES})\b){NAME})",
+    re.IGNORECASE,
+)
+SHORTEST_MARKED = 5  # "telegram v1.2" is a version
+TRAILING = ".-"
+
+
+def find_handles(text: str, lower: str) -> Iterator[Span]:
+    if "@" in text or "#" in text:
+        yield from _spans(HANDLE.finditer(text), 0)
+    if "u/" in lower:
+        yield from _spans(REDDIT.finditer(text), 0)
+    if _may_name_a_network(lower):
+        for match in NAMED.finditer(text):
+            if match["marked"] is None or len(match["marked"].rstrip(TRAILING)) >= SHORTEST_MARKED:
+                yield from _spans([match], match.lastgroup or 0)
+        yield from _spans(OWN.finditer(text), "own")
+
+
+def _may_name_a_network(lower: str) -> bool:
+    """Decide cheaply. "ig" and "tg" are in many words, so they count only with a sign beside them."""
+    is_said = ":" in lower or "=" in lower or " is " in lower or "ig " in lower or "tg " in lower
+    return is_said or any(network in lower for network in NETWORKS)
+
+
+def _spans(
+    matches: Iterator[re.Match[str]] | list[re.Match[str]], group: str | int
+) -> Iterator[Span]:
+    for match in matches:
+        start = match.start(group)
+        yield Span(start, start + len(match[group].rstrip(TRAILING)), Tag.HANDLE)

@@ -1,21 +1,31 @@
-"""Phone, card and document numbers, and long numbers that nobody can name.
+"""Finds phone, card and document numbers, and long numbers of unknown kind.
 
-a run of 7 digits or more, however they are spaced
+a run of 7 digits or more, however spaced
   → a date, years, an amount, a count?   left alone
   → Luhn → CARD · a register's check digit → DOCUMENT · a country's numbering plan → PHONE
-  → with a letter at an end: only what is unbroken, a card, or a phone number from its first digit on
+  → with a letter at an end: only an unbroken run, a card, or a phone number from its first digit on
   → from 9 digits on, or after a word like "call" → NUMBER or PHONE, since such a run is rarely anything else
+
+Document numbers have a form and, in most countries, a check digit.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import phonenumbers
-from stdnum import luhn
+from stdnum import iban, luhn
+from stdnum.br import cpf
+from stdnum.es import dni, nie
+from stdnum.fi import hetu
+from stdnum.fr import nir
+from stdnum.in_ import aadhaar, pan
+from stdnum.it import codicefiscale
+from stdnum.pl import pesel
+from stdnum.se import personnummer
+from stdnum.us import ssn
 
-from guanaco_server.anonymization import documents
 from guanaco_server.anonymization.spans import Span, Tag
 
 ON = r"(?:[ \t.()/_*-]{0,3}\d)"
@@ -48,16 +58,47 @@ CALL_BEFORE = re.compile(
     re.IGNORECASE,
 )
 MOST_RUNS = (
-    1_000  # in one text; of more nobody asks what they are (some 200 µs each), and all are hidden
+    1_000  # in one text: a check takes some 200 µs, so all runs of a text with more are hidden
 )
 CARD_DIGITS = range(13, 20)
 SHORTEST_NUMBER = 9
 CALLABLE_DIGITS = range(7, 16)  # ITU-T E.164: at most 15
+LEFT, RIGHT = r"(?<![\w.])", r"(?![\w])"
+
+
+def _form(pattern: str) -> re.Pattern[str]:
+    return re.compile(LEFT + pattern + RIGHT, re.IGNORECASE)
+
+
+# A form that is common in other texts too counts only with a check digit that catches nine of ten.
+REGISTERS: tuple[tuple[re.Pattern[str], Callable[[str], bool]], ...] = (
+    (_form(r"\d{3}-\d{2}-\d{4}"), ssn.is_valid),
+    (_form(r"\d{3}\.\d{3}\.\d{3}-\d{2}"), cpf.is_valid),
+    (_form(r"\d{8}-?[A-Z]"), dni.is_valid),
+    (_form(r"[XYZ]-?\d{7}-?[A-Z]"), nie.is_valid),
+    (_form(r"\d{6}[-+A]\d{3}[0-9A-Y]"), hetu.is_valid),
+    (_form(r"[12] ?\d{2} ?\d{2} ?\d{2} ?\d{3} ?\d{3} ?\d{2}"), nir.is_valid),
+    (_form(r"\d{4} \d{4} \d{4}"), aadhaar.is_valid),
+    (_form(r"[A-Z]{5}\d{4}[A-Z]"), pan.is_valid),
+    (_form(r"[A-Z]{6}\d{2}[A-Z]\d{2}[A-Z]\d{3}[A-Z]"), codicefiscale.is_valid),
+    (_form(r"\d{11}"), pesel.is_valid),
+    (_form(r"(?:19|20)?\d{6}[-+]\d{4}"), personnummer.is_valid),
+    (_form(r"[A-CEGHJ-PR-TW-Z]{2} ?\d{2} ?\d{2} ?\d{2} ?[A-D]"), lambda _text: True),  # UK NINO
+)
+IBAN = _form(r"[A-Z]{2}\d{2}(?:[ -]?[A-Z0-9]{1,4}){3,8}")
+DATE = r"(?:\d{4}-\d\d?-\d\d?|\d\d?-\d\d?-\d{4})(?![\w-])"
+NAMED_DOCUMENT = re.compile(
+    r"\b(?:passport|driver'?s? licen[cs]e|licen[cs]e|id card|identity card|ssn|social security|insurance|tax id|"
+    r"personalausweis|reisepass)\b"
+    rf"[^\d\n]{{0,24}}?\b(?!{DATE})"
+    r"(?P<number>(?=(?:[A-Z-]{0,20}\d){3})[A-Z0-9][A-Z0-9-]{5,20})(?![\w-])",
+    re.IGNORECASE,
+)
 
 
 def find(text: str, regions: Sequence[str]) -> Iterator[Span]:
     if SOME_DIGITS.search(text):
-        yield from documents.find(text)
+        yield from _documents(text)
         yield from _runs(text, regions)
     for match in SPELLED_RUN.finditer(text) if SOME_SPELLED.search(text) else ():
         if " ".join(re.findall(r"\w+", match[0].lower())) not in COUNT:
@@ -81,7 +122,7 @@ def _glued_tag(text: str, match: re.Match[str], regions: Sequence[str]) -> Tag |
 
 
 def _glued_groups_tag(text: str, match: re.Match[str], regions: Sequence[str]) -> Tag | None:
-    """With a letter at an end; "rtx3080 3090" is none, so only a card or a whole phone number is."""
+    """Tag a run with a letter at an end. "rtx3080 3090" is no number, so only cards and whole phone numbers are."""
     digits = re.sub(r"\D", "", match[0])
     if _is_card(digits):
         return Tag.CARD
@@ -119,7 +160,7 @@ def _is_card(digits: str) -> bool:
 
 
 def _is_phone(run: str, digits: str, regions: Sequence[str]) -> bool:
-    """By the country code that it begins with, or as one of the regions writes it."""
+    """Check a number by its country code, or as one of the regions writes it."""
     if run.startswith(("+", "00")):
         return _is_valid("+" + digits.removeprefix("00"), None)
     return len(digits) in CALLABLE_DIGITS and any(_is_valid(run, region) for region in regions)
@@ -130,3 +171,23 @@ def _is_valid(number: str, region: str | None) -> bool:
         return phonenumbers.is_valid_number(phonenumbers.parse(number, region))
     except phonenumbers.NumberParseException:
         return False
+
+
+def _documents(text: str) -> Iterator[Span]:
+    yield from _ibans(text)
+    for form, is_valid in REGISTERS:
+        for match in form.finditer(text):
+            if is_valid(match[0]):
+                yield Span(*match.span(), Tag.DOCUMENT)
+    for match in NAMED_DOCUMENT.finditer(text):
+        yield Span(*match.span("number"), Tag.DOCUMENT)
+
+
+def _ibans(text: str) -> Iterator[Span]:
+    """Find IBANs. The words after a spaced one may look like its last groups."""
+    for match in IBAN.finditer(text):
+        candidate = match[0]
+        while candidate and not iban.is_valid(candidate):
+            candidate = candidate.rpartition(" ")[0]
+        if candidate:
+            yield Span(match.start(), match.start() + len(candidate), Tag.DOCUMENT)

@@ -39,9 +39,9 @@ logger = logging.getLogger(__name__)
 class Graces:
     """How long, in seconds, between two sweeps, and how long what nobody needs is kept."""
 
-    sweep_s: float
-    artifact_s: float
-    staging_s: float
+    sweep_s: float = 600
+    artifact_s: float = 7 * 86_400  # a redeploy within this time need not serialize again
+    staging_s: float = 86_400  # an unfinished job's output, for another job to continue
 
 
 class ArtifactCollector:

@@ -39,7 +39,7 @@ def build_artifacts(
         clock,
         store,
         needed_keys,
-        Graces(settings.artifact_sweep_s, settings.artifact_grace_s, settings.staging_grace_s),
+        Graces(),
     )
     token = settings.hub_token
     options = SerializerOptions(

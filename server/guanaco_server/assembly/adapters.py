@@ -64,7 +64,7 @@ def build_verifier(settings: Settings) -> ArtifactVerifier:
 
 def _hub(settings: Settings) -> HuggingFaceHub:
     token = settings.hub_token.get_secret_value() if settings.hub_token else None
-    return HuggingFaceHub(settings.hub_endpoint, token, settings.hub_timeout_s)
+    return HuggingFaceHub(settings.hub_endpoint, token)
 
 
 def _store(settings: Settings) -> ArtifactStore:

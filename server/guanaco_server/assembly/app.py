@@ -23,7 +23,7 @@ from guanaco_server.experiments import api as experiments_api
 from guanaco_server.feedback import api as feedback_api
 from guanaco_server.http import errors as http_errors
 from guanaco_server.http import health
-from guanaco_server.http.body_limit import BodyLimit
+from guanaco_server.http.body_limit import MAX_BODY_BYTES, BodyLimit
 from guanaco_server.leaderboard import api as leaderboard_api
 from guanaco_server.notifications import api as notifications_api
 from guanaco_server.observability.exposition import CONTENT_TYPE, scrape
@@ -34,8 +34,12 @@ from guanaco_server.settings import Settings
 from guanaco_server.submissions import api as submissions_api
 from guanaco_server.web.mounting import include_web
 
+HEARTBEAT_S = (
+    10  # longest silence of a stream: then a comment is sent, which keeps proxies from closing it
+)
 
-def create_app(platform: Platform) -> FastAPI:
+
+def create_app(platform: Platform, *, heartbeat_s: float = HEARTBEAT_S) -> FastAPI:
     app = GatewayedApp(
         title="Guanaco",
         version=__version__,
@@ -43,14 +47,14 @@ def create_app(platform: Platform) -> FastAPI:
         docs_url=None,  # web/pages/reference.py: FastAPI's own asks another host for its scripts
         redoc_url=None,
     )
-    app.add_middleware(BodyLimit, limit_bytes=platform.settings.max_body_bytes)
+    app.add_middleware(BodyLimit, limit_bytes=MAX_BODY_BYTES)
     http_errors.install(app)
     app.add_middleware(Observed, metrics=platform.metrics)
     _trust_proxies(app, platform.settings)
     if platform.settings.role == "worker":
         _include_operations(app, platform)
     else:
-        _install_gateway(app, platform)
+        _install_gateway(app, platform, heartbeat_s)
         _include_operations(app, platform)
         _include_routes(app, platform.rooms)
     return app
@@ -73,7 +77,7 @@ class GatewayedApp(FastAPI):
         await super().__call__(scope, receive, send)
 
 
-def _install_gateway(app: GatewayedApp, platform: Platform) -> None:
+def _install_gateway(app: GatewayedApp, platform: Platform, heartbeat_s: float) -> None:
     """Put the routes that answer with a reply in front of the framework, and into its OpenAPI document all the same."""
     rooms = platform.rooms
     routes = (
@@ -85,8 +89,8 @@ def _install_gateway(app: GatewayedApp, platform: Platform) -> None:
         routes,
         rooms.accounts.auth,
         platform.metrics,
-        platform.settings.max_body_bytes,
-        platform.settings.heartbeat_s,
+        MAX_BODY_BYTES,
+        heartbeat_s,
     )
     write = app.openapi
 

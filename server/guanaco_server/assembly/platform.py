@@ -96,7 +96,7 @@ class Platform:
             await self.database.check()
             await upgrade(self.database)
         else:
-            await wait_until_current(self.database, self.settings.schema_wait_s)
+            await wait_until_current(self.database)
         if self.settings.role == "all":
             self.first_key = await self.rooms.accounts.accounts.create_first_key()
 
@@ -131,7 +131,7 @@ class Platform:
             rooms.scaling.autoscaler,
             rooms.artifacts.collector,
             rooms.notifications.loop,
-            rooms.feedback.copying,
+            rooms.feedback.copy_loop,
             rooms.leaderboard.loop,
         )
 

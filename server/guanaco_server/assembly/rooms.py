@@ -223,6 +223,7 @@ def build_rooms(
         deployments=deployments.service,
         costs=costs.service,
         stress=stress.service,
+        list_workers=workers.workers.list_known if settings.role == "worker" else _nobody,
         metrics=metrics,
         settings=settings,
     )
@@ -262,3 +263,8 @@ def build_rooms(
 def _alone(_name: str) -> AbstractAsyncContextManager[None]:
     """Exclude nobody: no other process makes artifacts for this database."""
     return nullcontext()
+
+
+async def _nobody() -> tuple[str, ...]:
+    """Outside the role of a worker, a process works alone."""
+    return ()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from guanaco.accounts import Role
-from guanaco.assignments import AssignmentReplay
 from guanaco.chat import Conversation, ConversationOpened, ConversationRequest
+from guanaco.competitions import AssignmentReplay
 from guanaco_server.accounts.auth import Auth
 from guanaco_server.accounts.service import Account
 from guanaco_server.chat.conversations.service import ConversationService

@@ -28,6 +28,9 @@ from guanaco_server.scaling.usage import TrafficRecorder
 from guanaco_server.settings import Settings
 from guanaco_server.submissions.service import SubmissionService
 
+# How long a finished turn waits for a database that does not answer, before the client is told.
+RECORD_PATIENCE_S = 60.0
+
 
 @dataclass(frozen=True)
 class ChatRoom:
@@ -89,15 +92,15 @@ def build_chat(
         database, clock, routing, competitions, audit, experiments, _spans(settings)
     )
     turns = _turn_statements(database)
-    longest_s = settings.wake_wait_s + settings.reply_timeout_s + settings.record_patience_s
-    histories = HistoryCache(settings.history_cache_chars)
+    longest_s = settings.wake_wait_s + settings.reply_timeout_s + RECORD_PATIENCE_S
+    histories = HistoryCache()
     replies = ReplyService(
         history_reader(database),
         clock,
         routing,
         experiments,
         generator,
-        TurnLog(turns, clock, settings.record_patience_s, longest_s),
+        TurnLog(turns, clock, RECORD_PATIENCE_S, longest_s),
         histories,
     )
     conversations.on_opened(replies.remember)
@@ -121,7 +124,4 @@ def _turn_statements(database: Database) -> TurnStatements:
 
 
 def _spans(settings: Settings) -> Spans:
-    return Spans(
-        timedelta(seconds=settings.conversation_open_s),
-        timedelta(days=settings.assignment_snapshot_days),
-    )
+    return Spans(timedelta(seconds=settings.conversation_open_s))

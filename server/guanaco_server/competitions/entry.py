@@ -1,4 +1,4 @@
-"""Which published submissions take part in a competition."""
+"""Decides which published submissions take part in a competition."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ E = TypeVar("E", bound=Entrant)
 
 
 def admitted(competition: Competition, submissions: Iterable[E]) -> list[E]:
-    """Newest first. A model of unknown size is not within any limit of it."""
+    """Return the admitted submissions, newest first. A model of unknown size exceeds any limit."""
     rule = competition.entry
     found: list[E] = []
     entries: Counter[str] = Counter()

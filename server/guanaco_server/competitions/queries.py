@@ -16,12 +16,12 @@ async def by_id(session: AsyncSession, competition_id: str) -> CompetitionRow | 
 
 
 async def locked(session: AsyncSession, competition_id: str) -> CompetitionRow | None:
-    """Waits for all who hold it."""
+    """Lock a competition; waits for every transaction that holds it."""
     return await session.get(CompetitionRow, competition_id, with_for_update=True)
 
 
 async def hold(session: AsyncSession, competition_ids: Collection[str]) -> None:
-    """Many may at once."""
+    """Keep competitions from being locked until the transaction ends. Many transactions may hold one at once."""
     if competition_ids:
         await session.execute(
             select(CompetitionRow.id)

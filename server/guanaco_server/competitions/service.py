@@ -1,4 +1,4 @@
-"""Competitions, as admins make them and everybody reads them. ``open`` is there without being made."""
+"""Makes competitions for admins, and shows them to everybody. ``open`` always exists."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class CompetitionService:
         self._audit = audit
 
     async def list_all(self) -> list[Competition]:
-        """``open`` first, then in the order in which they were made."""
+        """Return ``open`` first, then the others in the order in which they were made."""
         async with self._database.read() as session:
             found = {row.id: _read(row) for row in await queries.all_rows(session)}
         return list(({OPEN: OPEN_COMPETITION} | found).values())
 
     async def list_running(self) -> list[Competition]:
-        """Those that take conversations now."""
+        """Return the competitions that take conversations now."""
         return [one for one in await self.list_all() if self._is_running(one)]
 
     async def find(self, competition_id: str) -> Competition:
@@ -49,18 +49,18 @@ class CompetitionService:
         raise CompetitionNotFound(competition_id)
 
     async def require_running(self, competition_id: str) -> Competition:
-        """CompetitionClosed before its window, after it, and once it is frozen."""
+        """Return a competition; CompetitionClosed before its window, after it, and once it is frozen."""
         competition = await self.find(competition_id)
         if not self._is_running(competition):
             raise CompetitionClosed(competition_id)
         return competition
 
     async def hold_open(self, session: AsyncSession, competition_ids: Collection[str]) -> None:
-        """Within the caller's transaction: none of them is frozen before it ends. ``open`` never is."""
+        """Within the caller's transaction: keep these competitions from being frozen before it ends. ``open`` never is."""
         await queries.hold(session, set(competition_ids) - {OPEN})
 
     async def freeze(self, competition_id: str, by: Actor) -> Competition:
-        """From this moment on nothing more counts; InvalidInput for ``open``. A frozen one stays as it is."""
+        """End a competition for good; InvalidInput for ``open``. Freezing it again changes nothing."""
         if competition_id == OPEN:
             raise InvalidInput("The open competition has no end, so it cannot be frozen.")
         async with self._database.write() as session:
@@ -77,7 +77,7 @@ class CompetitionService:
     async def put(
         self, competition_id: str, request: CompetitionRequest, by: Actor | None = None
     ) -> Competition:
-        """Make it, or change its rules; CompetitionClosed once it is frozen. ``by`` is None for the platform itself."""
+        """Make a competition or change its rules; CompetitionClosed once it is frozen. ``by`` is None for the platform."""
         now = self._clock.now()
         async with self._database.write() as session:
             row = await queries.by_id(session, competition_id)
@@ -101,7 +101,7 @@ class CompetitionService:
 def _noted(
     competition_id: str, before: CompetitionRequest | None, after: CompetitionRequest
 ) -> str:
-    """With the names of the rules that are others now."""
+    """Describe a change for the audit log, with the names of the changed rules."""
     if before is None:
         return competition_id
     names = type(after).model_fields

@@ -13,7 +13,7 @@ from guanaco_server.database.types import Pydantic, UtcDateTime
 
 
 class CompetitionRow(Table):
-    """``rules`` is what an admin wrote; a frozen competition takes no more of it."""
+    """A competition; ``rules`` is what an admin wrote. Once frozen it does not change."""
 
     __tablename__ = "competitions"
 

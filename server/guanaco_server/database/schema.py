@@ -16,6 +16,7 @@ from guanaco_server.database.database import Database
 from guanaco_server.database.migrations import current_revision, newest_revision
 
 POLL_S = 1.0
+LONGEST_WAIT_S = 300
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +30,7 @@ async def is_current(database: Database) -> bool:
     return (await revision_of(database) or "") >= newest_revision()
 
 
-async def wait_until_current(database: Database, timeout_s: float) -> None:
+async def wait_until_current(database: Database, timeout_s: float = LONGEST_WAIT_S) -> None:
     """SchemaNotReady when nobody has migrated the database, or it did not answer, in that time."""
     deadline = time.monotonic() + timeout_s
     said = ""

@@ -148,24 +148,28 @@ class DeploymentService:
     async def wish(self, deployment: Deployment) -> None:
         """Record that this should be served. Its server counts as starting until ``mark_ready``; what has room keeps it."""
         async with self._database.write() as session:
-            await self._meter.end(session, deployment.submission_id, self._clock.now())
-            row = await queries.by_submission(session, deployment.submission_id)
-            has_room = row is not None and row.run == deployment.run and row.phase.has_server
-            if row is None:
-                row = DeploymentRow(submission_id=deployment.submission_id)
-                session.add(row)
-            row.run = deployment.run
-            row.gpu_count = deployment.gpu_count
-            row.wanted_replicas = row.applied_replicas = deployment.replicas
-            row.waits_for = None
-            row.artifact_key = deployment.artifact_key
-            row.max_model_tokens = deployment.max_model_tokens
-            row.quantization = deployment.quantization
-            row.recipe, row.developer = deployment.recipe, deployment.developer
-            row.phase, row.restarts = Phase.STARTING if has_room else self._first_phase, 0
-            row.endpoints, row.endpoint = [], None
-            row.updated_at = self._clock.now()
+            await self.wish_within(session, deployment)
         self.note_replicas(deployment.submission_id, ())
+
+    async def wish_within(self, session: AsyncSession, deployment: Deployment) -> None:
+        """As ``wish``, within the caller's transaction; the caller notes that there are no replicas."""
+        await self._meter.end(session, deployment.submission_id, self._clock.now())
+        row = await queries.by_submission(session, deployment.submission_id)
+        has_room = row is not None and row.run == deployment.run and row.phase.has_server
+        if row is None:
+            row = DeploymentRow(submission_id=deployment.submission_id)
+            session.add(row)
+        row.run = deployment.run
+        row.gpu_count = deployment.gpu_count
+        row.wanted_replicas = row.applied_replicas = deployment.replicas
+        row.waits_for = None
+        row.artifact_key = deployment.artifact_key
+        row.max_model_tokens = deployment.max_model_tokens
+        row.quantization = deployment.quantization
+        row.recipe, row.developer = deployment.recipe, deployment.developer
+        row.phase, row.restarts = Phase.STARTING if has_room else self._first_phase, 0
+        row.endpoints, row.endpoint = [], None
+        row.updated_at = self._clock.now()
 
     async def withdraw(self, session: AsyncSession, submission_id: str) -> None:
         """Within the caller's transaction: this should no longer be served. The reconciler stops the server."""
@@ -174,15 +178,18 @@ class DeploymentService:
         self.note_replicas(submission_id, ())
         self.woken.set()
 
-    async def remove(self, submission_id: str) -> None:
-        """Withdraw, and stop the server before returning."""
-        async with self._database.write() as session:
-            await self.withdraw(session, submission_id)
+    async def stop_withdrawn(self, submission_id: str) -> None:
+        """Stop the server of a deployment that was withdrawn, before returning."""
         await self.stop_unwanted(deployment_name(submission_id))
 
     async def find(self, submission_id: str) -> DeploymentRow | None:
         async with self._database.read() as session:
             return await queries.by_submission(session, submission_id)
+
+    async def has_wish(self, submission_id: str, run: int) -> bool:
+        """Whether this run of the submission has a deployment, with room or without."""
+        row = await self.find(submission_id)
+        return row is not None and row.run == run
 
     async def served_recipe(self, submission_id: str) -> Recipe | None:
         row = await self.find(submission_id)

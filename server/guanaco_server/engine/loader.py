@@ -17,20 +17,23 @@ from typing import Any
 
 import torch
 from torch import nn
-from vllm.config import ModelConfig, get_current_vllm_config
-from vllm.config.load import LoadConfig
-from vllm.distributed import get_tensor_model_parallel_rank, get_tensor_model_parallel_world_size
-from vllm.model_executor.model_loader import register_model_loader
-from vllm.model_executor.model_loader.base_loader import BaseModelLoader
-from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
-from vllm.model_executor.model_loader.ep_weight_filter import parse_expert_id, should_skip_weight
-from vllm.model_executor.models.utils import is_pp_missing_parameter
 
 from guanaco_server.engine.artifact_errors import DamagedArtifactError
 from guanaco_server.engine.artifact_source import ArtifactSource, ModelFolder, read_manifest
 from guanaco_server.engine.local_tensors import Selection, read_local
 from guanaco_server.engine.node_cache import read_copy, read_through_cache
 from guanaco_server.engine.remote_tensors import read_remote
+from guanaco_server.engine.vllm_internals import (
+    BaseModelLoader,
+    LoadConfig,
+    ModelConfig,
+    is_expert,
+    is_in_another_stage,
+    is_of_another_rank,
+    local_expert_ids,
+    register_model_loader,
+    tensor_parallel_rank,
+)
 from guanaco_server.formats.manifest import TENSORS_NAME, Manifest, TensorRecord
 
 LOAD_FORMAT = "guanaco"
@@ -72,7 +75,6 @@ class ArtifactLoader(BaseModelLoader):
             )
         self._source = ArtifactSource.from_environment(extra["artifact"])
         self._folder = ModelFolder(Path(extra["folder"]), bool(extra.get("is_cached")))
-        self.local_expert_ids: set[int] | None = None  # set by vLLM's own filter
 
     def download_model(self, model_config: ModelConfig) -> None:
         """Nothing to fetch beforehand: the tensors are streamed."""
@@ -91,17 +93,16 @@ class ArtifactLoader(BaseModelLoader):
         logger.info("Loaded %s in %.2f s", self._source.uri, time.perf_counter() - started)
 
     def _selection(self, model: nn.Module, model_config: ModelConfig) -> Selection:
-        """Not the layers of other pipeline ranks, nor, if asked (--enable-ep-weight-filter), the experts of other ranks."""
-        DefaultModelLoader._init_ep_weight_filter(self, model_config)
-        experts = self.local_expert_ids
-        shares_file = get_current_vllm_config().parallel_config.nnodes == 1
+        """Leave out the layers of other pipeline stages and, if asked (--enable-ep-weight-filter), the experts of other ranks."""
+        experts = local_expert_ids(model_config)
+        rank, ranks = tensor_parallel_rank()
         return Selection(
             is_wanted=lambda name: (
-                not should_skip_weight(name, experts) and not _is_in_another_stage(name, model)
+                not is_of_another_rank(name, experts) and not is_in_another_stage(name, model)
             ),
-            rank=get_tensor_model_parallel_rank() if shares_file else 0,
-            ranks=get_tensor_model_parallel_world_size() if shares_file else 1,
-            is_ours_alone=lambda name: experts is not None and parse_expert_id(name) is not None,
+            rank=rank,
+            ranks=ranks,
+            is_ours_alone=lambda name: experts is not None and is_expert(name),
         )
 
     def _tensors(
@@ -131,13 +132,6 @@ class ArtifactLoader(BaseModelLoader):
 def register() -> None:
     """Make the load format known to this process."""
     register_model_loader(LOAD_FORMAT)(ArtifactLoader)
-
-
-def _is_in_another_stage(name: str, model: nn.Module) -> bool:
-    """Of pipeline parallelism. The model names its missing layers as vLLM does, not as the checkpoint."""
-    mapper = getattr(model, "hf_to_vllm_mapper", None)
-    mapped = mapper.map_name(name) if mapper is not None else name
-    return mapped is not None and bool(is_pp_missing_parameter(mapped, model))
 
 
 def as_tensor(record: TensorRecord, view: memoryview) -> torch.Tensor:

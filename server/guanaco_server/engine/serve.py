@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import os
 import sys
 from importlib import metadata
@@ -50,7 +49,6 @@ CPU_ARGUMENTS = (
     *("--block-size", str(BLOCK_TOKENS)),
     *("--kv-cache-memory-bytes", str(KV_CACHE_BYTES)),
 )
-ROUTES_LOGGER = "vllm.entrypoints.launchers.launcher"  # 36 lines at each start
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -72,18 +70,23 @@ def _cache(options: argparse.Namespace) -> NodeCache | None:
 
 
 def _serve(options: argparse.Namespace, found: ModelFolder, further: list[str]) -> None:
-    if not is_cpu_build():
-        _serve_as_vllm_does(_arguments(options, found, further))
-        return
-    threads = os.environ.get("OMP_NUM_THREADS") or max(1, len(os.sched_getaffinity(0)) - 1)
-    os.environ.update(CPU_ENVIRONMENT, GUANACO_ENGINE_THREADS=str(threads))
-    args = _arguments(options, found, [*CPU_ARGUMENTS, *further])
-    if ranks := _ranks(args):
+    is_cpu = is_cpu_build()
+    if is_cpu:
+        threads = os.environ.get("OMP_NUM_THREADS") or max(1, len(os.sched_getaffinity(0)) - 1)
+        os.environ.update(CPU_ENVIRONMENT, GUANACO_ENGINE_THREADS=str(threads))
+        further = [*CPU_ARGUMENTS, *further]
+    # Imports torch, which reads the thread count once.
+    from guanaco_server.engine import vllm_internals
+
+    args = _arguments(options, found, further)
+    if is_cpu and (ranks := _ranks(args)):
         os.environ["OMP_NUM_THREADS"] = str(max(1, int(threads) // ranks))
-        _serve_as_vllm_does(args)
+    elif is_cpu:
+        executor = vllm_internals.InProcessExecutor
+        args.distributed_executor_backend = f"{executor.__module__}.{executor.__qualname__}"
+        vllm_internals.serve_forked(args, found.path)
         return
-    args.distributed_executor_backend = "guanaco_server.engine.executor.InProcessExecutor"
-    _serve_forked(args, found.path)
+    vllm_internals.serve(args)
 
 
 def _ranks(args: Any) -> int:
@@ -118,13 +121,11 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _arguments(options: argparse.Namespace, found: ModelFolder, further: list[str]) -> Any:
-    from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
-    from vllm.utils.argparse_utils import FlexibleArgumentParser
-
     from guanaco_server.engine.loader import LOAD_FORMAT, extra_config, register
+    from guanaco_server.engine.vllm_internals import parse_arguments
 
     register()
-    args = make_arg_parser(FlexibleArgumentParser()).parse_args(
+    args = parse_arguments(
         [
             *("--model", str(found.path)),
             *("--served-model-name", options.name),
@@ -143,70 +144,7 @@ def _arguments(options: argparse.Namespace, found: ModelFolder, further: list[st
         sys.exit("Guanaco never runs a repo's own code: --trust-remote-code is refused.")
     # Never read the experts of other ranks.
     args.enable_ep_weight_filter = args.enable_expert_parallel
-    validate_parsed_serve_args(args)
     return args
-
-
-def _serve_as_vllm_does(args: Any) -> None:
-    import uvloop
-    from vllm.entrypoints.launchers.api_server.entry import run_server
-    from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
-
-    cli_env_setup()
-    uvloop.run(run_server(args))
-
-
-def _serve_forked(args: Any, model_dir: Path) -> None:
-    import uvloop
-
-    _import_before_fork(model_dir)
-    uvloop.run(_run_forked(args))
-
-
-def _import_before_fork(model_dir: Path) -> None:
-    """What the engine process needs. The model's class too: vLLM would inspect it in a process of its own, 10 s the first time."""
-    import vllm.v1.engine.core
-    import vllm.v1.worker.cpu_worker  # noqa: F401
-    from vllm.model_executor.models import ModelRegistry
-
-    import guanaco_server.engine.executor  # noqa: F401
-
-    config = json.loads((model_dir / "config.json").read_text())
-    for architecture in map(_class_of, config.get("architectures", [])):
-        if known := ModelRegistry.models.get(architecture):
-            ModelRegistry.register_model(architecture, known.load_model_cls())
-
-
-def _class_of(architecture: str) -> str:
-    """vLLM makes most classifiers of the class that generates text."""
-    from vllm.model_executor.models import ModelRegistry
-
-    if architecture in ModelRegistry.models:
-        return architecture
-    return architecture.replace("ForSequenceClassification", "ForCausalLM")
-
-
-async def _run_forked(args: Any) -> None:
-    """vLLM's ``run_server``, with a fork where its CPU platform insists on a spawn."""
-    from vllm.engine.arg_utils import AsyncEngineArgs
-    from vllm.entrypoints.launchers.api_server.entry import build_and_serve, setup_server
-    from vllm.usage.usage_lib import UsageContext
-    from vllm.v1.engine.async_llm import AsyncLLM
-
-    address, listener = setup_server(args, reuse_port=False)
-    context = UsageContext.OPENAI_API_SERVER
-    config = AsyncEngineArgs.from_cli_args(args).create_engine_config(usage_context=context)
-    os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
-    engine = AsyncLLM.from_vllm_config(vllm_config=config, usage_context=context)
-    logging.getLogger(ROUTES_LOGGER).setLevel(
-        logging.WARNING
-    )  # now: making the engine sets up logging anew
-    try:
-        shutdown = await build_and_serve(engine, address, listener, args)
-    finally:
-        engine.shutdown(timeout=config.shutdown_timeout)
-    await shutdown
-    listener.close()
 
 
 if __name__ == "__main__":

@@ -24,13 +24,13 @@ async def all_rows(session: AsyncSession) -> Sequence[ExperimentRow]:
 
 
 async def locked(session: AsyncSession) -> dict[str, ExperimentRow]:
-    """All of them; until the transaction ends nobody else gets them so."""
+    """Lock all experiments until the transaction ends, and return them by name."""
     statement = select(ExperimentRow).order_by(ExperimentRow.name).with_for_update()
     return {row.name: row for row in await session.scalars(statement)}
 
 
 def groups(experiment: str) -> Subquery:
-    """For other rooms to count by: ``conversation_id``, ``variant`` and ``unit`` of its conversations."""
+    """Select ``conversation_id``, ``variant`` and ``unit`` of its conversations, for other rooms to count by."""
     return (
         select(ExposureRow.conversation_id, ExposureRow.variant, ExposureRow.unit)
         .where(ExposureRow.experiment == experiment)
@@ -39,7 +39,7 @@ def groups(experiment: str) -> Subquery:
 
 
 async def variants_of(session: AsyncSession, conversation_ids: Iterable[str]) -> dict[str, str]:
-    """The variant of each conversation that takes part in an experiment."""
+    """Return the variant of each conversation that takes part in an experiment."""
     rows = await session.execute(
         select(ExposureRow.conversation_id, ExposureRow.variant).where(
             among(session, ExposureRow.conversation_id, conversation_ids)
@@ -49,7 +49,7 @@ async def variants_of(session: AsyncSession, conversation_ids: Iterable[str]) ->
 
 
 async def sizes(session: AsyncSession, experiment: str) -> dict[str, tuple[int, int]]:
-    """Users and conversations, by variant."""
+    """Return the numbers of users and conversations by variant."""
     rows = await session.execute(
         select(ExposureRow.variant, func.count(ExposureRow.unit.distinct()), func.count())
         .where(ExposureRow.experiment == experiment)

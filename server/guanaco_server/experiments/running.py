@@ -1,4 +1,4 @@
-"""Experiments as conversations meet them: in memory, as of a second ago at most."""
+"""The running experiments in memory, at most a second old, for new conversations."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ class RunningExperiments:
         }
 
     def enter(self, account_id: str, user_id: str, competition_id: str) -> Exposure | None:
-        """The one experiment in which a new conversation of this user takes part, if any.
+        """Return the experiment in which a new conversation of this user takes part, if any.
 
-        While one of its models can take no conversation, an experiment takes none in any variant: its variants
-        have to have the same users at the same times.
+        While one of its models can take no conversation, an experiment takes none in any variant, because its variants
+        must have the same users at the same times.
         """
         if not self._running:
             return None
@@ -82,9 +82,9 @@ class RunningExperiments:
         return None
 
     async def unserved(self, experiment: ExperimentRequest) -> list[str]:
-        """Of its models, those that are not deployed, or have no server that is ready."""
+        """Return the models of an experiment that are not deployed or have no ready server."""
         missing = self._not_ready(experiment)
-        if missing:  # as far as the last look knows
+        if missing:  # by the last snapshot, which may be old
             await self._routing.refresh()
             missing = self._not_ready(experiment)
         return missing
@@ -92,7 +92,7 @@ class RunningExperiments:
     def expose(
         self, session: AsyncSession, exposure: Exposure, conversation_id: str, now: datetime
     ) -> None:
-        """Within the caller's transaction, after the conversation's own row."""
+        """Within the caller's transaction, after the conversation's row: store that it takes part."""
         session.add(
             ExposureRow(
                 conversation_id=conversation_id,
@@ -104,8 +104,8 @@ class RunningExperiments:
         )
 
     async def overrides(self, experiment: str, variant: str) -> Overrides:
-        """Of a conversation that takes part, also when the experiment has stopped."""
-        if (experiment, variant) not in self._variants:  # another process started it just now
+        """Return what a variant changes, also after the experiment has stopped."""
+        if (experiment, variant) not in self._variants:  # another process has just started it
             await self.refresh()
         return self._variants[experiment, variant]
 
@@ -125,4 +125,4 @@ class RunningExperiments:
             try:
                 await self.refresh()
             except (DBAPIError, OSError) as error:
-                logger.warning("the experiments stay as they were: %s", error)
+                logger.warning("experiments not refreshed; trying again: %s", error)

@@ -1,6 +1,6 @@
-"""Experiments, as admins make, start and stop them, and what came of them.
+"""Makes, starts and stops experiments for admins, and computes their results.
 
-draft → running ⇄ stopped      its variants and users may change only before it first runs
+draft → running ⇄ stopped      variants and users may change only before the first run
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ ByVariant = Callable[[AsyncSession, Subquery], Awaitable[Mapping[str, Sequence[f
 
 @dataclass(frozen=True)
 class Outcomes:
-    """What the rooms above count, by variant; the subquery has ``conversation_id``, ``variant`` and ``unit``.
+    """Counts outcomes by variant. The subquery has ``conversation_id``, ``variant`` and ``unit``.
 
-    ``votes`` has one of each unit, the others a mean of each unit.
+    ``votes`` counts one vote of each unit; the others return a mean of each unit.
     """
 
     votes: Callable[[AsyncSession, Subquery], Awaitable[Mapping[str, VoteCount]]]
@@ -86,7 +86,7 @@ class ExperimentService:
         self._outcomes = outcomes
 
     async def list_all(self) -> list[Experiment]:
-        """In the order in which they were made."""
+        """Return the experiments in the order in which they were made."""
         async with self._database.read() as session:
             return [_read(row) for row in await queries.all_rows(session)]
 
@@ -95,7 +95,7 @@ class ExperimentService:
             return _read(await _existing(session, name))
 
     async def create(self, account: Account, request: ExperimentRequest) -> Experiment:
-        """A draft; ExperimentConflict where the name is taken, also when two race for it."""
+        """Make a draft; ExperimentConflict if the name is taken, also when two requests race for it."""
         await self._check(account, request)
         row = ExperimentRow(
             name=request.name,
@@ -113,7 +113,7 @@ class ExperimentService:
         return _read(row)
 
     async def change(self, account: Account, name: str, request: ExperimentRequest) -> Experiment:
-        """Another definition for a draft; ExperimentConflict once it has run."""
+        """Change a draft; ExperimentConflict once it has run."""
         await self._check(account, request)
         async with self._database.write() as session:
             row = (await queries.locked(session)).get(name)
@@ -131,7 +131,11 @@ class ExperimentService:
             return _read(row)
 
     async def start(self, name: str) -> Experiment:
-        """From now on, and within a second in every process; ExperimentConflict where another has some of its users, or a model is not served."""
+        """Start an experiment; within a second every process takes part.
+
+        Raises:
+            ExperimentConflict: Another experiment has some of its users, or a model is not served.
+        """
         await self._require_served(await self.find(name))
         async with self._database.write() as session:
             rows = await queries.locked(session)
@@ -150,7 +154,7 @@ class ExperimentService:
         return _read(row)
 
     async def stop(self, name: str) -> Experiment:
-        """No new conversations; the open ones keep their variant."""
+        """Stop taking conversations. Open ones keep their variant."""
         async with self._database.write() as session:
             row = (await queries.locked(session)).get(name)
             if row is None:
@@ -164,11 +168,11 @@ class ExperimentService:
         return _read(row)
 
     async def results(self, name: str) -> ExperimentResults:
-        """Of all times that it ran."""
+        """Compute the results of all times that the experiment ran."""
         groups = queries.groups(name)
         async with self._database.read() as session:
             row = await _existing(session, name)
-            found = _Found(
+            found = _OutcomesByVariant(
                 sizes=await queries.sizes(session, name),
                 votes=await self._outcomes.votes(session, groups),
                 lengths=await self._outcomes.lengths(session, groups),
@@ -183,7 +187,7 @@ class ExperimentService:
         )
 
     async def _check(self, account: Account, request: ExperimentRequest) -> None:
-        """What it names is there."""
+        """Check that everything that an experiment names exists."""
         if request.competition is not None:
             await self._competitions.find(request.competition)
         for variant in request.variants:
@@ -194,7 +198,7 @@ class ExperimentService:
                 await self._check_prompt(variant.name, variant.formatter, model)
 
     async def _check_prompt(self, variant: str, prompt: Prompt, model: Submission | None) -> None:
-        """As a submission's own is checked; InvalidInput where it can make no prompt."""
+        """Check a prompt like a submission's own; InvalidInput if it can make no prompt."""
         bot = next(iter(BOTS.values()))
         artifact_key = model.artifact_key if model is not None else None
         try:
@@ -219,21 +223,21 @@ class ExperimentService:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _OutcomesByVariant:
     sizes: Mapping[str, tuple[int, int]]
     votes: Mapping[str, VoteCount]
     lengths: Mapping[str, Sequence[float]]
     reply_ms: Mapping[str, Sequence[float]]
 
-    def tally(self, variant: str) -> tuple[int, int]:
-        """Thumbs up, and votes in all."""
+    def votes_of(self, variant: str) -> tuple[int, int]:
+        """Return thumbs up, and all votes."""
         votes = self.votes.get(variant)
-        return (votes.up, votes.up + votes.down) if votes else (0, 0)
+        return (votes.up, votes.total) if votes else (0, 0)
 
 
-def _results(variant: str, first: str, found: _Found) -> VariantResults:
+def _results(variant: str, first: str, found: _OutcomesByVariant) -> VariantResults:
     users, conversations = found.sizes.get(variant, (0, 0))
-    up, total = found.tally(variant)
+    up, total = found.votes_of(variant)
     lengths, times = found.lengths.get(variant, ()), found.reply_ms.get(variant, ())
     return VariantResults(
         variant=variant,
@@ -241,23 +245,26 @@ def _results(variant: str, first: str, found: _Found) -> VariantResults:
         conversations=conversations,
         thumbs_up=up,
         thumbs_down=total - up,
-        thumbs_up_ratio=_estimate(up / total, wilson_interval(up, total)) if total else None,
+        thumbs_up_ratio=_estimate(up / total, wilson_interval(up, total), total) if total else None,
         thumbs_up_difference=_difference(variant, first, found),
-        conversation_length=_estimate(fmean(lengths), mean_interval(lengths)) if lengths else None,
-        reply_ms=_estimate(median(times), median_interval(times)) if times else None,
+        conversation_length=_estimate(fmean(lengths), mean_interval(lengths), len(lengths))
+        if lengths
+        else None,
+        reply_ms=_estimate(median(times), median_interval(times), len(times)) if times else None,
     )
 
 
-def _difference(variant: str, first: str, found: _Found) -> Estimate | None:
-    ours, theirs = found.tally(variant), found.tally(first)
+def _difference(variant: str, first: str, found: _OutcomesByVariant) -> Estimate | None:
+    ours, theirs = found.votes_of(variant), found.votes_of(first)
     if variant == first or not ours[1] or not theirs[1]:
         return None
-    return _estimate(ours[0] / ours[1] - theirs[0] / theirs[1], newcombe_interval(ours, theirs))
+    difference = ours[0] / ours[1] - theirs[0] / theirs[1]
+    return _estimate(difference, newcombe_interval(ours, theirs), ours[1] + theirs[1])
 
 
-def _estimate(value: float, interval: tuple[float, float] | None) -> Estimate:
+def _estimate(value: float, interval: tuple[float, float] | None, n: int) -> Estimate:
     low, high = interval or (None, None)
-    return Estimate(value=value, low=low, high=high)
+    return Estimate(value=value, low=low, high=high, n=n)
 
 
 def _require_known_state(row: ExperimentRow) -> None:

@@ -13,7 +13,7 @@ from guanaco_server.database.types import EnumText, Pydantic, UtcDateTime
 
 
 class ExperimentRow(Table):
-    """``rules`` may change as long as it is a draft."""
+    """An experiment. Its ``rules`` may change while it is a draft."""
 
     __tablename__ = "experiments"
 
@@ -26,7 +26,7 @@ class ExperimentRow(Table):
 
 
 class ExposureRow(Table):
-    """A conversation's variant, for as long as the conversation is kept. ``unit`` is the user, hashed."""
+    """A conversation's variant, stored as long as the conversation. ``unit`` is the user, hashed."""
 
     __tablename__ = "experiment_exposures"
     __table_args__ = (Index("ix_experiment_exposures_experiment_variant", "experiment", "variant"),)

@@ -1,4 +1,4 @@
-"""Who is in which variant, and what a variant changes: pure functions."""
+"""Decides who is in which variant, and applies what a variant changes. Pure functions."""
 
 from __future__ import annotations
 
@@ -10,21 +10,24 @@ from itertools import accumulate
 from guanaco.experiments import ExperimentRequest, Overrides, Variant
 from guanaco_server.submissions.service import ServingSubmission
 
-ALL_EXPERIMENTS = "users"  # the salt by which users are parted among experiments
+ALL_EXPERIMENTS = "users"  # the salt that divides users among experiments
 
 
 def unit_of(account_id: str, user_id: str) -> str:
-    """The user, under this account: the same in every experiment."""
+    """Return the user's unit under this account, the same in every experiment."""
     return sha256(f"{account_id}\n{user_id}".encode()).hexdigest()[:32]
 
 
 def is_in_part(experiment: ExperimentRequest, unit: str) -> bool:
-    """Experiments share one order of the users, so that parts that do not overlap have no user in common."""
+    """Tell whether a unit is in the experiment's part of the users.
+
+    Experiments share one order of the users, so that parts that do not overlap have no user in common.
+    """
     return experiment.users_from <= _place(ALL_EXPERIMENTS, unit) < experiment.users_to
 
 
 def variant_of(experiment: ExperimentRequest, unit: str) -> Variant:
-    """Salted by the experiment's name: who was together in one experiment is not so in the next."""
+    """Return a unit's variant, salted by the experiment's name, so that each experiment divides users differently."""
     variants = experiment.variants
     bounds = list(accumulate(variant.share for variant in variants))
     place = _place(f"variant {experiment.name}", unit) * bounds[-1]
@@ -34,7 +37,7 @@ def variant_of(experiment: ExperimentRequest, unit: str) -> Variant:
 
 
 def apply_variant(serving: ServingSubmission, overrides: Overrides) -> ServingSubmission:
-    """The submission as this conversation has it."""
+    """Apply a variant to the submission. Token budgets never grow, because the server was sized for them."""
     changes = overrides.params
     params = changes.applied_to(serving.params) if changes is not None else serving.params
     return replace(serving, params=params, formatter=overrides.formatter or serving.formatter)
@@ -45,5 +48,5 @@ def models_of(experiment: ExperimentRequest) -> Sequence[str]:
 
 
 def _place(salt: str, unit: str) -> float:
-    """In [0, 1), uniform over units."""
+    """Return a number in [0, 1), uniform over units."""
     return int.from_bytes(sha256(f"{salt}\n{unit}".encode()).digest()[:6]) / 2**48

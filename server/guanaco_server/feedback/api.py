@@ -76,7 +76,7 @@ def router(feedback: FeedbackService, erasures: ErasureService, auth: Auth) -> A
 
     @routes.post("/users/erase")
     async def erase_user(request: ErasureRequest, account: Account = admin) -> Erasure:
-        """Everything of one user, everywhere, for good."""
+        """Erase everything of one user for good."""
         return await erasures.erase(account, request)
 
     return routes

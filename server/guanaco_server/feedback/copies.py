@@ -1,20 +1,23 @@
-"""Makes the anonymized copies that developers read.
+"""Makes the anonymized copies of ratings that developers read.
 
-    load   one transaction: ratings without a copy of this version, with their conversations
-    make   no session open, in a thread: pseudonyms and tags
-    apply  one transaction: claim the ratings, write the copies; of two that made the same, one loses
+    load   in one transaction: read ratings without a copy of this version, with their conversations
+    make   with no session open, in a thread: replace names by pseudonyms and personal data by tags
+    apply  in one transaction: claim the ratings and write the copies; of two processes that made the same, one loses
 
-The queue is the ratings themselves, so that nothing is lost when a process dies.
+The ratings themselves are the queue, so nothing is lost when a process dies.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import hmac
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.chat import Message
@@ -27,10 +30,11 @@ from guanaco_server.chat.conversations.service import ConversationService
 from guanaco_server.database.commit_order import in_commit_order
 from guanaco_server.database.database import Database
 from guanaco_server.feedback import queries
-from guanaco_server.feedback.conditions import searchable
-from guanaco_server.feedback.pseudonyms import Pseudonyms
-from guanaco_server.feedback.queries import NewCopy
+from guanaco_server.feedback.queries import NewCopy, searchable
 from guanaco_server.feedback.tables import FeedbackCopyRow, FeedbackRow
+from guanaco_server.observability.metrics import Metrics
+from guanaco_server.runtime.background import Background
+from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions.service import SubmissionService
 
 logger = logging.getLogger(__name__)
@@ -47,8 +51,8 @@ Variants = Callable[[AsyncSession, Sequence[str]], Awaitable[Mapping[str, str]]]
 
 
 @dataclass(frozen=True)
-class Raw:
-    """A rating with what belongs to it."""
+class RatingWithContext:
+    """A rating with everything that its copy shows."""
 
     row: FeedbackRow
     user_name: str
@@ -78,15 +82,15 @@ class CopyService:
         self._variants = variants
 
     async def make(self, limit: int = BATCH) -> int:
-        """Copy a batch of the ratings that wait; how many there were."""
+        """Copy a batch of the waiting ratings, and return how many there were."""
         return await self._make(self._version, None, limit)
 
     async def make_missing(self, submission_id: str) -> None:
-        """Copy now what a submission has without a copy, up to a batch: whoever reads need not wait for the loop."""
+        """Copy up to a batch of a submission's ratings without a copy now, so that readers need not wait for the loop."""
         await self._make(1, submission_id, BATCH)
 
     async def waiting_since(self) -> datetime | None:
-        """When the oldest rating without a copy was given."""
+        """Return when the oldest rating without a copy was given."""
         async with self._database.read() as session:
             return await queries.oldest_without_copy(session)
 
@@ -96,7 +100,9 @@ class CopyService:
             await self._apply(await asyncio.to_thread(self._copies, raw))
         return len(raw)
 
-    async def _load(self, below: int, submission_id: str | None, limit: int) -> list[Raw]:
+    async def _load(
+        self, below: int, submission_id: str | None, limit: int
+    ) -> list[RatingWithContext]:
         async with self._database.read() as session:
             rows = await queries.without_copy(session, below, submission_id, limit)
             if not rows:
@@ -108,7 +114,7 @@ class CopyService:
             params = await self._submissions.params(session, {row.submission_id for row in rows})
             variants = await self._variants(session, ids)
         return [
-            Raw(
+            RatingWithContext(
                 row,
                 names.get(row.conversation_id, ""),
                 beginnings.get(row.conversation_id, ""),
@@ -128,20 +134,21 @@ class CopyService:
                     session, [copy for key, copy in copies.items() if key in claimed]
                 )
 
-    def _copies(self, raw: Sequence[Raw]) -> dict[str, NewCopy]:
+    def _copies(self, raw: Sequence[RatingWithContext]) -> dict[str, NewCopy]:
         return {one.row.id: self._copy_or_withhold(one) for one in raw}
 
-    def _copy_or_withhold(self, raw: Raw) -> NewCopy:
-        """A text on which the anonymizer breaks must neither be shown nor hold up all others."""
+    def _copy_or_withhold(self, raw: RatingWithContext) -> NewCopy:
+        """Make a copy. A text on which the anonymizer fails is neither shown nor holds up the others."""
         try:
             return self._copy(raw, lambda text: self._anonymizer.text(text, raw.user_name))
-        except Exception as error:  # noqa: BLE001 - a stranger's text, through other people's parsers
-            logger.error("the texts of %s are withheld: %s", raw.row.id, type(error).__name__)
+        except Exception as error:  # noqa: BLE001 - foreign text in foreign parsers
+            logger.error(
+                "anonymization failed; texts of %s withheld: %s", raw.row.id, type(error).__name__
+            )
             return self._copy(raw, lambda _text: WITHHELD)
 
-    def _copy(self, raw: Raw, shown: Callable[[str], str]) -> NewCopy:
+    def _copy(self, raw: RatingWithContext, shown: Callable[[str], str]) -> NewCopy:
         row = raw.row
-
         messages = [m.model_copy(update={"content": shown(m.content)}) for m in raw.messages]
         feedback = Feedback(
             id=row.id,
@@ -170,3 +177,72 @@ class CopyService:
             words=searchable("\n".join((feedback.text, *(m.content for m in messages)))),
             document=feedback.model_dump_json(),
         )
+
+
+POLL_S = 0.5
+PAUSE_S = 5.0  # after the database did not answer
+
+
+class CopyLoop:
+    """Makes copies at once when this process records a rating, and within half a second otherwise."""
+
+    def __init__(self, copies: CopyService, clock: Clock, metrics: Metrics) -> None:
+        self._copies = copies
+        self._clock = clock
+        self._metrics = metrics
+        self._wanted = asyncio.Event()
+        self._background = Background("copies of feedback")
+
+    def wake(self) -> None:
+        """Look for ratings now."""
+        self._wanted.set()
+
+    async def start(self) -> None:
+        self._background.start(self._run())
+
+    async def stop(self) -> None:
+        await self._background.stop()
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                is_done = await self._copies.make() < BATCH
+                await self._note_lag()
+            except (DBAPIError, OSError) as error:
+                logger.warning(
+                    "copies of feedback failed; retrying in 5 s: %s", type(error).__name__
+                )
+                await asyncio.sleep(PAUSE_S)
+                continue
+            if is_done:
+                await self._pause()
+
+    async def _pause(self) -> None:
+        try:
+            await asyncio.wait_for(self._wanted.wait(), POLL_S)
+        except TimeoutError:
+            return
+        self._wanted.clear()
+
+    async def _note_lag(self) -> None:
+        since = await self._copies.waiting_since()
+        lag_s = (self._clock.now() - since).total_seconds() if since else 0.0
+        self._metrics.note_feedback_lag(max(0.0, lag_s))
+
+
+PSEUDONYM_DIGITS = 12  # 48 bits: two of a million users share one with a chance of 0.2 %
+
+
+class Pseudonyms:
+    """Computes the names by which developers know users.
+
+    They are keyed (HMAC, RFC 2104), so that nobody without the key can test whether a known id belongs to a pseudonym.
+    Users of two backends who have the same id have different pseudonyms.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    def of(self, user_key: str) -> str:
+        digest = hmac.new(self._key, user_key.encode(), hashlib.sha256).hexdigest()
+        return "user_" + digest[:PSEUDONYM_DIGITS]

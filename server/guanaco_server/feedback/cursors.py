@@ -1,4 +1,4 @@
-"""Places in the sequence of copies, as clients keep them."""
+"""Cursors: places in the sequence of copies, as clients keep them."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ LAST = 10**18
 
 
 @dataclass(frozen=True)
-class Window:
-    """The copies numbered over ``after``, up to ``until``."""
+class NumberRange:
+    """The copies with numbers above ``after`` and up to ``until``."""
 
     after: int = 0
     until: int = LAST
 
     @staticmethod
-    def beside(cursor: str | None, order: Order) -> Window:
-        """What comes after a cursor in that order."""
+    def following(cursor: str | None, order: Order) -> NumberRange:
+        """Return the range that follows a cursor in that order."""
         number = decode(cursor)
         if order == "oldest":
-            return Window(after=number)
-        return Window(until=number - 1) if cursor is not None else Window()
+            return NumberRange(after=number)
+        return NumberRange(until=number - 1) if cursor is not None else NumberRange()
 
 
 def including(cursor: str, order: Order) -> str:
-    """The cursor after which, in that order, the very copy comes that this one names."""
+    """Return the cursor that is followed, in that order, by the copy that this cursor names."""
     number = decode(cursor)
     return encode(number - 1 if order == "oldest" else number + 1)
 
@@ -39,13 +39,13 @@ def encode(number: int) -> str:
 
 
 def decode(cursor: str | None) -> int:
-    """The number; 0 without a cursor. InvalidInput for what this server never gave."""
+    """Return the number; 0 without a cursor. InvalidInput for a text that is no cursor."""
     if cursor is None:
         return 0
     found = FORM.fullmatch(cursor)
     if found is None:
         raise InvalidInput(
-            "The cursor is not one that this server gave.",
+            "This is not a cursor of this server.",
             hint="Leave it out to begin at the first rating.",
         )
     return int(found[1])

@@ -1,4 +1,4 @@
-"""A user's right to be forgotten: one transaction, after which no table holds the user's id, name or words."""
+"""Erases a user in one transaction, after which no table holds the user's id, name or words."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from guanaco_server.accounts.service import Account, AccountService
 from guanaco_server.chat.conversations.records import user_key
 from guanaco_server.chat.conversations.service import ConversationService
 from guanaco_server.database.database import Database
-from guanaco_server.feedback.pseudonyms import Pseudonyms
+from guanaco_server.feedback.copies import Pseudonyms
 from guanaco_server.feedback.service import FeedbackService
 
 ACTION = "erase user"
@@ -22,7 +22,7 @@ BATCH = 1_000  # ids in one statement
 
 @dataclass(frozen=True)
 class ErasedUser:
-    """Whom to forget: a user of some accounts, and a part of what is theirs."""
+    """A user of some accounts, and a batch of their conversations and ratings."""
 
     user_id: str
     account_ids: frozenset[str]
@@ -31,8 +31,10 @@ class ErasedUser:
 
 
 Eraser = Callable[[AsyncSession, ErasedUser], Awaitable[None]]
-"""Another room's part, within the same transaction, before the rows that its own may refer to go. Called at least once
-for a user, and several times for one with many conversations, each time with others of them."""
+"""Erases what another room knows of a user, within the same transaction and before the rows that it may refer to.
+
+It is called at least once for a user, and once for each batch of a user with many conversations.
+"""
 
 
 class ErasureService:
@@ -58,7 +60,12 @@ class ErasureService:
         self._erasers.append(eraser)
 
     async def erase(self, account: Account, request: ErasureRequest) -> Erasure:
-        """AccountNotFound; AmbiguousUser when users of several backends have that id. Safe to repeat."""
+        """Erase a user. Repeating it is safe.
+
+        Raises:
+            AccountNotFound: There is no such account.
+            AmbiguousUser: Users of several backends have that id.
+        """
         messages = ratings = 0
         async with self._database.write() as session:
             owner = await self._accounts.require_named(session, request.account)
@@ -83,5 +90,5 @@ class ErasureService:
 
 
 def _batches(ids: Sequence[str]) -> list[tuple[str, ...]]:
-    """One that is empty where there are none."""
+    """Split ids into batches; one empty batch if there are none."""
     return [tuple(ids[start : start + BATCH]) for start in range(0, len(ids), BATCH)] or [()]

@@ -1,4 +1,4 @@
-"""Copies as a file: JSON lines, CSV or Parquet, a page at a time, so that memory does not grow with their number."""
+"""Writes copies as a file (JSON lines, CSV or Parquet) page by page, so that memory does not grow with their number."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from importlib.util import find_spec
 from guanaco.contract import reader
 from guanaco.errors import ExportUnsupported
 from guanaco.feedback import ExportFormat, Feedback
-from guanaco.feedback_csv import CSV_COLUMNS, csv_row
-from guanaco.spreadsheets import plain_cell
+from guanaco.feedback_csv import CSV_COLUMNS, csv_row, plain_cell
 
 Documents = AsyncIterator[Sequence[str]]
 
@@ -28,7 +27,7 @@ MEDIA_TYPES: dict[ExportFormat, str] = {
 
 @dataclass(frozen=True)
 class Export:
-    """``next_cursor`` is known beforehand: what comes in meanwhile is left to the next export."""
+    """A file under way. ``next_cursor`` is known beforehand: ratings that arrive meanwhile are left to the next export."""
 
     file_name: str
     media_type: str
@@ -37,12 +36,12 @@ class Export:
 
 
 def formats() -> tuple[ExportFormat, ...]:
-    """Those that can be written here."""
+    """Return the formats that can be written here."""
     return tuple(form for form in MEDIA_TYPES if form != "parquet" or _has_parquet())
 
 
 def encoded(documents: Documents, form: ExportFormat) -> AsyncIterator[bytes]:
-    """ExportUnsupported for Parquet where pyarrow is missing."""
+    """Encode documents. ExportUnsupported for Parquet where pyarrow is missing."""
     match form:
         case "jsonl":
             return _lines(documents)
@@ -85,7 +84,7 @@ def _cell(value: object) -> object:
 
 
 async def _parquet(documents: Documents) -> AsyncIterator[bytes]:
-    """Importing pyarrow takes a second, in which other requests go on."""
+    """Encode Parquet. Importing pyarrow takes a second, so a thread does it."""
     parquet = await asyncio.to_thread(import_module, "guanaco_server.feedback.parquet")
     async for chunk in parquet.encoded(documents):
         yield chunk

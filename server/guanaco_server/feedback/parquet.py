@@ -1,4 +1,4 @@
-"""Parquet, a row group a page. Import it late: pyarrow is optional, and takes 60 MB of memory."""
+"""Writes Parquet, one row group a page. Import it late: pyarrow is optional, and takes 60 MB of memory."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ SCHEMA = pa.schema(
 )
 
 
-class Outbox:
-    """A file that is only written to, and emptied as it grows."""
+class WriteBuffer:
+    """A write-only file that is emptied as it grows."""
 
     def __init__(self) -> None:
         self.closed = False
@@ -62,7 +62,7 @@ class Outbox:
         return self._position
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: the buffer holds everything until it is taken."""
 
     def close(self) -> None:
         self.closed = True
@@ -74,13 +74,13 @@ class Outbox:
 
 
 async def encoded(documents: AsyncIterator[Sequence[str]]) -> AsyncIterator[bytes]:
-    outbox = Outbox()
-    writer = pq.ParquetWriter(pa.PythonFile(outbox, mode="w"), SCHEMA, compression="zstd")
+    buffer = WriteBuffer()
+    writer = pq.ParquetWriter(pa.PythonFile(buffer, mode="w"), SCHEMA, compression="zstd")
     async for page in documents:
         await asyncio.to_thread(writer.write_table, await asyncio.to_thread(_table, page))
-        yield outbox.take()
+        yield buffer.take()
     await asyncio.to_thread(writer.close)
-    yield outbox.take()
+    yield buffer.take()
 
 
 def _table(page: Sequence[str]) -> pa.Table:

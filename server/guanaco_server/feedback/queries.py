@@ -1,4 +1,4 @@
-"""Every query on ratings."""
+"""Every query on ratings and their copies."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, delete, func, select, update
+from sqlalchemy import ColumnElement, Row, delete, func, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -15,8 +15,7 @@ from guanaco.feedback import FeedbackFilter, Order
 from guanaco_server.chat.conversations.records import user_key
 from guanaco_server.database.bulk import BulkInsert
 from guanaco_server.database.database import among
-from guanaco_server.feedback.conditions import conditions
-from guanaco_server.feedback.cursors import Window
+from guanaco_server.feedback.cursors import NumberRange
 from guanaco_server.feedback.tables import FeedbackCopyRow, FeedbackRow
 
 CHANGING = ("bot_name", "length", "words", "document", "pseudonym")
@@ -24,7 +23,7 @@ CHANGING = ("bot_name", "length", "words", "document", "pseudonym")
 
 @dataclass(frozen=True)
 class NewCopy:
-    """A row of ``feedback_copies`` before it has a number."""
+    """A row of ``feedback_copies`` that has no number yet."""
 
     feedback_id: str
     submission_id: str
@@ -38,7 +37,7 @@ class NewCopy:
 
 
 async def insert(session: AsyncSession, rows: Sequence[dict[str, Any]]) -> set[str]:
-    """Of several ratings of one conversation the first stays; the ids of those that were inserted."""
+    """Insert ratings, and return the ids of those inserted. A conversation keeps its first rating."""
     bulk = BulkInsert(session, FeedbackRow, rows)
     statement = bulk.statement.on_conflict_do_nothing(index_elements=["conversation_id"])
     inserted = await session.execute(statement.returning(FeedbackRow.id), bulk.parameters)
@@ -48,7 +47,7 @@ async def insert(session: AsyncSession, rows: Sequence[dict[str, Any]]) -> set[s
 async def latest_times(
     session: AsyncSession, user_ids: Collection[str], since: datetime
 ) -> dict[str, list[datetime]]:
-    """When each backend's user of these ids has rated since then, oldest first; by the user's key."""
+    """Return when each user with one of these ids has rated since then, oldest first, by the user's key."""
     rows = await session.execute(
         select(FeedbackRow.account_id, FeedbackRow.user_id, FeedbackRow.created_at)
         .where(among(session, FeedbackRow.user_id, user_ids), FeedbackRow.created_at > since)
@@ -63,7 +62,7 @@ async def latest_times(
 async def without_copy(
     session: AsyncSession, version: int, submission_id: str | None, limit: int
 ) -> Sequence[FeedbackRow]:
-    """Ratings whose copy is older than the version or missing, those without any first."""
+    """Return ratings whose copy is missing or of an older version, those without any first."""
     statement = select(FeedbackRow).where(FeedbackRow.anonymized_by < version)
     if submission_id is not None:
         statement = statement.where(FeedbackRow.submission_id == submission_id)
@@ -82,7 +81,7 @@ async def oldest_without_copy(session: AsyncSession) -> datetime | None:
 async def claim_copies(
     session: AsyncSession, feedback_ids: Sequence[str], version: int
 ) -> set[str]:
-    """Those of the ratings that are still there and that nobody else has copied meanwhile."""
+    """Claim the ratings that still exist and that nobody else has copied meanwhile; return their ids."""
     claimed = await session.scalars(
         update(FeedbackRow)
         .where(FeedbackRow.id.in_(feedback_ids), FeedbackRow.anonymized_by < version)
@@ -94,7 +93,7 @@ async def claim_copies(
 
 
 async def write_copies(session: AsyncSession, copies: Sequence[NewCopy]) -> None:
-    """A copy that is there already keeps its number."""
+    """Write copies. One that exists already keeps its number."""
     kind = sqlite if session.get_bind().dialect.name == "sqlite" else postgresql
     insert = kind.insert(FeedbackCopyRow)
     changed = {name: insert.excluded[name] for name in CHANGING}
@@ -108,18 +107,18 @@ async def copies(
     session: AsyncSession,
     submission_id: str,
     wanted: FeedbackFilter,
-    window: Window,
+    within: NumberRange,
     limit: int,
     order: Order = "oldest",
 ) -> Sequence[Row[int, str]]:
-    """Number and document of a submission's copies in a window."""
+    """Return number and document of a submission's copies in a range."""
     number = FeedbackCopyRow.number
     rows = await session.execute(
         select(FeedbackCopyRow.number, FeedbackCopyRow.document)
         .where(
             FeedbackCopyRow.submission_id == submission_id,
-            FeedbackCopyRow.number > window.after,
-            FeedbackCopyRow.number <= window.until,
+            FeedbackCopyRow.number > within.after,
+            FeedbackCopyRow.number <= within.until,
             *conditions(wanted),
         )
         .order_by(number if order == "oldest" else number.desc())
@@ -129,7 +128,7 @@ async def copies(
 
 
 async def copy_of(session: AsyncSession, feedback_id: str) -> Row[str, str] | None:
-    """Submission and document of a rating's copy."""
+    """Return submission and document of a rating's copy."""
     rows = await session.execute(
         select(FeedbackCopyRow.submission_id, FeedbackCopyRow.document).where(
             FeedbackCopyRow.feedback_id == feedback_id
@@ -139,7 +138,7 @@ async def copy_of(session: AsyncSession, feedback_id: str) -> Row[str, str] | No
 
 
 async def last_number(session: AsyncSession, submission_id: str) -> int:
-    """Of the submission's copies; 0 without any."""
+    """Return the highest number of the submission's copies; 0 without any."""
     last = await session.scalar(
         select(func.max(FeedbackCopyRow.number)).where(
             FeedbackCopyRow.submission_id == submission_id
@@ -155,7 +154,7 @@ async def by_id(session: AsyncSession, feedback_id: str) -> FeedbackRow | None:
 async def lock_of_conversations(
     session: AsyncSession, conversation_ids: Sequence[str]
 ) -> Sequence[str]:
-    """The ratings' ids; nobody copies them until this transaction ends."""
+    """Lock the ratings of these conversations and return their ids; nobody copies them until this transaction ends."""
     return (
         await session.scalars(
             select(FeedbackRow.id)
@@ -166,10 +165,38 @@ async def lock_of_conversations(
 
 
 async def delete_ratings(session: AsyncSession, feedback_ids: Sequence[str]) -> None:
-    """With their copies."""
+    """Delete ratings with their copies."""
     for column in (FeedbackCopyRow.feedback_id, FeedbackRow.id):
         await session.execute(
             delete(column.class_)
             .where(column.in_(feedback_ids))
             .execution_options(synchronize_session=False)
         )
+
+
+def conditions(wanted: FeedbackFilter) -> list[ColumnElement[bool]]:
+    """Translate a filter into SQL conditions."""
+    copy, found = FeedbackCopyRow, list[ColumnElement[bool]]()
+    if wanted.rating is not None:
+        found.append(copy.thumbs_up.is_(wanted.rating == "up"))
+    if wanted.search is not None:
+        found.append(copy.words.contains(searchable(wanted.search), autoescape=True))
+    if wanted.bot is not None:
+        in_any_case = func.lower(copy.bot_name) == wanted.bot.lower()  # SQLite's is for ASCII only
+        found.append(or_(copy.bot_name == wanted.bot, in_any_case))
+    if wanted.user is not None:
+        found.append(copy.pseudonym == wanted.user)
+    if wanted.since is not None:
+        found.append(copy.rated_at >= wanted.since)
+    if wanted.until is not None:
+        found.append(copy.rated_at < wanted.until)
+    if wanted.min_length is not None:
+        found.append(copy.length >= wanted.min_length)
+    if wanted.max_length is not None:
+        found.append(copy.length <= wanted.max_length)
+    return found
+
+
+def searchable(text: str) -> str:
+    """Fold the case of a text for searching. SQLite's LIKE folds only ASCII letters, and PostgreSQL's none."""
+    return text.casefold()

@@ -1,11 +1,11 @@
-"""Records ratings, all that wait in one transaction: a thousand a second fit through one core.
+"""Records all waiting ratings in one transaction: a thousand a second on one core.
 
     rate ─▶ waiting ─┐                     ┌─▶ recorded
     rate ─▶ waiting ─┼─▶ one transaction ──┼─▶ AlreadyRated, ConversationNotFound, TooManyRatings
     rate ─▶ waiting ─┘                     └─▶ …
 
-While one group is being written the next one gathers; a rating that comes alone is written at once, alone. Each is
-answered when its transaction has committed.
+While one group is being written the next one gathers. A single rating is written at once. Each caller is answered
+when its transaction has committed.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ from guanaco_server.feedback import queries
 from guanaco_server.runtime.clock import Clock
 
 MINUTE = timedelta(minutes=1)
+RATINGS_PER_MINUTE = 30  # by one user; a person reads and writes more slowly
 
 
 @dataclass(frozen=True)
-class Rating:
+class PendingRating:
     account: Account
     conversation_id: str
     request: FeedbackRequest
@@ -46,33 +47,31 @@ class RatingRecorder:
         database: Database,
         clock: Clock,
         conversations: ConversationService,
-        ratings_per_minute: int,
     ) -> None:
         self._database = database
         self._clock = clock
         self._conversations = conversations
-        self._limit = ratings_per_minute
-        self._ratings: GroupCommit[Rating, str] = GroupCommit(self._write)
+        self._ratings: GroupCommit[PendingRating, str] = GroupCommit(self._write)
 
     async def record(self, account: Account, conversation_id: str, request: FeedbackRequest) -> str:
-        """The rating's id, once it is committed."""
-        return await self._ratings.submit(Rating(account, conversation_id, request))
+        """Record a rating, and return its id once it is committed."""
+        return await self._ratings.submit(PendingRating(account, conversation_id, request))
 
-    async def _write(self, group: Sequence[Rating]) -> list[str | Exception]:
-        """What one rating does to the transaction it alone hears of: the others are written without it."""
+    async def _write(self, group: Sequence[PendingRating]) -> list[str | Exception]:
+        """Write a group. If it fails, write each rating alone, so that an error reaches only the rating that causes it."""
         try:
             async with self._database.write() as session:
                 refused = await self._insert(session, group)
-        except Exception as error:  # noqa: BLE001 - it is the caller's to handle
+        except Exception as error:  # noqa: BLE001 - passed on to the caller
             if len(group) == 1:
                 return [error]
             return [(await self._write([one]))[0] for one in group]
         return [refusal or one.id for one, refusal in zip(group, refused, strict=True)]
 
     async def _insert(
-        self, session: AsyncSession, group: Sequence[Rating]
+        self, session: AsyncSession, group: Sequence[PendingRating]
     ) -> list[Exception | None]:
-        """What is to be raised for each of them, if anything."""
+        """Insert the ratings, and return the error for each that is refused."""
         there = await self._conversations.rateable(session, {one.conversation_id for one in group})
         now = self._clock.now()  # after the competitions are held: see CompetitionService.hold_open
         users = {one.user_id for one in there.values()}
@@ -91,7 +90,7 @@ class RatingRecorder:
 
     def _refusal(
         self,
-        one: Rating,
+        one: PendingRating,
         conversation: RateableConversation | None,
         times: dict[str, list[datetime]],
         now: datetime,
@@ -99,9 +98,9 @@ class RatingRecorder:
         if conversation is None or not _is_own(one.account, conversation):
             return ConversationNotFound(one.conversation_id)
         given = times.setdefault(conversation.user_key, [])
-        if len(given) >= self._limit:
-            free_at = given[-self._limit] + MINUTE
-            return TooManyRatings(self._limit, (free_at - now).total_seconds())
+        if len(given) >= RATINGS_PER_MINUTE:
+            free_at = given[-RATINGS_PER_MINUTE] + MINUTE
+            return TooManyRatings(RATINGS_PER_MINUTE, (free_at - now).total_seconds())
         given.append(now)
         return None
 
@@ -110,7 +109,7 @@ def _is_own(account: Account, conversation: RateableConversation) -> bool:
     return account.role is Role.ADMIN or account.id == conversation.account_id
 
 
-def _row(one: Rating, conversation: RateableConversation, now: datetime) -> dict[str, Any]:
+def _row(one: PendingRating, conversation: RateableConversation, now: datetime) -> dict[str, Any]:
     return {
         "id": one.id,
         "conversation_id": conversation.id,

@@ -1,7 +1,7 @@
-"""Ratings as the leaderboard reads them: raw, in bulk, and each new one once.
+"""Reads ratings for the leaderboard: raw, in bulk, and each new one once.
 
-A rating is new until it ``is_counted``. The row is its own place in the queue: one that commits late is found as soon
-as it can be seen, whatever was counted before.
+A rating is new until it ``is_counted``. So a rating that commits late is found as soon as it is visible, whatever was
+counted before.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from guanaco_server.statistics.votes import VoteCount
 
 @dataclass(frozen=True)
 class RecordedRating:
-    """``account_id`` is the backend's that had the conversation."""
+    """A rating; ``account_id`` is the account of the backend that had the conversation."""
 
     id: str
     conversation_id: str
@@ -39,10 +39,12 @@ class RecordedRating:
 
 
 async def uncounted(session: AsyncSession, limit: int) -> list[RecordedRating]:
-    """The oldest first: in a backlog nobody's waits for ever."""
+    """Return ratings that are not counted, the oldest first, so that in a backlog none waits for ever."""
     statement = (
         _ratings()
-        .where(text("NOT feedback.is_counted"))  # as its index has it: IS FALSE would not use it
+        .where(
+            text("NOT feedback.is_counted")
+        )  # spelled like the condition of its index; IS FALSE would not use it
         .order_by(FeedbackRow.created_at)
         .limit(limit)
     )
@@ -54,7 +56,7 @@ async def of_submission(session: AsyncSession, submission_id: str) -> list[Recor
 
 
 async def of_users(session: AsyncSession, user_keys: Collection[str]) -> list[RecordedRating]:
-    """All ratings that they ever gave."""
+    """Return all ratings that these users gave."""
     ids = {user_id_of(key) for key in user_keys}
     found = await _read(session, _ratings().where(among(session, FeedbackRow.user_id, ids)))
     return [rating for rating in found if rating.user_key in user_keys]
@@ -67,7 +69,7 @@ async def of_competition(session: AsyncSession, competition: str) -> list[Record
 async def within(
     session: AsyncSession, submission_id: str, since: datetime, until: datetime
 ) -> list[RecordedRating]:
-    """A submission's from ``since`` until before ``until``."""
+    """Return a submission's ratings from ``since`` until before ``until``."""
     statement = _ratings().where(
         FeedbackRow.submission_id == submission_id,
         FeedbackRow.created_at >= since,
@@ -77,7 +79,7 @@ async def within(
 
 
 async def counts(session: AsyncSession, submission_ids: Iterable[str]) -> dict[str, int]:
-    """By submission; without those that have none."""
+    """Count the ratings by submission. Submissions without a rating are absent."""
     rows = await session.execute(
         select(FeedbackRow.submission_id, func.count())
         .where(among(session, FeedbackRow.submission_id, submission_ids))
@@ -93,7 +95,7 @@ async def votes_between(
     until: datetime | None,
     left_out: Select[str],
 ) -> Sequence[Row[str, int, int]]:
-    """Submission, thumbs up and thumbs down: of each user the latest of those in time that are not left out."""
+    """Return submission, thumbs up and thumbs down of each user's latest rating in time that is not left out."""
     row = FeedbackRow
     place = (
         func.row_number()
@@ -125,7 +127,7 @@ async def by_id(session: AsyncSession, feedback_id: str) -> RecordedRating | Non
 
 
 async def rated(session: AsyncSession, conversation_ids: Iterable[str]) -> set[str]:
-    """Which of these conversations have a rating."""
+    """Return which of these conversations have a rating."""
     statement = select(FeedbackRow.conversation_id).where(
         among(session, FeedbackRow.conversation_id, conversation_ids)
     )

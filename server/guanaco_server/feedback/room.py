@@ -9,10 +9,8 @@ from guanaco_server.accounts.service import AccountService
 from guanaco_server.anonymization.anonymizer import Anonymizer
 from guanaco_server.chat.conversations.service import ConversationService
 from guanaco_server.database.database import Database
-from guanaco_server.feedback.copies import CopyService, Variants
-from guanaco_server.feedback.copying import Copying
+from guanaco_server.feedback.copies import CopyLoop, CopyService, Pseudonyms, Variants
 from guanaco_server.feedback.erasure import ErasureService
-from guanaco_server.feedback.pseudonyms import Pseudonyms
 from guanaco_server.feedback.service import FeedbackService
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.runtime.clock import Clock
@@ -22,11 +20,11 @@ from guanaco_server.submissions.service import SubmissionService
 
 @dataclass(frozen=True)
 class FeedbackRoom:
-    """``copying`` is a loop, the duty of one process."""
+    """One process at a time runs ``copy_loop``."""
 
     service: FeedbackService
     copies: CopyService
-    copying: Copying
+    copy_loop: CopyLoop
     erasures: ErasureService
 
 
@@ -60,9 +58,8 @@ def build_feedback(
         copies,
         audit,
         metrics,
-        settings.ratings_per_minute,
     )
-    copying = Copying(copies, clock, metrics)
-    service.on_rated(copying.wake)
+    copy_loop = CopyLoop(copies, clock, metrics)
+    service.on_rated(copy_loop.wake)
     erasures = ErasureService(database, accounts, conversations, service, pseudonyms, audit)
-    return FeedbackRoom(service, copies, copying, erasures)
+    return FeedbackRoom(service, copies, copy_loop, erasures)

@@ -1,4 +1,4 @@
-"""Ratings: given once by the conversation's own backend, read by the submission's developer as anonymized copies."""
+"""Records ratings of backends, and shows developers anonymized copies of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from guanaco_server.chat.conversations.service import ConversationService
 from guanaco_server.database.database import Database
 from guanaco_server.feedback import cursors, queries
 from guanaco_server.feedback.copies import CopyService
-from guanaco_server.feedback.cursors import Window
+from guanaco_server.feedback.cursors import NumberRange
 from guanaco_server.feedback.export import MEDIA_TYPES, Export, encoded
 from guanaco_server.feedback.recording import RatingRecorder
 from guanaco_server.observability.metrics import Metrics
@@ -46,7 +46,6 @@ class FeedbackService:
         copies: CopyService,
         audit: AuditLog,
         metrics: Metrics,
-        ratings_per_minute: int,
     ) -> None:
         self._database = database
         self._clock = clock
@@ -55,17 +54,22 @@ class FeedbackService:
         self._copies = copies
         self._audit = audit
         self._metrics = metrics
-        self._recorder = RatingRecorder(database, clock, conversations, ratings_per_minute)
+        self._recorder = RatingRecorder(database, clock, conversations)
         self._listeners: list[Callable[[], None]] = []
 
     def on_rated(self, listener: Callable[[], None]) -> None:
-        """Called in this process after each rating that it has recorded."""
+        """Call a listener after each rating that this process has recorded."""
         self._listeners.append(listener)
 
     async def rate(
         self, account: Account, conversation_id: str, request: FeedbackRequest
     ) -> FeedbackRecorded:
-        """AlreadyRated the second time, also when two race; TooManyRatings when the user's last minute is full."""
+        """Record a rating.
+
+        Raises:
+            AlreadyRated: The conversation has a rating, also when two requests race.
+            TooManyRatings: The user has given too many within a minute.
+        """
         feedback_id = await self._recorder.record(account, conversation_id, request)
         self._metrics.note_vote(request.thumbs_up)
         for listener in self._listeners:
@@ -81,19 +85,19 @@ class FeedbackService:
         wanted: FeedbackFilter = EVERYTHING,
         order: Order = "oldest",
     ) -> FeedbackPage:
-        """Oldest first, the last cursor given, kept, later gives only what is new; None when there is nothing after it."""
+        """Return a page of copies. The last cursor of ``oldest`` order later leads to what is new; None: nothing follows."""
         await self._submissions.require_visible(account, submission_id)
-        window = Window.beside(cursor, order)
+        within = NumberRange.following(cursor, order)
         await self._copies.make_missing(submission_id)
         async with self._database.read() as session:
-            rows = await queries.copies(session, submission_id, wanted, window, limit, order)
+            rows = await queries.copies(session, submission_id, wanted, within, limit, order)
         return FeedbackPage(
             items=[reader(Feedback).from_json(document) for _, document in rows],
             next_cursor=cursors.encode(rows[-1][0]) if rows else None,
         )
 
     async def find(self, account: Account, feedback_id: str) -> Feedback:
-        """One rating as developers read it; FeedbackNotFound for another developer's, or before it is anonymized."""
+        """Return one rating's copy; FeedbackNotFound for another developer's, or before it is anonymized."""
         async with self._database.read() as session:
             found = await queries.copy_of(session, feedback_id)
         if found is None:
@@ -113,13 +117,13 @@ class FeedbackService:
         form: ExportFormat = "jsonl",
         cursor: str | None = None,
     ) -> Export:
-        """All that there is after the cursor now, oldest first, page by page."""
+        """Export all copies that follow the cursor now, oldest first, page by page."""
         await self._submissions.require_visible(account, submission_id)
         after = cursors.decode(cursor)
         await self._copies.make_missing(submission_id)
         async with self._database.read() as session:
             until = max(after, await queries.last_number(session, submission_id))
-        documents = self._documents(submission_id, wanted, Window(after, until))
+        documents = self._documents(submission_id, wanted, NumberRange(after, until))
         return Export(
             file_name=f"{submission_id}.{form}",
             media_type=MEDIA_TYPES[form],
@@ -128,15 +132,15 @@ class FeedbackService:
         )
 
     async def stream(self, account: Account, submission_id: str) -> AsyncIterator[Feedback]:
-        """All that there is now, oldest first."""
+        """Yield all copies that there are now, oldest first."""
         await self._submissions.require_visible(account, submission_id)
         await self._copies.make_missing(submission_id)
         async with self._database.read() as session:
             until = await queries.last_number(session, submission_id)
-        return self._read(self._documents(submission_id, EVERYTHING, Window(0, until)))
+        return self._read(self._documents(submission_id, EVERYTHING, NumberRange(0, until)))
 
     async def read_raw(self, account: Account, feedback_id: str) -> RawFeedback:
-        """As it was given; noted in the audit log before it is shown."""
+        """Return a rating as it was given. The reading is noted in the audit log first."""
         async with self._database.write() as session:
             row = await queries.by_id(session, feedback_id)
             if row is None:
@@ -154,11 +158,11 @@ class FeedbackService:
     async def lock_of_conversations(
         self, session: AsyncSession, conversation_ids: Sequence[str]
     ) -> tuple[str, ...]:
-        """Within the caller's transaction: the ratings of these conversations, which nobody copies until it ends."""
+        """Within the caller's transaction: lock the ratings of these conversations; nobody copies them until it ends."""
         return tuple(await queries.lock_of_conversations(session, conversation_ids))
 
     async def erase(self, session: AsyncSession, feedback_ids: Sequence[str]) -> None:
-        """Within the caller's transaction: the ratings and their copies are gone."""
+        """Within the caller's transaction: delete ratings and their copies."""
         await queries.delete_ratings(session, feedback_ids)
 
     @staticmethod
@@ -168,14 +172,17 @@ class FeedbackService:
                 yield reader(Feedback).from_json(document)
 
     async def _documents(
-        self, submission_id: str, wanted: FeedbackFilter, window: Window
+        self, submission_id: str, wanted: FeedbackFilter, within: NumberRange
     ) -> AsyncIterator[Sequence[str]]:
-        """A short transaction a page: a slow reader holds none open, and what is erased meanwhile is not exported."""
+        """Yield pages, each from a transaction of its own.
+
+        A slow reader holds none open, and what is erased meanwhile is not exported.
+        """
         while True:
             async with self._database.read() as session:
-                rows = await queries.copies(session, submission_id, wanted, window, EXPORT_PAGE)
+                rows = await queries.copies(session, submission_id, wanted, within, EXPORT_PAGE)
             if rows:
                 yield [document for _, document in rows]
             if len(rows) < EXPORT_PAGE:
                 return
-            window = Window(rows[-1][0], window.until)
+            within = NumberRange(rows[-1][0], within.until)

@@ -13,7 +13,7 @@ from guanaco_server.database.types import UtcDateTime
 
 
 class FeedbackRow(Table):
-    """One rating a conversation, raw: only an admin may read it. ``anonymized_by`` is the version that its copy is of, 0 without one."""
+    """A conversation's rating, raw: only an admin may read it. ``anonymized_by`` is its copy's version, 0 without one."""
 
     __tablename__ = "feedback"
     __table_args__ = (
@@ -44,7 +44,7 @@ class FeedbackRow(Table):
 
 
 class FeedbackCopyRow(Table):
-    """What a developer reads: ``document`` is the Feedback as JSON, the other columns are for filters.
+    """The copy that a developer reads: ``document`` is the Feedback as JSON, the other columns are for filters.
 
     ``number`` grows in the order of the commits and is never given twice: it is the cursor.
     """

@@ -7,6 +7,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from guanaco.errors import PayloadTooLarge
 from guanaco_server.http.errors import answer
 
+MAX_BODY_BYTES = 262_144  # a message of 16,384 characters fits four times over
+
 
 class BodyLimit:
     def __init__(self, app: ASGIApp, limit_bytes: int) -> None:

@@ -109,7 +109,7 @@ def as_guanaco_error(what: str, error: Exception) -> errors.GuanacoError:
     return internal_fault(what, error)
 
 
-def internal_fault(what: str, error: Exception) -> errors.InternalFault:
+def internal_fault(what: str, error: BaseException) -> errors.InternalFault:
     """Log an unforeseen error under a new incident number."""
     incident = uuid.uuid4().hex[:8]
     logger.error("incident %s in %s", incident, what, exc_info=error)

@@ -11,6 +11,7 @@ from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.database import Database
 from guanaco_server.feedback.erasure import ErasedUser
 from guanaco_server.leaderboard.counting.counter import ScoreCounter
+from guanaco_server.leaderboard.counting.measurement import DEFINITIONS
 from guanaco_server.leaderboard.counting.readers import RatingCounts
 from guanaco_server.leaderboard.flags.service import FlagService
 from guanaco_server.leaderboard.loop import ScoreLoop
@@ -47,7 +48,7 @@ def build_leaderboard(
     submissions: SubmissionService,
     competitions: CompetitionService,
 ) -> LeaderboardRoom:
-    counter = ScoreCounter(database, clock, submissions, competitions)
+    counter = ScoreCounter(database, clock, submissions, competitions, DEFINITIONS)
     return LeaderboardRoom(
         leaderboard=LeaderboardService(database, clock, submissions, competitions),
         counter=counter,

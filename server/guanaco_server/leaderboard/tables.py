@@ -16,12 +16,16 @@ from guanaco_server.database.types import UtcDateTime
 
 
 class CountingLockRow(Table):
-    """One row. Whoever changes the tables below raises ``version`` first, which keeps all others out until it commits."""
+    """One row. Whoever changes the tables below raises ``version`` first, which keeps all others out until it commits.
+
+    ``definitions_at`` is the last version that was raised by a process that writes ``definition`` below.
+    """
 
     __tablename__ = "score_books"
 
     id: Mapped[int] = mapped_column(primary_key=True)
     version: Mapped[int]
+    definitions_at: Mapped[int] = mapped_column(default=0)
 
 
 class ScoreRow(Table):
@@ -39,10 +43,16 @@ class ScoreRow(Table):
 
 
 class CountedConversationRow(Table):
-    """What a conversation has added to its submission's aggregate (``tally``, JSON)."""
+    """What a conversation has added to its submission's aggregate (``tally``, JSON).
+
+    ``definition`` is the version of the definitions that it was measured by (counting/measurement.py).
+    """
 
     __tablename__ = "score_conversations"
-    __table_args__ = (Index("ix_score_conversations_user_key", "user_key", "submission_id"),)
+    __table_args__ = (
+        Index("ix_score_conversations_user_key", "user_key", "submission_id"),
+        Index("ix_score_conversations_definition", "definition"),
+    )
 
     conversation_id: Mapped[str] = mapped_column(String(64), primary_key=True)
     submission_id: Mapped[str] = mapped_column(String(128), index=True)
@@ -51,6 +61,7 @@ class CountedConversationRow(Table):
     tally: Mapped[str]
     first_day: Mapped[int | None]
     second_day: Mapped[int | None]
+    definition: Mapped[int] = mapped_column(default=1)
 
 
 class VoteRow(Table):

@@ -1,5 +1,7 @@
-"""Where a webhook may go: public hosts, over https, to a few ports. Otherwise it would let any developer send requests
-from inside the platform's own network."""
+"""Decides where a webhook may go: to public hosts, over https, on a few ports.
+
+Without this any developer could send requests from inside the platform's own network.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,10 @@ from guanaco.errors import InvalidInput
 
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 PORTS = frozenset({80, 443})
-FIRST_HIGH_PORT = 8_000  # below it, but for the two above, listen mail, databases and caches
+FIRST_HIGH_PORT = 8_000  # mail servers, databases and caches listen on ports below
 
 NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-# What Python calls global, or did in some version, and what reaches no public host all the same.
+# Networks that some versions of Python call global although they reach no public host.
 SPECIAL = tuple(
     ipaddress.ip_network(network)
     for network in (
@@ -36,11 +38,11 @@ SPECIAL = tuple(
 
 
 class AddressRefused(Exception):
-    """The sentence says why, and nothing of what the address is."""
+    """The message says why, and does not tell the address."""
 
 
 def is_public(text: str) -> bool:
-    """Whether packets to this address leave for the public internet, whatever the address is wrapped in."""
+    """Tell whether packets to this address reach the public internet, however the address is embedded."""
     try:
         address = _unwrapped(ipaddress.ip_address(text))
     except ValueError:  # a scope after a percent sign, for one
@@ -51,7 +53,7 @@ def is_public(text: str) -> bool:
 
 
 def require_allowed_url(url: str, *, allow_private: bool) -> str:
-    """The URL; InvalidInput for one that no delivery would be sent to. Names are resolved when it is sent."""
+    """Return the URL; InvalidInput for one that is not allowed. Host names are resolved at each delivery."""
     try:
         parts = urlsplit(url)
         port = parts.port

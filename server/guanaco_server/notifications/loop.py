@@ -1,4 +1,4 @@
-"""The loop: fill the outbox, send what is due; again when a status changed here, a try ended, or some seconds passed."""
+"""Fills the outbox and sends what is due: when a status changes here, a try ends, or some seconds have passed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from sqlalchemy.exc import DBAPIError
 from guanaco_server.database.database import Database
 from guanaco_server.notifications import queries
 from guanaco_server.notifications.outbox import Outbox
-from guanaco_server.notifications.sender import Sender
+from guanaco_server.notifications.sender import WebhookSender
 from guanaco_server.runtime.background import Background
 from guanaco_server.runtime.clock import Clock
 
-KEPT = timedelta(days=30)  # how long a developer can look back
+KEPT = timedelta(days=30)  # how far back a developer can look
+POLL_S = 5.0  # status changes of this process are told at once
 FORGET_EVERY = timedelta(hours=1)
 
 logger = logging.getLogger(__name__)
@@ -28,16 +29,14 @@ class NotificationLoop:
         database: Database,
         clock: Clock,
         outbox: Outbox,
-        sender: Sender,
+        sender: WebhookSender,
         woken: asyncio.Event,
-        poll_s: float,
     ) -> None:
         self._database = database
         self._clock = clock
         self._outbox = outbox
         self._sender = sender
         self._woken = woken
-        self._poll_s = poll_s
         self._forgot_at: datetime | None = None
         self._background = Background("notifications")
 
@@ -55,10 +54,10 @@ class NotificationLoop:
                 await self._sender.send_due()
                 await self._forget()
             except (DBAPIError, OSError) as error:
-                logger.warning("webhooks wait for the database: %s", error)
-                await asyncio.sleep(self._poll_s)
+                logger.warning("webhooks not sent; database failed: %s", error)
+                await asyncio.sleep(POLL_S)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._woken.wait(), self._poll_s)
+                await asyncio.wait_for(self._woken.wait(), POLL_S)
             self._woken.clear()
 
     async def _forget(self) -> None:

@@ -1,24 +1,43 @@
-"""Writes deliveries for what has happened, as the database has it: whichever process wrote it, and whenever this one
-was last alive. Writing the same again changes nothing, so that each happening has one delivery."""
+"""Writes deliveries for the status events and ratings that the database has, whichever process wrote those.
+
+A delivery's id is made of what it tells, so that writing it again changes nothing. Its body has ids, counts, times
+and a link, and nothing that a user wrote:
+
+    {"type": "feedback_count", "timestamp": "…", "data": {"submission_id": "…", "feedback_count": 50, "link": "…"}}
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
 
+from guanaco.submissions import Status, SubmissionEvent
+from guanaco.webhooks import DeliveryState, WebhookEvent
 from guanaco_server.database.database import Database
 from guanaco_server.leaderboard.counting.readers import RatingCounts
 from guanaco_server.notifications import queries
-from guanaco_server.notifications.messages import (
-    Happening,
-    delivery,
-    feedback_happenings,
-    status_happenings,
-)
-from guanaco_server.notifications.tables import WebhookRow
+from guanaco_server.notifications.tables import WebhookDeliveryRow, WebhookRow
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions.events import EventFeed, EventHead
 
 NOTHING_TOLD = (0, 0)
+NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "guanaco:webhooks")
+COUNTS_AT_ONCE = 100  # counts told in one look; the next look tells more
+
+
+@dataclass(frozen=True)
+class Notification:
+    """An event that a webhook tells. ``number`` tells it from others of its kind: the event's number, or the count."""
+
+    event: WebhookEvent
+    submission_id: str
+    number: int
+    at: datetime
+    facts: dict[str, Any]
 
 
 class Outbox:
@@ -55,32 +74,32 @@ class Outbox:
         self, webhook: WebhookRow, head: EventHead, told: tuple[int, int], count: int
     ) -> None:
         event_seq, feedback_count = told
-        happenings: list[Happening] = []
+        notifications: list[Notification] = []
         if head.event_count > event_seq:
             statuses = await self._events.statuses(head.submission_id)
-            happenings += status_happenings(head.submission_id, statuses, event_seq)
+            notifications += status_notifications(head.submission_id, statuses, event_seq)
             event_seq = max([head.event_count, *(one.seq for one in statuses)])
         if count > feedback_count:
-            counted, feedback_count = feedback_happenings(
+            counted, feedback_count = feedback_notifications(
                 head.submission_id,
                 feedback_count,
                 count,
                 webhook.feedback_every,
                 self._clock.now(),
             )
-            happenings += counted
-        await self._write(webhook, head.submission_id, happenings, event_seq, feedback_count)
+            notifications += counted
+        await self._write(webhook, head.submission_id, notifications, event_seq, feedback_count)
 
     async def _write(
         self,
         webhook: WebhookRow,
         submission_id: str,
-        happenings: Sequence[Happening],
+        notifications: Sequence[Notification],
         event_seq: int,
         feedback_count: int,
     ) -> None:
         now = self._clock.now()
-        rows = [delivery(one, webhook.id, self._link_base, now) for one in happenings]
+        rows = [delivery(one, webhook.id, self._link_base, now) for one in notifications]
         async with self._database.write() as session:
             if not await queries.exists(session, webhook.id):
                 return  # removed meanwhile
@@ -88,3 +107,90 @@ class Outbox:
             await queries.note_progress(
                 session, webhook.id, submission_id, event_seq, feedback_count
             )
+
+
+def delivery(
+    notification: Notification, webhook_id: str, link_base: str, now: datetime
+) -> WebhookDeliveryRow:
+    """Make a delivery. Its id is the same for the same notification, whoever makes it and how often."""
+    name = f"{webhook_id} {notification.submission_id} {notification.event} {notification.number}"
+    data = {"submission_id": notification.submission_id, **notification.facts}
+    data["link"] = f"{link_base}/submissions/{notification.submission_id}"
+    return _row(
+        f"msg_{uuid.uuid5(NAMESPACE, name).hex}",
+        webhook_id,
+        notification.event,
+        data,
+        notification.at,
+        now,
+        notification.submission_id,
+    )
+
+
+def test_delivery(webhook_id: str, link_base: str, now: datetime) -> WebhookDeliveryRow:
+    data = {"submission_id": None, "link": link_base or "/"}
+    return _row(f"msg_{uuid.uuid4().hex}", webhook_id, WebhookEvent.TEST, data, now, now, None)
+
+
+def status_notifications(
+    submission_id: str, events: Sequence[SubmissionEvent], after: int
+) -> Iterator[Notification]:
+    """Return the notifications of a submission's status events with numbers above ``after``.
+
+    ``events`` are all of them. A reactivated submission is no news.
+    """
+    before = None
+    for event in events:
+        status, last = event.data.get("status"), before
+        before = status
+        if event.seq <= after:
+            continue
+        if status == Status.DEPLOYED and last != Status.INACTIVE:
+            yield Notification(WebhookEvent.DEPLOYED, submission_id, event.seq, event.at, {})
+        elif status == Status.FAILED:
+            code = event.data.get("failure", {}).get("code")
+            yield Notification(
+                WebhookEvent.FAILED, submission_id, event.seq, event.at, {"failure": code}
+            )
+
+
+def feedback_notifications(
+    submission_id: str, told: int, count: int, every: int | None, now: datetime
+) -> tuple[list[Notification], int]:
+    """Return the notifications of the ratings after ``told``, and the rating up to which they tell."""
+    found = []
+    if told == 0 and count > 0:
+        found.append(_counted(WebhookEvent.FIRST_FEEDBACK, submission_id, 1, now))
+    if every is None:
+        return found, count
+    marks = list(range((told // every + 1) * every, count + 1, every))
+    for mark in marks[:COUNTS_AT_ONCE]:
+        found.append(_counted(WebhookEvent.FEEDBACK_COUNT, submission_id, mark, now))
+    return found, count if len(marks) <= COUNTS_AT_ONCE else marks[COUNTS_AT_ONCE - 1]
+
+
+def _counted(event: WebhookEvent, submission_id: str, count: int, now: datetime) -> Notification:
+    return Notification(event, submission_id, count, now, {"feedback_count": count})
+
+
+def _row(
+    delivery_id: str,
+    webhook_id: str,
+    event: WebhookEvent,
+    data: dict[str, Any],
+    at: datetime,
+    now: datetime,
+    submission_id: str | None,
+) -> WebhookDeliveryRow:
+    message = {"type": event.value, "timestamp": at.isoformat(), "data": data}
+    return WebhookDeliveryRow(
+        id=delivery_id,
+        webhook_id=webhook_id,
+        submission_id=submission_id,
+        event=event,
+        body=json.dumps(message),
+        state=DeliveryState.PENDING,
+        attempts=0,
+        created_at=now,
+        next_attempt_at=now,
+    )

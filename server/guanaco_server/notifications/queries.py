@@ -27,7 +27,7 @@ async def all_webhooks(session: AsyncSession) -> Sequence[WebhookRow]:
 
 
 async def exists(session: AsyncSession, webhook_id: str) -> bool:
-    """Until the transaction ends it stays so: the row is locked."""
+    """Tell whether a webhook exists, and lock it until the transaction ends."""
     found = await session.scalar(
         select(WebhookRow.id).where(WebhookRow.id == webhook_id).with_for_update()
     )
@@ -41,7 +41,7 @@ async def remove(session: AsyncSession, webhook_id: str) -> None:
 
 
 async def all_progress(session: AsyncSession) -> dict[tuple[str, str], tuple[int, int]]:
-    """By webhook and submission: the event and the rating that it has come to."""
+    """Return the last told event and rating, by webhook and submission."""
     rows = await session.scalars(select(WebhookProgressRow))
     return {(r.webhook_id, r.submission_id): (r.event_seq, r.feedback_count) for r in rows}
 
@@ -49,7 +49,7 @@ async def all_progress(session: AsyncSession) -> dict[tuple[str, str], tuple[int
 async def note_progress(
     session: AsyncSession, webhook_id: str, submission_id: str, event_seq: int, feedback_count: int
 ) -> None:
-    """Never backwards."""
+    """Store the progress. It never goes back."""
     row = await session.get(WebhookProgressRow, (webhook_id, submission_id), with_for_update=True)
     if row is None:
         row = WebhookProgressRow(
@@ -61,7 +61,7 @@ async def note_progress(
 
 
 async def add_deliveries(session: AsyncSession, rows: Sequence[WebhookDeliveryRow]) -> None:
-    """One that is there already is left as it is."""
+    """Insert deliveries. One that exists already stays as it is."""
     dialect = session.get_bind().dialect.name
     insert = postgresql.insert if dialect == "postgresql" else sqlite.insert
     columns = WebhookDeliveryRow.__table__.columns.keys()
@@ -87,7 +87,7 @@ async def claim(
     per_webhook: int,
     limit: int,
 ) -> Sequence[tuple[WebhookDeliveryRow, WebhookRow]]:
-    """Deliveries that are due, a few of each webhook that is not busy, now leased to ``token``."""
+    """Lease due deliveries to ``token``, a few of each webhook that is not busy, and return them."""
     row = WebhookDeliveryRow
     is_free = or_(row.claimed_until.is_(None), row.claimed_until < now)
     is_due = (row.state == DeliveryState.PENDING, row.next_attempt_at <= now, is_free)
@@ -112,7 +112,7 @@ async def claim(
 
 
 async def settle(session: AsyncSession, delivery_id: str, token: str, **columns: object) -> bool:
-    """Write how a try ended; False where the lease has passed to another."""
+    """Record how a try ended. Return False if another process has the lease now."""
     statement = (
         update(WebhookDeliveryRow)
         .where(WebhookDeliveryRow.id == delivery_id, WebhookDeliveryRow.claim == token)
@@ -122,7 +122,7 @@ async def settle(session: AsyncSession, delivery_id: str, token: str, **columns:
 
 
 async def forget(session: AsyncSession, before: datetime) -> None:
-    """Deliveries that ended, and that are older."""
+    """Delete deliveries that have ended and are older."""
     await session.execute(
         delete(WebhookDeliveryRow).where(
             WebhookDeliveryRow.state != DeliveryState.PENDING,

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from guanaco_server.database.database import Database
 from guanaco_server.leaderboard.counting.readers import RatingCounts
-from guanaco_server.notifications.courier import Courier, Resolve, resolve
+from guanaco_server.notifications.client import Resolve, WebhookClient, resolve
 from guanaco_server.notifications.loop import NotificationLoop
 from guanaco_server.notifications.outbox import Outbox
-from guanaco_server.notifications.sender import Sender
+from guanaco_server.notifications.sender import WebhookSender
 from guanaco_server.notifications.service import WebhookService
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.settings import Settings
@@ -19,11 +19,11 @@ from guanaco_server.submissions.events import EventFeed, StatusChanges
 
 @dataclass(frozen=True)
 class NotificationsRoom:
-    """``webhooks`` answers developers; ``loop`` is the duty of one process."""
+    """``webhooks`` answers developers; one process at a time runs ``loop``."""
 
     webhooks: WebhookService
     outbox: Outbox
-    sender: Sender
+    sender: WebhookSender
     loop: NotificationLoop
 
 
@@ -42,12 +42,12 @@ def build_notifications(
     changes.subscribe(lambda _id, _status: woken.set())
     link_base = (settings.webhook_link_base or "").rstrip("/")
     allow_private = settings.webhook_allow_private
-    courier = Courier(
+    client = WebhookClient(
         allow_private=allow_private, timeout_s=settings.webhook_timeout_s, resolve=resolve
     )
     outbox = Outbox(database, clock, events, counts, link_base)
-    sender = Sender(database, clock, courier, woken.set)
-    loop = NotificationLoop(database, clock, outbox, sender, woken, settings.webhook_poll_s)
+    sender = WebhookSender(database, clock, client, woken.set)
+    loop = NotificationLoop(database, clock, outbox, sender, woken)
     webhooks = WebhookService(
         database,
         clock,

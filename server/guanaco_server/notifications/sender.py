@@ -1,5 +1,8 @@
-"""Sends what the outbox holds, at least once: a try is leased in the database, and what a dead process held is due
-again when its lease has passed. No receiver waits for another: each has at most PER_WEBHOOK tries under way."""
+"""Sends the deliveries in the outbox at least once.
+
+A try is leased in the database, so a delivery that a dead process held is due again when its lease has expired. No
+receiver waits for another: each has at most PER_WEBHOOK tries under way.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +20,13 @@ from guanaco import __version__
 from guanaco.webhooks import DeliveryState, signature
 from guanaco_server.database.database import Database
 from guanaco_server.notifications import queries
-from guanaco_server.notifications.courier import Answer, Courier
+from guanaco_server.notifications.client import DeliveryResult, WebhookClient
 from guanaco_server.notifications.tables import WebhookDeliveryRow, WebhookRow
 from guanaco_server.runtime.clock import Clock
 
-# Seconds after each failed try; together 23.7 hours, then it is given up.
+# Seconds after each failed try: together 23.7 hours, then the delivery is given up.
 RETRIES_S = (10, 30, 120, 600, 1_800, 3_600, 7_200, 14_400, 28_800, 28_800)
-JITTER = 0.2  # more or less of each, so that receivers that fell together are not called together
+JITTER = 0.2  # share by which each wait varies, so that receivers that failed together are not retried together
 PER_WEBHOOK = 2
 MAX_UNDER_WAY = 256
 LEASE_S = 60  # longer than any try takes
@@ -31,21 +34,21 @@ LEASE_S = 60  # longer than any try takes
 logger = logging.getLogger(__name__)
 
 
-class Sender:
-    """``note_end`` is called after each try."""
+class WebhookSender:
+    """Sends due deliveries; calls ``note_end`` after each try."""
 
     def __init__(
-        self, database: Database, clock: Clock, courier: Courier, note_end: Callable[[], None]
+        self, database: Database, clock: Clock, client: WebhookClient, note_end: Callable[[], None]
     ) -> None:
         self._database = database
         self._clock = clock
-        self._courier = courier
+        self._client = client
         self._note_end = note_end
         self._under_way: set[asyncio.Task[None]] = set()
         self._busy: Counter[str] = Counter()
 
     async def send_due(self) -> int:
-        """Begin the tries that are due; how many."""
+        """Begin the tries that are due, and return how many."""
         room = MAX_UNDER_WAY - len(self._under_way)
         if room <= 0:
             return 0
@@ -65,13 +68,13 @@ class Sender:
         return len(claimed)
 
     async def stop(self) -> None:
-        """Tries that are under way are broken off; their leases pass."""
+        """Cancel the tries that are under way; their leases expire."""
         for task in self._under_way:
             task.cancel()
         await asyncio.gather(*self._under_way, return_exceptions=True)
 
     async def settled(self) -> None:
-        """When every try that was begun has ended."""
+        """Wait until every try that was begun has ended."""
         await asyncio.gather(*self._under_way)
 
     def _begin(self, delivery: WebhookDeliveryRow, webhook: WebhookRow, token: str) -> None:
@@ -89,17 +92,17 @@ class Sender:
     async def _try(self, delivery: WebhookDeliveryRow, webhook: WebhookRow, token: str) -> None:
         body = delivery.body.encode()
         headers = _headers(delivery.id, webhook, self._clock.now(), body)
-        answer = await self._courier.post(webhook.url, headers, body)
-        columns = _settled(delivery.attempts + 1, answer, self._clock.now())
+        result = await self._client.post(webhook.url, headers, body)
+        columns = _settled(delivery.attempts + 1, result, self._clock.now())
         try:
             async with self._database.write() as session:
                 await queries.settle(session, delivery.id, token, **columns)
-        except (DBAPIError, OSError) as error:  # its lease passes, and it is sent again
-            logger.warning("a webhook's delivery could not be noted: %s", error)
+        except (DBAPIError, OSError) as error:  # its lease expires, and it is sent again
+            logger.warning("webhook delivery not recorded; sending it again: %s", error)
 
 
 def _headers(message_id: str, webhook: WebhookRow, now: datetime, body: bytes) -> dict[str, str]:
-    """Signed at the time of the try, with the secret before the last rotation too while that counts."""
+    """Sign at the time of the try, also with the secret before the last rotation while it is valid."""
     secrets = [webhook.secret]
     if webhook.old_secret and webhook.old_secret_until and now < webhook.old_secret_until:
         secrets.append(webhook.old_secret)
@@ -115,15 +118,15 @@ def _headers(message_id: str, webhook: WebhookRow, now: datetime, body: bytes) -
     }
 
 
-def _settled(attempts: int, answer: Answer, now: datetime) -> dict[str, object]:
+def _settled(attempts: int, result: DeliveryResult, now: datetime) -> dict[str, object]:
     columns: dict[str, object] = {
         "attempts": attempts,
         "last_attempt_at": now,
-        "last_result": answer.result,
+        "last_result": result.result,
     }
-    if answer.is_accepted:
+    if result.is_accepted:
         return columns | {"state": DeliveryState.DELIVERED}
-    if answer.is_final or attempts > len(RETRIES_S):
+    if result.is_final or attempts > len(RETRIES_S):
         return columns | {"state": DeliveryState.GIVEN_UP}
     spread = random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311 - nothing to guess
     return columns | {"next_attempt_at": now + timedelta(seconds=RETRIES_S[attempts - 1] * spread)}

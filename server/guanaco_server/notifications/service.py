@@ -25,18 +25,18 @@ from guanaco_server.database.database import Database
 from guanaco_server.leaderboard.counting.readers import RatingCounts
 from guanaco_server.notifications import queries
 from guanaco_server.notifications.addresses import require_allowed_url
-from guanaco_server.notifications.messages import test_delivery
+from guanaco_server.notifications.outbox import test_delivery
 from guanaco_server.notifications.tables import WebhookDeliveryRow, WebhookRow
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions.events import EventFeed
 
 SECRET_BYTES = 32
 SHOWN = 20
-ROTATION = timedelta(days=1)  # both secrets sign, so that receivers can be changed at leisure
+ROTATION = timedelta(days=1)  # both secrets sign, so that receivers have time to change
 
 
 class WebhookService:
-    """``wake`` makes this process's loop look, if it has one; another's looks by itself."""
+    """Manages webhooks. ``wake`` wakes the loop of this process, if it runs one."""
 
     def __init__(
         self,
@@ -58,14 +58,14 @@ class WebhookService:
         self._wake = wake
 
     async def put(self, account: Account, request: WebhookRequest) -> WebhookSet:
-        """A new one tells of what happens from now on. One that is there keeps its secret and what it has to tell."""
+        """Make a webhook, which tells of what happens from now on, or change one, which keeps its secret and progress."""
         require_allowed_url(request.url, allow_private=self._allow_private)
         async with self._database.read() as session:
             own = [head.submission_id for head in await self._events.heads(session, [account.id])]
         counts = await self._rating_counts.exact(own)
         try:
             return await self._put(account, request, counts)
-        except IntegrityError:  # the other of two racers made it: now it is there to change
+        except IntegrityError:  # another request made it at the same time
             return await self._put(account, request, counts)
 
     async def read(self, account: Account) -> Webhook:
@@ -74,7 +74,7 @@ class WebhookService:
             return Webhook(**await self._read(session, row))
 
     async def remove(self, account: Account) -> Webhook:
-        """With its deliveries, also those that wait."""
+        """Remove a webhook with its deliveries, including those that wait."""
         async with self._database.write() as session:
             row = await _require(session, account)
             removed = Webhook(**await self._read(session, row))
@@ -82,7 +82,7 @@ class WebhookService:
         return removed
 
     async def rotate(self, account: Account) -> WebhookSet:
-        """A new secret; for a day both sign."""
+        """Make a new secret. For a day both secrets sign."""
         async with self._database.write() as session:
             row = await _require(session, account)
             row.old_secret, row.old_secret_until = row.secret, self._clock.now() + ROTATION
@@ -90,7 +90,7 @@ class WebhookService:
             return WebhookSet(secret=row.secret, **await self._read(session, row))
 
     async def test(self, account: Account) -> Delivery:
-        """A delivery of its own; how it went is read with the webhook."""
+        """Send a test delivery. Its result is read with the webhook."""
         async with self._database.write() as session:
             row = await _require(session, account)
             delivery = test_delivery(row.id, self._link_base, self._clock.now())

@@ -1,4 +1,4 @@
-"""Webhooks, how far each has told of its submissions, and what is to be delivered."""
+"""Webhooks, how far each has told of its submissions, and deliveries."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from guanaco_server.database.types import EnumText, UtcDateTime
 
 
 class WebhookRow(Table):
-    """One an account. Secrets are kept as they are, because each delivery is signed with them."""
+    """An account has one webhook. Secrets are stored in plain text, because each delivery is signed with them."""
 
     __tablename__ = "webhooks"
 
@@ -39,7 +39,7 @@ class WebhookProgressRow(Table):
 
 
 class WebhookDeliveryRow(Table):
-    """The outbox. Its id is made of what it tells of, so that writing it twice makes one.
+    """A delivery in the outbox. Its id is made of what it tells, so that writing it twice makes one.
 
     ``claim`` and ``claimed_until`` are the lease of the try that is under way, freed by time if its process dies.
     """

@@ -159,7 +159,8 @@ class TokenCounter:
         step = self._steps.find(key)
         if step is None:
             both = len(self._tokenizer.encode(left + right, add_special_tokens=False))
-            step = Step(max(0, both - self.alone(left)), self._breaks.is_break(left, right))
+            tokens = both - self.alone(left)  # negative where a token swallows whitespace before it
+            step = Step(max(0, tokens), tokens >= 0 and self._breaks.is_break(left, right))
             self._steps.keep(key, step, len(right) + ENTRY_CHARS)
         return step
 

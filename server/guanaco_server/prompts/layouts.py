@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from guanaco.prompt_files import Role
+from guanaco.prompts import PromptRole
 from guanaco_server.prompts.counting import Piece, TokenCounter
 from guanaco_server.prompts.truncation import Frame
 from guanaco_server.prompts.utterances import Spoken
@@ -18,7 +18,7 @@ class Part:
 
     text: str
     priority: int = 0
-    role: Role = "system"
+    role: PromptRole = "system"
 
 
 @dataclass(frozen=True, eq=False)  # one for each bot and user: counts are kept by its identity

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from guanaco.chat import Bot, Sender
 from guanaco.errors import PromptFailed
-from guanaco.prompt_files import PromptFile, PromptPart
+from guanaco.prompts import PromptFile, PromptPart
 from guanaco_server.prompts.layouts import Layout, Part
 from guanaco_server.prompts.lru import Generations
 from guanaco_server.prompts.template_process import Job, TemplateFault, TemplateProcess

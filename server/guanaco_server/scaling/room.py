@@ -78,8 +78,6 @@ def scaling_policy(settings: Settings, *, shares_addresses: bool) -> ScalingPoli
         limits=ReplicaLimits(
             min_replicas=settings.min_replicas,
             max_replicas=max(settings.min_replicas, settings.max_replicas),
-            target=settings.scale_target,
-            down_window_s=settings.scale_down_window_s,
         ),
         budget=Budget(settings.max_gpus, settings.max_model_servers, settings.preempt_quiet_s),
         feedback_target=settings.feedback_target,

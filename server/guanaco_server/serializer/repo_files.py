@@ -142,7 +142,7 @@ class HubFiles:
 
     def _locate(self, path: str) -> FileLocation:
         from huggingface_hub import get_hf_file_metadata, hf_hub_url
-        from huggingface_hub.utils._headers import build_hf_headers
+        from huggingface_hub.utils import build_hf_headers
 
         url = hf_hub_url(self._repo, path, revision=self._commit, endpoint=self._endpoint)
         headers = build_hf_headers(token=os.environ.get("HF_TOKEN") or False)

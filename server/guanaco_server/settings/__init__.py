@@ -19,5 +19,4 @@ from guanaco_server.settings.sources import load_settings as load_settings
 from guanaco_server.settings.storage import StorageSettings as StorageSettings
 from guanaco_server.settings.users import FeedbackSettings as FeedbackSettings
 from guanaco_server.settings.users import NotificationSettings as NotificationSettings
-from guanaco_server.settings.users import ScoreSettings as ScoreSettings
 from guanaco_server.settings.users import WebSettings as WebSettings

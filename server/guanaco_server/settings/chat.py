@@ -17,25 +17,10 @@ class ChatSettings(BaseModel):
         ge=0,
         description="How long a reply that has not begun waits for a replica, when each that was there has failed.",
     )
-    heartbeat_s: float = Field(
-        default=10,
-        gt=0,
-        description="Longest silence of a stream: then a comment is sent, which keeps proxies from closing it.",
-    )
     replica_max_streams: int = Field(
         default=512,
         ge=1,
         description="Replies at once that one gateway process asks of one model server, waiting ones counted; beyond that the answer is 503 at once.",
-    )
-    history_cache_chars: int = Field(
-        default=64_000_000,
-        ge=0,
-        description="Conversations kept in memory, in characters, so that a turn need not read them again.",
-    )
-    record_patience_s: float = Field(
-        default=60,
-        ge=0,
-        description="How long a finished turn waits for a database that does not answer, before the client is told.",
     )
 
 
@@ -46,11 +31,6 @@ class RoutingSettings(BaseModel):
         default=5,
         ge=0,
         description="Seconds for which an opened conversation counts against its submission's capacity before its first message; with 0 only replies that are being written count.",
-    )
-    assignment_snapshot_days: int = Field(
-        default=30,
-        ge=1,
-        description="Days for which an assignment of a competition with a seed can be made again. Its inputs (47 KB for 1,000 submissions, one at most for each second with a new conversation) are deleted when they were not used for so long.",
     )
 
 

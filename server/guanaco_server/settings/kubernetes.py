@@ -63,8 +63,3 @@ class KubernetesSettings(BaseModel):
         gt=0,
         description="How long a pod may wait for a machine; autoscalers take minutes.",
     )
-    kubernetes_patience_s: float = Field(
-        default=60,
-        ge=0,
-        description="How long a call to the Kubernetes API is retried while it does not answer.",
-    )

@@ -47,9 +47,6 @@ class ProcessSettings(BaseModel):
         default=True,
         description="Whether a start migrates the database; otherwise it waits for `guanaco migrate`. With role api or worker it always waits.",
     )
-    schema_wait_s: float = Field(
-        default=300, ge=0, description="Longest wait for a database that is to be migrated."
-    )
     executor_id: str = Field(
         default="local",
         description="Stable name of this worker. After a restart it resumes the work that it left under this name.",
@@ -63,11 +60,6 @@ class ProcessSettings(BaseModel):
         default=2,
         ge=1,
         description="Submissions worked on at once. On one machine more than 2 compete for the same cores.",
-    )
-    max_body_bytes: int = Field(
-        default=262_144,
-        ge=1_024,
-        description="Largest request body; a message of 16,384 characters fits four times over.",
     )
     log_level: Annotated[LogLevel, BeforeValidator(_upper)] = Field(
         default="INFO",

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel, SecretStr
 
 from guanaco_server.settings.settings import Settings
-from guanaco_server.settings.sources import LoadedSettings, Source
+from guanaco_server.settings.sources import LoadedSettings, SettingSource
 from guanaco_server.settings.variables import PREFIX
 
 MASK = "********"
@@ -50,11 +50,11 @@ def parts() -> list[type[BaseModel]]:
 
 def _source(name: str, loaded: LoadedSettings) -> str:
     match loaded.sources[name]:
-        case Source.ENVIRONMENT:
+        case SettingSource.ENVIRONMENT:
             return f"environment ({PREFIX}{name.upper()})"
-        case Source.FILE:
+        case SettingSource.FILE:
             return f"file ({loaded.config})"
-        case Source.ARGUMENT:
+        case SettingSource.ARGUMENT:
             return f"argument (--{name.replace('_', '-')})"
         case source:
             return source

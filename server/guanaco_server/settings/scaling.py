@@ -21,15 +21,6 @@ class ScalingSettings(BaseModel):
     scale_interval_s: float = Field(
         default=5, gt=0, description="Seconds between two looks at the model servers' load."
     )
-    scale_target: float = Field(
-        default=0.7,
-        gt=0,
-        le=1,
-        description="Share of a replica's capacity that should be in use before another is started.",
-    )
-    scale_down_window_s: float = Field(
-        default=300, gt=0, description="How long fewer replicas must do before one is stopped."
-    )
     feedback_target: int = Field(
         default=0,
         ge=0,

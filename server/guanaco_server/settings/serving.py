@@ -81,9 +81,3 @@ class CheckSettings(BaseModel):
     stress_max_e2e_p95_ms: float = Field(
         default=20_000, gt=0, description="Slowest allowed 95th percentile of a whole reply."
     )
-    stress_max_error_rate: float = Field(
-        default=0.0, ge=0, le=1, description="Share of requests that may fail."
-    )
-    stress_request_timeout_s: float = Field(
-        default=30, gt=0, description="A request that takes longer counts as failed."
-    )

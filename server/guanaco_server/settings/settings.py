@@ -16,7 +16,6 @@ from guanaco_server.settings.storage import StorageSettings
 from guanaco_server.settings.users import (
     FeedbackSettings,
     NotificationSettings,
-    ScoreSettings,
     WebSettings,
 )
 
@@ -32,7 +31,6 @@ class Settings(
     ChatSettings,
     RoutingSettings,
     RewardSettings,
-    ScoreSettings,
     FeedbackSettings,
     NotificationSettings,
     WebSettings,

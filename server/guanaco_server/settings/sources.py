@@ -31,7 +31,7 @@ from guanaco_server.settings.variables import (
 )
 
 
-class Source(StrEnum):
+class SettingSource(StrEnum):
     """Where a setting's value comes from."""
 
     ARGUMENT = "argument"
@@ -46,7 +46,7 @@ class LoadedSettings:
     """The settings, the source of each by name, and sentences that the operator should read."""
 
     settings: Settings
-    sources: Mapping[str, Source]
+    sources: Mapping[str, SettingSource]
     config: Path | None
     notices: tuple[str, ...]
 
@@ -73,13 +73,13 @@ def load_settings(
     in_file = _read_file(config) if config else {}
     _refuse_unknown(texts, in_file, config)
     layers = (
-        (Source.FOUND, dict(found or {})),
-        (Source.FILE, {name: value for name, value in in_file.items() if name not in REMOVED}),
-        (Source.ENVIRONMENT, {name: _parse(name, text) for name, text in texts.items() if name not in REMOVED}),
-        (Source.ARGUMENT, dict(arguments or {})),
+        (SettingSource.FOUND, dict(found or {})),
+        (SettingSource.FILE, {name: value for name, value in in_file.items() if name not in REMOVED}),
+        (SettingSource.ENVIRONMENT, {name: _parse(name, text) for name, text in texts.items() if name not in REMOVED}),
+        (SettingSource.ARGUMENT, dict(arguments or {})),
     )  # fmt: skip
     values: dict[str, Any] = {}
-    sources = dict.fromkeys(Settings.model_fields, Source.DEFAULT)
+    sources = dict.fromkeys(Settings.model_fields, SettingSource.DEFAULT)
     for source, layer in layers:
         values.update(layer)
         sources.update(dict.fromkeys(layer, source))
@@ -163,7 +163,7 @@ def _is_collection(annotation: Any) -> bool:
 
 
 def _validate(
-    values: Mapping[str, Any], sources: Mapping[str, Source], config: Path | None
+    values: Mapping[str, Any], sources: Mapping[str, SettingSource], config: Path | None
 ) -> Settings:
     try:
         return Settings(**values)
@@ -172,13 +172,13 @@ def _validate(
         raise InvalidSettings(" ".join(wrong)) from None
 
 
-def _title(place: str, sources: Mapping[str, Source], config: Path | None) -> str:
+def _title(place: str, sources: Mapping[str, SettingSource], config: Path | None) -> str:
     """Name a setting as its source writes it: ``--port``, ``GUANACO_PORT``, or ``port in guanaco.toml``."""
     name = place.partition(".")[0]
     match sources.get(name):
-        case Source.ARGUMENT:
+        case SettingSource.ARGUMENT:
             return f"--{name.replace('_', '-')}"
-        case Source.FILE:
+        case SettingSource.FILE:
             return f"{name} in {config}"
         case _:
             return f"{PREFIX}{name.upper()}"

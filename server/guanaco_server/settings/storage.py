@@ -19,7 +19,6 @@ class StorageSettings(BaseModel):
     hub_token: SecretStr | None = Field(
         default=None, description="Hub token of the platform, for gated repos it was granted."
     )
-    hub_timeout_s: float = Field(default=20, gt=0, description="Longest wait for one Hub answer.")
     max_parameters: int = Field(
         default=15_000_000_000, ge=1, description="Largest model, in parameters."
     )
@@ -60,19 +59,4 @@ class StorageSettings(BaseModel):
     )
     serializer_timeout_s: float = Field(
         default=3_600, gt=0, description="Longest a serializer may take."
-    )
-    artifact_sweep_s: float = Field(
-        default=600,
-        gt=0,
-        description="Seconds between two searches for artifacts that nobody needs.",
-    )
-    artifact_grace_s: float = Field(
-        default=7 * 86_400,
-        ge=3_600,
-        description="How long an artifact is kept that no submission needs; a redeploy within this time need not serialize again.",
-    )
-    staging_grace_s: float = Field(
-        default=86_400,
-        ge=3_600,
-        description="How long the output of an unfinished serializer job is kept for another job to continue.",
     )

@@ -46,28 +46,12 @@ class NotificationSettings(BaseModel):
         default=False,
         description="Let webhooks go into private networks and over plain http, for intranets and tests in which every developer is trusted.",
     )
-    webhook_poll_s: float = Field(
-        default=5.0,
-        gt=0,
-        le=300,
-        description="Seconds between two searches for events and ratings that a webhook reports; status changes of this process are reported at once.",
-    )
     webhook_timeout_s: float = Field(
         default=10.0, gt=0, le=30, description="Longest a webhook's receiver may take to answer."
     )
     webhook_link_base: str | None = Field(
         default=None,
         description="The platform's own URL as its users know it, for the links in webhooks. Default: links are paths only.",
-    )
-
-
-class ScoreSettings(BaseModel):
-    """Ratings"""
-
-    ratings_per_minute: int = Field(
-        default=30,
-        ge=1,
-        description="Ratings that one user may give within a minute; more are refused with 429.",
     )
 
 

@@ -28,7 +28,25 @@ OTHER_VARIABLES = {
 }
 
 # Settings that became constants. An upgrade must not stop because one is still set: the start says so and goes on.
-REMOVED: dict[str, str] = {}
+REMOVED: dict[str, str] = {
+    "max_body_bytes": "a request body may always have 262144 bytes.",
+    "schema_wait_s": "a start always waits up to 300 s for the migration of the database.",
+    "hub_timeout_s": "an answer of the Hub may always take 20 s.",
+    "artifact_sweep_s": "artifacts that nobody needs are always searched for every 600 s.",
+    "artifact_grace_s": "an artifact that no submission needs is always kept for 604800 s (7 days).",
+    "staging_grace_s": "the output of an unfinished serializer job is always kept for 86400 s (1 day).",
+    "kubernetes_patience_s": "a call to the Kubernetes API is always retried for 60 s.",
+    "stress_max_error_rate": "every request of the stress check must succeed (error rate 0.0).",
+    "stress_request_timeout_s": "a request of the stress check always fails after 30 s.",
+    "scale_target": "another replica is always started when 0.7 of the capacity is in use.",
+    "scale_down_window_s": "a replica is always stopped when fewer were enough for 300 s.",
+    "record_patience_s": "a finished turn always waits up to 60 s for the database.",
+    "history_cache_chars": "a process always keeps up to 64000000 characters of conversations in memory.",
+    "heartbeat_s": "a silent stream always gets a comment every 10 s.",
+    "assignment_snapshot_days": "an assignment can always be made again for 30 days.",
+    "webhook_poll_s": "events for webhooks are always searched for every 5 s.",
+    "ratings_per_minute": "a user may always give 30 ratings within a minute.",
+}
 
 _SERVICE_LINK = re.compile(
     r"GUANACO(_[A-Z0-9_]+)?_("

@@ -39,7 +39,7 @@ PLAIN_BOT = Bot(name="Bot")
 class LoadProfile:
     rate: float
     duration_s: float
-    request_timeout_s: float
+    request_timeout_s: float = 30  # a request that takes longer counts as failed
 
     @property
     def request_count(self) -> int:

@@ -21,13 +21,11 @@ def build_stress(clock: Clock, model_server: ModelServer, *, settings: Settings)
     profile = LoadProfile(
         rate=settings.stress_rate,
         duration_s=settings.stress_duration_s,
-        request_timeout_s=settings.stress_request_timeout_s,
     )
     thresholds = Thresholds(
         max_ttft_p95_ms=settings.stress_max_ttft_p95_ms,
         max_tpot_p95_ms=settings.stress_max_tpot_p95_ms,
         max_e2e_p95_ms=settings.stress_max_e2e_p95_ms,
-        max_error_rate=settings.stress_max_error_rate,
     )
     return StressRoom(
         StressService(model_server, clock, profile, thresholds, settings.reward_timeout_s)

@@ -20,7 +20,7 @@ class Thresholds:
     max_ttft_p95_ms: float
     max_tpot_p95_ms: float
     max_e2e_p95_ms: float
-    max_error_rate: float
+    max_error_rate: float = 0.0
     answer: str = "whole reply"
 
     def told(self) -> StressThresholds:

@@ -1,7 +1,7 @@
 """The one place where a submission's status changes, by these transitions only.
 
-    queued → checking → serializing → deploying → stress_testing → deployed ⇄ inactive
-      any of the first five → failed, cancelled
+    queued → the statuses of the stages, forwards (guanaco.submissions.Stage) → deployed ⇄ inactive
+      any of those before deployed → failed, cancelled
       deployed, inactive → failed (its model server kept dying)
       deployed, inactive, failed, cancelled → torn_down
       deployed, inactive, failed, cancelled, torn_down → queued (redeploy)
@@ -19,45 +19,22 @@ from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.errors import IllegalTransition, SubmissionNotFound
-from guanaco.submissions import EventKind, Failure, Level, Stage, Status
+from guanaco.submissions import PIPELINE_STATUSES, EventKind, Failure, Level, Stage, Status
 from guanaco_server.database.database import was_changed
 from guanaco_server.submissions.tables import SubmissionEventRow, SubmissionRow
 
 SERVED = (Status.DEPLOYED, Status.INACTIVE)
+ENDED = (Status.FAILED, Status.CANCELLED, Status.TORN_DOWN)
 
 SOURCES: dict[Status, frozenset[Status]] = {
-    Status.QUEUED: frozenset(
-        {Status.DEPLOYED, Status.INACTIVE, Status.FAILED, Status.CANCELLED, Status.TORN_DOWN}
-    ),
-    Status.CHECKING: frozenset({Status.QUEUED}),
-    Status.SERIALIZING: frozenset({Status.CHECKING}),
-    Status.DEPLOYING: frozenset({Status.SERIALIZING}),
-    Status.STRESS_TESTING: frozenset({Status.DEPLOYING}),
-    Status.DEPLOYED: frozenset({Status.STRESS_TESTING, Status.INACTIVE}),
+    status: frozenset(PIPELINE_STATUSES[:place]) for place, status in enumerate(PIPELINE_STATUSES)
+} | {
+    Status.QUEUED: frozenset((*SERVED, *ENDED)),
+    Status.DEPLOYED: frozenset((PIPELINE_STATUSES[-1], Status.INACTIVE)),
     Status.INACTIVE: frozenset({Status.DEPLOYED}),
-    Status.FAILED: frozenset(
-        {
-            Status.QUEUED,
-            Status.CHECKING,
-            Status.SERIALIZING,
-            Status.DEPLOYING,
-            Status.STRESS_TESTING,
-            Status.DEPLOYED,
-            Status.INACTIVE,
-        }
-    ),
-    Status.CANCELLED: frozenset(
-        {
-            Status.QUEUED,
-            Status.CHECKING,
-            Status.SERIALIZING,
-            Status.DEPLOYING,
-            Status.STRESS_TESTING,
-        }
-    ),
-    Status.TORN_DOWN: frozenset(
-        {Status.DEPLOYED, Status.INACTIVE, Status.FAILED, Status.CANCELLED}
-    ),
+    Status.FAILED: frozenset((*PIPELINE_STATUSES, *SERVED)),
+    Status.CANCELLED: frozenset(PIPELINE_STATUSES),
+    Status.TORN_DOWN: frozenset((*SERVED, Status.FAILED, Status.CANCELLED)),
 }
 
 

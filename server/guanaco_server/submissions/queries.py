@@ -45,6 +45,13 @@ async def by_id_held(session: AsyncSession, submission_id: str) -> SubmissionRow
     )
 
 
+async def by_id_locked(session: AsyncSession, submission_id: str) -> SubmissionRow | None:
+    """As it is now; nobody else reads it so, or changes it, before this transaction ends."""
+    return await session.get(
+        SubmissionRow, submission_id, with_for_update=True, populate_existing=True
+    )
+
+
 async def by_idempotency_key(
     session: AsyncSession, account_id: str, key: str
 ) -> SubmissionRow | None:
@@ -195,6 +202,34 @@ async def stage_run(
     session: AsyncSession, submission_id: str, run: int, stage: Stage
 ) -> StageRunRow | None:
     return await session.get(StageRunRow, (submission_id, run, stage))
+
+
+async def open_stage_run(session: AsyncSession, submission_id: str, run: int) -> StageRunRow | None:
+    """The stage of a run that has begun and not ended."""
+    is_open = StageRunRow.outcome.is_(None)
+    return await session.scalar(
+        select(StageRunRow)
+        .where(StageRunRow.submission_id == submission_id, StageRunRow.run == run, is_open)
+        .order_by(StageRunRow.started_at.desc())
+        .limit(1)
+    )
+
+
+async def unfinished_runs(
+    session: AsyncSession, statuses: Collection[Status]
+) -> Sequence[Row[SubmissionRow, str | None]]:
+    """Each submission with one of the statuses, oldest first, and what the open stage of its run waits for."""
+    waits = (
+        select(func.max(StageRunRow.waits_for))
+        .where(
+            StageRunRow.submission_id == SubmissionRow.id,
+            StageRunRow.run == SubmissionRow.run,
+            StageRunRow.outcome.is_(None),
+        )
+        .scalar_subquery()
+    )
+    statement = select(SubmissionRow, waits).where(SubmissionRow.status.in_(statuses))
+    return (await session.execute(statement.order_by(SubmissionRow.updated_at))).all()
 
 
 async def stage_runs(session: AsyncSession, submission_id: str) -> Sequence[StageRunRow]:

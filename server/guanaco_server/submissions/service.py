@@ -258,7 +258,7 @@ class SubmissionService:
             )
             if to is Status.TORN_DOWN:
                 await self.rewards.require_unused(session, submission_id)
-            if to in (Status.TORN_DOWN, Status.QUEUED):
+            if to in (Status.TORN_DOWN, Status.QUEUED, Status.CANCELLED):
                 await self._deployments.withdraw(session, submission_id)
             if row.account_id != account.id:
                 await self._audit.note(session, account, f"{verb} submission", submission_id)

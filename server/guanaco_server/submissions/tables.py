@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, ForeignKey, Index, String, UniqueConstraint
+from sqlalchemy import BigInteger, ForeignKey, Index, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
 from guanaco.contract import unknown_members
@@ -94,6 +94,7 @@ class StageRunRow(Table):
     started_at: Mapped[datetime] = mapped_column(UtcDateTime)
     ended_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     outcome: Mapped[Outcome | None] = mapped_column(EnumText(Outcome))
+    waits_for: Mapped[str | None] = mapped_column(Text)
 
 
 class SubmissionEventRow(Table):

@@ -9,14 +9,6 @@ from datetime import datetime
 from guanaco.submissions import Outcome, Stage, Status, Submission
 from guanaco_server.submissions.lifecycle import SOURCES
 
-STAGE_SENTENCES = {
-    Stage.RESOLVE: "Pin the exact commit",
-    Stage.CHECK: "Check config, tokenizer and weights",
-    Stage.SERIALIZE: "Stream the weights into the store",
-    Stage.DEPLOY: "Start the model server",
-    Stage.STRESS: "Measure it under load",
-    Stage.PUBLISH: "Open it to users",
-}
 NEWER_STAGE = "A stage of a newer version of Guanaco"
 
 
@@ -94,8 +86,9 @@ def timeline(submission: Submission, now: datetime) -> Sequence[StageView]:
     """All stages in their order, those of the latest run with their times."""
     runs = {stage.stage: stage for stage in submission.stages if stage.run == submission.run}
     views = []
-    newer = {stage: NEWER_STAGE for stage in runs if stage.is_unknown}
-    for stage, sentence in (STAGE_SENTENCES | newer).items():
+    newer = [stage for stage in runs if stage.is_unknown]
+    for stage in (*Stage, *newer):
+        sentence = NEWER_STAGE if stage.is_unknown else stage.spec.sentence
         run = runs.get(stage)
         if run is None:
             views.append(StageView(stage.value, sentence, "waiting", 0, None))

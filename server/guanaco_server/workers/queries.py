@@ -75,6 +75,11 @@ async def end_claim(
     await session.execute(update(WorkerRow).where(is_ours).values(heir=None))
 
 
+async def executors(session: AsyncSession) -> Sequence[str]:
+    """Every worker that lives, or that a survivor takes over from."""
+    return (await session.scalars(select(WorkerRow.executor_id))).all()
+
+
 async def count_living(session: AsyncSession, seen_after: datetime) -> int:
     statement = select(func.count()).where(WorkerRow.seen_at >= seen_after)
     return await session.scalar(statement) or 0

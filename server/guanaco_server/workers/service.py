@@ -75,6 +75,11 @@ class WorkerService:
         async with self._database.write() as session:
             await queries.end_claim(session, executor_id, self.executor_id, seen_before)
 
+    async def list_known(self) -> Sequence[str]:
+        """Every worker that lives, or that a survivor takes over from."""
+        async with self._database.read() as session:
+            return await queries.executors(session)
+
     async def count_living(self) -> int:
         async with self._database.read() as session:
             return await queries.count_living(session, self._clock.now() - self._silence)

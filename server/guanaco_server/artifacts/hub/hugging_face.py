@@ -16,16 +16,20 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
-from huggingface_hub.utils._headers import build_hf_headers
+from huggingface_hub.utils import build_hf_headers
 
 from guanaco.errors import HubUnreachable, RepoGated, RepoNotFound, RevisionNotFound
 from guanaco_server.artifacts.hub.hub import RepoFile, RepoSnapshot
 
 T = TypeVar("T")
 
+ANSWER_TIMEOUT_S = 20.0
+
 
 class HuggingFaceHub:
-    def __init__(self, endpoint: str, token: str | None, timeout_s: float) -> None:
+    def __init__(
+        self, endpoint: str, token: str | None, timeout_s: float = ANSWER_TIMEOUT_S
+    ) -> None:
         self._endpoint = endpoint.rstrip("/")
         self._token = token or False  # False: never a token that happens to lie on this machine
         self._timeout_s = timeout_s

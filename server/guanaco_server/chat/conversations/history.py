@@ -29,6 +29,9 @@ from guanaco_server.prompts.utterances import Utterance
 TURN_CHARS = 150  # a turn's objects, in characters of text
 HISTORY_CHARS = 3_000  # what there is once, its layout included
 KEPT_BOTS = 1_024
+HISTORY_CACHE_CHARS = (
+    64_000_000  # conversations kept in memory, so that a turn need not read them again
+)
 
 
 @dataclass(slots=True)
@@ -77,7 +80,7 @@ class History:
 class HistoryCache:
     """The most recently used ones, up to ``limit_chars`` in all."""
 
-    def __init__(self, limit_chars: int) -> None:
+    def __init__(self, limit_chars: int = HISTORY_CACHE_CHARS) -> None:
         self._limit_chars = limit_chars
         self._histories: OrderedDict[str, History] = OrderedDict()
         self._size = 0

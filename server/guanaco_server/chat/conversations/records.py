@@ -136,6 +136,12 @@ async def messages(session: AsyncSession, ids: Iterable[str]) -> dict[str, list[
     return found
 
 
+async def existing(session: AsyncSession, ids: Iterable[str]) -> set[str]:
+    """Return which of these conversations exist."""
+    statement = select(ConversationRow.id).where(among(session, ConversationRow.id, ids))
+    return set(await session.scalars(statement))
+
+
 async def of_submission(session: AsyncSession, submission_id: str) -> Sequence[str]:
     statement = select(ConversationRow.id).where(ConversationRow.submission_id == submission_id)
     return (await session.scalars(statement)).all()

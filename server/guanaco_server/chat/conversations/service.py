@@ -14,7 +14,6 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.accounts import Role
-from guanaco.assignments import AssignmentDecision, AssignmentReplay
 from guanaco.chat import (
     Conversation,
     ConversationOpened,
@@ -23,6 +22,7 @@ from guanaco.chat import (
     Sender,
     Timings,
 )
+from guanaco.competitions import AssignmentDecision, AssignmentReplay
 from guanaco.errors import AmbiguousUser, ConsentRequired, ConversationNotFound
 from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import Account

@@ -99,7 +99,7 @@ def connected(settings: Settings, region: str) -> tuple[KubernetesApi, Kubernete
     context, namespace = split_context(region, settings.kubernetes_namespace)
     kubeconfig = settings.kubernetes_kubeconfig
     client = connect(context, str(kubeconfig) if kubeconfig else None)
-    api = KubernetesApi(client, namespace, patience_s=settings.kubernetes_patience_s)
+    api = KubernetesApi(client, namespace)
     return api, options_of(settings, namespace, context)
 
 

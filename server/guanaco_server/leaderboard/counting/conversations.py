@@ -12,12 +12,20 @@ from guanaco_server.database.bulk import upsert
 from guanaco_server.feedback import records as feedback_records
 from guanaco_server.leaderboard.counting import queries
 from guanaco_server.leaderboard.counting.aggregate import Aggregate, Deltas
-from guanaco_server.leaderboard.counting.measurement import Measurement, Visit, measure, visit_of
+from guanaco_server.leaderboard.counting.measurement import (
+    Definitions,
+    Measurement,
+    Visit,
+    visit_of,
+)
 from guanaco_server.leaderboard.tables import CountedConversationRow, VisitRow
 
 
 async def count_conversations(
-    session: AsyncSession, conversations: Collection[RecordedConversation], deltas: Deltas
+    session: AsyncSession,
+    conversations: Collection[RecordedConversation],
+    definitions: Definitions,
+    deltas: Deltas,
 ) -> None:
     """Count conversations that this transaction has locked."""
     ids = [conversation.id for conversation in conversations]
@@ -26,17 +34,19 @@ async def count_conversations(
     known = {row.conversation_id: row for row in await queries.counted_conversations(session, ids)}
     rows, users = [], set()
     for conversation in conversations:
-        new = measure(messages.get(conversation.id, ()), is_rated=conversation.id in rated)
+        is_rated = conversation.id in rated
+        new = definitions.apply(messages.get(conversation.id, ()), is_rated=is_rated)
         old = known.get(conversation.id)
         text = new.aggregate.to_json()
         has_other_days = _days(old) != (new.first_day, new.second_day)
-        if old is not None and old.tally == text and not has_other_days:
+        is_current = old is not None and old.definition == definitions.version
+        if old is not None and old.tally == text and is_current and not has_other_days:
             continue
         before = Aggregate.from_json(old.tally) if old else None
         deltas.replace(
             (conversation.competition, conversation.submission_id), before, new.aggregate
         )
-        rows.append(_columns(conversation, new, text))
+        rows.append(_columns(conversation, new, text, definitions.version))
         if has_other_days:
             users.add(conversation.user_key)
     await upsert(session, CountedConversationRow, rows)
@@ -96,7 +106,7 @@ async def count_visits(session: AsyncSession, users: Iterable[str], deltas: Delt
 
 
 def _columns(
-    conversation: RecordedConversation, measurement: Measurement, text: str
+    conversation: RecordedConversation, measurement: Measurement, text: str, definition: int
 ) -> dict[str, object]:
     return {
         "conversation_id": conversation.id,
@@ -106,6 +116,7 @@ def _columns(
         "tally": text,
         "first_day": measurement.first_day,
         "second_day": measurement.second_day,
+        "definition": definition,
     }
 
 

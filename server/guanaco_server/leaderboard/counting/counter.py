@@ -1,6 +1,6 @@
 """Keeps the aggregates up to date in batches of one transaction each.
 
-    new ratings, changed conversations, submissions to recount
+    new ratings, changed conversations, conversations measured by an older definition, submissions to recount
       └─▶ measure these conversations again               ─┐
       └─▶ count the votes of their users again             ─┼─▶ deltas ─▶ the submissions' aggregates
       └─▶ sum the parts of each recounted submission again ─┘
@@ -8,6 +8,10 @@
 Everything is counted again from what is recorded, and the difference from the previous count is entered. So a batch
 may be repeated, batches may come in any order, and a crash loses nothing. A conversation that somebody is writing
 now is left for the next batch, together with its rating.
+
+Conversations that were measured by an older definition come last, a bounded number in a batch. A process that knows
+only an older definition leaves newer measurements alone until their conversation changes, so two versions that run
+side by side do not measure the same conversations in turn.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ from guanaco_server.feedback import records as feedback_records
 from guanaco_server.leaderboard.counting import queries
 from guanaco_server.leaderboard.counting.aggregate import Aggregate, Deltas, Key, UserKey, sum_of
 from guanaco_server.leaderboard.counting.conversations import count_conversations, drop_gone
-from guanaco_server.leaderboard.counting.measurement import Visit
+from guanaco_server.leaderboard.counting.measurement import Definitions, Visit
 from guanaco_server.leaderboard.counting.votes import (
     DOWN,
     UP,
@@ -45,6 +49,7 @@ from guanaco_server.submissions.service import SubmissionService
 
 BATCH = 1_000  # ratings, and changed conversations: a fraction of a second
 RECOUNTS = 10  # submissions
+OUTDATED = 500  # conversations measured by an older definition: a quarter of a second
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,7 @@ class CountedBatch:
     Attributes:
         version: The number of the batch.
         count: How many ratings, conversations and submissions were counted.
-        is_all: Whether nothing is left to count at once.
+        is_all: Whether nothing is left to count at once. Outdated measurements may be left: they can wait.
         votes: The present votes of each user whose votes were counted.
     """
 
@@ -71,11 +76,13 @@ class ScoreCounter:
         clock: Clock,
         submissions: SubmissionService,
         competitions: CompetitionService,
+        definitions: Definitions,
     ) -> None:
         self._database = database
         self._clock = clock
         self._submissions = submissions
         self._competitions = competitions
+        self._definitions = definitions
 
     async def has_work(self) -> bool:
         """Tell whether anything waits to be counted, except for competitions whose window has changed."""
@@ -84,6 +91,7 @@ class ScoreCounter:
                 await feedback_records.uncounted(session, 1)
                 or await chat_records.changed(session, 1)
                 or await queries.has_recounts(session)
+                or await queries.outdated(session, self._definitions.version, 1)
             )
 
     async def count_batch(self) -> CountedBatch:
@@ -92,7 +100,7 @@ class ScoreCounter:
         async with self._database.write() as session:
             version = await queries.lock_counting(session)
             await _notice_windows(session, context.windows)
-            return await _Batch(session, version, context).count()
+            return await _Batch(session, version, context, self._definitions).count()
 
     async def forget_users(self, session: AsyncSession, user_keys: Collection[str]) -> None:
         """Within the caller's transaction, which erases what these users wrote: delete every row that names them."""
@@ -114,10 +122,17 @@ class ScoreCounter:
 
 
 class _Batch:
-    def __init__(self, session: AsyncSession, version: int, context: VotingContext) -> None:
+    def __init__(
+        self,
+        session: AsyncSession,
+        version: int,
+        context: VotingContext,
+        definitions: Definitions,
+    ) -> None:
         self._session = session
         self._version = version
         self._context = context
+        self._definitions = definitions
         self._deltas = Deltas()
 
     async def count(self) -> CountedBatch:
@@ -128,20 +143,29 @@ class _Batch:
         wanted |= {rating.conversation_id for rating in found}
         for submission_id in recounts:
             wanted |= set(await chat_records.of_submission(session, submission_id))
-        locked = await chat_records.lock(session, wanted)
+        is_all = len(found) < BATCH and len(wanted) < BATCH and len(recounts) < RECOUNTS
+        outdated = await queries.outdated(session, self._definitions.version, OUTDATED)
+        locked = await chat_records.lock(session, wanted.union(outdated))
         held = {conversation.id for conversation in locked}
+        await self._recount_missing(set(outdated) - held)
         ratings = [rating for rating in found if rating.conversation_id in held]
         recount = await self._begin_recount(recounts)
-        await count_conversations(session, locked, self._deltas)
+        await count_conversations(session, locked, self._definitions, self._deltas)
         await count_votes(session, ratings, recount, self._context, self._deltas)
         await feedback_records.note_counted(session, [rating.id for rating in ratings])
         await self._write_aggregates(recounts)
         return CountedBatch(
             version=self._version,
             count=len(ratings) + len(locked) + len(recounts),
-            is_all=len(found) < BATCH and len(wanted) < BATCH and len(recounts) < RECOUNTS,
+            is_all=is_all,
             votes=self._deltas.votes,
         )
+
+    async def _recount_missing(self, conversation_ids: Collection[str]) -> None:
+        """Recount the submissions of measurements whose conversation is gone, which drops these measurements."""
+        there = await chat_records.existing(self._session, conversation_ids)
+        rows = await queries.counted_conversations(self._session, set(conversation_ids) - there)
+        await queries.ask_recounts(self._session, {row.submission_id for row in rows})
 
     async def _begin_recount(self, submission_ids: Collection[str]) -> Recount:
         """Drop what no longer exists, and set the slots to what the counted ratings say."""

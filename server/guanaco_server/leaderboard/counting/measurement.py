@@ -1,17 +1,27 @@
-"""Measures one conversation, and whether its user came back. docs/scores.md defines each metric in words."""
+"""Measures one conversation, and whether its user came back. docs/scores.md defines each metric in words.
+
+The definitions have a version, which is stored with each measurement. When it is raised, conversations with an older
+version are measured again in the background (counter.py). Rules for a change:
+
+- Raise ``DEFINITIONS.version``.
+- Give a count whose definition changes a new name, so that old and new counts never add up to a wrong sum.
+- Note the version of a new metric in ``ranking/metrics.py``: it is shown once all conversations have it.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime
 from itertools import pairwise
+from typing import Protocol
 
 from guanaco.chat import Sender
 from guanaco_server.chat.conversations.records import RecordedMessage
 from guanaco_server.leaderboard.counting.aggregate import Aggregate
 
+MARK = "definition"  # each aggregate has a count "definition:3" if it was measured by version 3
 PPM = 1_000_000
 AWAY_MS = 300_000  # a user who was silent for longer than five minutes was away, not writing
 BUCKET_RATIO = (
@@ -40,6 +50,34 @@ class Visit:
         return Aggregate(counts | ({f"returned:{self.first_day}": 1} if self.has_returned else {}))
 
 
+class Measure(Protocol):
+    def __call__(self, messages: Sequence[RecordedMessage], *, is_rated: bool) -> Measurement: ...
+
+
+@dataclass(frozen=True)
+class Definitions:
+    """What is measured of a conversation, in one version."""
+
+    version: int
+    measure: Measure
+
+    def apply(self, messages: Sequence[RecordedMessage], *, is_rated: bool) -> Measurement:
+        """Measure a conversation and mark the aggregate with the version. Version 1 has no mark."""
+        measurement = self.measure(messages, is_rated=is_rated)
+        if self.version == 1:
+            return measurement
+        mark = Aggregate({f"{MARK}:{self.version}": 1})
+        return replace(measurement, aggregate=measurement.aggregate + mark)
+
+
+def is_measured_since(aggregate: Aggregate, version: int) -> bool:
+    """Tell whether every conversation in the aggregate was measured by ``version`` or a later one."""
+    if version == 1:
+        return True
+    measured = sum(count for by, count in aggregate.histogram(MARK).items() if by >= version)
+    return measured == aggregate["conversations"]
+
+
 def measure(messages: Sequence[RecordedMessage], *, is_rated: bool) -> Measurement:
     """Measure a conversation.
 
@@ -61,6 +99,9 @@ def measure(messages: Sequence[RecordedMessage], *, is_rated: bool) -> Measureme
         first_day=days[0] if days else None,
         second_day=days[1] if len(days) > 1 else None,
     )
+
+
+DEFINITIONS = Definitions(version=1, measure=measure)
 
 
 def visit_of(days: Iterable[int]) -> Visit | None:

@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from guanaco_server.database.bulk import upsert
 from guanaco_server.database.database import among
 from guanaco_server.leaderboard.counting.aggregate import UserKey
+from guanaco_server.leaderboard.counting.measurement import MARK
 from guanaco_server.leaderboard.tables import (
     CountedConversationRow,
     CountedWindowRow,
@@ -21,15 +22,48 @@ from guanaco_server.leaderboard.tables import (
     VoteRow,
 )
 
+UNSYNCED = {"synchronize_session": False}
+
 
 async def lock_counting(session: AsyncSession) -> int:
     """Return the number of a new batch. Everybody else who calls this waits until the transaction ends."""
+    row = CountingLockRow
+    raise_version = update(row).values(version=row.version + 1)
+    returning = raise_version.returning(row.version, row.definitions_at)
+    number, definitions_at = (await session.execute(returning.execution_options(**UNSYNCED))).one()
+    if definitions_at < number - 1:
+        await _distrust(session, definitions_at)
+    await session.execute(update(row).values(definitions_at=number).execution_options(**UNSYNCED))
+    return number
+
+
+async def _distrust(session: AsyncSession, version: int) -> None:
+    """Take measurements as outdated that an older process has replaced since batch ``version``.
+
+    A process older than migration 0018 does not write ``definition``, but the aggregate that it writes has no mark.
+    """
+    touched = select(ScoreRow.submission_id).where(ScoreRow.version > version)
+    row = CountedConversationRow
+    await session.execute(
+        update(row)
+        .where(
+            row.definition > 1,
+            row.submission_id.in_(touched),
+            row.tally.not_like(f'%"{MARK}:%'),
+        )
+        .values(definition=1)
+        .execution_options(**UNSYNCED)
+    )
+
+
+async def outdated(session: AsyncSession, definition: int, limit: int) -> Sequence[str]:
+    """Return some conversations that were measured by an older definition."""
     statement = (
-        update(CountingLockRow)
-        .values(version=CountingLockRow.version + 1)
-        .returning(CountingLockRow.version)
-    ).execution_options(synchronize_session=False)
-    return (await session.execute(statement)).scalar_one()
+        select(CountedConversationRow.conversation_id)
+        .where(CountedConversationRow.definition < definition)
+        .limit(limit)
+    )
+    return (await session.scalars(statement)).all()
 
 
 async def version(session: AsyncSession) -> int:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pydantic import BaseModel, ConfigDict
 
 from guanaco.estimates import Estimate
 from guanaco.leaderboard import SubmissionMetrics
 from guanaco_server.leaderboard.counting.aggregate import Aggregate
-from guanaco_server.leaderboard.counting.measurement import PPM, bucket_middle
+from guanaco_server.leaderboard.counting.measurement import PPM, bucket_middle, is_measured_since
 from guanaco_server.leaderboard.ranking import estimators
+
+INTRODUCED: Mapping[str, int] = {}
+"""The version of the definitions that introduced a metric, for metrics that are not from version 1."""
 
 
 class MetricValues(BaseModel):
@@ -48,14 +53,28 @@ class MetricValues(BaseModel):
         return self.model_dump_json(exclude_none=True)
 
 
-def metrics_of(submission_id: str, aggregate: Aggregate, today: int) -> SubmissionMetrics:
+def metrics_of(
+    submission_id: str,
+    aggregate: Aggregate,
+    today: int,
+    introduced: Mapping[str, int] = INTRODUCED,
+) -> SubmissionMetrics:
     """Compute the metrics.
 
     Args:
         submission_id: The submission.
         aggregate: Its aggregate, in one competition or in several.
         today: The present day (UTC, an ordinal). Users who came yesterday may still come back.
+        introduced: The version that introduced a metric. It is None until all conversations were measured by it.
     """
+    metrics = _metrics_of(submission_id, aggregate, today)
+    hidden = [
+        name for name, version in introduced.items() if not is_measured_since(aggregate, version)
+    ]
+    return metrics.model_copy(update=dict.fromkeys(hidden)) if hidden else metrics
+
+
+def _metrics_of(submission_id: str, aggregate: Aggregate, today: int) -> SubmissionMetrics:
     up, down = aggregate["up"], aggregate["down"]
     ratio = estimators.proportion(up, up + down)
     length = estimators.mean(aggregate["rated"], aggregate["length.sum"], aggregate["length.sq"])

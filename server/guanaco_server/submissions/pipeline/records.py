@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import update
@@ -12,6 +14,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from guanaco.errors import GuanacoError, IllegalTransition, SubmissionFailure
 from guanaco.recipes import RecipeOverride
 from guanaco.submissions import (
+    IN_PROGRESS,
+    PIPELINE_STATUSES,
     EventKind,
     Failure,
     Level,
@@ -22,7 +26,7 @@ from guanaco.submissions import (
     Submission,
 )
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.service import DeploymentService
+from guanaco_server.deployments.service import Deployment, DeploymentService
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions import lifecycle, queries
 from guanaco_server.submissions.events import StatusChanges
@@ -34,14 +38,19 @@ from guanaco_server.submissions.tables import (
     is_understood,
 )
 
-STATUS_DURING = {
-    Stage.RESOLVE: Status.CHECKING,
-    Stage.CHECK: Status.CHECKING,
-    Stage.SERIALIZE: Status.SERIALIZING,
-    Stage.DEPLOY: Status.DEPLOYING,
-    Stage.STRESS: Status.STRESS_TESTING,
-    Stage.PUBLISH: Status.STRESS_TESTING,
-}
+LAST_STAGE = tuple(Stage)[-1]  # its end publishes the submission
+
+
+class RunEnded(Exception):
+    """The run is no longer wanted: it was cancelled, or a later run has begun. Caught by the stage runner."""
+
+
+class StageWaits(Exception):
+    """The stage waits for room, and is run again when there is some; its text says why. Caught by the stage runner."""
+
+
+class NewerVersionRuns(Exception):
+    """The submission has a status or parameters that this version does not know. Caught by the stage runner."""
 
 
 logger = logging.getLogger(__name__)
@@ -53,6 +62,15 @@ class PipelineRun:
 
     submission_id: str
     number: int
+
+
+@dataclass(frozen=True)
+class UnfinishedRun:
+    """A run whose submission is in progress. ``waits_for`` says why its stage waits; None while it need not."""
+
+    run: PipelineRun
+    status: Status
+    waits_for: str | None
 
 
 class RunRecords:
@@ -77,89 +95,165 @@ class RunRecords:
         async with self._database.read() as session:
             return (await _row(session, run)).recipe_override
 
-    async def list_queued(self) -> list[PipelineRun]:
+    async def list_unfinished(self) -> list[UnfinishedRun]:
+        """Every run in progress, the oldest first."""
         async with self._database.read() as session:
-            rows = await queries.with_status(session, Status.QUEUED)
-        for row in rows:
+            rows = await queries.unfinished_runs(session, IN_PROGRESS)
+        for row, _ in rows:
             if not is_understood(row) and row.id not in self._left:
                 self._left.add(row.id)
                 logger.warning("%s is left to a worker of a newer version", row.id)
-        return [PipelineRun(row.id, row.run) for row in rows if is_understood(row)]
+        return [
+            UnfinishedRun(PipelineRun(row.id, row.run), row.status, waits_for)
+            for row, waits_for in rows
+            if is_understood(row)
+        ]
 
     async def is_wanted(self, run: PipelineRun) -> bool:
         """False when the submission was cancelled, or a later run has taken over."""
         async with self._database.read() as session:
             row = await queries.by_id(session, run.submission_id)
-            return row is not None and row.run == run.number and row.status.is_in_progress
+            return row is not None and _is_wanted(row, run)
 
-    async def is_superseded(self, run: PipelineRun) -> bool:
-        """True when a later run has begun."""
+    async def next_stage(self, run: PipelineRun) -> Stage | Outcome:
+        """The stage to run now, or how the run has ended."""
         async with self._database.read() as session:
-            return (await _row(session, run)).run != run.number
+            row = await _row(session, run)
+            stage_runs = await queries.stage_runs(session, run.submission_id)
+        if row.run == run.number and (row.status.is_unknown or not is_understood(row)):
+            raise NewerVersionRuns
+        outcomes = {each.stage: each.outcome for each in stage_runs if each.run == run.number}
+        if _is_wanted(row, run):
+            return first_unfinished(outcomes) or Outcome.DONE
+        if row.run == run.number and outcomes.get(LAST_STAGE) is Outcome.DONE:
+            return Outcome.DONE
+        return Outcome.FAILED if Outcome.FAILED in outcomes.values() else Outcome.CANCELLED
 
     async def begin_stage(self, run: PipelineRun, stage: Stage) -> Outcome | None:
-        """Record that a stage begins, or begins again; its outcome if it had ended before."""
+        """Record that a stage begins, or begins again; its outcome if it had ended before.
+
+        A stage that goes on after it waited makes no new attempt.
+        """
         now = self._clock.now()
         async with self._database.write() as session:
             row = await _row(session, run)
             stage_run = await queries.stage_run(session, *_key(run, stage))
             if stage_run is not None and stage_run.outcome is not None:
                 return stage_run.outcome
-            if row.run != run.number or not row.status.is_in_progress:
+            if not _is_wanted(row, run):
                 return Outcome.CANCELLED
-            if row.status is not STATUS_DURING[stage]:
-                await lifecycle.transition(session, run.submission_id, STATUS_DURING[stage], at=now)
-            if stage_run is None:
-                session.add(_new_stage_run(run, stage, now))
+            status = _later(row.status, stage.spec.status)
+            if row.status is not status:
+                await lifecycle.transition(session, run.submission_id, status, at=now)
+            if stage_run is not None and stage_run.waits_for is not None:
+                stage_run.waits_for = None
             else:
-                stage_run.attempts += 1
-            await self._event(session, run, stage, f"Stage {stage} started.", {"outcome": None})
-        self._changes.announce(run.submission_id, STATUS_DURING[stage])
+                _begin(session, stage_run, run, stage, now)
+                await self._event(session, run, stage, f"Stage {stage} started.", {"outcome": None})
+        self._changes.announce(run.submission_id, status)
         return None
 
-    async def end_stage(self, run: PipelineRun, stage: Stage, facts: dict[str, Any]) -> None:
-        """The stage is done: its end, what it found out (columns of the submission), and after publish the status, in one step."""
-        async with self._database.write() as session:
-            await self._close(session, run, stage, Outcome.DONE)
-            if facts:
-                await session.execute(
-                    update(SubmissionRow)
-                    .where(SubmissionRow.id == run.submission_id)
-                    .values(**facts)
-                    .execution_options(synchronize_session=False)
-                )
-            if stage is Stage.PUBLISH:
-                await lifecycle.transition(
-                    session,
-                    run.submission_id,
-                    Status.DEPLOYED,
-                    at=self._clock.now(),
-                    sources=frozenset({Status.STRESS_TESTING}),
-                )
-        if stage is Stage.PUBLISH:
-            self._changes.announce(run.submission_id, Status.DEPLOYED)
+    async def end_stage(self, run: PipelineRun, stage: Stage, facts: dict[str, Any]) -> Outcome:
+        """The stage is done: its end, what it found out (columns of the submission), and after the last one the status, in one step.
 
-    async def fail_stage(self, run: PipelineRun, stage: Stage, error: SubmissionFailure) -> Outcome:
-        """The submission fails by this stage, unless it was cancelled meanwhile."""
+        CANCELLED where the submission was cancelled before it could be published.
+        """
         try:
             async with self._database.write() as session:
+                await self._close(session, run, stage, Outcome.DONE)
+                await _note_facts(session, run, facts)
+                if stage is LAST_STAGE:
+                    await self._require_wanted(session, run)
+                    await lifecycle.transition(
+                        session, run.submission_id, Status.DEPLOYED, at=self._clock.now()
+                    )
+        except (IllegalTransition, RunEnded):
+            return await self.cancel_stage(run, stage)
+        if stage is LAST_STAGE:
+            self._changes.announce(run.submission_id, Status.DEPLOYED)
+        return Outcome.DONE
+
+    async def note_waiting(self, run: PipelineRun, why: str) -> None:
+        """The stage that has begun waits; the log says so whenever the reason changes."""
+        async with self._database.write() as session:
+            stage_run = await queries.open_stage_run(session, run.submission_id, run.number)
+            if stage_run is None or stage_run.waits_for == why:
+                return
+            stage_run.waits_for = why
+            await lifecycle.append_event(
+                session,
+                run.submission_id,
+                EventKind.LOG,
+                f"Waiting for room: {why}",
+                at=self._clock.now(),
+                stage=stage_run.stage,
+            )
+
+    async def end_waiting(self, run: PipelineRun) -> None:
+        """The stage that has begun waits no longer."""
+        async with self._database.write() as session:
+            stage_run = await queries.open_stage_run(session, run.submission_id, run.number)
+            if stage_run is not None:
+                stage_run.waits_for = None
+
+    async def fail_stage(self, run: PipelineRun, stage: Stage, error: SubmissionFailure) -> Outcome:
+        """The submission fails by this stage, unless it was cancelled meanwhile. Its model server is no longer wished for."""
+        try:
+            async with self._database.write() as session:
+                await self._require_wanted(session, run)
                 await self._close(session, run, stage, Outcome.FAILED)
-                await lifecycle.transition(
-                    session,
-                    run.submission_id,
-                    Status.FAILED,
-                    at=self._clock.now(),
-                    failure=as_failure(error, stage),
-                )
-        except IllegalTransition:
+                await self._fail(session, run, as_failure(error, stage))
+        except (IllegalTransition, RunEnded):
             return await self.cancel_stage(run, stage)
         self._changes.announce(run.submission_id, Status.FAILED)
         return Outcome.FAILED
+
+    async def fail_run(self, run: PipelineRun, error: SubmissionFailure) -> bool:
+        """The submission fails outside a stage. False where it had ended already."""
+        try:
+            async with self._database.write() as session:
+                await self._require_wanted(session, run)
+                stage_run = await queries.open_stage_run(session, run.submission_id, run.number)
+                stage = stage_run.stage if stage_run else None
+                if stage is not None:
+                    await self._close(session, run, stage, Outcome.FAILED)
+                await self._fail(session, run, as_failure(error, stage))
+        except (IllegalTransition, RunEnded):
+            return False
+        self._changes.announce(run.submission_id, Status.FAILED)
+        return True
 
     async def cancel_stage(self, run: PipelineRun, stage: Stage) -> Outcome:
         async with self._database.write() as session:
             await self._close(session, run, stage, Outcome.CANCELLED)
         return Outcome.CANCELLED
+
+    async def wish(self, run: PipelineRun, deployment: Deployment) -> None:
+        """Wish for a model server; RunEnded when the run is no longer wanted."""
+        async with self._database.write() as session:
+            await self._require_wanted(session, run)
+            await self._deployments.wish_within(session, deployment)
+        self._deployments.note_replicas(run.submission_id, ())
+
+    async def withdraw(self, run: PipelineRun) -> bool:
+        """The run has ended: its model server is no longer wished for. False where the submission is served, or runs again."""
+        async with self._database.write() as session:
+            row = await queries.by_id_locked(session, run.submission_id)
+            if row is None or row.run != run.number or row.status not in lifecycle.ENDED:
+                return False
+            await self._deployments.withdraw(session, run.submission_id)
+        return True
+
+    async def withdraw_ended(self) -> list[str]:
+        """Withdraw the deployments of submissions that have failed, were cancelled or torn down; their ids."""
+        wished = [row.submission_id for row in await self._deployments.list_wishes()]
+        async with self._database.read() as session:
+            ended = [
+                PipelineRun(row.id, row.run)
+                for row in await queries.by_ids(session, wished)
+                if row.status in lifecycle.ENDED
+            ]
+        return [run.submission_id for run in ended if await self.withdraw(run)]
 
     async def fail_published(self, submission_id: str, error: SubmissionFailure) -> None:
         """A published submission whose model server kept dying; nothing if it was moved on meanwhile."""
@@ -200,6 +294,18 @@ class RunRecords:
                 StressReportRow(submission_id=run.submission_id, run=run.number, report=report)
             )
 
+    async def _require_wanted(self, session: AsyncSession, run: PipelineRun) -> None:
+        """RunEnded unless the run is in progress; it stays so until the transaction ends."""
+        row = await queries.by_id_locked(session, run.submission_id)
+        if row is None or not _is_wanted(row, run):
+            raise RunEnded
+
+    async def _fail(self, session: AsyncSession, run: PipelineRun, failure: Failure) -> None:
+        await lifecycle.transition(
+            session, run.submission_id, Status.FAILED, at=self._clock.now(), failure=failure
+        )
+        await self._deployments.withdraw(session, run.submission_id)
+
     async def _close(
         self, session: AsyncSession, run: PipelineRun, stage: Stage, outcome: Outcome
     ) -> None:
@@ -207,6 +313,7 @@ class RunRecords:
         if stage_run is None or stage_run.outcome is not None:
             return
         stage_run.outcome, stage_run.ended_at = outcome, self._clock.now()
+        stage_run.waits_for = None
         seconds = (stage_run.ended_at - stage_run.started_at).total_seconds()
         await self._event(
             session,
@@ -252,7 +359,51 @@ def _key(run: PipelineRun, stage: Stage) -> tuple[str, int, Stage]:
     return run.submission_id, run.number, stage
 
 
-def _new_stage_run(run: PipelineRun, stage: Stage, now: Any) -> StageRunRow:
-    return StageRunRow(
-        submission_id=run.submission_id, run=run.number, stage=stage, attempts=1, started_at=now
+def _begin(
+    session: AsyncSession,
+    stage_run: StageRunRow | None,
+    run: PipelineRun,
+    stage: Stage,
+    at: datetime,
+) -> None:
+    if stage_run is not None:
+        stage_run.attempts += 1
+        return
+    session.add(
+        StageRunRow(
+            submission_id=run.submission_id, run=run.number, stage=stage, attempts=1, started_at=at
+        )
     )
+
+
+async def _note_facts(session: AsyncSession, run: PipelineRun, facts: dict[str, Any]) -> None:
+    if facts:
+        await session.execute(
+            update(SubmissionRow)
+            .where(SubmissionRow.id == run.submission_id)
+            .values(**facts)
+            .execution_options(synchronize_session=False)
+        )
+
+
+def _is_wanted(row: SubmissionRow, run: PipelineRun) -> bool:
+    return row.run == run.number and row.status.is_in_progress
+
+
+def _later(now: Status, of_stage: Status) -> Status:
+    """The later of the two: a stage that is run late does not move the submission back."""
+    return max(now, of_stage, key=PIPELINE_STATUSES.index)
+
+
+def first_unfinished(
+    outcomes: Mapping[Stage, Outcome | None], stages: Sequence[Stage] = tuple(Stage)
+) -> Stage | None:
+    """The first stage that is not done. One that the run is past, because it is new, may be skipped if it says so."""
+    begun = [place for place, stage in enumerate(stages) if stage in outcomes]
+    furthest = max(begun, default=-1)
+    for place, stage in enumerate(stages):
+        is_passed = place < furthest and stage not in outcomes
+        if outcomes.get(stage) is Outcome.DONE or (is_passed and stage.spec.may_be_skipped):
+            continue
+        return stage
+    return None

@@ -25,7 +25,7 @@ from guanaco_server.submissions.pipeline.records import RunRecords
 from guanaco_server.submissions.pipeline.runner import StageRunner
 from guanaco_server.submissions.pipeline.server_start import ServerStart, evidence
 from guanaco_server.submissions.pipeline.stages import StageParts
-from guanaco_server.submissions.pipeline.workflow import Pipeline
+from guanaco_server.submissions.pipeline.workflow import ListWorkers, Pipeline
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,7 @@ def build_pipeline(
     deployments: DeploymentService,
     costs: CostService,
     stress: StressService,
+    list_workers: ListWorkers,
     metrics: Metrics,
     settings: Settings,
 ) -> PipelineRoom:
@@ -96,6 +97,8 @@ def build_pipeline(
         runner,
         records,
         changes,
+        list_workers,
+        deployments.waits_for,
         database_url=settings.workflow_database_url,
         executor_id=settings.executor_id,
         concurrency=settings.pipeline_concurrency,

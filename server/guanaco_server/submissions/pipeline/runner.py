@@ -1,4 +1,8 @@
-"""Runs one stage: recorded, tried again where that can help, stopped when the submission is cancelled."""
+"""Runs a run's stages, one at a time: recorded, retried where that can help, stopped when the submission is cancelled.
+
+Which stage comes next is decided by the records of this run, not by where a workflow stands. Whatever a stage or the
+recording of it raises becomes a failed submission with a sentence, and its model server is no longer wished for.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +10,24 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from enum import StrEnum
 from typing import TypeVar
 
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
-from guanaco.errors import StageFault, SubmissionFailure
+from guanaco.errors import GuanacoError, StageFault, SubmissionFailure
 from guanaco.submissions import Level, Outcome, Stage
 from guanaco_server.http.errors import internal_fault
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.observability.scope import scope
-from guanaco_server.submissions.pipeline.records import PipelineRun
-from guanaco_server.submissions.pipeline.stages import STAGES, Facts, StageParts
-from guanaco_server.submissions.tables import is_understood
+from guanaco_server.submissions.pipeline.records import (
+    LAST_STAGE,
+    NewerVersionRuns,
+    PipelineRun,
+    RunEnded,
+    StageWaits,
+)
+from guanaco_server.submissions.pipeline.stages import FUNCTIONS, Facts, StageParts
 
 RETRY_DELAYS_S = (
     1.0,
@@ -25,49 +35,108 @@ RETRY_DELAYS_S = (
 )  # a blip of the Hub passes in seconds; a longer outage is the developer's to retry
 WATCH_S = 0.3
 DATABASE_RETRY_S = 2.0
+DATABASE_TRIES = 15  # 30 s, for an error that is no outage
+OUTAGES = (OperationalError, InterfaceError)  # the database is down, busy, or was restarted
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 
+class Step(StrEnum):
+    """How one step of a workflow ended. After ``NEXT`` comes another step; all others end the workflow."""
+
+    NEXT = "next"
+    WAITING = "waiting"  # for room; the supervisor goes on with the run when there is some
+    LEFT = "left"  # to a newer version
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
 class StageRunner:
-    def __init__(self, parts: StageParts, metrics: Metrics | None = None) -> None:
+    def __init__(self, parts: StageParts, metrics: Metrics) -> None:
         self._parts = parts
-        self._metrics = metrics or Metrics()
+        self._metrics = metrics
         self._records = parts.records
 
-    async def run(self, run: PipelineRun, stage: Stage) -> Outcome:
-        """The stage's outcome, which is in the database when this returns. Running an ended stage again does nothing."""
+    async def run_next(self, run: PipelineRun) -> Step:
+        """Run the first stage that is not done. Raises nothing but cancellation and what stops the process."""
+        with scope(submission_id=run.submission_id):
+            try:
+                return await self._run_next(run)
+            except NewerVersionRuns:
+                return Step.LEFT
+            except BaseException as error:
+                if _stops_us(error):
+                    raise
+                return await self._fail_run(run, error)
+
+    async def run(self, run: PipelineRun, stage: Stage) -> Outcome | None:
+        """The stage's outcome, which is in the database when this returns; None while it waits. Running an ended stage again does nothing."""
         with scope(submission_id=run.submission_id, stage=stage.value):
-            known = await _insist(lambda: self._records.begin_stage(run, stage))
+            known = await _retry_on_database_error(lambda: self._records.begin_stage(run, stage))
             if known is not None:
                 return known
             started = time.perf_counter()
             outcome = await self._run_begun(run, stage)
+            if outcome is None:
+                logger.info("stage %s of %s waits for room", stage, run.submission_id)
+                return None
             self._metrics.note_stage(stage, outcome, time.perf_counter() - started)
             logger.info("stage %s of %s: %s", stage, run.submission_id, outcome)
             return outcome
 
-    async def _run_begun(self, run: PipelineRun, stage: Stage) -> Outcome:
+    async def clean_up(self, run: PipelineRun, outcome: Outcome) -> None:
+        """After a failed or cancelled run: no model server stays behind. A later run's is left alone.
+
+        The withdrawn wish is what counts: the reconciler and the collector do what cannot be done now.
+        """
+        if not await _retry_on_database_error(lambda: self._records.withdraw(run)):
+            return
+        try:
+            await self._parts.deployments.stop_withdrawn(run.submission_id)
+            if outcome == Outcome.CANCELLED:
+                await self._parts.artifacts.drop_begun(run.submission_id)
+        except (GuanacoError, OSError, DBAPIError) as error:
+            logger.warning("cleaning up after %s is left to others: %s", run.submission_id, error)
+
+    async def _run_next(self, run: PipelineRun) -> Step:
+        stage = await _retry_on_database_error(lambda: self._records.next_stage(run))
+        outcome = stage if isinstance(stage, Outcome) else await self.run(run, stage)
+        if outcome is None:
+            return Step.WAITING
+        if outcome is Outcome.DONE:
+            return Step.NEXT if isinstance(stage, Stage) and stage is not LAST_STAGE else Step.DONE
+        await self.clean_up(run, outcome)
+        return Step(outcome.value)
+
+    async def _fail_run(self, run: PipelineRun, error: BaseException) -> Step:
+        """An error outside the stages, or one that recording a stage's end met."""
+        fault = internal_fault(f"the pipeline of {run.submission_id}", error)
+        failure = StageFault(fault.detail, hint=fault.hint)
+        await _retry_on_database_error(lambda: self._records.fail_run(run, failure))
+        await self.clean_up(run, Outcome.FAILED)
+        return Step.FAILED
+
+    async def _run_begun(self, run: PipelineRun, stage: Stage) -> Outcome | None:
         try:
             facts = await self._run_watched(run, stage)
+        except StageWaits as waits:
+            why = str(waits)
+            await _retry_on_database_error(lambda: self._records.note_waiting(run, why))
+            return None
+        except RunEnded:
+            facts = None
         except SubmissionFailure as error:
             failure = error
-            return await _insist(lambda: self._records.fail_stage(run, stage, failure))
+            return await _retry_on_database_error(
+                lambda: self._records.fail_stage(run, stage, failure)
+            )
         if facts is None:
-            return await _insist(lambda: self._records.cancel_stage(run, stage))
-        done = facts
-        await _insist(lambda: self._records.end_stage(run, stage, done))
-        return Outcome.DONE
-
-    async def clean_up(self, run: PipelineRun, outcome: Outcome) -> None:
-        """After a failed or cancelled run: no model server stays behind. A later run's is left alone."""
-        if await _insist(lambda: self._records.is_superseded(run)):
-            return
-        await _insist(lambda: self._parts.deployments.remove(run.submission_id))
-        if outcome == Outcome.CANCELLED:
-            await self._parts.artifacts.drop_begun(run.submission_id)
+            return await _retry_on_database_error(lambda: self._records.cancel_stage(run, stage))
+        found = facts
+        return await _retry_on_database_error(lambda: self._records.end_stage(run, stage, found))
 
     async def _run_watched(self, run: PipelineRun, stage: Stage) -> Facts | None:
         """The stage's facts, or None when the submission was cancelled in the middle."""
@@ -75,7 +144,9 @@ class StageRunner:
         try:
             while not work.done():
                 await asyncio.wait({work}, timeout=WATCH_S)
-                if not work.done() and not await _insist(lambda: self._records.is_wanted(run)):
+                if not work.done() and not await _retry_on_database_error(
+                    lambda: self._records.is_wanted(run)
+                ):
                     return None
             return work.result()
         finally:
@@ -101,24 +172,34 @@ class StageRunner:
     async def _run_once(self, run: PipelineRun, stage: Stage) -> Facts:
         try:
             submission = await self._records.load(run)
-            if not is_understood(submission):  # begun by a newer worker, and taken over from it
-                raise StageFault(
-                    "The worker runs an older version of Guanaco than the one that took the submission.",
-                    hint="Redeploy it when every worker runs the newer version.",
-                )
-            return await STAGES[stage](self._parts, run, submission)
-        except SubmissionFailure:
+            return await FUNCTIONS[stage](self._parts, run, submission)
+        except (SubmissionFailure, StageWaits, RunEnded):
             raise
-        except Exception as error:
+        except BaseException as error:  # a library's panic is no Exception
+            if _stops_us(error):
+                raise
             fault = internal_fault(f"stage {stage} of {run.submission_id}", error)
             raise StageFault(fault.detail, hint=fault.hint) from error
 
 
-async def _insist(write: Callable[[], Awaitable[T]]) -> T:
-    """Through a hiccup of the database: what the pipeline has to say must be said."""
+def _stops_us(error: BaseException) -> bool:
+    """Whether it ends this task or process, rather than being a fault of what the task does."""
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        return task is not None and task.cancelling() > 0
+    return isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit)
+
+
+async def _retry_on_database_error(write: Callable[[], Awaitable[T]]) -> T:
+    """Until an outage of the database is over; any other error of it a limited number of times."""
+    tries = 0
     while True:
         try:
             return await write()
         except DBAPIError as error:
-            logger.warning("the database did not take it, trying again: %s", error)
+            tries += 1
+            is_outage = isinstance(error, OUTAGES) or error.connection_invalidated
+            if not is_outage and tries == DATABASE_TRIES:
+                raise
+            logger.warning("Database write failed; retrying in %g s: %s", DATABASE_RETRY_S, error)
             await asyncio.sleep(DATABASE_RETRY_S)

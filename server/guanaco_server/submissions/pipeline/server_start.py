@@ -21,10 +21,11 @@ from guanaco_server.deployments.health import DeploymentHealth, ServerState
 from guanaco_server.deployments.service import Deployment, DeploymentService
 from guanaco_server.submissions.pipeline.content_checks import ContentChecks
 from guanaco_server.submissions.pipeline.quantization_check import QuantizationCheck
-from guanaco_server.submissions.pipeline.records import PipelineRun, RunRecords
+from guanaco_server.submissions.pipeline.records import PipelineRun, RunRecords, StageWaits
 from guanaco_server.submissions.recipes import describe, max_model_tokens
 
 POLL_S = 0.25
+ROOM_PATIENCE_S = 3.0  # room that is free is given within a second or two
 EVIDENCE_LINES = 5
 ERROR_MARKS = ("ERROR", "Error:", "error:", "Exception", "CRITICAL")
 
@@ -47,9 +48,14 @@ class ServerStart:
         self._ready_timeout_s = ready_timeout_s
 
     async def run(self, run: PipelineRun, submission: Submission) -> None:
-        """From the wish to replies that pass. A server found again after a kill is waited for, not started twice."""
-        await self._content.check_files(run, submission)
-        deployment = await self._with_recipe(run, deployment_of(run, submission))
+        """From the wish to replies that pass. A server found again after a kill is waited for, not started twice.
+
+        StageWaits where there is no room yet: when there is, this is run again and goes on with the deployment.
+        """
+        is_resumed = await self._deployments.has_wish(run.submission_id, run.number)
+        if not is_resumed:
+            await self._content.check_files(run, submission)
+        deployment = await self._with_recipe(run, deployment_of(run, submission), is_resumed)
         if deployment.quantization is not None:
             await self._quantization.require_possible(
                 deployment.artifact_key, deployment.quantization
@@ -79,15 +85,18 @@ class ServerStart:
             f"The model server was not ready within {self._ready_timeout_s:,.0f} s."
         )
 
-    async def _with_recipe(self, run: PipelineRun, deployment: Deployment) -> Deployment:
-        """On GPUs, if the platform has any, and the developer's budget for them is not used up."""
+    async def _with_recipe(
+        self, run: PipelineRun, deployment: Deployment, is_resumed: bool
+    ) -> Deployment:
+        """On GPUs, if the platform has any, and the developer's budget for them is not used up. A resumed run has been let in already."""
         recipe = await self._recipe(run, deployment)
         if recipe is None:
             return deployment
-        warning = await self._costs.require_within_budget(deployment.developer)
-        if warning is not None:
-            await self._records.log(run, Stage.DEPLOY, warning, level=Level.WARNING)
-        await self._records.log(run, Stage.DEPLOY, f"On {describe(recipe)}.")
+        if not is_resumed:
+            warning = await self._costs.require_within_budget(deployment.developer)
+            if warning is not None:
+                await self._records.log(run, Stage.DEPLOY, warning, level=Level.WARNING)
+            await self._records.log(run, Stage.DEPLOY, f"On {describe(recipe)}.")
         return replace(deployment, recipe=recipe)
 
     async def _recipe(self, run: PipelineRun, deployment: Deployment) -> Recipe | None:
@@ -132,9 +141,9 @@ class ServerStart:
             ) from death
 
     async def _serve(self, run: PipelineRun, deployment: Deployment) -> str:
-        """The endpoint, once it is healthy."""
-        await self._deployments.wish(deployment)
-        await self._wait_for_room(run)
+        """The endpoint, once it is healthy; StageWaits where there is no room for it yet."""
+        await self._records.wish(run, deployment)
+        await self._require_room(run)
         try:
             await self._deployments.apply(deployment)
         except FileNotFoundError as error:
@@ -145,14 +154,19 @@ class ServerStart:
         await self._records.log(run, Stage.DEPLOY, "Model server started; loading the artifact.")
         return await self._wait_healthy(run, time.monotonic())
 
-    async def _wait_for_room(self, run: PipelineRun) -> None:
-        """For as long as it takes; whenever what it waits for changes, the log says so."""
-        said: str | None = None
+    async def _require_room(self, run: PipelineRun) -> None:
+        """Wait for room, but only briefly: a stage that waits for longer gives up its place in the pipeline."""
+        told: str | None = None
+        deadline = time.monotonic() + ROOM_PATIENCE_S
         while why := await self._deployments.waits_for(run.submission_id):
-            if why != said:
-                await self._records.log(run, Stage.DEPLOY, f"Waiting for room: {why}")
-                said = why
+            if why != told:
+                await self._records.note_waiting(run, why)
+                told = why
+            if time.monotonic() > deadline:
+                raise StageWaits(why)
             await asyncio.sleep(POLL_S)
+        if told is not None:
+            await self._records.end_waiting(run)
 
     async def _wait_healthy(self, run: PipelineRun, started: float) -> str:
         offset, seen, problem = 0, list[str](), None

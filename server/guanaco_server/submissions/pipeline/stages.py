@@ -1,9 +1,9 @@
-"""The six stages. Each may be run again after a kill: it looks before it makes, and names what it makes after the submission.
+"""What each stage does. It may be run again after a kill: it looks before it makes, and names what it makes after the submission.
 
-    resolve → check → serialize → deploy → stress → publish
-
-A stage gets its submission fresh from the database, and gives back the facts that it found out, which the
-journal stores in the same transaction as the stage's end.
+The stages and their order are in ``guanaco.submissions.Stage``; each function here is marked with the stage that it
+performs. It gets its submission fresh from the database, and returns the facts that it found out, which are recorded
+in the same transaction as the stage's end. Its inputs are the submission's columns, never what an earlier stage left
+in memory.
 """
 
 from __future__ import annotations
@@ -53,6 +53,21 @@ class StageParts:
     stress: StressService
 
 
+StageFunction = Callable[[StageParts, PipelineRun, Submission], Awaitable[Facts]]
+FUNCTIONS: dict[Stage, StageFunction] = {}
+
+
+def performs(stage: Stage) -> Callable[[StageFunction], StageFunction]:
+    """Mark the function that performs a stage."""
+
+    def note(function: StageFunction) -> StageFunction:
+        FUNCTIONS[stage] = function
+        return function
+
+    return note
+
+
+@performs(Stage.RESOLVE)
 async def resolve(parts: StageParts, run: PipelineRun, submission: Submission) -> Facts:
     """Pin the commit; a redeploy keeps the one it had."""
     snapshot = await _snapshot(parts, submission)
@@ -60,6 +75,7 @@ async def resolve(parts: StageParts, run: PipelineRun, submission: Submission) -
     return {"commit": snapshot.commit}
 
 
+@performs(Stage.CHECK)
 async def check(parts: StageParts, run: PipelineRun, submission: Submission) -> Facts:
     snapshot, model = await _checked(parts, submission)
     await check_prompt(parts.hub, snapshot, model, parts.prompts, submission.formatter)
@@ -84,6 +100,7 @@ async def check(parts: StageParts, run: PipelineRun, submission: Submission) -> 
     return facts | {"base_repo": model.base.repo, "base_commit": model.base.commit}
 
 
+@performs(Stage.SERIALIZE)
 async def serialize(parts: StageParts, run: PipelineRun, submission: Submission) -> Facts:
     snapshot, model = await _checked(parts, submission)
 
@@ -98,12 +115,14 @@ async def serialize(parts: StageParts, run: PipelineRun, submission: Submission)
     return {"artifact_key": manifest.key}
 
 
+@performs(Stage.DEPLOY)
 async def deploy(parts: StageParts, run: PipelineRun, submission: Submission) -> Facts:
     """Start the model server and wait until it has generated."""
     await parts.server_start.run(run, submission)
     return {}
 
 
+@performs(Stage.STRESS)
 async def stress(parts: StageParts, run: PipelineRun, submission: Submission) -> Facts:
     assert submission.artifact_key is not None, "the serialize stage is done"
     report = await _stressed(parts, run, submission, submission.artifact_key)
@@ -124,22 +143,11 @@ async def stress(parts: StageParts, run: PipelineRun, submission: Submission) ->
     return {}
 
 
+@performs(Stage.PUBLISH)
 async def publish(parts: StageParts, run: PipelineRun, submission: Submission) -> Facts:
-    """The journal sets the status with the stage's end; what is left to see to is that the server still runs."""
+    """Make sure that the server still runs; the status is set with the stage's end."""
     await parts.server_start.require_ready(submission.id)
     return {}
-
-
-StageFunction = Callable[[StageParts, PipelineRun, Submission], Awaitable[Facts]]
-
-STAGES: dict[Stage, StageFunction] = {
-    Stage.RESOLVE: resolve,
-    Stage.CHECK: check,
-    Stage.SERIALIZE: serialize,
-    Stage.DEPLOY: deploy,
-    Stage.STRESS: stress,
-    Stage.PUBLISH: publish,
-}
 
 
 async def _stressed(

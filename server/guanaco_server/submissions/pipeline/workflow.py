@@ -1,8 +1,12 @@
-"""The durable workflow: each stage is a step whose outcome DBOS keeps, so that a kill costs at most the stage it hit.
+"""The durable workflows: DBOS keeps which runs are to be worked on, by whom, and takes them up after a kill.
 
-What DBOS keeps is the submission's id, the run and the outcomes, as JSON. What must be exact is kept by the
-journal in our own tables; a submission that is queued there is enqueued here at the next look, however
-the process died between the two.
+A workflow is a loop of equal steps. Each step runs the first stage of its run that is not done, which the run's own
+records say (records.py); DBOS keeps how the step ended. So the list of stages may change while runs are in flight,
+and a workflow that was lost is replaced by a new one that goes on (supervisor.py, docs/decisions/0016-stages-in-flight.md).
+
+    submission queued ──▶ workflow 1 ──(waits for room, error, lost)──▶ workflow 2 … ──▶ deployed, failed or cancelled
+
+A workflow that waits for room has ended: it holds no place of ``pipeline_concurrency``.
 """
 
 from __future__ import annotations
@@ -10,36 +14,61 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
-from dbos import DBOS, DBOSConfig, DBOSPortableJSONSerializer, SetWorkflowID
+from dbos import DBOS, DBOSConfig, DBOSPortableJSONSerializer, SetWorkflowID, WorkflowStatus
+from dbos import error as dbos_error
 from sqlalchemy.exc import DBAPIError
 
-from guanaco.submissions import Outcome, Stage, Status
+from guanaco.submissions import Status
 from guanaco_server.runtime.background import Background
 from guanaco_server.submissions.events import StatusChanges
-from guanaco_server.submissions.pipeline.records import PipelineRun, RunRecords
-from guanaco_server.submissions.pipeline.runner import StageRunner
+from guanaco_server.submissions.pipeline.records import PipelineRun, RunRecords, UnfinishedRun
+from guanaco_server.submissions.pipeline.runner import StageRunner, Step
+from guanaco_server.submissions.pipeline.supervisor import (
+    LIVE,
+    RUNNING,
+    Action,
+    Decision,
+    Living,
+    WorkflowState,
+    decide,
+    workflow_id,
+    workflow_number,
+)
 
 QUEUE = "submissions"
-WORKFLOW_VERSION = (
-    "1"  # pinned: code changes must not orphan what is in flight; raise it when steps change
-)
+WORKFLOW_VERSION = "2"  # of the workflow's own steps, not of the stages: see decision 0016
+STEP = "stage"
 QUEUE_POLL_S = 0.2
-SWEEP_S = 1.0  # how long a submission that another process took may wait to be seen
+LOOK_S = 1.0  # how long a submission that another process took may wait to be seen
+SUPERVISE_S = 5.0
+SUPERVISED_AT_ONCE = 100  # the others' turn comes at the next look
 MAX_RECOVERIES = 1_000  # a submission outlives any number of restarts
 
 logger = logging.getLogger(__name__)
 
+ListWorkers = Callable[[], Awaitable[Collection[str]]]
+WaitsFor = Callable[[str], Awaitable[str | None]]
+
 
 class Pipeline:
-    """One per process: DBOS keeps its registry in a global of its own."""
+    """One per process: DBOS keeps its registry in a global of its own.
+
+    ``list_workers`` names the executors that live, or from whom a survivor takes over; ``waits_for`` says why a
+    submission has no room, or None.
+    """
 
     def __init__(
         self,
         runner: StageRunner,
         records: RunRecords,
         changes: StatusChanges,
+        list_workers: ListWorkers,
+        waits_for: WaitsFor,
         *,
         database_url: str,
         executor_id: str,
@@ -47,9 +76,15 @@ class Pipeline:
     ) -> None:
         self._runner = runner
         self._records = records
+        self._list_workers = list_workers
+        self._waits_for = waits_for
+        self._executor_id = executor_id
         self._concurrency = concurrency
+        self._active: dict[str, asyncio.Task[Any]] = {}
+        self._enqueued: set[PipelineRun] = set()
+        self._supervised_at: dict[PipelineRun, float] = {}
         self._woken = asyncio.Event()
-        self._sweeper = Background("pipeline sweeper")
+        self._loop = Background("pipeline supervisor")
         self._config: DBOSConfig = {
             "name": "guanaco",
             "system_database_url": database_url,
@@ -73,56 +108,156 @@ class Pipeline:
         await DBOS.register_queue_async(
             QUEUE, worker_concurrency=self._concurrency, polling_interval_sec=QUEUE_POLL_S
         )
-        self._sweeper.start(self._sweep())
+        self._loop.start(self._look_forever())
 
     async def take_over(self, executor_id: str) -> int:
-        """Resume what another executor, which is dead, left unfinished; how many submissions that were."""
-        return await resume_workflows_of(executor_id, QUEUE)
+        """Resume what another executor, which is dead, left unfinished; the number of submissions.
+
+        DBOS resumes by itself what its own executor left. ``resume_workflows`` does not ask who runs a workflow now,
+        so the caller makes sure that one survivor alone calls this, for an executor that was given up
+        (workers/service.py). Should that one live after all, DBOS refuses to record its steps from then on.
+        """
+        left = await DBOS.list_workflows_async(
+            executor_id=executor_id, status=RUNNING, load_input=False, load_output=False
+        )
+        if left:
+            ids = [workflow.workflow_id for workflow in left]
+            await DBOS.resume_workflows_async(ids, queue_name=QUEUE)
+        return len(left)
 
     async def stop(self) -> None:
-        """Stages under way are left as they are; the next start resumes them."""
-        await self._sweeper.stop()
+        """Leave the stages under way as they are; the next start resumes them."""
+        await self._loop.stop()
+        active = list(self._active.values())
+        for task in active:
+            task.cancel()
+        await asyncio.gather(*active, return_exceptions=True)
         await asyncio.to_thread(DBOS.destroy, destroy_registry=True)
         # DBOS has made its own executor the loop's, and shut it down: whoever closes after us needs one.
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor())
 
     async def _run(self, run: PipelineRun) -> str:
-        for stage in Stage:
-            outcome = await DBOS.run_step_async({"name": stage.value}, self._runner.run, run, stage)
-            if outcome != Outcome.DONE:
-                await DBOS.run_step_async({"name": "clean_up"}, self._runner.clean_up, run, outcome)
-                return str(outcome)
-        return Outcome.DONE.value
+        own_id, task = str(DBOS.workflow_id), asyncio.current_task()
+        assert task is not None
+        self._active[own_id] = task
+        try:
+            while True:
+                ended = await DBOS.run_step_async({"name": STEP}, self._runner.run_next, run)
+                if ended != Step.NEXT:
+                    return str(ended)
+        finally:
+            if self._active.get(own_id) is task:
+                del self._active[own_id]
 
     def _note_change(self, _submission_id: str, status: Status) -> None:
         if status is Status.QUEUED:
             self._woken.set()
 
-    async def _sweep(self) -> None:
-        """Enqueue whatever is queued. The workflow's id makes a second time harmless."""
+    async def _look_forever(self) -> None:
+        supervised_at = time.monotonic()  # DBOS resumes first what this executor left
         while True:
+            is_due = time.monotonic() - supervised_at >= SUPERVISE_S
             try:
-                for run in await self._records.list_queued():
-                    with SetWorkflowID(f"{run.submission_id}:{run.number}"):
-                        await DBOS.enqueue_workflow_async(
-                            QUEUE, self._workflow, run.submission_id, run.number
-                        )
+                await self._look(is_due)
             except DBAPIError as error:
-                logger.warning("looking for queued submissions failed, trying again: %s", error)
+                logger.warning("Looking for submissions to work on failed; trying again: %s", error)
+            else:
+                supervised_at = time.monotonic() if is_due else supervised_at
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._woken.wait(), SWEEP_S)
+                await asyncio.wait_for(self._woken.wait(), LOOK_S)
             self._woken.clear()
 
+    async def _look(self, is_due: bool) -> None:
+        """Enqueue what is new, go on with what has got room, and now and then supervise the rest."""
+        unfinished = await self._records.list_unfinished()
+        runs = {each.run for each in unfinished}
+        for each in unfinished:
+            if each.status is Status.QUEUED and each.run not in self._enqueued:
+                await self._enqueue(each.run, 1)
+        self._enqueued &= runs
+        roomy = [each for each in unfinished if each.waits_for and await self._has_room(each)]
+        rest = [each for each in unfinished if not each.waits_for] if is_due else []
+        self._supervised_at = {run: at for run, at in self._supervised_at.items() if run in runs}
+        rest.sort(key=lambda each: self._supervised_at.get(each.run, 0.0))
+        await self._supervise([*roomy, *rest[:SUPERVISED_AT_ONCE]], {each.run for each in roomy})
+        if is_due:
+            for submission_id in await self._records.withdraw_ended():
+                logger.warning("%s had ended and was still served: withdrawn", submission_id)
 
-async def resume_workflows_of(executor_id: str, queue: str) -> int:
-    """Put an executor's unfinished workflows back into the queue, each at the step it was in; how many there were."""
-    return await asyncio.to_thread(_resume, executor_id, queue)
+    async def _has_room(self, waiting: UnfinishedRun) -> bool:
+        why = await self._waits_for(waiting.run.submission_id)
+        if why is not None and why != waiting.waits_for:
+            await self._records.note_waiting(waiting.run, why)
+        return why is None
+
+    async def _supervise(
+        self, unfinished: Sequence[UnfinishedRun], has_room: Collection[PipelineRun]
+    ) -> None:
+        if not unfinished:
+            return
+        living = await self._living()
+        for run, workflows in (await self._workflows_of([each.run for each in unfinished])).items():
+            self._supervised_at[run] = time.monotonic()
+            try:
+                await self._carry_out(run, decide(workflows, living, run in has_room), workflows)
+            except (
+                dbos_error.DBOSException
+            ) as error:  # one run's trouble must not keep the others waiting
+                logger.error("Supervising %s failed; trying again: %s", run.submission_id, error)
+
+    async def _carry_out(
+        self, run: PipelineRun, decision: Decision, workflows: Sequence[WorkflowState]
+    ) -> None:
+        if decision.action is Action.START:
+            await self._start_again(run, workflows)
+        elif decision.failure is not None:
+            logger.error("%s: %s", run.submission_id, decision.failure.detail)
+            await self._records.fail_run(run, decision.failure)
+
+    async def _start_again(self, run: PipelineRun, workflows: Sequence[WorkflowState]) -> None:
+        """Enqueue the run's next workflow first, so that it is never without one; then end what is left of the others."""
+        number = workflows[-1].number + 1 if workflows else 1
+        await self._enqueue(run, number)
+        logger.info("workflow %d goes on with %s", number, run.submission_id)
+        lost = [workflow.id for workflow in workflows if workflow.status in LIVE]
+        if lost:
+            await DBOS.cancel_workflows_async(lost)
+
+    async def _enqueue(self, run: PipelineRun, number: int) -> None:
+        """The workflow's id makes a second time harmless."""
+        with SetWorkflowID(workflow_id(run, number)):
+            await DBOS.enqueue_workflow_async(QUEUE, self._workflow, run.submission_id, run.number)
+        self._enqueued.add(run)
+
+    async def _living(self) -> Living:
+        others = set(await self._list_workers()) - {self._executor_id}
+        return Living(
+            WORKFLOW_VERSION, self._executor_id, set(self._active), others, time.time() * 1000
+        )
+
+    async def _workflows_of(
+        self, runs: Sequence[PipelineRun]
+    ) -> dict[PipelineRun, list[WorkflowState]]:
+        """The workflows of each run, the oldest first."""
+        found = await DBOS.list_workflows_async(
+            workflow_id_prefix=[workflow_id(run) for run in runs], load_input=False
+        )
+        return {run: workflow_states(run, found) for run in runs}
 
 
-def _resume(executor_id: str, queue: str) -> int:
-    left = DBOS.list_workflows(
-        executor_id=executor_id, status="PENDING", load_input=False, load_output=False
-    )
-    if left:
-        DBOS.resume_workflows([workflow.workflow_id for workflow in left], queue_name=queue)
-    return len(left)
+def workflow_states(run: PipelineRun, found: Sequence[WorkflowStatus]) -> list[WorkflowState]:
+    """Those that are of this run, the oldest first."""
+    own = [
+        WorkflowState(
+            each.workflow_id,
+            number,
+            each.status,
+            each.executor_id,
+            each.app_version,
+            each.updated_at or 0,
+            each.output,
+        )
+        for each in found
+        if (number := workflow_number(run, each.workflow_id)) is not None
+    ]
+    return sorted(own, key=lambda workflow: workflow.number)

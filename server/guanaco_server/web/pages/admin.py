@@ -10,7 +10,7 @@ from fastapi.responses import Response
 from guanaco.accounts import Role
 from guanaco.errors import InvalidInput
 from guanaco.feedback import ErasureRequest
-from guanaco.submissions import Status
+from guanaco.submissions import PIPELINE_STATUSES, Status
 from guanaco_server.deployments.service import replicas_of
 from guanaco_server.submissions.service import SubmissionFilter
 from guanaco_server.web.guards import Member
@@ -36,6 +36,7 @@ def add_routes(routes: APIRouter, web: WebRoom) -> None:
             request,
             "admin/overview.html",
             statuses=await web.submissions.count_by_status(),
+            pipeline_statuses=PIPELINE_STATUSES,
             phases=Counter(row.phase.value for row in deployments),
             troubled=[row for row in deployments if row.phase.value in NEEDS_A_LOOK][:RECENT],
             failed=failed,

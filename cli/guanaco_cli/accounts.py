@@ -1,0 +1,146 @@
+"""`guanaco login`, `keys`, `users` and `audit`: who may use the platform, and what admins did."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import typer
+
+from guanaco_cli import words
+from guanaco_cli.connection import connect, transport
+from guanaco_cli.console import console
+from guanaco_cli.options import AsJson
+
+app = typer.Typer()
+
+
+@app.command(epilog="Example: guanaco login --url https://guanaco.example.com")
+def login(
+    url: Annotated[
+        str | None, typer.Option(help="The server. [default: the profile's]", show_default=False)
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(help="The API key; asked for, unseen, when not given.", show_default=False),
+    ] = None,
+) -> None:
+    """Store the server and your API key, after trying them."""
+    from guanaco.client import Client
+    from guanaco.profile import DEFAULT_URL, Profile, profile_path
+
+    url = url or typer.prompt("Server", default=DEFAULT_URL, err=True)
+    key = key or typer.prompt("API key", hide_input=True, err=True)
+    profile = Profile(url, key.strip())
+    with Client(profile.url, profile.key, transport=transport.get()) as client:
+        identity = client.me()
+    path = profile_path()
+    profile.save(path)
+    console.say(f"You are {identity.name} ({identity.role}) at {profile.url}; stored in {path}.")
+
+
+keys_app = typer.Typer(no_args_is_help=True)
+
+
+@keys_app.command(epilog="Example: guanaco keys create --role developer --name alice")
+def create(
+    role: Annotated[Literal["developer", "backend", "admin"], typer.Option(help="What it may do.")],
+    name: Annotated[str, typer.Option(help="The account that it belongs to; made if new.")],
+    as_json: AsJson = False,
+) -> None:
+    """Make a key and print it, once."""
+    with connect() as client:
+        created = client.create_key(name, role)
+    if as_json:
+        console.json(created)
+        return
+    console.line(created.key)
+    console.say(f"The key of {created.name} ({created.role}, id {created.id}) is shown only now.")
+
+
+@keys_app.command("list", epilog="Example: guanaco keys list --json")
+def list_keys(as_json: AsJson = False) -> None:
+    """List every key, without its secret."""
+    with connect() as client:
+        keys = client.keys()
+    if as_json:
+        console.json(keys)
+        return
+    console.table(
+        ("id", "name", "role", "created", "last used", "revoked"),
+        [
+            (
+                key.id,
+                key.name,
+                key.role,
+                words.moment(key.created_at),
+                words.moment(key.last_used_at) or "never",
+                words.moment(key.revoked_at),
+            )
+            for key in keys
+        ],
+    )
+
+
+@keys_app.command(epilog="Example: guanaco keys revoke 3f2a9c")
+def revoke(
+    key_id: Annotated[
+        str, typer.Argument(metavar="ID", help="The key's id, from `guanaco keys list`.")
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Revoke a key: from now on it opens nothing."""
+    with connect() as client:
+        key = client.revoke_key(key_id)
+    if as_json:
+        console.json(key)
+    else:
+        console.say(f"Revoked {key.id} of {key.name}.")
+
+
+users_app = typer.Typer(no_args_is_help=True)
+audit_app = typer.Typer()
+
+
+@users_app.callback()
+def users() -> None:
+    """Keep `erase` a command of its own, though it is the only one."""
+
+
+@users_app.command(epilog="Example: guanaco users erase user-17 --account my-app")
+def erase(
+    user_id: Annotated[
+        str, typer.Argument(metavar="USER_ID", help="The app's own id of the user.")
+    ],
+    account: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The backend's account, where several have it."),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Erase a user's conversations and ratings, everywhere and for good (admin)."""
+    if not yes:
+        typer.confirm("Erase all that this user said? It cannot be undone.", abort=True, err=True)
+    with connect() as client:
+        erased = client.erase_user(user_id, account=account)
+    if as_json:
+        console.json(erased)
+        return
+    console.say(erased.summary)
+
+
+@audit_app.command(epilog="Example: guanaco audit --limit 20")
+def audit(
+    limit: Annotated[int, typer.Option(min=1, max=500, help="Entries at most.")] = 100,
+    as_json: AsJson = False,
+) -> None:
+    """List what admins did, newest first: reading or erasing users' data, keys, competitions, others' submissions (admin)."""
+    with connect() as client:
+        page = client.audit(limit=limit)
+    if as_json:
+        console.json(page.items)
+        return
+    console.table(
+        ("when", "account", "did", "to"),
+        [(words.moment(one.at), one.account, one.action, one.subject) for one in page.items],
+    )

@@ -1,0 +1,70 @@
+"""Calls about accounts: API keys, webhooks, and what admins may do with users' data."""
+
+from __future__ import annotations
+
+from guanaco.accounts import ApiKey, AuditPage, CreatedKey, Identity, KeyRequest, Role
+from guanaco.calls.wire import API, Call, get, post, put, segment
+from guanaco.contract import reader
+from guanaco.feedback import Erasure, ErasureRequest
+from guanaco.webhooks import Delivery, Webhook, WebhookRequest, WebhookSet
+
+WEBHOOK = "/webhook"
+
+
+def me() -> Call[Identity]:
+    """Who the key speaks for."""
+    return get("/me", Identity)
+
+
+def create_key(name: str, role: Role | str) -> Call[CreatedKey]:
+    """A new key; its secret is in this answer only. Admin."""
+    request = KeyRequest(name=name, role=Role(role))
+    return post("/keys", CreatedKey, request)
+
+
+def keys() -> Call[list[ApiKey]]:
+    """Every key, without its secret. Admin."""
+    return get("/keys", list[ApiKey])
+
+
+def revoke_key(key_id: str) -> Call[ApiKey]:
+    """From now on the key opens nothing. Admin."""
+    return post(f"/keys/{segment(key_id)}/revoke", ApiKey)
+
+
+def webhook() -> Call[Webhook]:
+    """Your webhook, with its last deliveries; WebhookNotFound when you have none."""
+    return get(WEBHOOK, Webhook)
+
+
+def set_webhook(url: str, *, feedback_every: int | None = None) -> Call[WebhookSet]:
+    """Be told at this URL. Its secret is in this answer only, and only when you had no webhook before."""
+    request = WebhookRequest(url=url, feedback_every=feedback_every)
+    return put(WEBHOOK, WebhookSet, request, is_repeatable=False)
+
+
+def remove_webhook() -> Call[Webhook]:
+    """Be told no more, of nothing that still waits either."""
+    return Call(method="DELETE", path=f"{API}{WEBHOOK}", parse=reader(Webhook).from_json)
+
+
+def rotate_webhook_secret() -> Call[WebhookSet]:
+    """A new secret; for a day the old one signs too."""
+    return post(f"{WEBHOOK}/secret", WebhookSet)
+
+
+def test_webhook() -> Call[Delivery]:
+    """Send a test; ``webhook()`` shows how it went."""
+    return post(f"{WEBHOOK}/test", Delivery)
+
+
+def erase_user(user_id: str, *, account: str | None = None) -> Call[Erasure]:
+    """Everything of one user of a backend, for good. Admin."""
+    request = ErasureRequest(user_id=user_id, account=account)
+    return post("/users/erase", Erasure, request)
+
+
+def audit(*, cursor: str | None = None, limit: int = 100) -> Call[AuditPage]:
+    """Who read or erased users' raw data, newest first. Admin."""
+    params = {"limit": str(limit)} | ({"cursor": cursor} if cursor else {})
+    return get("/audit", AuditPage, params=params)

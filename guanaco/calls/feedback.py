@@ -1,0 +1,83 @@
+"""Calls about feedback: to give it, to read it with filters, and to export it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import ValidationError
+
+from guanaco.calls.wire import (
+    API,
+    Call,
+    Request,
+    get,
+    of_conversation,
+    of_submission,
+    post,
+    segment,
+)
+from guanaco.errors import InvalidInput
+from guanaco.feedback import (
+    ExportQuery,
+    Feedback,
+    FeedbackPage,
+    FeedbackQuery,
+    FeedbackRecorded,
+    FeedbackRequest,
+    RawFeedback,
+)
+
+
+def rate(conversation_id: str, thumbs_up: bool, text: str = "") -> Call[FeedbackRecorded]:
+    """What the user thought of the conversation; once only. Backend."""
+    request = FeedbackRequest(thumbs_up=thumbs_up, text=text)
+    return post(of_conversation(conversation_id, "feedback"), FeedbackRecorded, request)
+
+
+def feedback_page(
+    submission_id: str, *, cursor: str | None = None, limit: int = 100, **filters: Any
+) -> Call[FeedbackPage]:
+    """One page of feedback, oldest first. ``feedback`` walks through all of them, and names the filters."""
+    query = _checked(FeedbackQuery, filters | {"cursor": cursor, "limit": limit})
+    return get(
+        of_submission(submission_id, "feedback"),
+        FeedbackPage,
+        params=_params(query) | {"limit": str(limit)},
+    )
+
+
+def feedback_of(feedback_id: str) -> Call[Feedback]:
+    """One rating with its conversation."""
+    return get(f"/feedback/{segment(feedback_id)}", Feedback)
+
+
+def export(submission_id: str, **query: Any) -> Request:
+    """The file of all feedback."""
+    checked = _checked(ExportQuery, query)
+    return Request(
+        method="GET",
+        path=f"{API}{of_submission(submission_id, 'feedback', 'export')}",
+        params=_params(checked),
+    )
+
+
+def raw_feedback(feedback_id: str) -> Call[RawFeedback]:
+    """A rating as the user wrote it. Admin; each reading is audited."""
+    return get(f"/feedback/{segment(feedback_id)}/raw", RawFeedback)
+
+
+def _checked(model: type[FeedbackQuery] | type[ExportQuery], query: dict[str, Any]) -> Any:
+    try:
+        return model(**query)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        message = str(first["msg"]).removeprefix("Value error, ")
+        raise InvalidInput(f"{place}: {message}." if place else f"{message}.") from None
+
+
+def _params(query: FeedbackQuery | ExportQuery) -> dict[str, str]:
+    return {
+        name: str(value)
+        for name, value in query.model_dump(mode="json", exclude_defaults=True).items()
+    }

@@ -1,0 +1,164 @@
+"""Calls about submissions: their pipeline, how they are served, and what that costs."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import datetime
+from typing import cast
+
+from guanaco.calls.wire import API, Call, StreamCall, get, of_submission, post, put, to_json
+from guanaco.contract import reader
+from guanaco.costs import Costs, SubmissionCost
+from guanaco.formatters import load_formatter
+from guanaco.leaderboard import SubmissionMetrics
+from guanaco.prompts import Prompt, PromptFormatter
+from guanaco.recipes import RecipeOverride, RecipeStatus
+from guanaco.sse import ServerEvent
+from guanaco.submissions import (
+    GenerationParams,
+    Quantization,
+    StressReport,
+    Submission,
+    SubmissionEvent,
+    SubmissionKind,
+    SubmissionRequest,
+    WeightDtype,
+)
+
+
+def submit(
+    repo: str,
+    *,
+    revision: str | None = None,
+    name: str | None = None,
+    params: GenerationParams | None = None,
+    formatter: Prompt | str | None = None,
+    dtype: WeightDtype | str = WeightDtype.AUTO,
+    quantization: Quantization | str | None = None,
+    kind: SubmissionKind | str = SubmissionKind.CHAT,
+    reward: str | None = None,
+    reward_formatter: Prompt | str | None = None,
+    idempotency_key: str | None = None,
+) -> Call[Submission]:
+    """Enter a Hub repo; the answer is queued, not yet checked. Formatters may name a preset or a file.
+
+    With ``params.best_of`` over 1 the submission ``reward``, one of ``kind="reward"``, picks the reply.
+
+    It carries a random Idempotency-Key unless you give one, so sending it again makes no second submission.
+    """
+    request = SubmissionRequest(
+        repo=repo,
+        revision=revision,
+        name=name,
+        params=params or GenerationParams(),
+        formatter=_formatter(formatter) or PromptFormatter(),
+        dtype=cast(WeightDtype, dtype),  # pydantic takes the plain word too
+        quantization=cast(Quantization | None, quantization),
+        kind=cast(SubmissionKind, kind),
+        reward=reward,
+        reward_formatter=_formatter(reward_formatter),
+    )
+    return Call(
+        method="POST",
+        path=f"{API}/submissions",
+        json=to_json(request),
+        headers={"Idempotency-Key": idempotency_key or uuid.uuid4().hex},
+        parse=reader(Submission).from_json,
+        is_repeatable=True,
+    )
+
+
+def submissions() -> Call[list[Submission]]:
+    """Your submissions, newest first; an admin's are everybody's."""
+    return get("/submissions", list[Submission])
+
+
+def submission(submission_id: str) -> Call[Submission]:
+    """One submission with its stages."""
+    return get(of_submission(submission_id), Submission)
+
+
+def events(
+    submission_id: str, *, after: int = 0, follow: bool = True
+) -> StreamCall[SubmissionEvent]:
+    """The events numbered over ``after``, then each as it comes, until the submission is no longer in progress.
+
+    A broken connection is resumed where it was. Without ``follow`` it ends with what is recorded.
+    """
+    return StreamCall(
+        method="GET",
+        path=f"{API}{of_submission(submission_id, 'events')}",
+        params={} if follow else {"follow": "false"},
+        headers={"Last-Event-ID": str(after)} if after else {},
+        parse=_parse_submission_event,
+        is_resumable=True,
+    )
+
+
+def stress(submission_id: str) -> Call[StressReport]:
+    """What the stress check measured; ReportNotFound before it ran."""
+    return get(of_submission(submission_id, "stress"), StressReport)
+
+
+def cancel(submission_id: str) -> Call[Submission]:
+    """Stop the pipeline and clean up."""
+    return _change(submission_id, "cancel")
+
+
+def deactivate(submission_id: str) -> Call[Submission]:
+    """Take no new conversations; the open ones go on."""
+    return _change(submission_id, "deactivate")
+
+
+def reactivate(submission_id: str) -> Call[Submission]:
+    """Take new conversations again."""
+    return _change(submission_id, "reactivate")
+
+
+def redeploy(submission_id: str) -> Call[Submission]:
+    """Run the pipeline again, at the same commit."""
+    return _change(submission_id, "redeploy")
+
+
+def teardown(submission_id: str) -> Call[Submission]:
+    """Stop its model server for good; its feedback stays readable."""
+    return _change(submission_id, "teardown")
+
+
+def metrics(submission_id: str) -> Call[SubmissionMetrics]:
+    """How people like the submission."""
+    return get(of_submission(submission_id, "metrics"), SubmissionMetrics)
+
+
+def recipe(submission_id: str) -> Call[RecipeStatus]:
+    """Which GPUs serve a submission and how, and what an admin has set."""
+    return get(of_submission(submission_id, "recipe"), RecipeStatus)
+
+
+def set_recipe(submission_id: str, override: RecipeOverride) -> Call[RecipeStatus]:
+    """From the next redeploy on; an empty override leaves all to the platform again. Admin."""
+    return put(f"{of_submission(submission_id, 'recipe')}", RecipeStatus, override)
+
+
+def cost(submission_id: str) -> Call[SubmissionCost]:
+    """What a submission's GPUs have cost so far."""
+    return get(of_submission(submission_id, "cost"), SubmissionCost)
+
+
+def costs(*, since: datetime | None = None, until: datetime | None = None) -> Call[Costs]:
+    """What all GPUs have cost: this calendar month, unless told otherwise. Admin."""
+    times = {"since": since, "until": until}
+    params = {name: at.isoformat() for name, at in times.items() if at is not None}
+    return get("/costs", Costs, params=params)
+
+
+def _formatter(given: Prompt | str | None) -> Prompt | None:
+    return load_formatter(given) if isinstance(given, str) else given
+
+
+def _change(submission_id: str, verb: str) -> Call[Submission]:
+    return post(of_submission(submission_id, verb), Submission)
+
+
+def _parse_submission_event(event: ServerEvent) -> SubmissionEvent:
+    return reader(SubmissionEvent).from_json(event.data)

@@ -1,0 +1,116 @@
+"""What an API call is before anybody sends it, and how calls are made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+from urllib.parse import quote
+
+from pydantic import BaseModel
+
+from guanaco.contract import reader
+from guanaco.errors import InvalidInput
+from guanaco.sse import ServerEvent
+
+T = TypeVar("T")
+
+API = "/api/v1"
+ANSWER_TIMEOUT_S = 30.0
+REPLY_TIMEOUT_S = 150.0  # the platform gives a whole reply 120 s
+QUIET_TIMEOUT_S = 35.0  # the platform sends a heartbeat every 10 s, and a first token within 30 s
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """One HTTP request, relative to a server."""
+
+    method: str
+    path: str
+    params: Mapping[str, str] = field(default_factory=dict)
+    json: Mapping[str, Any] | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call(Request, Generic[T]):
+    """A request with one JSON answer. A repeatable one is sent again when the connection breaks."""
+
+    parse: Callable[[bytes], T]
+    is_repeatable: bool = False
+    timeout_s: float = ANSWER_TIMEOUT_S
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamCall(Request, Generic[T]):
+    """A request whose answer is a stream of server-sent events.
+
+    ``parse`` gives None for an event that this version does not know; it is skipped. A resumable stream continues
+    after a broken connection at the event that it had come to. A stream that ``must_end_with`` an event was cut off
+    when it ends without it.
+    """
+
+    parse: Callable[[ServerEvent], T | None]
+    is_resumable: bool = False
+    must_end_with: str | None = None
+    timeout_s: float = QUIET_TIMEOUT_S
+
+
+def get(path: str, kind: type[T], *, params: Mapping[str, str] | None = None) -> Call[T]:
+    """A call that reads; ``kind`` is the answer's model, or a list of it."""
+    return Call(
+        method="GET",
+        path=f"{API}{path}",
+        params=params or {},
+        parse=reader(kind).from_json,
+        is_repeatable=True,
+    )
+
+
+def post(
+    path: str,
+    kind: type[T],
+    body: BaseModel | None = None,
+    *,
+    timeout_s: float = ANSWER_TIMEOUT_S,
+) -> Call[T]:
+    """A call that does something; it is sent once."""
+    return Call(
+        method="POST",
+        path=f"{API}{path}",
+        json=to_json(body),
+        parse=reader(kind).from_json,
+        timeout_s=timeout_s,
+    )
+
+
+def put(path: str, kind: type[T], body: BaseModel, *, is_repeatable: bool = True) -> Call[T]:
+    """A call that replaces something by the body."""
+    return Call(
+        method="PUT",
+        path=f"{API}{path}",
+        json=to_json(body),
+        parse=reader(kind).from_json,
+        is_repeatable=is_repeatable,
+    )
+
+
+def of_submission(submission_id: str, *rest: str) -> str:
+    """The path of a submission, or of something that it has."""
+    return "/".join(("/submissions", segment(submission_id), *rest))
+
+
+def of_conversation(conversation_id: str, *rest: str) -> str:
+    """The path of a conversation, or of something that it has."""
+    return "/".join(("/conversations", segment(conversation_id), *rest))
+
+
+def segment(value: str) -> str:
+    """An id as a part of a path. InvalidInput for one that would name another place."""
+    if not value.strip("."):  # "", "." and ".."
+        raise InvalidInput(f"{value!r} is not an id.")
+    return quote(value, safe="")
+
+
+def to_json(body: BaseModel | None) -> dict[str, Any] | None:
+    return None if body is None else body.model_dump(mode="json")

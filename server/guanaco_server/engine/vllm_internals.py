@@ -1,0 +1,183 @@
+"""The only module that imports vLLM. It was written for vLLM 0.32, and uses names that are not vLLM's public API.
+
+    loading     the base class of loaders, and vLLM's own choice of the experts and layers that a rank loads
+    arguments   the parser of ``vllm serve``
+    serving     ``run_server``; on the CPU the same with a fork where vLLM would spawn processes
+
+tests/integration/test_vllm_internals.py fails when vLLM's version is another, or when one of these names is gone.
+Importing this module imports torch, so serve.py does it after it has set the environment.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from argparse import Namespace
+from pathlib import Path
+
+import torch
+from torch import nn
+from vllm.config import ModelConfig, get_current_vllm_config
+from vllm.config.load import LoadConfig
+from vllm.distributed import get_tensor_model_parallel_rank, get_tensor_model_parallel_world_size
+from vllm.model_executor.model_loader import register_model_loader
+from vllm.model_executor.model_loader.base_loader import BaseModelLoader
+from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
+from vllm.model_executor.model_loader.ep_weight_filter import parse_expert_id, should_skip_weight
+from vllm.model_executor.models.utils import is_pp_missing_parameter
+from vllm.v1.executor.uniproc_executor import UniProcExecutor
+
+from guanaco_server.engine import lifeline
+
+VLLM_VERSION = "0.32"
+THREADS_VARIABLE = "GUANACO_ENGINE_THREADS"
+ROUTES_LOGGER = "vllm.entrypoints.launchers.launcher"  # 36 lines at each start
+
+__all__ = [
+    "THREADS_VARIABLE",
+    "VLLM_VERSION",
+    "BaseModelLoader",
+    "InProcessExecutor",
+    "LoadConfig",
+    "ModelConfig",
+    "is_expert",
+    "is_in_another_stage",
+    "is_of_another_rank",
+    "local_expert_ids",
+    "parse_arguments",
+    "register_model_loader",
+    "serve",
+    "serve_forked",
+    "tensor_parallel_rank",
+]
+
+
+class InProcessExecutor(UniProcExecutor):
+    """Runs the model inside the engine process, instead of in one more process below it.
+
+    It saves a third of the start-up time and 0.6 GB on the CPU, where vLLM always adds that process. The process is
+    forked from the API server, whose torch is held to one thread (see serve.py).
+    """
+
+    def _init_executor(self) -> None:
+        lifeline.hold()  # threads do not survive a fork
+        torch.set_num_threads(int(os.environ[THREADS_VARIABLE]))
+        super()._init_executor()
+
+
+class _ExpertFilter:
+    """Stands for vLLM's default loader, whose filter writes its result into this one attribute."""
+
+    local_expert_ids: set[int] | None = None
+
+
+def local_expert_ids(model_config: ModelConfig) -> set[int] | None:
+    """Return the experts that this rank loads; None where it loads all (see --enable-ep-weight-filter)."""
+    holder = _ExpertFilter()
+    DefaultModelLoader._init_ep_weight_filter(holder, model_config)
+    return holder.local_expert_ids
+
+
+def is_of_another_rank(name: str, experts: set[int] | None) -> bool:
+    """Whether the tensor is an expert that only other ranks load."""
+    return bool(should_skip_weight(name, experts))
+
+
+def is_expert(name: str) -> bool:
+    return parse_expert_id(name) is not None
+
+
+def is_in_another_stage(name: str, model: nn.Module) -> bool:
+    """Whether the tensor belongs to a layer of another pipeline stage.
+
+    The model names its missing layers as vLLM does, not as the checkpoint does.
+    """
+    mapper = getattr(model, "hf_to_vllm_mapper", None)
+    mapped = mapper.map_name(name) if mapper is not None else name
+    return mapped is not None and bool(is_pp_missing_parameter(mapped, model))
+
+
+def tensor_parallel_rank() -> tuple[int, int]:
+    """Return rank and number of ranks that map the same file; ranks on other machines have a file of their own."""
+    if get_current_vllm_config().parallel_config.nnodes > 1:
+        return 0, 1
+    return get_tensor_model_parallel_rank(), get_tensor_model_parallel_world_size()
+
+
+def parse_arguments(arguments: list[str]) -> Namespace:
+    """Parse what ``vllm serve`` takes; argparse ends the process with a message where it is wrong."""
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    parsed: Namespace = make_arg_parser(FlexibleArgumentParser()).parse_args(arguments)
+    return parsed
+
+
+def serve(args: Namespace) -> None:
+    """Serve as ``vllm serve`` does."""
+    import uvloop
+    from vllm.entrypoints.launchers.api_server.entry import run_server
+    from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
+
+    _validate(args)
+    cli_env_setup()
+    uvloop.run(run_server(args))
+
+
+def serve_forked(args: Namespace, model_dir: Path) -> None:
+    """Serve with the engine forked from this process, after everything that it needs was imported."""
+    import uvloop
+
+    _validate(args)
+    _import_before_fork(model_dir)
+    uvloop.run(_run_forked(args))
+
+
+def _validate(args: Namespace) -> None:
+    from vllm.entrypoints.launchers.cli_args import validate_parsed_serve_args
+
+    validate_parsed_serve_args(args)
+
+
+def _import_before_fork(model_dir: Path) -> None:
+    """Import what the engine process needs, the model's class too: vLLM would inspect it in a process of its own, 10 s the first time."""
+    import vllm.v1.engine.core
+    import vllm.v1.worker.cpu_worker  # noqa: F401
+    from vllm.model_executor.models import ModelRegistry
+
+    config = json.loads((model_dir / "config.json").read_text())
+    for architecture in map(_class_of, config.get("architectures", [])):
+        if known := ModelRegistry.models.get(architecture):
+            ModelRegistry.register_model(architecture, known.load_model_cls())
+
+
+def _class_of(architecture: str) -> str:
+    """Return the class that vLLM makes it of: for most classifiers the one that generates text."""
+    from vllm.model_executor.models import ModelRegistry
+
+    if architecture in ModelRegistry.models:
+        return architecture
+    return architecture.replace("ForSequenceClassification", "ForCausalLM")
+
+
+async def _run_forked(args: Namespace) -> None:
+    """vLLM's ``run_server``, with a fork where its CPU platform insists on a spawn."""
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.entrypoints.launchers.api_server.entry import build_and_serve, setup_server
+    from vllm.usage.usage_lib import UsageContext
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    address, listener = setup_server(args, reuse_port=False)
+    context = UsageContext.OPENAI_API_SERVER
+    config = AsyncEngineArgs.from_cli_args(args).create_engine_config(usage_context=context)
+    os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
+    engine = AsyncLLM.from_vllm_config(vllm_config=config, usage_context=context)
+    # Only now: making the engine sets up logging anew.
+    logging.getLogger(ROUTES_LOGGER).setLevel(logging.WARNING)
+    try:
+        shutdown = await build_and_serve(engine, address, listener, args)
+    finally:
+        engine.shutdown(timeout=config.shutdown_timeout)
+    await shutdown
+    listener.close()

@@ -1,0 +1,97 @@
+"""engine/vllm_internals.py was written for one version of vLLM: this test runs in the real vLLM's environment and says so."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "server" / "guanaco_server" / "engine" / "vllm_internals.py"
+
+# Names that the source uses of what it imports, and the parameters that it gives them.
+USED = {
+    "vllm.model_executor.model_loader.default_loader:DefaultModelLoader._init_ep_weight_filter": [
+        "self",
+        "model_config",
+    ],
+    "vllm.model_executor.model_loader.base_loader:BaseModelLoader.download_model": [],
+    "vllm.model_executor.model_loader.base_loader:BaseModelLoader.load_weights": [],
+    "vllm.model_executor.models:ModelRegistry.models": [],
+    "vllm.model_executor.models:ModelRegistry.register_model": [],
+    "vllm.model_executor.models.registry:_BaseRegisteredModel.load_model_cls": [],
+    "vllm.v1.executor.uniproc_executor:UniProcExecutor._init_executor": ["self"],
+    "vllm.engine.arg_utils:AsyncEngineArgs.from_cli_args": [],
+    "vllm.engine.arg_utils:AsyncEngineArgs.create_engine_config": ["usage_context"],
+    "vllm.v1.engine.async_llm:AsyncLLM.from_vllm_config": ["vllm_config", "usage_context"],
+    "vllm.v1.engine.async_llm:AsyncLLM.shutdown": ["timeout"],
+    "vllm.usage.usage_lib:UsageContext.OPENAI_API_SERVER": [],
+    "vllm.entrypoints.launchers.api_server.entry:setup_server": ["args", "reuse_port"],
+    "vllm.entrypoints.launchers.api_server.entry:build_and_serve": ["engine_client", "args"],
+}
+CHECK = """
+import importlib, inspect, json, os, sys
+import vllm
+problems = []
+for place, parameters in json.loads(os.environ["NAMES"]).items():
+    module, _, name = place.partition(":")
+    try:
+        found = importlib.import_module(module)
+        for part in filter(None, name.split(".")):
+            found = getattr(found, part)
+    except (ImportError, AttributeError):
+        problems.append(f"{place} is gone")
+        continue
+    missing = [one for one in parameters if one not in inspect.signature(found).parameters] if parameters else []
+    if missing:
+        problems.append(f"{place} no longer takes {', '.join(missing)}")
+print(json.dumps({"version": vllm.__version__, "problems": problems}))
+"""
+
+pytestmark = pytest.mark.engine
+
+
+def imported_names() -> dict[str, list[str]]:
+    """Every vLLM name that the source imports, also those imported within functions."""
+    names: dict[str, list[str]] = {}
+    for node in ast.walk(ast.parse(SOURCE.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "vllm":
+            names |= {f"{node.module}:{alias.name}": [] for alias in node.names}
+        elif isinstance(node, ast.Import):
+            names |= {f"{a.name}:": [] for a in node.names if a.name.split(".")[0] == "vllm"}
+    return names
+
+
+def version_written_for() -> str:
+    for node in ast.walk(ast.parse(SOURCE.read_text())):
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "VLLM_VERSION":
+            return str(ast.literal_eval(node.value))
+    raise AssertionError(f"{SOURCE.name} does not say VLLM_VERSION")
+
+
+def test_vllm_is_the_version_its_internals_were_written_for(engine_python: Path) -> None:
+    names = imported_names() | USED
+    assert len(names) > 20
+    answer = subprocess.run(
+        [str(engine_python), "-c", CHECK],
+        env={**os.environ, "NAMES": json.dumps(names), "PYTHONPATH": ":".join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert answer.returncode == 0, answer.stderr[-3_000:]
+    found = json.loads(answer.stdout.splitlines()[-1])
+    wanted = version_written_for()
+    assert found["version"].split(".")[:2] == wanted.split("."), (
+        f"engine/vllm_internals.py was written for vLLM {wanted}, and this is {found['version']}: compare each of its "
+        "functions with the new vLLM, run tests/integration/test_engine*.py, then change VLLM_VERSION."
+    )
+    assert not found["problems"], (
+        f"vLLM {found['version']} lacks what engine/vllm_internals.py uses: {'; '.join(found['problems'])}."
+    )
