@@ -12,14 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from guanaco.competitions import AssignmentKind, AssignmentRule
-from guanaco_server.routing.decision import Decision, replay
-from guanaco_server.routing.draws import draws
-from guanaco_server.routing.policies.adaptive import top_two
-from guanaco_server.routing.policies.newest import NewestFirst
-from guanaco_server.routing.policies.posterior import Posterior
-from guanaco_server.routing.policies.shares import Shares
-from guanaco_server.routing.policy import Entry
-from guanaco_server.routing.snapshot import Pool, Snapshot, policy_of
+from guanaco_server.routing.policies import Entry, NewestFirst, Shares, top_two
+from guanaco_server.routing.posterior import Posterior
+from guanaco_server.routing.snapshot import Decision, Pool, Snapshot, draws, policy_of, replay
 
 KINDS = list(AssignmentKind)
 

@@ -11,7 +11,7 @@ from guanaco.chat import Bot, Sender
 from guanaco.competitions import OPEN
 from guanaco_server.database.tables import Table
 from guanaco_server.database.types import EnumText, Pydantic, UtcDateTime
-from guanaco_server.routing.decision import Decision
+from guanaco_server.routing.snapshot import Decision
 
 
 class ConversationRow(Table):

@@ -18,7 +18,7 @@ from guanaco.chat import Sender
 from guanaco.errors import BadChatTemplate, PromptFailed
 from guanaco_server.artifacts.checking.repo_json import parse_object
 from guanaco_server.prompts.counting import TokenCounter
-from guanaco_server.prompts.layouts import Layout, Part
+from guanaco_server.prompts.layouts import Layout, Part, Spoken
 from guanaco_server.prompts.rendering import history_of, shorter_cuts, too_long
 from guanaco_server.prompts.template_process import (
     Job,
@@ -27,7 +27,6 @@ from guanaco_server.prompts.template_process import (
     TemplateProcess,
 )
 from guanaco_server.prompts.truncation import Cut, Frame, Replay
-from guanaco_server.prompts.utterances import Spoken
 from guanaco_server.serializer.chat_template import (
     CONFIG_NAME,
     MAX_TEMPLATE_BYTES,

@@ -12,10 +12,9 @@ from collections.abc import Callable, Sequence
 from guanaco.chat import Sender
 from guanaco.errors import MessageTooLong
 from guanaco_server.prompts.counting import EMPTY, Piece, Step, TokenCounter
-from guanaco_server.prompts.layouts import Layout, surroundings
+from guanaco_server.prompts.layouts import Layout, Spoken, surroundings
 from guanaco_server.prompts.transcript import Transcript
 from guanaco_server.prompts.truncation import Cut, Frame, History, Replay
-from guanaco_server.prompts.utterances import Spoken
 
 
 def render(

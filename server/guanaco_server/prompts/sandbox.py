@@ -2,6 +2,7 @@
 
     parent (template_process.py)     {"jobs": […], "steps": 5000000, "weighs_values": false}
     this process                     {"texts": […], "steps": 812}  or  {"error": "…", "job": 0, "steps": 812}
+                                     or  {"overrun": "steps", "job": 0}, or "memory"
 
 Each message is JSON after its length. The steps are the limit that holds. CPU time is the last resort against what they
 do not count: the process's own timer, which no template can stop, then ends the process.
@@ -63,17 +64,14 @@ class Sandbox:
             try:
                 texts.append(self._render(job, weighs_values))
             except OutOfSteps:
-                return self._overrun(number, f"it takes more than {steps:,} steps")
+                return {"overrun": "steps", "job": number}
             except MemoryError:
-                return self._overrun(number, "it takes too much memory")
+                return {"overrun": "memory", "job": number}
             except Exception as error:  # noqa: BLE001 - a template can raise whatever Python can
                 if self._left() < 0:  # a filter has made another error of it
-                    return self._overrun(number, f"it takes more than {steps:,} steps")
+                    return {"overrun": "steps", "job": number}
                 return {"error": _reason(error), "job": number, "steps": steps - self._left()}
         return {"texts": texts, "steps": steps - self._left()}
-
-    def _overrun(self, job: int, why: str) -> Answer:
-        return {"error": why, "job": job, "is_overrun": True}
 
     def _allow(self, steps: int) -> None:
         for each in self._environments.values():

@@ -23,16 +23,20 @@ from guanaco.errors import MissingFile, PromptFailed
 from guanaco.prompts import ChatTemplatePrompt, Prompt, PromptFile, PromptFormatter, UnknownPrompt
 from guanaco_server.prompts import chat_templates
 from guanaco_server.prompts.chat_templates import ChatTemplate, ChatTemplateCounter
-from guanaco_server.prompts.counting import TokenCounter
-from guanaco_server.prompts.layouts import Layout, Part
+from guanaco_server.prompts.counting import KEPT, SmallFiles, TokenCounter, TokenizerCache
+from guanaco_server.prompts.layouts import (
+    Layout,
+    Part,
+    Spoken,
+    Utterance,
+    formatter_layout,
+    layout_like,
+)
 from guanaco_server.prompts.prompt_files import PromptFileRenderer
 from guanaco_server.prompts.rendering import render
 from guanaco_server.prompts.template_process import Allowance, TemplateProcess
 from guanaco_server.prompts.template_queue import WIDTH, TemplateQueue
-from guanaco_server.prompts.templates import formatter_layout, layout_like
-from guanaco_server.prompts.tokenizers import KEPT, SmallFiles, TokenizerCache
 from guanaco_server.prompts.transcript import Transcript
-from guanaco_server.prompts.utterances import Spoken, Utterance
 from guanaco_server.serializer.metered_jinja import CHECK_STEPS
 
 LONG_CHARS = (

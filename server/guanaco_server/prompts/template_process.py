@@ -110,15 +110,14 @@ class TemplateProcess:
             raise TemplateOverrun(
                 f"it takes more than {allowed.cpu_s:g} s of CPU time, or it crashed"
             )
-        if answer.get("is_overrun"):
+        if (overrun := answer.get("overrun")) is not None:
             self._refused.note(jobs)
-            is_memory = "memory" in str(answer["error"])
-            why = str(answer["error"]) if is_memory else _too_many_steps(allowed)
-            raise TemplateOverrun(why, int(answer["job"]))
+            reason = "it takes too much memory" if overrun == "memory" else _too_many_steps(allowed)
+            raise TemplateOverrun(reason, int(answer["job"]))
         allowed.used_s += float(answer["cpu_s"])
         allowed.used_steps += int(answer["steps"])
-        if (why := answer.get("error")) is not None:
-            raise TemplateFault(str(why), int(answer["job"]))
+        if (fault := answer.get("error")) is not None:
+            raise TemplateFault(str(fault), int(answer["job"]))
         return [str(text) for text in answer["texts"]]
 
     def close(self) -> None:

@@ -13,9 +13,8 @@ from collections.abc import Sequence
 
 from guanaco.chat import Sender
 from guanaco_server.prompts.counting import Piece, Step, TokenCounter
-from guanaco_server.prompts.layouts import Layout, surroundings
+from guanaco_server.prompts.layouts import Layout, Spoken, surroundings
 from guanaco_server.prompts.truncation import Replay
-from guanaco_server.prompts.utterances import Spoken
 
 
 class Transcript:

@@ -21,11 +21,9 @@ from guanaco_server.competitions.entry import admitted
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.routing import queries
-from guanaco_server.routing.decision import Decision
 from guanaco_server.routing.occupancy import Occupancy
-from guanaco_server.routing.policies.posterior import Posterior
-from guanaco_server.routing.policy import LiveSubmission
-from guanaco_server.routing.snapshot import Pool, Snapshot, Votes, policy_of, take
+from guanaco_server.routing.posterior import Posterior
+from guanaco_server.routing.snapshot import Decision, Pool, Snapshot, Votes, policy_of, take
 from guanaco_server.runtime.background import Background
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.scaling.sleep import Sleeper
@@ -37,6 +35,14 @@ REFRESH_S = 1.0  # how old a rating's count may be; statuses come at once
 CountVotes = Callable[[], Awaitable[Mapping[str, Mapping[str, Votes]]]]
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class LiveSubmission:
+    """A published submission; ``endpoints`` are those of its replicas that are ready, empty while there is none."""
+
+    serving: ServingSubmission
+    endpoints: tuple[str, ...]
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import wraps
-from typing import Any
+from typing import Any, TypeVar
 
 from jinja2 import Template, nodes, pass_context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import generate_lorem_ipsum
 from jinja2.visitor import NodeTransformer
+
+N = TypeVar("N", bound=nodes.Node)
+Body = TypeVar("Body", nodes.For, nodes.Macro, nodes.CallBlock, nodes.Block)
 
 CHECK_STEPS = 500_000  # for 51 messages, values weighed; Llama 3's template takes 5,000
 MAX_SOURCE_CHARS = 200_000
@@ -128,16 +132,17 @@ class MeteredEnvironment(ImmutableSandboxedEnvironment):
             return meter.weigh_made(value)
 
         self.intercepted_binops = frozenset(self.default_binop_table)
-        for table, quick in (
+        tables: tuple[tuple[dict[str, Any], frozenset[str]], ...] = (
             (self.filters, CONSTANT_TIME_FILTERS | {TICK}),
             (self.tests, CONSTANT_TIME_TESTS),
-        ):
+        )
+        for table, quick in tables:
             slow = [name for name in table if name not in quick]
             table.update({name: self._weighing(name, table[name]) for name in slow})
         self.filters |= {WEIGH_DEEP: weigh_read, WEIGH_MADE: weigh_made}
         self.finalize = weigh_read  # what is written
         if "lipsum" in self.globals:
-            self.globals["lipsum"] = self._lipsum(self.globals["lipsum"])
+            self.globals["lipsum"] = self._lipsum(generate_lorem_ipsum)
 
     def metered(self, source: str) -> Template:
         """The compiled template. Raises jinja2.TemplateSyntaxError; ValueError for a template that is too long."""
@@ -235,7 +240,7 @@ class _Metering(NodeTransformer):
         self.generic_visit(node)
         return self._weighed(node, WEIGH_MADE) if isinstance(node.arg, nodes.Slice) else node
 
-    def _with_tick(self, node: Any, steps: int | None = None) -> nodes.Node:
+    def _with_tick(self, node: Body, steps: int | None = None) -> Body:
         if steps is None:
             steps = _steps(node)
             self.generic_visit(node)
@@ -250,7 +255,7 @@ class _Metering(NodeTransformer):
             return node
         return self._new(nodes.Filter(node, how, [], [], None, None), node)
 
-    def _new(self, made: Any, near: nodes.Node) -> Any:
+    def _new(self, made: N, near: nodes.Node) -> N:
         made.set_lineno(near.lineno)
         made.set_environment(self._environment)
         return made
