@@ -23,8 +23,7 @@ from guanaco.accounts import KeyRequest, Role
 from guanaco.chat import Bot, Sender
 from guanaco.prompts import PromptFormatter
 from guanaco.submissions import GenerationParams, Status
-from guanaco_server.accounts.audit import AuditLog
-from guanaco_server.accounts.service import AccountService
+from guanaco_server.accounts.room import build_accounts
 from guanaco_server.chat.tables import ConversationRow, MessageRow
 from guanaco_server.database.database import Database
 from guanaco_server.database.migrations import upgrade
@@ -127,7 +126,7 @@ def prepare(
 async def _fill(url: str, mock_port: int, conversations: list[str]) -> str:
     database, clock = Database(url), SystemClock()
     await upgrade(database)
-    accounts = AccountService(database, clock, AuditLog(database, clock))
+    accounts = build_accounts(database, clock).accounts
     key = (await accounts.create_key(KeyRequest(role=Role.BACKEND, name="bench"))).key
     account = await accounts.authenticate(key)
     now = clock.now()

@@ -18,7 +18,7 @@ from guanaco.accounts import Role
 from guanaco_server.anonymization.anonymizer import Anonymizer
 from guanaco_server.database.database import Database
 from guanaco_server.feedback import copies, export
-from guanaco_server.feedback.copies import VERSION, CopyLoop, CopyService, Pseudonyms
+from guanaco_server.feedback.copies import VERSION, CopyService, Pseudonyms
 from tests.fixtures.world import BOT, World, eventually
 
 pytestmark = pytest.mark.both_databases
@@ -299,8 +299,7 @@ async def test_a_text_on_which_the_anonymizer_breaks_is_withheld(world: Talkativ
 
 
 async def test_the_loop_copies_as_soon_as_a_rating_is_given(world: Talkative) -> None:
-    loop = CopyLoop(world.copies, world.clock, world.metrics)
-    world.feedback.on_rated(loop.wake)
+    loop = world.platform.rooms.feedback.copy_loop
     await loop.start()
     try:
         await world.rate(words="quick")

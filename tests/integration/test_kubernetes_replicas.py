@@ -19,13 +19,12 @@ from guanaco_server.clusters.kubernetes.cluster import KubernetesCluster
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.health import HANGS_AFTER
 from guanaco_server.deployments.model_server import Generation
-from guanaco_server.deployments.reconciler import Reconciler
-from guanaco_server.deployments.service import Deployment, DeploymentService
-from guanaco_server.deployments.specs import EngineOptions, deployment_name
+from guanaco_server.deployments.service import Deployment
+from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.tables import Phase
 from guanaco_server.deployments.vllm_server import VllmServer
 from tests.fixtures.kubernetes import SCRIPTED, FakeWorld, fake_world, scripted, until
-from tests.fixtures.reconciling import admits_nobody, leads
+from tests.fixtures.reconciling import compute_of, deployments_of, reconciler_of
 from tests.fixtures.world import World, eventually
 
 pytestmark = pytest.mark.slow
@@ -174,24 +173,19 @@ class Deployed(World):
     """A submission whose servers are pods; its reconciler, and a gateway of another process."""
 
     def __init__(self, database: Database, cluster: KubernetesCluster) -> None:
-        super().__init__(database)
         self.server = VllmServer()
-        engine = EngineOptions((sys.executable, SCRIPTED), ("--start-delay", "1"))
-        parts: Any = (database, self.clock, cluster, self.server, self.store, engine)
-        self.deployments = DeploymentService(*parts)
-        self.elsewhere = DeploymentService(*parts)
-        self.elsewhere.note_reconciler(False)
-        self.reconciler = Reconciler(
-            self.deployments,
-            cluster,
-            self.clock,
-            self._give_up,
-            restart_limit=1,
+        super().__init__(
+            database,
+            model_server=self.server,
+            engine_command=[sys.executable, SCRIPTED],
+            engine_args=["--start-delay", "1"],
             ready_timeout_s=600,
-            is_leader=leads,
-            admit=admits_nobody,
-            regions=frozenset(),
         )
+        self.deployments = deployments_of(self, cluster)
+        self.elsewhere = deployments_of(self, cluster)
+        self.elsewhere.note_reconciler(False)
+        compute = compute_of(self, cluster=cluster)
+        self.reconciler = reconciler_of(self, self._give_up, compute)
 
     async def _give_up(self, submission_id: str, lines: list[str]) -> None:
         raise AssertionError(f"{submission_id} was given up: {lines}")

@@ -17,13 +17,12 @@ from guanaco.recipes import Recipe
 from guanaco.submissions import Status
 from guanaco_server.chat.tables import ConversationRow
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.reconciler import Reconciler
 from guanaco_server.deployments.service import Deployment
 from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.submissions import lifecycle
 from guanaco_server.submissions.tables import StageRunRow
 from tests.fixtures.newer_version import EXTRA, extend, plain, rewrite, stored
-from tests.fixtures.reconciling import admits_nobody, leads
+from tests.fixtures.reconciling import reconciler_of
 from tests.fixtures.world import World
 
 ID = "acme-tiny_v1"
@@ -290,10 +289,7 @@ async def test_a_queued_submission_that_is_not_understood_is_left_to_newer_worke
 async def test_a_deployment_that_is_not_understood_is_left_alone(
     world: Rolling, change: dict[str, Any]
 ) -> None:
-    reconciler = Reconciler(
-        world.deployments, world.cluster, world.clock, _never, restart_limit=1, ready_timeout_s=60,
-        is_leader=leads, admit=admits_nobody, regions=frozenset(),
-    )  # fmt: skip
+    reconciler = reconciler_of(world, _never)
     await world.publish(await world.account(Role.DEVELOPER, "ada"), ID)
     recipe = Recipe(gpu_type="H200", gpu_count=1, max_model_len=1_096)
     deployment = Deployment(ID, 1, "a" * 64, 1_096, recipe=recipe)

@@ -13,6 +13,7 @@ from guanaco.errors import BadChatTemplate, MessageTooLong, MissingFile, PromptF
 from guanaco.prompts import ChatTemplatePrompt, Prompt, PromptFile, PromptFormatter, PromptPart
 from guanaco_server.artifacts.stores.memory import MemoryStore
 from guanaco_server.formats.manifest import Manifest
+from guanaco_server.prompts.room import build_prompts
 from guanaco_server.prompts.service import PromptService
 from guanaco_server.runtime.clock import FixedClock
 from tests.fixtures.tokenizers import tokenizer_of
@@ -59,7 +60,7 @@ async def store() -> MemoryStore:
 
 @pytest.fixture
 async def prompts(store: MemoryStore) -> AsyncIterator[PromptService]:
-    service = PromptService(store)
+    service = build_prompts(store).service
     yield service
     await service.close()
 

@@ -15,7 +15,6 @@ from guanaco.accounts import Role
 from guanaco.recipes import Recipe, RecipeOverride
 from guanaco.submissions import Outcome, Quantization
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.reconciler import Reconciler
 from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.planning import QWEN3_235B_FP8
 from guanaco_server.recipes.hardware import find_gpus
@@ -26,7 +25,7 @@ from guanaco_server.recipes.recipe import Fleet, Needs, RecipePolicy, choose, to
 from guanaco_server.submissions.pipeline.records import PipelineRun
 from guanaco_server.submissions.tables import SubmissionRow
 from tests.fixtures.pipeline import ID, RUN, PipelineWorld, tiny_files
-from tests.fixtures.reconciling import admits_nobody, leads
+from tests.fixtures.reconciling import reconciler_of
 from tests.fixtures.world import World
 
 ROOT = Path(__file__).parents[2]
@@ -137,17 +136,7 @@ async def test_what_the_reconciler_starts_again_has_the_same_recipe(
     await world.serialized(tiny_files(tmp_path))
     assert await world.deploy() is Outcome.DONE
     before = world.cluster.deployments[NAME].spec
-    reconciler = Reconciler(
-        world.deployments,
-        world.cluster,
-        world.clock,
-        _never,
-        restart_limit=1,
-        ready_timeout_s=60,
-        is_leader=leads,
-        admit=admits_nobody,
-        regions=frozenset(),
-    )
+    reconciler = reconciler_of(world, _never)
     world.cluster.die(NAME)
     await reconciler.reconcile()
     assert world.cluster.starts == [NAME, NAME]

@@ -14,14 +14,14 @@ from guanaco_server.clusters.cluster import DeploymentSpec
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.backoff import BURST, LONGEST_DELAY_S
 from guanaco_server.deployments.health import HANGS_AFTER
-from guanaco_server.deployments.reconciler import STABLE_S, Reconciler
+from guanaco_server.deployments.reconciler import STABLE_S
 from guanaco_server.deployments.service import Deployment
 from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.tables import Phase
 from guanaco_server.engine.artifact_source import URLS_VARIABLE
 from guanaco_server.formats.manifest import MANIFEST_NAME, TENSORS_NAME
 from guanaco_server.submissions.pipeline.server_start import evidence
-from tests.fixtures.reconciling import admits_nobody
+from tests.fixtures.reconciling import SwitchedLeadership, compute_of, reconciler_of
 from tests.fixtures.world import World, eventually
 
 pytestmark = pytest.mark.both_databases
@@ -36,19 +36,10 @@ class Kept(World):
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
-        self.is_leader = True
+        self.leadership = SwitchedLeadership()
         self.given_up: list[tuple[str, list[str]]] = []
-        self.reconciler = Reconciler(
-            self.deployments,
-            self.cluster,
-            self.clock,
-            self._give_up,
-            restart_limit=1,
-            ready_timeout_s=60,
-            is_leader=lambda: self.is_leader,
-            admit=admits_nobody,
-            regions=frozenset({"eu"}),
-        )
+        compute = compute_of(self, leadership=self.leadership, regions=frozenset({"eu"}))
+        self.reconciler = reconciler_of(self, self._give_up, compute)
 
     async def _give_up(self, submission_id: str, lines: list[str]) -> None:
         """As the platform does."""
@@ -240,14 +231,14 @@ async def test_trouble_with_one_deployment_delays_no_other_and_is_paced(world: K
 async def test_only_the_leader_acts_and_a_new_one_looks_around_first(world: Kept) -> None:
     await world.make_ready()
     world.deployments.note_replicas(ID, ())
-    world.is_leader = False
+    world.leadership.leads = False
     await world.reconciler.start()
     assert world.deployments.replicas(ID), "learnt from the database"
     world.cluster.die(NAME)
     world.deployments.woken.set()
     await asyncio.sleep(0.05)
     assert world.cluster.starts == [NAME]
-    world.is_leader = True
+    world.leadership.leads = True
     world.deployments.woken.set()
 
     async def is_started_again() -> bool:
@@ -282,7 +273,7 @@ async def test_who_does_not_lead_stops_and_starts_nothing_and_knows_what_is_read
     world: Kept,
 ) -> None:
     await world.make_ready()
-    world.is_leader = False
+    world.leadership.leads = False
     await world.reconciler.start()
     await world.reconciler.stop()
     assert world.deployments.replicas(ID) == (world.cluster.deployments[NAME].state.endpoint,)
@@ -291,7 +282,7 @@ async def test_who_does_not_lead_stops_and_starts_nothing_and_knows_what_is_read
     await world.reconciler.reconcile()
     assert world.cluster.starts == [NAME, "m-stray"]
     assert "m-stray" in await world.cluster.list_deployments()
-    world.is_leader = True
+    world.leadership.leads = True
     await world.reconciler.reconcile()
     assert world.cluster.starts == [NAME, "m-stray", NAME]
     assert await world.cluster.list_deployments() == [NAME]

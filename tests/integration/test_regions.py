@@ -9,12 +9,11 @@ from guanaco_server.clusters.federation import Federation, Region
 from guanaco_server.clusters.placement import RegionShare
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.health import HANGS_AFTER
-from guanaco_server.deployments.reconciler import Reconciler
-from guanaco_server.deployments.service import Deployment, DeploymentService
-from guanaco_server.deployments.specs import EngineOptions, deployment_name
+from guanaco_server.deployments.service import Deployment
+from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.tables import DeploymentRow
 from tests.fixtures.failing_cluster import FailingCluster
-from tests.fixtures.reconciling import admits_nobody, leads
+from tests.fixtures.reconciling import compute_of, deployments_of, reconciler_of
 from tests.fixtures.world import World
 
 ID = "acme-tiny_v1"
@@ -35,21 +34,9 @@ class Regional(World):
             self.model_server.is_healthy,
             near="eu",
         )
-        engine = EngineOptions(("engine",), ())
-        self.deployments = DeploymentService(
-            self.database, self.clock, federation, self.model_server, self.store, engine
-        )
-        self.reconciler = Reconciler(
-            self.deployments,
-            federation,
-            self.clock,
-            self._give_up,
-            restart_limit=1,
-            ready_timeout_s=60,
-            is_leader=leads,
-            admit=admits_nobody,
-            regions=frozenset(shares),
-        )
+        compute = compute_of(self, cluster=federation, regions=frozenset(shares))
+        self.deployments = deployments_of(self, federation)
+        self.reconciler = reconciler_of(self, self._give_up, compute)
 
     async def deploy(self) -> None:
         await self.publish(await self.account(Role.DEVELOPER, "ada"), ID)

@@ -17,14 +17,13 @@ from guanaco_server.clusters.local.cluster import LocalCluster
 from guanaco_server.clusters.local.servers import ReplicaRecord
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.health import HANGS_AFTER
-from guanaco_server.deployments.reconciler import Reconciler
-from guanaco_server.deployments.service import Deployment, DeploymentService
-from guanaco_server.deployments.specs import EngineOptions, deployment_name
+from guanaco_server.deployments.service import Deployment
+from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.tables import DeploymentRow, Phase
 from guanaco_server.deployments.vllm_server import VllmServer
 from guanaco_server.runtime.clock import Clock, SystemClock
 from tests.fixtures.local_cluster import IMPORTS, SCRIPTED, is_live, leader, running_cluster, until
-from tests.fixtures.reconciling import admits_nobody, leads
+from tests.fixtures.reconciling import compute_of, deployments_of, reconciler_of
 from tests.fixtures.world import World, eventually
 
 pytestmark = pytest.mark.slow
@@ -58,27 +57,20 @@ class Replicated(World):
         clock: Clock | None = None,
         script: str = COUNTED,
     ) -> None:
-        super().__init__(database)
+        self.server = Deaf()
+        super().__init__(
+            database,
+            model_server=self.server,
+            engine_command=["sh", "-c", script, "engine"],
+            engine_args=["--token-delay-ms", "5"],
+        )
         self.folder = folder
         self.given_up: list[str] = []
-        self.server = Deaf()
-        engine = EngineOptions(("sh", "-c", script, "engine"), ("--token-delay-ms", "5"))
-        clock = clock or self.clock
-        parts: Any = (database, clock, cluster, self.server, self.store, engine)
-        self.deployments = DeploymentService(*parts)
-        self.elsewhere = DeploymentService(*parts)
+        self.deployments = deployments_of(self, cluster, clock)
+        self.elsewhere = deployments_of(self, cluster, clock)
         self.elsewhere.note_reconciler(False)
-        self.reconciler = Reconciler(
-            self.deployments,
-            cluster,
-            clock,
-            self._give_up,
-            restart_limit=1,
-            ready_timeout_s=60,
-            is_leader=leads,
-            admit=admits_nobody,
-            regions=frozenset(),
-        )
+        compute = compute_of(self, cluster=cluster)
+        self.reconciler = reconciler_of(self, self._give_up, compute, clock)
 
     async def _give_up(self, submission_id: str, lines: list[str]) -> None:
         self.given_up.append(submission_id)

@@ -14,6 +14,7 @@ from guanaco.prompts import ChatTemplatePrompt, PromptFile, PromptPart
 from guanaco_server.artifacts.stores.memory import MemoryStore
 from guanaco_server.formats.manifest import Manifest
 from guanaco_server.prompts import template_process
+from guanaco_server.prompts.room import build_prompts
 from guanaco_server.prompts.service import PromptService
 from guanaco_server.prompts.template_process import Job, TemplateFault, TemplateProcess
 from guanaco_server.runtime.clock import FixedClock
@@ -34,7 +35,7 @@ async def store() -> MemoryStore:
 
 @pytest.fixture
 async def prompts(store: MemoryStore) -> AsyncIterator[PromptService]:
-    service = PromptService(store)
+    service = build_prompts(store).service
     yield service
     await service.close()
 

@@ -10,8 +10,9 @@ import pytest
 from guanaco.errors import WorkerGivenUp
 from guanaco_server.database.database import Database
 from guanaco_server.runtime.clock import FixedClock
-from guanaco_server.workers.heartbeat import Heartbeat
-from guanaco_server.workers.service import CLAIM_SILENCES, FORGET_S, WorkerService
+from guanaco_server.settings import Settings
+from guanaco_server.workers.room import build_workers
+from guanaco_server.workers.service import CLAIM_SILENCES, FORGET_S
 
 pytestmark = pytest.mark.both_databases
 
@@ -32,13 +33,13 @@ class Duty:
 
 class Worker:
     def __init__(self, database: Database, clock: FixedClock, name: str) -> None:
-        self.service = WorkerService(database, clock, name, SILENCE_S)
+        settings = Settings(executor_id=name, worker_silence_s=SILENCE_S)
+        room = build_workers(database, clock, settings=settings)
+        self.service = room.workers
         self.taken_over: list[str] = []
         self.duty = Duty()
         self.notes: list[bool] = []
-        self.heartbeat = Heartbeat(
-            self.service, self._take_over, (self.duty,), lambda is_here: self.notes.append(is_here)
-        )
+        self.heartbeat = room.heartbeat(self._take_over, (self.duty,), self.notes.append)
 
     async def start(self) -> None:
         await self.heartbeat.enter()

@@ -1,0 +1,110 @@
+"""Tests and benchmarks build rooms with the product's constructors, not with a second list of their own."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import is_dataclass
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SERVER = ROOT / "server" / "guanaco_server"
+
+
+def imported(tree: ast.Module) -> dict[str, str]:
+    """The product's names that a module imports, with where they come from."""
+    return {
+        alias.asname or alias.name: f"{node.module}.{alias.name}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("guanaco_server.")
+        for alias in node.names
+    }
+
+
+def constructed(path: Path) -> Iterator[tuple[str, int]]:
+    """The product's classes that a module calls, each with the line."""
+    tree = ast.parse(path.read_text())
+    names = imported(tree)
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in names
+            and node.func.id[0].isupper()
+        ):
+            yield names[node.func.id], node.lineno
+
+
+def built_by_rooms() -> set[str]:
+    """The services of the rooms, without the dataclasses that only carry their settings."""
+    rooms = [*SERVER.rglob("room.py"), SERVER / "assembly" / "rooms.py"]
+    return {
+        name for room in rooms for name, _ in constructed(room) if not is_dataclass(resolved(name))
+    }
+
+
+def resolved(name: str) -> object:
+    module, _, attribute = name.rpartition(".")
+    return getattr(import_module(module), attribute)
+
+
+SERVICES = built_by_rooms()
+
+# Units that a test makes by itself: they decide something from what they are given, or the test needs one that differs
+# from every product's in the very part that it tests.
+ALLOWED = {
+    "Anonymizer": "decides from a text alone",
+    "Boards": "a cache around any reader",
+    "WebhookClient": "sends one message; tests give it a resolver of names",
+    "Occupancy": "counts what it is given",
+    "Pseudonyms": "a keyed hash",
+    "ReplicaChooser": "chooses from what it is given",
+    "StatusChanges": "a list of subscribers",
+    "StressService": "judges what a model server answers",
+}
+ALLOWED_IN = {
+    "tests/fixtures/artifact_yard.py": {"ArtifactCollector"},  # with other grace periods
+    "tests/fixtures/scaled.py": {"Autoscaler"},  # with other windows of load
+    "tests/fixtures/webhook_sender.py": {"WebhookSender"},  # a process that does nothing else
+    "tests/integration/test_artifact_service.py": {"ArtifactCollector", "ArtifactService"},
+    "tests/integration/test_feedback_copies.py": {"CopyService"},  # with another anonymizer
+    "tests/integration/test_metric_definitions.py": {"ScoreCounter"},  # with the next version's
+    "tests/integration/test_turn_log.py": {"TurnLog", "PostgresqlTurns", "SqliteTurns"},
+    "benchmarks/feedback.py": {"StandingsPublisher"},  # timed alone
+}
+
+
+def test_rooms_construct_services() -> None:
+    assert len(SERVICES) > 40
+
+
+@pytest.mark.parametrize("folder", ["tests", "benchmarks"])
+def test_no_test_builds_a_room_by_hand(folder: str) -> None:
+    found = []
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        place = str(path.relative_to(ROOT))
+        allowed = ALLOWED.keys() | ALLOWED_IN.get(place, set())
+        found += [
+            f"{place}:{line} constructs {name.rpartition('.')[2]}: take it from a World, or from its room's build function."
+            for name, line in constructed(path)
+            if name in SERVICES and name.rpartition(".")[2] not in allowed
+        ]
+    assert found == []
+
+
+def test_every_exception_is_used() -> None:
+    for place, names in ALLOWED_IN.items():
+        used = {name.rpartition(".")[2] for name, _ in constructed(ROOT / place)}
+        assert names <= used, place
+
+
+def test_a_service_made_by_hand_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "test_by_hand.py"
+    path.write_text(
+        "from guanaco_server.costs.service import CostService\n\ncosts = CostService(1, 2, 3)\n"
+    )
+    assert list(constructed(path)) == [("guanaco_server.costs.service.CostService", 3)]
+    assert "guanaco_server.costs.service.CostService" in SERVICES
