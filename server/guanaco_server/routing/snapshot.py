@@ -15,7 +15,9 @@ from pydantic import BaseModel, ConfigDict
 
 from guanaco.competitions import AssignmentKind, AssignmentRule
 from guanaco.contract import without_unknown_fields
-from guanaco_server.routing.policies import AssignmentPolicy, Entry, NewestFirst, adaptive, uniform
+from guanaco_server.routing import policies as adaptive
+from guanaco_server.routing import policies as uniform
+from guanaco_server.routing.policies import AssignmentPolicy, Entry, NewestFirst
 from guanaco_server.routing.posterior import Posterior
 from guanaco_server.submissions.service import ServingSubmission
 
