@@ -30,7 +30,7 @@ UNSURE = 12  # 8 %: by so much sums may be wrong where nothing is claimed of a t
 PROBES = ("a", "a b\na: b\n")
 
 
-class Piece(NamedTuple):
+class CountedText(NamedTuple):
     """A text that may stand anywhere in a prompt: its outer chunks, and what those after the first one add."""
 
     text: str
@@ -40,10 +40,10 @@ class Piece(NamedTuple):
     is_exact: bool
 
 
-EMPTY = Piece("", "", "", 0, True)
+EMPTY = CountedText("", "", "", 0, True)
 
 
-class Step(NamedTuple):
+class AddedTokens(NamedTuple):
     """What a piece adds to a prompt that ends with another, or what several are together."""
 
     tokens: int
@@ -61,8 +61,8 @@ class TokenCounter:
         self._breaks = find_breaks(content) if self._adds_the_same_to_all() else Breaks()
         self._kept: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
         self._alone: Generations[str, int] = Generations(KEPT_CHARS)
-        self._pieces: Generations[str, Piece] = Generations(KEPT_CHARS)
-        self._steps: Generations[tuple[str, str], Step] = Generations(KEPT_CHARS)
+        self._pieces: Generations[str, CountedText] = Generations(KEPT_CHARS)
+        self._steps: Generations[tuple[str, str], AddedTokens] = Generations(KEPT_CHARS)
 
     def whole(self, text: str) -> int:
         """As the model server counts it, special tokens included; the whole text is read."""
@@ -88,11 +88,11 @@ class TokenCounter:
         piece = self.piece(text)
         return self.alone(piece.first) + piece.inner if text else 0
 
-    def sequence(self, pieces: Sequence[Piece]) -> Step:
+    def sequence(self, pieces: Sequence[CountedText]) -> AddedTokens:
         """Of pieces, one after the other, special tokens included."""
         pieces = [piece for piece in pieces if piece.text]
         if not pieces:
-            return Step(self.special_tokens, True)
+            return AddedTokens(self.special_tokens, True)
         first = pieces[0]
         tokens = self.special_tokens + self.alone(first.first) + first.inner
         is_exact = first.is_exact
@@ -100,9 +100,9 @@ class TokenCounter:
             step = self.step(left, right)
             tokens += step.tokens
             is_exact = is_exact and step.is_exact
-        return Step(tokens, is_exact)
+        return AddedTokens(tokens, is_exact)
 
-    def piece(self, text: str) -> Piece:
+    def piece(self, text: str) -> CountedText:
         known = self._pieces.find(text)
         if known is not None:
             return known
@@ -114,20 +114,22 @@ class TokenCounter:
             tokens, is_break = self._chunk_step(left, right)
             inner += tokens
             is_exact = is_exact and is_break
-        piece = Piece(text, chunks[0], chunks[-1], inner, is_exact)
+        piece = CountedText(text, chunks[0], chunks[-1], inner, is_exact)
         self._pieces.keep(text, piece, len(text) + ENTRY_CHARS)
         return piece
 
-    def step(self, left: Piece, right: Piece) -> Step:
+    def step(self, left: CountedText, right: CountedText) -> AddedTokens:
         """What ``right`` adds to a prompt that ends with ``left``."""
         if not right.text:
-            return Step(0, True)
+            return AddedTokens(0, True)
         if not left.text:
-            return Step(self.alone(right.first) + right.inner, False)
+            return AddedTokens(self.alone(right.first) + right.inner, False)
         tokens, is_break = self._chunk_step(left.last, right.first)
-        return Step(tokens + right.inner, is_break and right.is_exact)
+        return AddedTokens(tokens + right.inner, is_break and right.is_exact)
 
-    def follow(self, left: Piece, texts: Iterable[str]) -> tuple[list[Piece], list[Step]]:
+    def follow(
+        self, left: CountedText, texts: Iterable[str]
+    ) -> tuple[list[CountedText], list[AddedTokens]]:
         """The pieces of texts that follow each other, and what each adds to the one before.
 
         Every turn of every prompt comes by here, so what is known costs two look-ups and no call.
@@ -159,13 +161,13 @@ class TokenCounter:
             self._alone.keep(chunk, count, len(chunk) + ENTRY_CHARS)
         return count
 
-    def _chunk_step(self, left: str, right: str) -> Step:
+    def _chunk_step(self, left: str, right: str) -> AddedTokens:
         key = (left, right)
         step = self._steps.find(key)
         if step is None:
             both = len(self._tokenizer.encode(left + right, add_special_tokens=False))
             tokens = both - self.alone(left)  # negative where a token swallows whitespace before it
-            step = Step(max(0, tokens), tokens >= 0 and self._breaks.is_break(left, right))
+            step = AddedTokens(max(0, tokens), tokens >= 0 and self._breaks.is_break(left, right))
             self._steps.keep(key, step, len(right) + ENTRY_CHARS)
         return step
 

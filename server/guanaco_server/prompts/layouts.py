@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 from guanaco.chat import Bot, Sender
 from guanaco.prompts import PromptFormatter, PromptRole, fill, parse_template
-from guanaco_server.prompts.counting import Piece, TokenCounter
+from guanaco_server.prompts.counting import CountedText, TokenCounter
 from guanaco_server.prompts.truncation import Frame
 
 
@@ -57,7 +57,7 @@ class Layout:
 class Surroundings:
     """A layout, counted: with the first n of its droppable parts gone, ``sides[n]`` stand before and after the turns."""
 
-    sides: tuple[tuple[Piece, Piece], ...]
+    sides: tuple[tuple[CountedText, CountedText], ...]
     frame: Frame
 
 
@@ -74,7 +74,7 @@ def _count(layout: Layout, counter: TokenCounter) -> Surroundings:
     return Surroundings(sides, frame)
 
 
-def _joined(counter: TokenCounter, parts: Sequence[Part]) -> Piece:
+def _joined(counter: TokenCounter, parts: Sequence[Part]) -> CountedText:
     """Parts that always stand together are counted together, so that no junction between them is in doubt."""
     return counter.piece("".join([part.text for part in parts]))
 

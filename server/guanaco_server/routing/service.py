@@ -23,7 +23,7 @@ from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.routing import queries
 from guanaco_server.routing.occupancy import Occupancy
 from guanaco_server.routing.posterior import Posterior
-from guanaco_server.routing.snapshot import Decision, Pool, Snapshot, Votes, policy_of, take
+from guanaco_server.routing.snapshot import DecisionRecord, Pool, Snapshot, Votes, policy_of, take
 from guanaco_server.runtime.background import Background
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.scaling.sleep import Sleeper
@@ -51,7 +51,7 @@ class Assigned:
 
     live: LiveSubmission
     pool: Pool | None = None
-    decision: Decision | None = None
+    decision: DecisionRecord | None = None
 
     @property
     def submission_id(self) -> str:
@@ -180,7 +180,7 @@ class RoutingService:
         if assigned.pool is not None:
             await queries.keep_snapshot(session, assigned.pool.snapshot, self._clock.now(), kept)
 
-    async def recorded(self, session: AsyncSession, decision: Decision) -> Snapshot | None:
+    async def recorded(self, session: AsyncSession, decision: DecisionRecord) -> Snapshot | None:
         """Within the caller's transaction: what the decision was made of, if it is still kept."""
         return await queries.snapshot(session, decision.snapshot)
 
@@ -259,9 +259,11 @@ class RoutingService:
                 logger.warning("the routing snapshot stays as it was: %s", error)
 
 
-def _decision(pool: Pool, seed: int, key: str, seen: Sequence[str], barred: Set[str]) -> Decision:
+def _decision(
+    pool: Pool, seed: int, key: str, seen: Sequence[str], barred: Set[str]
+) -> DecisionRecord:
     ids = pool.snapshot.ids
-    return Decision(
+    return DecisionRecord(
         snapshot=pool.snapshot.digest,
         seed=seed,
         key=key,

@@ -15,9 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 from guanaco.competitions import AssignmentKind, AssignmentRule
 from guanaco.contract import without_unknown_fields
-from guanaco_server.routing import policies as adaptive
-from guanaco_server.routing import policies as uniform
-from guanaco_server.routing.policies import AssignmentPolicy, Entry, NewestFirst
+from guanaco_server.routing.policies import AssignmentPolicy, Entry, NewestFirst, adaptive, uniform
 from guanaco_server.routing.posterior import Posterior
 from guanaco_server.submissions.service import ServingSubmission
 
@@ -102,7 +100,7 @@ class Pool:
         return chosen
 
 
-class Decision(BaseModel):
+class DecisionRecord(BaseModel):
     """With the snapshot that ``snapshot`` names, all that the choice depended on; ``key`` is the conversation's id.
 
     ``seen`` by the user, least recent first; ``barred`` were full, or had no model server. Of both only entries.
@@ -117,7 +115,7 @@ class Decision(BaseModel):
     barred: tuple[str, ...] = ()
 
 
-async def replay(decision: Decision, snapshot: Snapshot) -> str | None:
+async def replay(decision: DecisionRecord, snapshot: Snapshot) -> str | None:
     """The submission that was chosen then."""
     pool = Pool(snapshot, await policy_of(snapshot, Posterior()))
     return pool.choose(decision.seed, decision.key, decision.seen, frozenset(decision.barred))
