@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from guanaco_server.clusters.memory import JobScript, MemoryCluster
 from guanaco_server.database.database import Database
 from guanaco_server.formats.manifest import Manifest
 from guanaco_server.formats.safetensors_header import TensorInfo
+from guanaco_server.observability.metrics import Metrics
 from guanaco_server.runtime.clock import FixedClock
 from guanaco_server.serializer.task import TICKET_VARIABLE, Merge
 
@@ -47,7 +49,9 @@ class Yard:
         collector = ArtifactCollector(
             database, clock, self.store, self._needed, Graces(600, 600, 600)
         )
-        self.service = ArtifactService(self.store, collector, self.cluster, OPTIONS)
+        self.service = ArtifactService(
+            self.store, collector, self.cluster, OPTIONS, lambda _name: nullcontext(), Metrics()
+        )
         self.said: list[str] = []
         self._now = clock.now()
 

@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 from guanaco.errors import (
@@ -61,8 +61,8 @@ class ArtifactService:
         collector: ArtifactCollector,
         cluster: Cluster,
         options: SerializerOptions,
-        exclusive: Exclusive | None = None,
-        metrics: Metrics | None = None,
+        exclusive: Exclusive,
+        metrics: Metrics,
     ) -> None:
         self._store = store
         self._collector = collector
@@ -70,8 +70,8 @@ class ArtifactService:
         self._options = options
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._begun: dict[str, str] = {}  # what is unfinished, by who waits for it
-        self._exclusive = exclusive or _alone
-        self._metrics = metrics or Metrics()
+        self._exclusive = exclusive
+        self._metrics = metrics
 
     async def ensure(
         self,
@@ -148,10 +148,6 @@ class ArtifactService:
             ) from None
         if result.exit_code != 0:
             raise reader.failure(result)
-
-
-def _alone(_name: str) -> AbstractAsyncContextManager[None]:
-    return nullcontext()
 
 
 FAILURES: dict[str, type[SubmissionFailure]] = {

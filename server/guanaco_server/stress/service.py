@@ -32,7 +32,7 @@ class StressService:
         clock: Clock,
         profile: LoadProfile,
         thresholds: Thresholds,
-        reward_timeout_s: float = 2.0,
+        reward_timeout_s: float,
     ) -> None:
         self._model_server = model_server
         self._clock = clock

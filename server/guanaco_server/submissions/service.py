@@ -95,7 +95,7 @@ class SubmissionService:
         changes: StatusChanges,
         deployments: DeploymentService,
         audit: AuditLog,
-        default_reward: str | None = None,
+        default_reward: str | None,
     ) -> None:
         self._database = database
         self._clock = clock
