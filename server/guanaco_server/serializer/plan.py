@@ -98,6 +98,11 @@ def make_plan(
 
 def chosen_cast(asked: str, files: Iterable[WeightFile], is_quantized: bool) -> str | None:
     """The dtype that floats become. ``auto`` halves checkpoints that are float32 throughout and keeps all others."""
+    if asked not in ("auto", *CASTS):  # a newer platform asks an older image
+        raise JobFailed(
+            "serializer_died",
+            f"The serializer's image is older than the platform: it does not know the dtype {asked}.",
+        )
     floats = {info.dtype for file in files for info in file.infos} & FLOATS
     if is_quantized:  # scales and zero points belong to their weights
         return None
