@@ -153,7 +153,9 @@ async def two_replicas(folder: Path, artifact: str) -> AsyncIterator[tuple[str, 
     """Their endpoints, once both are healthy."""
     with (folder / "platform.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        cluster = LocalCluster(folder / "cluster", folder / "platform.lock", 0, (21_000, 29_999))
+        cluster = LocalCluster(
+            folder / "cluster", folder / "platform.lock", 0, (21_000, 29_999), drain_s=0
+        )
         await cluster.start()
         command = (
             *(str(ENGINE_PYTHON), "-m", "guanaco_server.engine.serve"),

@@ -68,7 +68,9 @@ async def model_server(folder: Path, artifact: Path) -> AsyncIterator[LocalClust
     """vLLM over the artifact, in a cluster whose platform lives for as long as this does."""
     with (folder / "platform.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        cluster = LocalCluster(folder / "cluster", folder / "platform.lock", 0, (21_000, 29_999))
+        cluster = LocalCluster(
+            folder / "cluster", folder / "platform.lock", 0, (21_000, 29_999), drain_s=0
+        )
         await cluster.start()
         command = f"-m guanaco_server.engine.serve --artifact {artifact.as_uri()} --name tiny_v1"
         limits = (

@@ -245,7 +245,7 @@ def test_both_namespaces_deny_what_is_not_allowed(objects: list[Object]) -> None
 def test_gateways_and_workers_reach_the_port_of_every_pod_of_a_model(objects: list[Object]) -> None:
     """Policies hold for pods' own addresses: both sides must allow it."""
     options = KubernetesOptions(
-        "guanaco-models", "engine:1", "serializer:1", platform_namespace="guanaco"
+        "guanaco-models", "engine:1", "serializer:1", "worker-1", platform_namespace="guanaco"
     )
     spec = DeploymentSpec("m-tiny", ("serve",))
     deployment = {**deployment_object(spec, options)}

@@ -154,7 +154,7 @@ async def test_every_regions_pods_are_replicas_of_the_federation(kubernetes: Fak
     }
     server = VllmServer()
     federation = Federation(
-        {name: Region(cluster) for name, cluster in regions.items()}, server.is_healthy
+        {name: Region(cluster) for name, cluster in regions.items()}, server.is_healthy, near=""
     )
     await federation.start()
     try:

@@ -187,7 +187,7 @@ PLATFORM = """
     async def main(folder):
         lock = (folder / "platform.lock").open("w")
         fcntl.flock(lock, fcntl.LOCK_EX)
-        cluster = LocalCluster(folder / "cluster", folder / "platform.lock", 60, (21000, 29999))
+        cluster = LocalCluster(folder / "cluster", folder / "platform.lock", 60, (21000, 29999), drain_s=0)
         await cluster.start()
         await cluster.apply_deployment(DeploymentSpec("m-tiny", tuple(sys.argv[2:]), {"PYTHONPATH": ":".join(sys.path)}))
         await cluster.apply_deployment(DeploymentSpec("m-lost", ("sleep", "600")))

@@ -63,6 +63,20 @@ def world(database: Database) -> Kept:
     return Kept(database)
 
 
+async def test_a_server_is_given_the_size_of_its_artifact(database: Database) -> None:
+    """Kubernetes gives a server time to start by it: without it the largest models are killed while they load."""
+    world = Kept(database)
+    await world.publish(await world.account(Role.DEVELOPER, "ada"), ID)
+    stored = await world.store.find("a" * 64)
+    assert stored is not None
+    world.store.stage("b" * 64, stored.model_copy(update={"tensors_bytes": 140_000_000_000}), {})
+    await world.store.publish("b" * 64)
+    deployment = Deployment(ID, 1, "b" * 64, 1_096)
+    await world.deployments.wish(deployment)
+    await world.deployments.apply(deployment)
+    assert world.cluster.deployments[NAME].spec.artifact_bytes == 140_000_000_000
+
+
 async def test_a_dead_server_is_started_again_and_used_when_it_is_healthy(world: Kept) -> None:
     await world.make_ready()
     world.cluster.die(NAME)

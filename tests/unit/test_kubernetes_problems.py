@@ -22,7 +22,7 @@ from guanaco_server.clusters.kubernetes.status import (
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 PENDING_S = 300.0
-OPTIONS = KubernetesOptions("models", "engine:1", "serializer:1", pending_s=PENDING_S)
+OPTIONS = KubernetesOptions("models", "engine:1", "serializer:1", "worker-1", pending_s=PENDING_S)
 Json = dict[str, Any]
 
 

@@ -163,8 +163,8 @@ def test_perplexity_is_what_the_formula_says() -> None:
 
 def test_only_a_quantized_deployment_is_told_to_quantize() -> None:
     engine = EngineOptions(("engine",), ())
-    plain = model_server_spec("a_v1", 1, "file:///a", 100, engine, {})
-    fp8 = model_server_spec("a_v1", 1, "file:///a", 100, engine, {}, Quantization.FP8)
+    plain = model_server_spec("a_v1", 1, "file:///a", 100, engine, {}, 0)
+    fp8 = model_server_spec("a_v1", 1, "file:///a", 100, engine, {}, 0, Quantization.FP8)
     assert "--quantization" not in plain.command
     assert fp8.command[-2:] == ("--quantization", "fp8_per_channel")
 

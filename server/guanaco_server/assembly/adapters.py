@@ -102,6 +102,8 @@ def _compute(settings: Settings, data_dir: DataDir, model_server: ModelServer) -
         leadership=AlwaysLeading(),
         python=str(settings.engine_python),
         cache_dir=settings.engine_cache_path.absolute(),
+        regions=frozenset(),
+        shares_addresses=False,
     )
 
 

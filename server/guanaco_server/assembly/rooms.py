@@ -95,7 +95,6 @@ def build_rooms(
     )
     activity = build_activity(database, clock, settings=settings)
     scaling = build_scaling(
-        database,
         clock,
         compute,
         model_server,

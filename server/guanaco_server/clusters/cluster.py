@@ -59,7 +59,7 @@ class DeploymentSpec:
     secrets: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
     resources: Resources = Resources()
     replicas: int = 1
-    artifact_bytes: int = 0
+    artifact_bytes: int = field(default=0, compare=False)
     submission_id: str = ""
 
 

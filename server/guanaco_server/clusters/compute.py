@@ -22,5 +22,5 @@ class Compute:
     leadership: Leadership
     python: str
     cache_dir: Path
-    regions: frozenset[str] = frozenset()
-    shares_addresses: bool = False
+    regions: frozenset[str]
+    shares_addresses: bool

@@ -49,7 +49,7 @@ class _LogPlace:
 class Federation:
     """``near`` is the region whose servers come first, and where jobs run. ``is_ready`` asks a model server."""
 
-    def __init__(self, regions: Mapping[str, Region], is_ready: IsReady, near: str = "") -> None:
+    def __init__(self, regions: Mapping[str, Region], is_ready: IsReady, near: str) -> None:
         self._regions = dict(sorted(regions.items(), key=lambda item: (item[0] != near, item[0])))
         self._is_ready = is_ready
         self._down: dict[str, str] = {}

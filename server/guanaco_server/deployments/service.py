@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -97,7 +98,7 @@ class DeploymentService:
         model_server: ModelServer,
         store: ArtifactStore,
         engine: EngineOptions,
-        is_budgeted: bool = False,
+        is_budgeted: bool,
     ) -> None:
         """``is_budgeted``: a new deployment waits until there is room for it."""
         self._database = database
@@ -218,6 +219,7 @@ class DeploymentService:
                 if await queries.by_submission(session, deployment.submission_id) is None:
                     return
             uri = self._store.uri(deployment.artifact_key)
+            manifest = await self._store.find(deployment.artifact_key)
             spec = model_server_spec(
                 deployment.submission_id,
                 deployment.run,
@@ -226,6 +228,7 @@ class DeploymentService:
                 self._engine,
                 # Fresh ones each time: a server that starts again must not get those that expired.
                 await self._store.access(deployment.artifact_key) if is_remote(uri) else {},
+                manifest.size_bytes if manifest else 0,
                 deployment.quantization,
                 deployment.recipe,
                 self.recipes.resources(deployment.recipe),
@@ -309,6 +312,42 @@ class DeploymentService:
         """Facts about a deployment that move no phase."""
         async with self._database.write() as session:
             await queries.note(session, submission_id, **columns)
+
+    async def put_to_sleep(self, submission_id: str, unused_since: datetime) -> bool:
+        """Scale a deployment to zero, unless it was used after ``unused_since`` or is no longer ready."""
+        async with self._database.write() as session:
+            slept = await queries.put_to_sleep(
+                session, submission_id, unused_since, self._clock.now()
+            )
+        if slept:
+            self.note_replicas(submission_id, ())
+            self.woken.set()
+        return slept
+
+    async def wake(self, submission_id: str) -> DeploymentRow | None:
+        """Ask for room for a deployment that sleeps, and return its row."""
+        async with self._database.write() as session:
+            await queries.wake(session, submission_id, self._clock.now())
+            return await queries.by_submission(session, submission_id)
+
+    async def admit(self, submission_id: str, from_phase: Phase, to_phase: Phase) -> bool:
+        """Give a deployment that waits its room, unless its phase has changed meanwhile."""
+        async with self._database.write() as session:
+            return await queries.admit(
+                session, submission_id, from_phase, to_phase, self._clock.now()
+            )
+
+    async def record_traffic(self, times: Mapping[str, datetime]) -> None:
+        """Write down when each of these submissions was last asked for something."""
+        async with self._database.write() as session:
+            for submission_id, at in times.items():
+                await queries.note_traffic(session, submission_id, at)
+
+    async def capacities(self) -> list[tuple[str, int, int | None]]:
+        """Return submission, replicas, and the capacity of one replica, of each deployment that is ready."""
+        async with self._database.read() as session:
+            rows = await queries.capacities(session)
+        return [(submission_id, replicas, shown) for submission_id, replicas, shown in rows]
 
     def take_suspects(self) -> set[str]:
         suspects, self._suspects = self._suspects, set()

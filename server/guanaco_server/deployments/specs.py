@@ -62,6 +62,7 @@ def model_server_spec(
     max_model_tokens: int,
     engine: EngineOptions,
     urls: Mapping[str, str],
+    artifact_bytes: int,
     quantization: Quantization | None = None,
     recipe: Recipe | None = None,
     resources: Resources = ANY_MACHINE,
@@ -82,6 +83,7 @@ def model_server_spec(
         environment={**(recipe.environment if recipe else {}), "GUANACO_RUN": str(run)},
         secrets={URLS_VARIABLE: json.dumps(dict(urls))} if urls else {},
         resources=resources,
+        artifact_bytes=artifact_bytes,
         submission_id=submission_id,
     )
 

@@ -11,15 +11,12 @@ from datetime import timedelta
 
 from guanaco.errors import StoreUnreachable
 from guanaco_server.clusters.cluster import Cluster
-from guanaco_server.database.database import Database
-from guanaco_server.deployments import queries
 from guanaco_server.deployments.backoff import Backoff
 from guanaco_server.deployments.service import Deployment, DeploymentService
 from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.tables import DeploymentRow, Phase
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.scaling.budget import Budget, Claim, Room, RoomPlan, Tenant, share
-from guanaco_server.scaling.sleep import Sleeper
 from guanaco_server.scaling.usage import DeploymentUsage, UsageReader
 
 ASKING = (Phase.WAITING, Phase.WAKING, Phase.SLEEPING)
@@ -32,20 +29,16 @@ class Admission:
 
     def __init__(
         self,
-        database: Database,
         clock: Clock,
         cluster: Cluster,
         deployments: DeploymentService,
-        sleeper: Sleeper,
         usage: UsageReader,
         budget: Budget,
         feedback_target: int,
     ) -> None:
-        self._database = database
         self._clock = clock
         self._cluster = cluster
         self._deployments = deployments
-        self._sleeper = sleeper
         self._usage = usage
         self._budget = budget
         self._feedback_target = feedback_target
@@ -99,7 +92,7 @@ class Admission:
     async def _carry_out(self, plan: RoomPlan, rows: dict[str, DeploymentRow]) -> None:
         unused_since = self._clock.now() - timedelta(seconds=self._budget.quiet_s)
         for submission_id in plan.victims:
-            if await self._sleeper.put_to_sleep(submission_id, unused_since):
+            if await self._deployments.put_to_sleep(submission_id, unused_since):
                 logger.info("%s is put to sleep: its room is needed", submission_id)
         for submission_id, why in plan.waits.items():
             if rows[submission_id].waits_for != why:
@@ -122,8 +115,7 @@ class Admission:
         if not is_new:
             await self._deployments.apply(Deployment.of(row))
         to_phase = Phase.STARTING if is_new else Phase.RESTARTING
-        async with self._database.write() as session:
-            await queries.admit(session, row.submission_id, row.phase, to_phase, self._clock.now())
+        await self._deployments.admit(row.submission_id, row.phase, to_phase)
 
 
 def room_of(row: DeploymentRow) -> Room:

@@ -28,7 +28,6 @@ from guanaco_server.scaling.replicas import (
     capacity,
     decide,
 )
-from guanaco_server.scaling.sleep import Sleeper
 from guanaco_server.scaling.usage import DeploymentUsage, UsageReader
 
 logger = logging.getLogger(__name__)
@@ -56,7 +55,6 @@ class Autoscaler:
         deployments: DeploymentService,
         model_server: ModelServer,
         clock: Clock,
-        sleeper: Sleeper,
         usage: UsageReader,
         policy: ScalingPolicy,
         is_leader: Callable[[], bool],
@@ -64,7 +62,6 @@ class Autoscaler:
         self._deployments = deployments
         self._model_server = model_server
         self._clock = clock
-        self._sleeper = sleeper
         self._usage = usage
         self._policy = policy
         self._is_leader = is_leader
@@ -123,7 +120,7 @@ class Autoscaler:
             or row.updated_at > idle_since
         ):
             return False
-        slept = await self._sleeper.put_to_sleep(row.submission_id, idle_since)
+        slept = await self._deployments.put_to_sleep(row.submission_id, idle_since)
         if slept:
             logger.info(
                 "%s is put to sleep: it has %d ratings and had no traffic for %g s",

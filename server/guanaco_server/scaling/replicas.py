@@ -22,8 +22,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 
 from guanaco.submissions import StressReport
-from guanaco_server.database.database import Database
-from guanaco_server.deployments import queries
+from guanaco_server.deployments.service import DeploymentService
 
 
 @dataclass(frozen=True)
@@ -128,15 +127,13 @@ def capacity(shown: int | None, engine_args: Sequence[str]) -> int:
 class CapacityReader:
     """Over all replicas, of what is ready; a submission that was never measured has none."""
 
-    def __init__(self, database: Database, engine_args: Sequence[str]) -> None:
-        self._database = database
+    def __init__(self, deployments: DeploymentService, engine_args: Sequence[str]) -> None:
+        self._deployments = deployments
         self._engine_args = engine_args
 
     async def read(self) -> dict[str, int]:
-        async with self._database.read() as session:
-            rows = await queries.capacities(session)
         return {
             submission_id: replicas * capacity(shown, self._engine_args)
-            for submission_id, replicas, shown in rows
+            for submission_id, replicas, shown in await self._deployments.capacities()
             if shown is not None
         }

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from guanaco_server.clusters.compute import Compute
-from guanaco_server.database.database import Database
 from guanaco_server.deployments.model_server import ModelServer
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.runtime.clock import Clock
@@ -31,7 +30,6 @@ class ScalingRoom:
 
 
 def build_scaling(
-    database: Database,
     clock: Clock,
     compute: Compute,
     model_server: ModelServer,
@@ -44,28 +42,24 @@ def build_scaling(
 ) -> ScalingRoom:
     """``read_owners`` knows each submission that is or will be served; the counts are by submission."""
     policy = scaling_policy(settings, shares_addresses=compute.shares_addresses)
-    sleeper = Sleeper(database, clock, deployments, settings.wake_wait_s)
     usage = UsageReader(read_owners, count_feedback, count_streams)
     return ScalingRoom(
-        traffic=TrafficRecorder(database, clock),
-        sleeper=sleeper,
-        capacities=CapacityReader(database, settings.engine_args),
+        traffic=TrafficRecorder(clock, deployments),
+        sleeper=Sleeper(deployments, settings.wake_wait_s),
+        capacities=CapacityReader(deployments, settings.engine_args),
         usage=usage,
         autoscaler=Autoscaler(
             deployments,
             model_server,
             clock,
-            sleeper,
             usage,
             policy,
             is_leader=compute.leadership.is_leading,
         ),
         admission=Admission(
-            database,
             clock,
             compute.cluster,
             deployments,
-            sleeper,
             usage,
             policy.budget,
             policy.feedback_target,

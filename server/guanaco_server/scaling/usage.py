@@ -9,8 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Set
 from dataclasses import dataclass
 from datetime import datetime
 
-from guanaco_server.database.database import Database
-from guanaco_server.deployments import queries
+from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.runtime.clock import Clock
 
 
@@ -68,9 +67,11 @@ class UsageReader:
 
 
 class TrafficRecorder:
-    def __init__(self, database: Database, clock: Clock) -> None:
-        self._database = database
+    """Notes in memory when each deployment was last asked for something; written down once a second at most."""
+
+    def __init__(self, clock: Clock, deployments: DeploymentService) -> None:
         self._clock = clock
+        self._deployments = deployments
         self._noted: dict[str, datetime] = {}
 
     def note(self, submission_id: str) -> None:
@@ -81,7 +82,5 @@ class TrafficRecorder:
         noted = dict(self._noted)
         if not noted:
             return
-        async with self._database.write() as session:
-            for submission_id, at in noted.items():
-                await queries.note_traffic(session, submission_id, at)
+        await self._deployments.record_traffic(noted)
         self._noted = {name: at for name, at in self._noted.items() if noted.get(name) != at}

@@ -48,7 +48,7 @@ class KubernetesOptions:
     namespace: str
     engine_image: str
     serializer_image: str
-    worker: str = "local"
+    worker: str
     endpoint: str = ENDPOINT
     priority_class: str | None = None
     gpu_nodes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)

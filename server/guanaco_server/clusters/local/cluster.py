@@ -52,7 +52,7 @@ class LocalCluster:
         lifeline: Path,
         lifeline_grace_s: float,
         ports: tuple[int, int],
-        drain_s: float = 0.0,
+        drain_s: float,
     ) -> None:
         """``drain_s``: how long a replica that is one too many goes on with its replies."""
         self._folder = folder.absolute()
