@@ -12,8 +12,8 @@ from guanaco_server.deployments.model_server import (
     Chunk,
     Generation,
     ModelServerFault,
+    SampledToken,
     ServerLoad,
-    Token,
 )
 
 Rewards = Callable[[str], tuple[float, ...]]
@@ -61,7 +61,7 @@ class MemoryModelServer:
                 await asyncio.Event().wait()
             for piece in script.pieces:
                 await asyncio.sleep(script.delay_s)
-                tokens = (Token(piece, script.logprob),) if generation.with_tokens else ()
+                tokens = (SampledToken(piece, script.logprob),) if generation.with_tokens else ()
                 yield Chunk((piece,), tokens=tokens)
                 if script.go_on is not None:
                     await script.go_on.wait()

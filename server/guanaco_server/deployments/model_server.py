@@ -27,7 +27,7 @@ class Generation:
 
 
 @dataclass(frozen=True)
-class Token:
+class SampledToken:
     """A token that was chosen; ``logprob`` is NaN where the model computed no number."""
 
     text: str
@@ -42,7 +42,7 @@ class Chunk:
     finish_reason: str | None = None
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    tokens: tuple[Token, ...] = ()
+    tokens: tuple[SampledToken, ...] = ()
     reward_score: float | None = None
 
     @property

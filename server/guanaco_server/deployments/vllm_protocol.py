@@ -24,8 +24,8 @@ from guanaco_server.deployments.model_server import (
     ModelServerFault,
     NotANumber,
     RequestRefused,
+    SampledToken,
     ServerLoad,
-    Token,
 )
 
 NAN_REFUSAL = (
@@ -275,7 +275,7 @@ class StreamReader:
         if not newline:
             return None
         texts: list[str] = []
-        tokens: list[Token] = []
+        tokens: list[SampledToken] = []
         events, is_done = _decode_lines_of(whole)
         for event in events:
             if event.choices:
@@ -299,7 +299,7 @@ class StreamReader:
         """For a server that has nothing more to send."""
         return ModelServerFault("The model server broke off before the reply was complete.")
 
-    def _end(self, texts: list[str], tokens: list[Token]) -> Chunk:
+    def _end(self, texts: list[str], tokens: list[SampledToken]) -> Chunk:
         if self._finish_reason is None:
             raise self.broken_off()
         usage = self._usage or _Usage(0, self._pieces + len(texts))
@@ -341,12 +341,15 @@ def _decode_event(data: bytes) -> _Event:
     raise ModelServerFault(f"The model server failed: {why}") if why else nonsense(said)
 
 
-def _tokens(logprobs: dict[str, Any]) -> list[Token]:
+def _tokens(logprobs: dict[str, Any]) -> list[SampledToken]:
     """In a stream vLLM writes NaN as null."""
     match logprobs:
         case {"tokens": list(texts), "token_logprobs": list(values)}:
             pairs = zip(texts, values, strict=False)
-            return [Token(str(text), math.nan if value is None else value) for text, value in pairs]
+            return [
+                SampledToken(str(text), math.nan if value is None else value)
+                for text, value in pairs
+            ]
     return []
 
 

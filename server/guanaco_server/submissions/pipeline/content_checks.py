@@ -33,7 +33,7 @@ from guanaco_server.deployments.model_server import (
     ModelServer,
     ModelServerFault,
     NotANumber,
-    Token,
+    SampledToken,
     reward_score,
 )
 from guanaco_server.prompts.service import PromptService
@@ -66,7 +66,7 @@ class Probe:
     reply: str
     finish_reason: str | None
     token_count: int
-    tokens: tuple[Token, ...]
+    tokens: tuple[SampledToken, ...]
 
 
 class ContentChecks:
@@ -143,7 +143,7 @@ class ContentChecks:
         )
 
     async def _probe(self, endpoint: str, generation: Generation) -> Probe:
-        text, reason, count, tokens = "", None, 0, list[Token]()
+        text, reason, count, tokens = "", None, 0, list[SampledToken]()
         try:
             async with (
                 asyncio.timeout(self._deadline_s),
