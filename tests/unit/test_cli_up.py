@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from guanaco_cli.installation import read_settings
 from guanaco_cli.main import run
 from guanaco_cli.platform import greet
 from guanaco_server.serve import Started
+from guanaco_server.settings import Settings
 
 URL = "http://127.0.0.1:8300"
 
@@ -116,3 +118,51 @@ def test_without_the_platforms_packages_it_says_which_extra_to_install(
     monkeypatch.setitem(sys.modules, "guanaco_server.serve", None)
     assert run(["up"]) == 1
     assert "pip install 'guanaco[server]'" in capsys.readouterr().err
+
+
+def test_settings_prints_values_and_where_each_comes_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    config = tmp_path / "guanaco.toml"
+    config.write_text("restart_limit = 5\n")
+    monkeypatch.setenv("GUANACO_CONFIG", "")  # --config sets it: given back at the end of the test
+    monkeypatch.setenv("GUANACO_HUB_TOKEN", "hf_secret")
+    arguments = ["settings", "--config", str(config), "--port", "9", "--changed"]
+    assert run([*arguments, "--json"]) == 0
+    shown = capsys.readouterr().out
+    told = {one["name"]: (one["value"], one["source"]) for one in json.loads(shown)["settings"]}
+    told.pop("engine_python", None)  # a machine may have an engine environment
+    assert told == {
+        "port": (9, "argument (--port)"),
+        "hub_token": ("********", "environment (GUANACO_HUB_TOKEN)"),
+        "restart_limit": (5, f"file ({config})"),
+    }
+    assert "hf_secret" not in shown
+    assert run(arguments) == 0
+    table = capsys.readouterr().out
+    assert "restart_limit" in table
+    assert "s3_region" not in table
+
+
+def test_settings_prints_the_defaults_too(capsys: Any) -> None:
+    assert run(["settings", "--json"]) == 0
+    found = {one["name"]: one for one in json.loads(capsys.readouterr().out)["settings"]}
+    assert found.keys() == Settings.model_fields.keys()
+    assert found["engine_ports"]["value"] == [21_000, 29_999]
+    assert found["port"]["source"] == "default"
+
+
+@pytest.mark.parametrize("command", ["up", "migrate", "first-key", "settings", "plan llama-3-8b"])
+def test_a_misspelled_setting_stops_every_command_that_reads_them(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setenv("GUANACO_PROT", "1")
+    assert run(command.split()) == 2
+    assert "no setting GUANACO_PROT; the nearest is GUANACO_PORT." in capsys.readouterr().err
+
+
+def test_a_removed_setting_is_a_warning(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setenv("GUANACO_HEARTBEAT_S", "3")
+    assert run(["settings", "--changed"]) == 0
+    shown = capsys.readouterr().err
+    assert "warning: GUANACO_HEARTBEAT_S has no effect: a silent stream always gets" in shown

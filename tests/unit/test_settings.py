@@ -28,6 +28,9 @@ from guanaco_server.settings.variables import OTHER_VARIABLES, REMOVED
 from guanaco_server.stress.load import LoadProfile
 from guanaco_server.stress.verdict import Thresholds
 
+ROOT = Path(__file__).parents[2]
+VARIABLE = re.compile(r"(?<![A-Za-z0-9_])GUANACO_(?!TEST_)[A-Z0-9_]*[A-Z0-9]\b(?!_)")
+
 
 def written(folder: Path, text: str) -> dict[str, str]:
     path = folder / "guanaco.toml"
@@ -247,3 +250,16 @@ def test_each_removed_setting_tells_the_value_that_holds_now() -> None:
     for name, value in now.items():
         figure = f"{value:.1f}" if value < 1 else f"{value:.0f}"
         assert re.search(rf"(?<![\d.]){re.escape(figure)}(?![\d])", REMOVED[name]), name
+
+
+def test_every_variable_that_the_tree_names_is_known() -> None:
+    """So that no start stops at a variable which the platform, its images or its manifests set themselves."""
+    known = {f"GUANACO_{name.upper()}" for name in Settings.model_fields} | OTHER_VARIABLES.keys()
+    named: dict[str, str] = {}
+    for folder in ("guanaco", "cli", "server", "docker", "k8s", "scripts", ".ci", "Makefile"):
+        for path in [ROOT / folder, *(ROOT / folder).rglob("*")]:
+            if path.is_file() and path.suffix not in {".pyc", ".woff2", ".png"}:
+                found = VARIABLE.findall(path.read_text(errors="replace"))
+                named |= dict.fromkeys(found, path.relative_to(ROOT).as_posix())
+    assert len(named) > 30
+    assert {name: place for name, place in named.items() if name not in known} == {}
