@@ -10,9 +10,9 @@ from guanaco_server.deployments.model_server import (
     Candidate,
     Candidates,
     Chunk,
+    GeneratedToken,
     Generation,
     ModelServerFault,
-    SampledToken,
     ServerLoad,
 )
 
@@ -61,7 +61,7 @@ class MemoryModelServer:
                 await asyncio.Event().wait()
             for piece in script.pieces:
                 await asyncio.sleep(script.delay_s)
-                tokens = (SampledToken(piece, script.logprob),) if generation.with_tokens else ()
+                tokens = (GeneratedToken(piece, script.logprob),) if generation.with_tokens else ()
                 yield Chunk((piece,), tokens=tokens)
                 if script.go_on is not None:
                     await script.go_on.wait()

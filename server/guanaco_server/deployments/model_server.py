@@ -27,7 +27,7 @@ class Generation:
 
 
 @dataclass(frozen=True)
-class SampledToken:
+class GeneratedToken:
     """A token of a reply. ``logprob`` is NaN if the model computed no number."""
 
     text: str
@@ -42,7 +42,7 @@ class Chunk:
     finish_reason: str | None = None
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    tokens: tuple[SampledToken, ...] = ()
+    tokens: tuple[GeneratedToken, ...] = ()
     reward_score: float | None = None
 
     @property

@@ -20,11 +20,11 @@ from guanaco_server.deployments.model_server import (
     Candidate,
     Candidates,
     Chunk,
+    GeneratedToken,
     Generation,
     ModelServerFault,
     NotANumber,
     RequestRefused,
-    SampledToken,
     ServerLoad,
 )
 
@@ -275,7 +275,7 @@ class StreamReader:
         if not newline:
             return None
         texts: list[str] = []
-        tokens: list[SampledToken] = []
+        tokens: list[GeneratedToken] = []
         events, is_done = _decode_lines_of(whole)
         for event in events:
             if event.choices:
@@ -299,7 +299,7 @@ class StreamReader:
         """Return the fault of a server that stopped before the reply was complete."""
         return ModelServerFault("The model server broke off before the reply was complete.")
 
-    def _end(self, texts: list[str], tokens: list[SampledToken]) -> Chunk:
+    def _end(self, texts: list[str], tokens: list[GeneratedToken]) -> Chunk:
         if self._finish_reason is None:
             raise self.broken_off()
         usage = self._usage or _Usage(0, self._pieces + len(texts))
@@ -341,13 +341,13 @@ def _decode_event(data: bytes) -> _Event:
     raise ModelServerFault(f"The model server failed: {why}") if why else nonsense(said)
 
 
-def _tokens(logprobs: dict[str, Any]) -> list[SampledToken]:
-    """Read the tokens of a choice. In a stream vLLM writes NaN as null."""
+def _tokens(logprobs: dict[str, Any]) -> list[GeneratedToken]:
+    """In a stream vLLM writes NaN as null."""
     match logprobs:
         case {"tokens": list(texts), "token_logprobs": list(values)}:
             pairs = zip(texts, values, strict=False)
             return [
-                SampledToken(str(text), math.nan if value is None else value)
+                GeneratedToken(str(text), math.nan if value is None else value)
                 for text, value in pairs
             ]
     return []

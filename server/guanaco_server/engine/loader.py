@@ -27,6 +27,7 @@ from guanaco_server.engine.vllm_internals import (
     BaseModelLoader,
     LoadConfig,
     ModelConfig,
+    enable_amx,
     is_expert,
     is_in_another_stage,
     is_of_another_rank,
@@ -130,7 +131,8 @@ class ArtifactLoader(BaseModelLoader):
 
 @functools.cache
 def register() -> None:
-    """Make the load format known to this process."""
+    """Make the load format known to this process, and its CPU's instructions usable."""
+    enable_amx()
     register_model_loader(LOAD_FORMAT)(ArtifactLoader)
 
 
