@@ -47,7 +47,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--submissions", type=int, default=1_000)
     parser.add_argument("--ratings", type=int, default=1_000_000)
-    parser.add_argument("--keep", metavar="URL", help="(the second process) run the scorekeeper")
+    parser.add_argument("--keep", metavar="URL", help="(the second process) run the score loop")
     options = parser.parse_args()
     if options.keep:
         asyncio.run(keep(options.keep))

@@ -131,6 +131,42 @@ async def test_a_frozen_season_comes_out_the_same_and_takes_no_more(world: Seaso
     assert (await world.http_with({}).get("/competitions/autumn/season")).json() == frozen
 
 
+async def test_new_field_of_a_competition_changes_no_season(world: Season) -> None:
+    await world.votes("alice", {0: True, 1: False})
+    frozen = (await world.admin.post("/competitions/autumn/freeze")).json()
+    async with world.database.write() as session:  # as the next version stores it
+        rules = await session.scalar(text("SELECT rules FROM competitions WHERE id = 'autumn'"))
+        stored = rules if isinstance(rules, dict) else json.loads(rules)
+        stored |= {"motto": "Nothing ventured"}
+        stored["entry"] |= {"region": "eu"}
+        await session.execute(
+            text("UPDATE competitions SET rules = :rules WHERE id = 'autumn'"),
+            {"rules": json.dumps(stored)},
+        )
+    check = (await world.admin.post("/competitions/autumn/recompute")).json()
+    assert (check["is_same"], check["recomputed_sha256"]) == (True, frozen["sha256"])
+
+
+async def test_season_of_the_next_version_is_readable_and_not_recomputed(world: Season) -> None:
+    await world.votes("alice", {0: True, 1: False})
+    frozen = (await world.admin.post("/competitions/autumn/freeze")).json()
+    document = json.loads(frozen["ranking"]) | {"schema": 2}
+    document["competition"]["ranking"] = "plackett_luce"
+    for line in document["standings"]:
+        line["tier"] = "gold"
+    later = json.dumps(document)
+    async with world.database.write() as session:
+        await session.execute(
+            text("UPDATE seasons SET ranking = :ranking"), {"ranking": later.encode()}
+        )
+    everybody = world.http_with({})
+    assert (await everybody.get("/competitions/autumn/season")).json()["ranking"] == later
+    shown = {row["submission_id"]: row["rank"] for row in await world.rows() if row["rank"]}
+    assert shown == {line["submission_id"]: line["rank"] for line in document["standings"]}
+    answer = await world.admin.post("/competitions/autumn/recompute")
+    assert (answer.status_code, answer.json()["error"]) == (409, "newer_version_needed")
+
+
 async def test_a_season_whose_ratings_were_changed_is_found_out(world: Season) -> None:
     await world.votes("alice", {0: True, 1: False})
     await world.admin.post("/competitions/autumn/freeze")

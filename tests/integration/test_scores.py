@@ -1,4 +1,4 @@
-"""The scorekeeper: what it keeps step by step is what is counted anew, whoever writes meanwhile; on both databases."""
+"""The score counter: aggregates kept step by step equal those counted from scratch, whoever writes meanwhile."""
 
 from __future__ import annotations
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from guanaco_server.anonymization.anonymizer import Anonymizer
+from guanaco_server.anonymization.anonymizer import DEFAULT_REGIONS, Anonymizer
 from tests.fixtures.personal_data import HARMLESS, HIDDEN
 
-anonymizer = Anonymizer()
+anonymizer = Anonymizer(DEFAULT_REGIONS)
 TAG = re.compile(r"<[A-Z]+>")
 
 

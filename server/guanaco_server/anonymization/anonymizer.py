@@ -21,7 +21,7 @@ DEFAULT_REGIONS = ("US", "GB", "DE", "FR", "ES", "IT", "IN", "BR", "AU", "JP")
 class Anonymizer:
     """``regions`` are the countries whose phone numbers are recognized without a country code."""
 
-    def __init__(self, regions: Sequence[str] = DEFAULT_REGIONS) -> None:
+    def __init__(self, regions: Sequence[str]) -> None:
         self._regions = tuple(regions)
 
     def text(self, text: str, user_name: str = "") -> str:

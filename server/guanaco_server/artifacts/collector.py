@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Graces:
-    """How long, in seconds, between two sweeps, and how long what nobody needs is kept."""
+    """The time between two sweeps, and how long unneeded things are kept, in seconds."""
 
     sweep_s: float = 600
     artifact_s: float = 7 * 86_400  # a redeploy within this time need not serialize again
@@ -82,7 +82,7 @@ class ArtifactCollector:
             await asyncio.sleep(RETRY_S)
 
     async def sweep(self) -> None:
-        """One look at everything. May be repeated, and be made by several platforms at once."""
+        """Look at everything once. This may be repeated, and run on several platforms at once."""
         await self._note_needed()
         await self._finish_abandoned()
         await self._collect_expired()

@@ -22,7 +22,7 @@ async def touch(session: AsyncSession, key: str, at: datetime) -> bool:
 
 
 async def touch_all(session: AsyncSession, keys: Iterable[str], at: datetime) -> None:
-    """As ``touch``, of many."""
+    """Touch many artifacts at once."""
     rows = [{"key": key, "needed_at": at, "size_bytes": 0} for key in sorted(keys)]
     if rows:
         connection = await session.connection()
@@ -42,28 +42,28 @@ async def note_sizes(session: AsyncSession, sizes: Mapping[str, int], at: dateti
 
 
 async def measured(session: AsyncSession) -> set[str]:
-    """The keys of artifacts whose size is known."""
+    """Read the keys of artifacts whose size is known."""
     return set(await session.scalars(select(ArtifactRow.key).where(ArtifactRow.size_bytes > 0)))
 
 
 async def expired(session: AsyncSession, needed_before: datetime) -> Sequence[str]:
-    """The keys of those that nobody has needed since, and that nobody is deleting."""
+    """Read the keys of artifacts that nobody has needed since then, and that nobody is deleting."""
     return (await session.scalars(select(ArtifactRow.key).where(_is_expired(needed_before)))).all()
 
 
 async def abandoned(session: AsyncSession, doomed_before: datetime) -> Sequence[str]:
-    """The keys of those that somebody began to delete before, and has not deleted."""
+    """Read the keys of artifacts whose deletion began before that time and has not ended."""
     is_abandoned = ArtifactRow.doomed_at < doomed_before
     return (await session.scalars(select(ArtifactRow.key).where(is_abandoned))).all()
 
 
 async def doom(session: AsyncSession, key: str, at: datetime, needed_before: datetime) -> bool:
-    """Take it upon oneself to delete an expired artifact: one of two may, and neither if it was touched meanwhile."""
+    """Claim the deletion of an expired artifact. Of two callers one gets it; neither does if it was touched meanwhile."""
     return await _set_doomed(session, key, at, _is_expired(needed_before))
 
 
 async def take_over(session: AsyncSession, key: str, at: datetime, doomed_before: datetime) -> bool:
-    """Take it upon oneself to delete an abandoned artifact; one of two may."""
+    """Claim the deletion of an abandoned artifact. Of two callers one gets it."""
     return await _set_doomed(session, key, at, ArtifactRow.doomed_at < doomed_before)
 
 

@@ -81,7 +81,7 @@ class ArtifactService:
         dtype: WeightDtype,
         log: Log,
     ) -> Manifest:
-        """The artifact of a checked commit, serialized now unless it is there already. ``owner`` is who waits for it."""
+        """Return the artifact of a checked commit; serialize it unless it is there already. ``owner`` waits for it."""
         options = self._options
         job = serializer_job(snapshot, model, dtype, options.hub_endpoint, options.memory_bytes)
         async with self._locks[job.key], self._exclusive(f"serialize-{job.key}"):
@@ -107,7 +107,7 @@ class ArtifactService:
             return manifest
 
     async def drop_begun(self, owner: str) -> None:
-        """The owner was cancelled: what was written for it is not kept for another try."""
+        """Drop what was written for an owner that was cancelled."""
         if key := self._begun.get(owner):
             async with self._locks[key]:
                 await self._drop(owner)
@@ -203,7 +203,7 @@ def serializer_job(
     hub_endpoint: str,
     memory_bytes: int,
 ) -> SerializerJob:
-    """What makes the artifact of a checked commit."""
+    """Describe the job that makes the artifact of a checked commit."""
     return SerializerJob(
         key=artifact_key(snapshot, model.base, dtype),
         hub_endpoint=hub_endpoint,

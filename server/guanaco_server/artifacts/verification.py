@@ -26,12 +26,12 @@ class ArtifactVerifier:
         self._hub_endpoint = hub_endpoint
 
     async def manifests(self) -> list[Manifest]:
-        """Of every published artifact, the oldest first."""
+        """List every published artifact, the oldest first."""
         found = [await self._store.find(key) for key in await self._store.list_keys()]
         return sorted((m for m in found if m is not None), key=lambda m: m.created_at)
 
     async def keys(self, beginnings: list[str] | None) -> list[str]:
-        """The keys that begin so, or all; ArtifactNotFound where none or more than one does."""
+        """Return the keys that begin with the prefix, or all. Raise ArtifactNotFound if none or more than one does."""
         known = await self._store.list_keys()
         if beginnings is None:
             return known

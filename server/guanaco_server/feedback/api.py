@@ -71,7 +71,7 @@ def router(feedback: FeedbackService, erasures: ErasureService, auth: Auth) -> A
 
     @routes.get("/feedback/{feedback_id}/raw")
     async def read_raw_feedback(feedback_id: str, account: Account = admin) -> RawFeedback:
-        """As the user wrote it. Each reading is noted in the audit log."""
+        """Return a rating as the user wrote it. Each reading is noted in the audit log."""
         return await feedback.read_raw(account, feedback_id)
 
     @routes.post("/users/erase")

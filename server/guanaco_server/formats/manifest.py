@@ -78,7 +78,7 @@ class Manifest(BaseModel):
         return self.tensors_bytes + sum(file.size_bytes for file in self.files)
 
     def summary(self) -> dict[str, Any]:
-        """All but the list of tensors, for people and their programs."""
+        """Return everything except the list of tensors, for people and their programs."""
         told = self.model_dump(mode="json", exclude={"tensors"})
         return told | {"tensor_count": self.tensor_count, "size_bytes": self.size_bytes}
 

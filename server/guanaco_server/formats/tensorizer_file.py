@@ -74,7 +74,7 @@ class PlacedTensor:
 
 @dataclass(frozen=True)
 class TensorFileLayout:
-    """Where everything is in a file of ``total_bytes``."""
+    """The offsets of everything in a file of ``total_bytes``."""
 
     tensors: tuple[PlacedTensor, ...]
     prologue_bytes: int
@@ -96,7 +96,7 @@ def lay_out(tensors: Sequence[FileTensor]) -> TensorFileLayout:
 
 
 def prologue(layout: TensorFileLayout) -> bytes:
-    """What comes before the first tensor's header."""
+    """Return what comes before the first tensor's header."""
     index = b"".join(_index_entry(placed) for placed in layout.tensors)
     data_bytes = sum(placed.tensor.size_bytes for placed in layout.tensors)
     file_header = FILE_HEADER.pack(VERSION, bytes(32), data_bytes, len(layout.tensors))
@@ -108,7 +108,7 @@ def epilogue() -> bytes:
 
 
 def is_checked(tensor: FileTensor) -> bool:
-    """Whether its header has a CRC."""
+    """Return whether the tensor's header has a CRC."""
     return tensor.size_bytes <= MAX_CHECKED_BYTES
 
 

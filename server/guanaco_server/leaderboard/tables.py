@@ -43,7 +43,7 @@ class ScoreRow(Table):
 
 
 class CountedConversationRow(Table):
-    """What a conversation has added to its submission's aggregate (``tally``, JSON).
+    """A conversation's part of its submission's aggregate (``tally``, JSON).
 
     ``definition`` is the version of the definitions that it was measured by (counting/measurement.py).
     """

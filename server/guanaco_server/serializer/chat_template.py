@@ -49,7 +49,7 @@ def check_chat_templates(folder: Path) -> None:
 
 
 def main() -> int:
-    """In the child: the reason why the folder's templates cannot be used."""
+    """Return why the folder's templates cannot be used. This runs in the child."""
     confined.confine(LIMITS)
     try:
         confined.tell(_refusal(Path(sys.argv[1])))
@@ -77,7 +77,7 @@ def _config(folder: Path) -> dict[str, Any]:
 
 
 def _templates(folder: Path, config: dict[str, Any]) -> Iterator[str]:
-    """Of the file, and of the config, which has one, or a list of named ones."""
+    """List the templates of the file and of the config, which has one, or several named ones."""
     named = config.get("chat_template") or []
     entries = named if isinstance(named, list) else [named]
     if len(entries) > MAX_TEMPLATES:

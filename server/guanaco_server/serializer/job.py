@@ -50,7 +50,7 @@ def main() -> int:
 
 
 def read_task(url: str) -> SerializerTask:
-    """From a file or an HTTP URL, which is not shown: it is a secret."""
+    """Read the task from a file or an HTTP URL. The URL is a secret and is not shown."""
     if urlsplit(url).scheme == "file":
         return SerializerTask.model_validate_json(Path(unquote(urlsplit(url).path)).read_bytes())
     answer = urllib3.request("GET", url)
@@ -76,7 +76,7 @@ def _target(task: SerializerTask) -> Target:
 
 
 def _workers(task: SerializerTask) -> int:
-    """As many as there are cores, for hashing is most of their work, and as the memory has parts for.
+    """Return one worker per core, because most of the work is hashing, but no more than the memory has parts for.
 
     With more, they only hold each other up: the oldest part, which in-order servers wait for, is late.
     """

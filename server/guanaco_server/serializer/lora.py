@@ -39,7 +39,7 @@ class LoraMatrices:
     scale: float
 
     def add_to(self, values: NDArray[np.float32], first: int) -> NDArray[np.float32]:
-        """The merged weights of the elements from ``first`` on; a block may begin and end inside a row."""
+        """Return the merged weights of the elements from ``first`` on. A block may begin and end inside a row."""
         columns = self.a.shape[1]
         top, skip = divmod(first, columns)
         bottom = -(-(first + values.size) // columns)
@@ -74,7 +74,7 @@ class AdapterMatrices:
 
 
 def lora_pairs(adapter: Adapter, file: WeightFile) -> dict[str, LoraPair]:
-    """By the name of the model's tensor."""
+    """Return the pairs by the name of the model's tensor."""
     infos = {info.name: info for info in file.infos}
     return {
         merge.tensor: LoraPair(infos[merge.a], infos[merge.b], file.data_offset, merge.scale)

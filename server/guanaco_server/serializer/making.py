@@ -92,7 +92,7 @@ def _downloaded(job: SerializerJob, source: Source, scratch: Path) -> RepoFiles:
 def _plan(
     job: SerializerJob, model: RepoFiles, adapter: RepoFiles | None, small: dict[str, bytes]
 ) -> tuple[StreamPlan, AdapterMatrices | None]:
-    """The plan, and config.json made true to it."""
+    """Make the plan, and change config.json to agree with it."""
     weights = [read_header(model, path) for path in job.model.weight_files]
     quantized = is_quantized(parse_config(small[CONFIG_NAME]))
     cast_to = chosen_cast(job.dtype, weights, quantized)
@@ -150,12 +150,12 @@ def _manifest(
 
 
 def fetch(files: RepoFiles, paths: tuple[str, ...]) -> dict[str, bytes]:
-    """By their names, without folders."""
+    """Read the files; the result is by name, without folders."""
     return {PurePosixPath(path).name: files.read(path) for path in paths}
 
 
 def prepared(small: dict[str, bytes], folder: Path) -> dict[str, bytes]:
-    """With a tokenizer.json where there was only a sentencepiece model; JobFailed for a template that must not be served.
+    """Add a tokenizer.json if there is only a sentencepiece model. Raise JobFailed for a template that must not be served.
 
     Both are tried out in child processes, on copies in the folder.
     """

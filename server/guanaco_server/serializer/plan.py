@@ -1,4 +1,4 @@
-"""What goes into a tensors file and where each byte comes from, worked out from headers alone.
+"""Plans a tensors file from headers alone: what goes into it, and where each byte comes from.
 
 weight files' headers → planned tensors, in the order of their bytes in the repo → layout of the file
                       → pieces (PIECE_BYTES of one tensor) → runs (one ranged request each)
@@ -78,7 +78,7 @@ class StreamPlan:
         return hashlib.sha256(json.dumps([PIECE_BYTES, told]).encode()).hexdigest()
 
     def piece_bytes(self, piece: TensorPiece) -> tuple[int, int]:
-        """Where the piece's bytes are in the tensors file."""
+        """Return where the piece's bytes are in the tensors file."""
         item = DTYPE_BYTES[self.tensors[piece.tensor].dtype]
         begin = self.layout.tensors[piece.tensor].data_offset
         return begin + piece.first * item, begin + piece.last * item

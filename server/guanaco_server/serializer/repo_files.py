@@ -88,7 +88,7 @@ class RangesRefused(Exception):  # a fact about the server, which job.py acts on
 
 @dataclass
 class FileLocation:
-    """Where a file's bytes are for now."""
+    """The URL that a file's bytes have for now."""
 
     url: str
     headers: dict[str, str]
@@ -297,7 +297,7 @@ def download(
 
 
 def _size(folder: Path) -> int:
-    """Bytes on disk, of unfinished files too; a file may vanish as it is renamed."""
+    """Count the bytes on disk, including unfinished files. A file may vanish as it is renamed."""
     size = 0
     for root, _, names in os.walk(folder):
         for name in names:

@@ -39,7 +39,7 @@ class JobFailed(Exception):  # the job's verdict, not a programming error
 
 
 def diagnose(error: BaseException) -> JobFailed:
-    """The verdict on any exception; libraries wrap the cause in their own, so the whole chain is read."""
+    """Translate any exception. Libraries wrap the cause in their own exceptions, so the whole chain is read."""
     chain = list(_causes(error))
     for cause in chain:
         if isinstance(cause, JobFailed):
@@ -92,7 +92,7 @@ def _is_from_the_hub(error: BaseException) -> bool:
 
 
 def _sentence(error: BaseException) -> str:
-    """The first line, for the rest is for a programmer."""
+    """Return the first line; the rest is for programmers."""
     lines = str(error).strip().splitlines()
     return lines[0][:300] if lines else type(error).__name__
 

@@ -1,4 +1,4 @@
-"""The streaming pass: from ranged requests to the tensors file, each byte once, in bounded memory.
+"""Streams from ranged requests to the tensors file, each byte once, in bounded memory.
 
 Several workers take one run each (plan.py) and go through it in blocks of BLOCK_BYTES:
 
@@ -65,7 +65,7 @@ class StreamingPass:
         self._counter = Counter("Streaming", sum(run.end - run.start for run in plan.runs))
 
     def run(self) -> None:
-        """Until the whole file is written; raises what the first worker raised that failed."""
+        """Write the whole file. Raise the error of the first worker that failed."""
         self._sink.write(0, memoryview(prologue(self._plan.layout)))
         waiting = self._take_up()
         with ThreadPoolExecutor(self._workers, thread_name_prefix="stream") as pool:
@@ -86,7 +86,7 @@ class StreamingPass:
         return [self._resume_log.pieces[_key(piece)] for piece in pieces]
 
     def _take_up(self) -> list[Run]:
-        """The runs that are still to be done, after what an earlier job left."""
+        """Return the runs that an earlier job has not finished."""
         waiting = []
         for run in self._plan.runs:
             if self._is_done(run):
@@ -104,7 +104,7 @@ class StreamingPass:
         return waiting
 
     def _is_early(self, tensor: int) -> bool:
-        """Its header waits for nothing."""
+        """Return whether the tensor's header can be written before its data."""
         return not is_checked(self._plan.layout.tensors[tensor].tensor)
 
     def _is_done(self, run: Run) -> bool:
@@ -142,7 +142,7 @@ class StreamingPass:
     def _blocks(
         self, tensor: PlannedTensor, piece: TensorPiece, stream: Stream, buffer: memoryview
     ) -> Iterator[memoryview]:
-        """The piece's bytes as they are to be written."""
+        """Yield the piece's bytes as they are to be written."""
         item = DTYPE_BYTES[tensor.source_dtype]
         lora = self._matrices.load(tensor.lora) if tensor.lora and self._matrices else None
         for first in range(piece.first, piece.last, BLOCK_BYTES // item):

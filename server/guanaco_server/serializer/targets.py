@@ -29,17 +29,17 @@ class Sink(Protocol):
     """The tensors file being written. Thread-safe."""
 
     def is_written(self, start: int, end: int) -> bool:
-        """Whether these bytes are safe already, so that writing them again can be left out."""
+        """Return whether these bytes are durable already and need not be written again."""
         ...
 
     def wait_for_room(self, end: int, is_stopped: Callable[[], bool]) -> None:
-        """Before one begins to write what ends at ``end``: until that is not too far ahead of what is still unwritten."""
+        """Wait until ``end`` is not too far ahead of the oldest bytes that are still unwritten."""
         ...
 
     def write(self, offset: int, data: memoryview) -> None: ...
 
     def finish(self) -> None:
-        """All bytes were written: make sure of them."""
+        """Make all written bytes durable."""
         ...
 
 
@@ -105,7 +105,7 @@ class ResumeLog:
             self._state.parts[number] = etag
 
     def save_sometimes(self, make_durable: Callable[[], None] = lambda: None) -> None:
-        """What was noted before this call, after ``make_durable`` has made it true; at most every INTERVAL_S."""
+        """Save what was noted before this call, after ``make_durable`` has made it true; at most every INTERVAL_S."""
         with self._lock:
             now = time.monotonic()
             if now - self._saved_at < self._interval_s:
@@ -164,7 +164,7 @@ class FileSink:
         os.ftruncate(self._handle, total_bytes)
 
     def is_written(self, start: int, end: int) -> bool:
-        """What the resume log lists was synced before it was listed."""
+        """Return True: the resume log lists only what was synced before."""
         return True
 
     def wait_for_room(self, end: int, is_stopped: Callable[[], bool]) -> None:

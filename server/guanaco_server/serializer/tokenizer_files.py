@@ -1,4 +1,4 @@
-"""From a repo that has only tokenizer.model (sentencepiece) to the tokenizer.json that everything else reads.
+"""Converts a sentencepiece tokenizer.model to the tokenizer.json that everything else reads.
 
     tokenizer.model, tokenizer_config.json, added_tokens.json  →  tokenizer.json, tokenizer_config.json
 
@@ -42,7 +42,7 @@ def convert(folder: Path) -> Path:
 
 
 def main() -> int:
-    """In the child: convert, and tell why not."""
+    """Convert, or tell why not. This runs in the child."""
     import sentencepiece  # noqa: F401 - imported before the limits, as is the next
     import tokenizers  # noqa: F401
 

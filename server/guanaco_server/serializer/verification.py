@@ -98,10 +98,10 @@ class NullTarget:
         return None
 
     def save_journal(self, content: bytes) -> None:
-        """Nothing to go on with."""
+        """Save nothing: there is nothing to resume."""
 
     def put_file(self, name: str, content: bytes) -> None:
-        """Its hash is in the manifest."""
+        """Keep nothing: the file's hash is in the manifest."""
 
     def open_tensors(self, total_bytes: int, resume_log: ResumeLog) -> NullSink:
         return NullSink()
@@ -138,7 +138,7 @@ def _file_differences(made: Manifest, stored: Manifest) -> list[str]:
 
 @contextmanager
 def open_artifact_file(url: str, size_bytes: int, name: str) -> Iterator[Stream]:
-    """From a file URL or a presigned one, which no message shows."""
+    """Open the file by a file URL or a presigned URL, which no message shows."""
     if urlsplit(url).scheme == "file":
         with FileStream(Path(unquote(urlsplit(url).path)), 0) as stream:
             yield stream

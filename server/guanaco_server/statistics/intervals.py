@@ -1,4 +1,4 @@
-"""How sure a figure is: 95 % intervals."""
+"""Computes 95 % intervals."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Interval = tuple[float, float]
 
 
 def wilson_interval(successes: float, trials: int, z: float = Z_95) -> Interval:
-    """The score interval of a binomial proportion, within [0, 1]; ``trials`` is at least 1.
+    """Return the score interval of a binomial proportion, within [0, 1]; ``trials`` is at least 1.
 
     E. B. Wilson, "Probable inference, the law of succession, and statistical inference", JASA 22 (1927).
     """
@@ -30,7 +30,7 @@ def wilson_interval(successes: float, trials: int, z: float = Z_95) -> Interval:
 
 
 def newcombe_interval(first: tuple[int, int], second: tuple[int, int]) -> Interval:
-    """Of the first ratio less the second, each given as successes and trials.
+    """Return the interval of the first ratio less the second, each given as successes and trials.
 
     Method 10 of R. G. Newcombe, "Interval estimation for the difference between independent proportions",
     Statistics in Medicine 17 (1998).
@@ -48,7 +48,7 @@ def newcombe_interval(first: tuple[int, int], second: tuple[int, int]) -> Interv
 
 
 def mean_interval(values: Sequence[float]) -> Interval | None:
-    """Student's; None with fewer than two values."""
+    """Return Student's interval of a mean; None with fewer than two values."""
     if len(values) < 2:
         return None
     spread = t_95(len(values) - 1) * stdev(values) / math.sqrt(len(values))
@@ -56,7 +56,7 @@ def mean_interval(values: Sequence[float]) -> Interval | None:
 
 
 def median_interval(values: Sequence[float]) -> Interval | None:
-    """Between two of the values, whatever their distribution; None with too few to say.
+    """Return two of the values that bound the median, whatever the distribution; None with too few values.
 
     The median lies between the (k + 1)-th smallest and the (k + 1)-th greatest value unless at most k values are on
     one side of it, of which the chance is binomial.
@@ -70,10 +70,11 @@ def median_interval(values: Sequence[float]) -> Interval | None:
 
 @lru_cache(maxsize=4_096)
 def quantile_ranks(trials: int, share: float) -> tuple[int, int]:
-    """The ranks (from 1) of the values that bound a quantile with 95 % confidence; 0 or ``trials + 1`` where none does.
+    """Return the ranks (from 1) of the values that bound a quantile with 95 % confidence.
 
-    The greatest r with P(B < r) ≤ 2.5 % and the least s with P(B ≥ s) ≤ 2.5 %, B being the number of values below the
-    quantile. Exact up to EXACT_TRIALS, then by the normal approximation, rounded outwards.
+    They are the greatest r with P(B < r) ≤ 2.5 % and the least s with P(B ≥ s) ≤ 2.5 %, where B is the number of values
+    below the quantile. A rank is 0 or ``trials + 1`` where no value bounds it. Exact up to EXACT_TRIALS, then by the
+    normal approximation, rounded outwards.
     """
     if trials > EXACT_TRIALS:
         spread = Z_95 * math.sqrt(trials * share * (1 - share))
@@ -85,7 +86,7 @@ def quantile_ranks(trials: int, share: float) -> tuple[int, int]:
 
 
 def t_95(freedom: int) -> float:
-    """Student's 97.5 % quantile; over 8 degrees by the expansion 26.7.5 of Abramowitz and Stegun, to 0.001."""
+    """Return Student's 97.5 % quantile; above 8 degrees by expansion 26.7.5 of Abramowitz and Stegun, to 0.001."""
     if freedom <= len(FEW_T_95):
         return FEW_T_95[freedom - 1]
     z, n = Z_95, float(freedom)
@@ -107,7 +108,7 @@ def _binomial(trials: int, share: float, successes: int) -> float:
 
 
 def _most_beside(trials: int) -> int:
-    """The greatest k at which at most k of so many fair coins show heads in less than 2.5 % of cases."""
+    """Return the greatest k so that at most k of this many fair coins show heads in less than 2.5 % of cases."""
     if trials > 1_000:
         return math.floor(trials / 2 - Z_95 * math.sqrt(trials) / 2) - 1
     limit, below, heads = 0.025 * 2**trials, 0, -1

@@ -63,7 +63,7 @@ Measure = Callable[[str, float], Awaitable[RequestResult]]
 async def run_load(
     measure: Measure, prompts: Sequence[str], profile: LoadProfile
 ) -> list[RequestResult]:
-    """All samples, in the order in which they were due. ``measure`` gets a prompt and when it was due."""
+    """Send the load and return all results, in the order in which they were due. ``measure`` gets a prompt and its due time."""
     started = time.perf_counter()
 
     async def request(number: int, prompt: str) -> RequestResult:
@@ -104,14 +104,14 @@ async def measure_reply(
 async def measure_scores(
     server: ModelServer, endpoint: str, model: str, texts: Sequence[str], due: float
 ) -> RequestResult:
-    """Of texts that a reward model scores in one request."""
+    """Measure one request in which a reward model scores texts."""
     await server.classify(endpoint, model, texts)
     return RequestResult(e2e_ms=(time.perf_counter() - due) * 1000)
 
 
 @dataclass(frozen=True)
 class Prompted:
-    """What a submission's prompts are made with."""
+    """The parts that a submission's prompts are made of."""
 
     formatter: Prompt
     artifact_key: str

@@ -24,7 +24,7 @@ class Thresholds:
     answer: str = "whole reply"
 
     def told(self) -> StressThresholds:
-        """As the report tells them."""
+        """Return the thresholds as the report shows them."""
         return StressThresholds(
             ttft_ms=self.max_ttft_p95_ms,
             tpot_ms=self.max_tpot_p95_ms,

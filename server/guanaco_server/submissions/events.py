@@ -28,7 +28,7 @@ HEARTBEAT_S = 10
 
 @dataclass(frozen=True)
 class EventHead:
-    """How many events a submission has, of which the last has that number."""
+    """A submission and the number of its last event."""
 
     submission_id: str
     account_id: str
@@ -56,17 +56,17 @@ class EventFeed:
                 await asyncio.sleep(POLL_S)
 
     async def heads(self, session: AsyncSession, account_ids: Collection[str]) -> list[EventHead]:
-        """Within the caller's transaction: of all of these accounts' submissions."""
+        """Read the heads of all submissions of these accounts, within the caller's transaction."""
         rows = await queries.event_counts(session, account_ids)
         return [EventHead(*row) for row in rows]
 
     async def statuses(self, submission_id: str) -> list[SubmissionEvent]:
-        """Every change of its status, oldest first."""
+        """List every change of a submission's status, oldest first."""
         async with self._database.read() as session:
             return [_event(row) for row in await queries.status_events(session, submission_id)]
 
     async def recent(self, submission_id: str, limit: int) -> list[SubmissionEvent]:
-        """The last so many of those recorded, oldest first."""
+        """List the last ``limit`` events, oldest first."""
         async with self._database.read() as session:
             rows = await queries.last_events(session, submission_id, limit)
         return [_event(row) for row in reversed(rows)]

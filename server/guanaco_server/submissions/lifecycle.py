@@ -1,4 +1,4 @@
-"""The one place where a submission's status changes, by these transitions only.
+"""Changes a submission's status; nothing else does. These transitions are allowed:
 
     queued → the statuses of the stages, forwards (guanaco.submissions.Stage) → deployed ⇄ inactive
       any of those before deployed → failed, cancelled

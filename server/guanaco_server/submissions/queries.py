@@ -20,7 +20,7 @@ from guanaco_server.submissions.tables import (
 
 
 async def next_number(session: AsyncSession, slug: str) -> int:
-    """The next version of a slug, from 1; two callers never get the same."""
+    """Return the next version of a slug, from 1. Two callers never get the same one."""
     dialect = session.get_bind().dialect.name
     insert = postgresql.insert if dialect == "postgresql" else sqlite.insert
     statement = (
@@ -39,14 +39,14 @@ async def by_id(session: AsyncSession, submission_id: str) -> SubmissionRow | No
 
 
 async def by_id_held(session: AsyncSession, submission_id: str) -> SubmissionRow | None:
-    """As it is now, and nobody changes it before this transaction ends."""
+    """Read the row and keep others from changing it until this transaction ends."""
     return await session.get(
         SubmissionRow, submission_id, with_for_update={"read": True}, populate_existing=True
     )
 
 
 async def by_id_locked(session: AsyncSession, submission_id: str) -> SubmissionRow | None:
-    """As it is now; nobody else reads it so, or changes it, before this transaction ends."""
+    """Lock the row until this transaction ends."""
     return await session.get(
         SubmissionRow, submission_id, with_for_update=True, populate_existing=True
     )
@@ -109,7 +109,7 @@ async def with_status(
 
 
 async def count_users(session: AsyncSession, reward: str, *statuses: Status) -> int:
-    """How many submissions name this reward model and have one of the statuses."""
+    """Count the submissions that name this reward model and have one of the statuses."""
     statement = select(func.count()).where(
         SubmissionRow.reward == reward, SubmissionRow.status.in_(statuses)
     )
@@ -144,7 +144,7 @@ async def by_ids(session: AsyncSession, ids: Sequence[str]) -> Sequence[Submissi
 async def briefs(
     session: AsyncSession,
 ) -> Sequence[Row[str, str, str, str, str, Status, datetime, int | None]]:
-    """Of every chat submission what names it, without the rest of the row."""
+    """Read what names each chat submission, without the rest of the row."""
     rows = await session.execute(
         select(
             SubmissionRow.id,
@@ -166,13 +166,13 @@ async def count_by_status(session: AsyncSession) -> dict[Status, int]:
 
 
 async def oldest_with_status(session: AsyncSession, status: Status) -> datetime | None:
-    """When the one that has had this status longest got it."""
+    """Return since when the submission that has had this status longest has had it."""
     statement = select(func.min(SubmissionRow.updated_at)).where(SubmissionRow.status == status)
     return await session.scalar(statement)
 
 
 async def artifact_keys(session: AsyncSession, since: datetime) -> set[str]:
-    """Of all submissions but those that were torn down, or failed or were cancelled before that time."""
+    """Read the keys of all submissions, except those that were torn down, or failed or were cancelled before that time."""
     has_ended = SubmissionRow.status.in_((Status.FAILED, Status.CANCELLED))
     keys = await session.scalars(
         select(SubmissionRow.artifact_key).where(
@@ -205,7 +205,7 @@ async def stage_run(
 
 
 async def open_stage_run(session: AsyncSession, submission_id: str, run: int) -> StageRunRow | None:
-    """The stage of a run that has begun and not ended."""
+    """Read the stage of a run that has begun and not ended."""
     is_open = StageRunRow.outcome.is_(None)
     return await session.scalar(
         select(StageRunRow)

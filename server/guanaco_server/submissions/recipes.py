@@ -1,4 +1,4 @@
-"""What an admin has set for a submission's recipe; it counts from the next redeploy on."""
+"""Keeps what an admin has set for a submission's recipe, which takes effect with the next redeploy."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class RecipeService:
 
 
 def max_model_tokens(params: GenerationParams, kind: SubmissionKind = SubmissionKind.CHAT) -> int:
-    """What the model server must have room for: prompt and reply. A reward model's cuts what is longer."""
+    """Return how many tokens the model server must have room for: prompt and reply. A reward model cuts longer texts."""
     if kind is SubmissionKind.REWARD:
         return params.max_input_tokens
     return params.max_input_tokens + params.max_output_tokens + TEMPLATE_TOKENS

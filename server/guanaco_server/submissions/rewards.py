@@ -64,7 +64,7 @@ class RewardService:
     def users(
         self, rows: Sequence[Row[str, str, Status, SubmissionKind, str | None]]
     ) -> Mapping[str, frozenset[str]]:
-        """By reward model, the chat submissions that it may have to pick for."""
+        """Return for each reward model the chat submissions whose replies it may have to pick."""
         chats = [(row.id, row.reward) for row in rows if row.kind is SubmissionKind.CHAT]
         return {
             row.id: frozenset(chat for chat, reward in chats if (reward or self.default) == row.id)

@@ -1,4 +1,4 @@
-"""What a developer may do with submissions, and what the platform reads of them."""
+"""Carries out what developers do with submissions, and reads them for the platform."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class ServingSubmission:
 
 @dataclass(frozen=True)
 class SubmissionBrief:
-    """What names a submission, and whose it is."""
+    """A submission's names, and its owner."""
 
     id: str
     account_id: str
@@ -81,7 +81,7 @@ class SubmissionBrief:
 
 @dataclass(frozen=True)
 class SubmissionFilter:
-    """Nothing filters nothing; ``text`` is looked for in id, name and developer."""
+    """Which submissions to list; ``text`` is looked for in id, name and developer. Empty fields filter nothing."""
 
     statuses: tuple[Status, ...] = ()
     text: str = ""
@@ -118,7 +118,7 @@ class SubmissionService:
         return read_submission(row)
 
     async def list_own(self, account: Account) -> list[Submission]:
-        """The caller's, newest first; every developer's for an admin."""
+        """List the caller's submissions, newest first; every developer's for an admin."""
         async with self._database.read() as session:
             own = None if account.role is Role.ADMIN else account.id
             return [read_submission(row) for row in await queries.newest_first(session, own)]
@@ -126,7 +126,7 @@ class SubmissionService:
     async def page(
         self, account: Account, page: int, limit: int, only: SubmissionFilter
     ) -> tuple[list[Submission], int]:
-        """One page of the same, from 1, and how many there are in all."""
+        """Return one page of the same list, counted from 1, and the number of all entries."""
         own = None if account.role is Role.ADMIN else account.id
         async with self._database.read() as session:
             total = await queries.count(session, own, only.statuses, only.text)
@@ -136,13 +136,13 @@ class SubmissionService:
             return [read_submission(row) for row in rows], total
 
     async def list_all(self) -> list[Submission]:
-        """Every chat model: what can be assigned and rated."""
+        """List every chat model."""
         async with self._database.read() as session:
             rows = await queries.newest_first(session, kind=SubmissionKind.CHAT)
             return [read_submission(row) for row in rows]
 
     async def list_rewards(self) -> list[Submission]:
-        """Every reward model, newest first."""
+        """List every reward model, newest first."""
         async with self._database.read() as session:
             rows = await queries.newest_first(session, kind=SubmissionKind.REWARD)
             return [read_submission(row) for row in rows]
@@ -153,7 +153,7 @@ class SubmissionService:
             return [SubmissionBrief(*row) for row in await queries.briefs(session)]
 
     async def list_serving(self) -> list[ServingSubmission]:
-        """The chat models; ``rewards`` lists the others. Every second by every gateway, so what has not changed since the last time is not read again."""
+        """List the served chat models. Every gateway calls this each second, so rows that have not changed are not read again."""
         async with self._database.read() as session:
             versions = await queries.versions(session, *SERVED, kind=SubmissionKind.CHAT)
             known = self._serving
@@ -168,7 +168,7 @@ class SubmissionService:
         return [serving for _, serving in self._serving.values()]
 
     async def owners(self) -> dict[str, Ownership]:
-        """Of all submissions that are served or on their way there."""
+        """Read who owns each submission that is served or in progress."""
         async with self._database.read() as session:
             rows = await queries.accounts_by_status(session, *IN_PROGRESS, *SERVED)
         users = self.rewards.users(rows)
@@ -185,7 +185,7 @@ class SubmissionService:
     async def params(
         self, session: AsyncSession, submission_ids: Collection[str]
     ) -> dict[str, GenerationParams]:
-        """Within the caller's transaction: the generation parameters of each."""
+        """Read the generation parameters of each submission, within the caller's transaction."""
         return await queries.params(session, submission_ids)
 
     async def count_by_status(self) -> dict[str, int]:
@@ -199,12 +199,12 @@ class SubmissionService:
             return await queries.oldest_with_status(session, Status.QUEUED)
 
     async def needed_artifacts(self, since: datetime) -> set[str]:
-        """The artifact keys of all submissions but the torn down, and those that failed or were cancelled before."""
+        """Read the artifact keys of all submissions, except those torn down, and those that failed or were cancelled before ``since``."""
         async with self._database.read() as session:
             return await queries.artifact_keys(session, since)
 
     async def require_visible(self, account: Account, submission_id: str) -> Submission:
-        """The submission with its stages; SubmissionNotFound for another developer's."""
+        """Read a submission with its stages. Raise SubmissionNotFound for another developer's."""
         async with self._database.read() as session:
             row = await self._visible_row(session, account, submission_id)
             return read_submission(row, await queries.stage_runs(session, submission_id))
@@ -218,7 +218,7 @@ class SubmissionService:
             return row.report
 
     async def cancel(self, account: Account, submission_id: str) -> Submission:
-        """The running stage notices, stops and cleans up."""
+        """Cancel a submission and withdraw its deployment. The running stage notices, stops and cleans up."""
         return await self._move(account, submission_id, "cancel", Status.CANCELLED)
 
     async def deactivate(self, account: Account, submission_id: str) -> Submission:

@@ -92,7 +92,7 @@ class CheckedAdapter:
 
 
 def is_adapter(snapshot: RepoSnapshot) -> bool:
-    """It has an adapter_config.json, and no full model; trainers leave a config.json beside adapters."""
+    """Return whether the repo has an adapter_config.json and no full model. Trainers leave a config.json beside adapters."""
     has_model = snapshot.file("config.json") and (
         snapshot.file(WEIGHTS_NAME) or snapshot.file(INDEX_NAME)
     )
@@ -121,7 +121,7 @@ async def resolve_base(
 async def read_modules(
     hub: Hub, snapshot: RepoSnapshot, base_tensors: Iterable[TensorInfo]
 ) -> tuple[LoraModule, ...]:
-    """The adapter's modules in the order of their names, each of which can be merged into the base."""
+    """Read the adapter's modules in the order of their names. Each can be merged into the base."""
     _require_weights(snapshot)
     config = await read_adapter_config(hub, snapshot)
     ((_, tensors),) = await read_tensors(hub, snapshot, WeightFiles((WEIGHT_FILE,)))
@@ -231,7 +231,7 @@ class AdapterConfig:
 
 
 def parse_adapter_config(content: dict[str, Any]) -> AdapterConfig:
-    """From the file's JSON object; UnsupportedAdapter or CorruptConfig."""
+    """Parse the file's JSON object. Raise UnsupportedAdapter or CorruptConfig."""
     _require_plain_lora(content)
     return AdapterConfig(
         base_repo=_base_repo(content.get("base_model_name_or_path")),
@@ -322,7 +322,7 @@ def _patterns(content: dict[str, Any], field: str) -> list[tuple[str, Any]]:
 
 
 def _target_modules(targets: Any) -> tuple[str, ...]:
-    """For people only: which modules are changed is told by the tensors."""
+    """Read the target modules, for people only: the tensors tell which modules are changed."""
     if targets is None or isinstance(targets, str):
         return (targets,) if targets else ()
     if not isinstance(targets, list) or not all(isinstance(target, str) for target in targets):

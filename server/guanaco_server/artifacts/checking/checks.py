@@ -106,7 +106,7 @@ async def check_repo(
     base_commit: str | None = None,
     kind: SubmissionKind = SubmissionKind.CHAT,
 ) -> CheckedModel:
-    """The checked model, or the SubmissionFailure that says what is wrong and what to do.
+    """Check a repo. Raise the SubmissionFailure that says what is wrong and what to do.
 
     ``base_commit`` is that of an adapter's base, where it is pinned already.
     """
@@ -172,7 +172,7 @@ async def _check_adapter(
     model: CheckedModel,
     limits: CheckLimits,
 ) -> CheckedModel:
-    """The base's facts with the adapter's; the tokenizer is the adapter's, if it has one."""
+    """Add the adapter's facts to the base's. The tokenizer is the adapter's, if it has one."""
     await check_no_code(hub, snapshot)
     infos = _flat(model.tensors)
     modules = await read_modules(hub, snapshot, infos)
@@ -278,7 +278,7 @@ def check_score_head(config: dict[str, Any], tensors: Iterable[TensorInfo]) -> N
 
 
 def _label_count(config: dict[str, Any]) -> int:
-    """As transformers and vLLM count them."""
+    """Count the labels as transformers and vLLM do."""
     names = config.get("id2label")
     if isinstance(names, dict):
         return len(names)
@@ -297,7 +297,7 @@ def model_files(snapshot: RepoSnapshot) -> tuple[str, ...]:
 
 
 def adapter_files(snapshot: RepoSnapshot) -> tuple[str, ...]:
-    """The tokenizer's files, if the adapter brings a tokenizer: all of them, for a mixture would be none."""
+    """Return the tokenizer's files if the adapter brings a tokenizer: all of them, because a mixture would not work."""
     return _present(snapshot, TOKENIZER_FILES) if snapshot.file(TOKENIZER_NAME) else ()
 
 

@@ -164,7 +164,7 @@ async def check_no_code(hub: Hub, snapshot: RepoSnapshot) -> None:
 
 
 def architecture_of(config: dict[str, Any], kind: SubmissionKind = SubmissionKind.CHAT) -> str:
-    """One that a model of this kind may have; UnsupportedArchitecture otherwise."""
+    """Return the architecture. Raise UnsupportedArchitecture if a model of this kind may not have it."""
     architectures = config.get("architectures")
     if not isinstance(architectures, list) or len(architectures) != 1:
         raise CorruptConfig("config.json must name one architecture under `architectures`.")

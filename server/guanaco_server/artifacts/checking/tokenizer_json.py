@@ -28,7 +28,7 @@ Json = dict[str, Any]
 
 
 def check_tokenizer(data: bytes) -> int:
-    """How many entries it has (its highest id + 1); CorruptConfig for a file that the library must not see."""
+    """Return the number of entries (the highest id + 1). Raise CorruptConfig for a file that the library must not see."""
     if len(data) > MAX_TOKENIZER_BYTES:
         raise CorruptConfig(f"{NAME} has {len(data):,} bytes; {MAX_TOKENIZER_BYTES:,} are allowed.")
     content = parse_object(NAME, data)

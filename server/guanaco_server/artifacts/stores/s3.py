@@ -176,7 +176,7 @@ class S3Store:
         self._drop_staging(key)
 
     def _drop_staging(self, key: str) -> None:
-        """The notes go last: by them a discard that was cut short is found again."""
+        """Drop the staging place. The notes go last, so that a discard that was cut short is found again."""
         self._uploads.abort(key)
         self._drop(_staging(key, ""))
 
@@ -187,7 +187,7 @@ class S3Store:
         return stale
 
     def _last_signs(self) -> dict[str, datetime]:
-        """When each artifact that is not published, or is being written again, was last written to."""
+        """Return when each staging place was last written to."""
         written = list(self._bucket.objects("artifacts/"))
         published = {f"artifacts/{key}/" for key in _keys_published(written)}
         signs = [(found.name, found.modified_at) for found in self._bucket.objects("staging/")]
@@ -206,7 +206,7 @@ class S3Store:
         return latest
 
     def _delete(self, key: str) -> None:
-        """The manifest first: what is left of a delete that was cut short is no artifact, and goes as stale."""
+        """Delete the manifest first, so that a delete that was cut short leaves no artifact, only stale objects."""
         self._bucket.delete(_published(key, MANIFEST_NAME))
         self._drop(_published(key, ""))
 
@@ -223,7 +223,7 @@ class S3Store:
 
 
 def _keys_published(objects: Iterable[StoredObject]) -> Iterator[str]:
-    """From the names of all objects: ten or so an artifact, a thousand a request."""
+    """List the keys by the names of all objects: about ten an artifact, a thousand a request."""
     for found in objects:
         _, key, *rest = found.name.split("/")
         if rest == [MANIFEST_NAME] and KEY.fullmatch(key):

@@ -100,11 +100,11 @@ class Bucket:
         return translated(self.config.place, self.config.bucket, may_miss=may_miss)
 
     def at(self, name: str) -> dict[str, str]:
-        """What every boto3 call on one object wants."""
+        """Return the arguments of every boto3 call on one object."""
         return {"Bucket": self.config.bucket, "Key": self._root + name}
 
     def below(self, name: str) -> dict[str, str]:
-        """What every boto3 listing wants."""
+        """Return the arguments of every boto3 listing."""
         return {"Bucket": self.config.bucket, "Prefix": self._root + name}
 
     def name_of(self, key: str) -> str:
@@ -142,7 +142,7 @@ class Bucket:
             return
 
     def objects(self, name: str) -> Iterator[StoredObject]:
-        """Every object whose name begins so."""
+        """List every object whose name begins with the prefix."""
         with self.calls():
             pages = self.boto.get_paginator("list_objects_v2").paginate(**self.below(name))
             for page in pages:

@@ -30,7 +30,7 @@ class OpenUpload(BaseModel):
 
 @dataclass(frozen=True)
 class Beginning:
-    """What a listing says of an open upload."""
+    """An open upload, as a listing shows it."""
 
     name: str
     upload_id: str
@@ -121,7 +121,7 @@ class Uploads:
             return
 
     def last_written(self, upload: Beginning) -> datetime:
-        """When its youngest part came, or when it began."""
+        """Return when the newest part was stored, or when the upload began."""
         try:
             parts = self._parts(upload.name, upload.upload_id)
             return max((part.modified_at for part in parts), default=upload.at)
@@ -129,7 +129,7 @@ class Uploads:
             return upload.at
 
     def _parts(self, name: str, upload_id: str) -> Iterator[UploadedPart]:
-        """In their order; Missing where there is no such upload."""
+        """List the parts in their order. Raise Missing if there is no such upload."""
         seen = 0  # rclone's pages overlap
         with self._bucket.calls(may_miss=True):
             paginator = self._bucket.boto.get_paginator("list_parts")

@@ -72,7 +72,7 @@ class ArtifactStore(Protocol):
 
 
 def checked_key(key: str) -> str:
-    """The key; ValueError for anything else, which is a mistake of ours."""
+    """Return the key. Raise ValueError for anything that is no key, which is a programming error."""
     if not KEY.fullmatch(key):
         raise ValueError(f"not an artifact key: {key!r}")
     return key

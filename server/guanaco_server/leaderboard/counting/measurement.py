@@ -56,7 +56,7 @@ class Measure(Protocol):
 
 @dataclass(frozen=True)
 class Definitions:
-    """What is measured of a conversation, in one version."""
+    """One version of what is measured of a conversation."""
 
     version: int
     measure: Measure

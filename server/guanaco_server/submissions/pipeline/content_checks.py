@@ -60,7 +60,7 @@ NEIGHBOUR = "a"  # some tokenizers treat the beginning and end of a text special
 
 @dataclass(frozen=True)
 class Probe:
-    """What a model made of a prompt."""
+    """A prompt and the model's reply to it."""
 
     prompt: str
     reply: str
@@ -87,7 +87,7 @@ class ContentChecks:
         self._deadline_s = deadline_s
 
     async def check_files(self, run: PipelineRun, submission: Submission) -> None:
-        """Before the model is served: its artifact's files alone."""
+        """Check the artifact's files, before the model is served."""
         assert submission.artifact_key is not None, "the serialize stage is done"
         tokenizer = await self._prompts.tokenizers.tokenizer(submission.artifact_key)
         config = await self._read_json(submission.artifact_key, "config.json")
@@ -104,7 +104,7 @@ class ContentChecks:
         )
 
     async def check_served(self, run: PipelineRun, submission: Submission, endpoint: str) -> None:
-        """With the model healthy: what it says, or how it scores."""
+        """Check what a healthy model server says, or how it scores."""
         if submission.kind is SubmissionKind.CHAT:
             await self.check_replies(run, submission, endpoint)
             return
@@ -112,7 +112,7 @@ class ContentChecks:
         await self._records.log(run, Stage.DEPLOY, *found)
 
     async def check_replies(self, run: PipelineRun, submission: Submission, endpoint: str) -> None:
-        """With the model healthy: what it says."""
+        """Check what a healthy model server says."""
         probes = [
             await self._probe(endpoint, Generation(submission.id, prompt, PROBE, with_tokens=True))
             for prompt in PROMPTS
@@ -163,7 +163,7 @@ class ContentChecks:
         return Probe(generation.prompt, text, reason, count, tuple(tokens))
 
     async def _read_json(self, artifact_key: str, path: str) -> dict[str, Any]:
-        """Of a file that was checked before it was serialized; nothing where the artifact lacks it."""
+        """Read a JSON file of the artifact; empty if the artifact does not have it."""
         try:
             content = json.loads(await self._store.read(artifact_key, path))
         except (FileNotFoundError, ValueError):
@@ -239,14 +239,14 @@ def _shown(probe: Probe) -> str:
 
 
 def _cut(text: str) -> str:
-    """The end of a prompt or reply, where the evidence is."""
+    """Shorten a prompt or reply to its end, where the evidence is."""
     return repr(text if len(text) <= SHOWN_CHARS else "…" + text[-SHOWN_CHARS:])
 
 
 async def check_scores(
     model_server: ModelServer, endpoint: str, model: str, deadline_s: float
 ) -> list[str]:
-    """What was found, by check; ContentCheckFailed, or ModelServerDied where it cannot score at all."""
+    """Return one sentence for each check. Raise ContentCheckFailed, or ModelServerDied if the server cannot score at all."""
     try:
         async with asyncio.timeout(deadline_s):
             logits = await model_server.classify(endpoint, model, TEXTS)
@@ -276,7 +276,7 @@ async def check_scores(
 
 
 def check_sizes(tokenizer: Tokenizer, config: dict[str, Any], generation: dict[str, Any]) -> str:
-    """What was found; ContentCheckFailed when the tokenizer or a special id points past the embedding's rows."""
+    """Say what was found. Raise ContentCheckFailed when the tokenizer or a special id points past the embedding's rows."""
     rows = _text_config(config).get("vocab_size")
     if type(rows) is not int:
         return "config.json has no vocab_size, so the tokenizer is not compared with it."
@@ -293,7 +293,7 @@ def check_sizes(tokenizer: Tokenizer, config: dict[str, Any], generation: dict[s
 
 
 def check_stopping_words(tokenizer: Tokenizer, words: Sequence[str]) -> str:
-    """What was found; ContentCheckFailed for a word that no sequence of tokens spells."""
+    """Say what was found. Raise ContentCheckFailed for a word that no sequence of tokens spells."""
     unknown = _unknown_id(tokenizer)
     for word in words:
         if not any(_is_spelled(tokenizer, unknown, word, text) for text in _texts_with(word)):
@@ -305,7 +305,7 @@ def check_stopping_words(tokenizer: Tokenizer, words: Sequence[str]) -> str:
 
 
 def _text_config(config: dict[str, Any]) -> dict[str, Any]:
-    """Of a model that also sees, the part that reads."""
+    """Return the text part of a multimodal model's config, or the whole config."""
     nested = config.get("text_config")
     return nested if "vocab_size" not in config and isinstance(nested, dict) else config
 

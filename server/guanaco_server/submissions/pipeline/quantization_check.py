@@ -27,7 +27,7 @@ EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_nu
 
 
 class QuantizationCheck:
-    """What was measured unquantized is remembered for as long as the process lives."""
+    """Compares perplexities. Unquantized ones are remembered for as long as the process lives."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class QuantizationCheck:
         return self._unquantized.get(_measured(deployment))
 
     async def measure_unquantized(self, run: PipelineRun, deployment: Deployment, at: str) -> float:
-        """Of the model served at this endpoint without quantization."""
+        """Measure the model that is served at this endpoint without quantization."""
         figure = await self._perplexity(deployment, at)
         self._unquantized[_measured(deployment)] = figure
         await self._records.log(
@@ -97,7 +97,7 @@ class QuantizationCheck:
         return perplexity(scores)
 
     async def _text_within(self, deployment: Deployment) -> str:
-        """The fixed text, or as much of its beginning as the model server has room for."""
+        """Return the fixed text, cut to what the model server has room for."""
         tokenizer = await self._tokenizers.tokenizer(deployment.artifact_key)
         ends = [end for _, end in tokenizer.encode(TEXT).offsets]
         room = deployment.max_model_tokens - SPARE_TOKENS
@@ -113,7 +113,7 @@ def perplexity(logprobs: Sequence[float]) -> float:
 
 
 def _measured(deployment: Deployment) -> tuple[str, int]:
-    """What decides the unquantized figure: the artifact, and how much of the text fits."""
+    """Return what the unquantized figure depends on: the artifact, and how much of the text fits."""
     return deployment.artifact_key, deployment.max_model_tokens
 
 

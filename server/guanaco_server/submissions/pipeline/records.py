@@ -96,7 +96,7 @@ class RunRecords:
             return (await _row(session, run)).recipe_override
 
     async def list_unfinished(self) -> list[UnfinishedRun]:
-        """Every run in progress, the oldest first."""
+        """List every run in progress, the oldest first."""
         async with self._database.read() as session:
             rows = await queries.unfinished_runs(session, IN_PROGRESS)
         for row, _ in rows:
@@ -116,7 +116,7 @@ class RunRecords:
             return row is not None and _is_wanted(row, run)
 
     async def next_stage(self, run: PipelineRun) -> Stage | Outcome:
-        """The stage to run now, or how the run has ended."""
+        """Return the stage to run now, or how the run has ended."""
         async with self._database.read() as session:
             row = await _row(session, run)
             stage_runs = await queries.stage_runs(session, run.submission_id)
@@ -154,7 +154,7 @@ class RunRecords:
         return None
 
     async def end_stage(self, run: PipelineRun, stage: Stage, facts: dict[str, Any]) -> Outcome:
-        """The stage is done: its end, what it found out (columns of the submission), and after the last one the status, in one step.
+        """Record a stage's end, the facts that it found (columns of the submission), and after the last stage the status, in one transaction.
 
         CANCELLED where the submission was cancelled before it could be published.
         """
@@ -174,7 +174,7 @@ class RunRecords:
         return Outcome.DONE
 
     async def note_waiting(self, run: PipelineRun, why: str) -> None:
-        """The stage that has begun waits; the log says so whenever the reason changes."""
+        """Record why the open stage waits, and log it whenever the reason changes."""
         async with self._database.write() as session:
             stage_run = await queries.open_stage_run(session, run.submission_id, run.number)
             if stage_run is None or stage_run.waits_for == why:
@@ -190,14 +190,14 @@ class RunRecords:
             )
 
     async def end_waiting(self, run: PipelineRun) -> None:
-        """The stage that has begun waits no longer."""
+        """Record that the open stage waits no longer."""
         async with self._database.write() as session:
             stage_run = await queries.open_stage_run(session, run.submission_id, run.number)
             if stage_run is not None:
                 stage_run.waits_for = None
 
     async def fail_stage(self, run: PipelineRun, stage: Stage, error: SubmissionFailure) -> Outcome:
-        """The submission fails by this stage, unless it was cancelled meanwhile. Its model server is no longer wished for."""
+        """Fail the submission in this stage and withdraw its deployment, unless it was cancelled meanwhile."""
         try:
             async with self._database.write() as session:
                 await self._require_wanted(session, run)
@@ -209,7 +209,7 @@ class RunRecords:
         return Outcome.FAILED
 
     async def fail_run(self, run: PipelineRun, error: SubmissionFailure) -> bool:
-        """The submission fails outside a stage. False where it had ended already."""
+        """Fail the submission outside a stage and withdraw its deployment. Return False if it had ended already."""
         try:
             async with self._database.write() as session:
                 await self._require_wanted(session, run)
@@ -236,7 +236,7 @@ class RunRecords:
         self._deployments.note_replicas(run.submission_id, ())
 
     async def withdraw(self, run: PipelineRun) -> bool:
-        """The run has ended: its model server is no longer wished for. False where the submission is served, or runs again."""
+        """Withdraw the deployment of a run that has ended. Return False if the submission is served, or runs again."""
         async with self._database.write() as session:
             row = await queries.by_id_locked(session, run.submission_id)
             if row is None or row.run != run.number or row.status not in lifecycle.ENDED:
@@ -391,14 +391,14 @@ def _is_wanted(row: SubmissionRow, run: PipelineRun) -> bool:
 
 
 def _later(now: Status, of_stage: Status) -> Status:
-    """The later of the two: a stage that is run late does not move the submission back."""
+    """Return the later of the two, so that a stage that is run late does not move the submission back."""
     return max(now, of_stage, key=PIPELINE_STATUSES.index)
 
 
 def first_unfinished(
     outcomes: Mapping[Stage, Outcome | None], stages: Sequence[Stage] = tuple(Stage)
 ) -> Stage | None:
-    """The first stage that is not done. One that the run is past, because it is new, may be skipped if it says so."""
+    """Return the first stage that is not done. A new stage that the run is past is left out if it may be skipped."""
     begun = [place for place, stage in enumerate(stages) if stage in outcomes]
     furthest = max(begun, default=-1)
     for place, stage in enumerate(stages):

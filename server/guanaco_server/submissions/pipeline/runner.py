@@ -73,7 +73,7 @@ class StageRunner:
                 return await self._fail_run(run, error)
 
     async def run(self, run: PipelineRun, stage: Stage) -> Outcome | None:
-        """The stage's outcome, which is in the database when this returns; None while it waits. Running an ended stage again does nothing."""
+        """Run a stage and return its outcome, which is then in the database; None while it waits. Running an ended stage again does nothing."""
         with scope(submission_id=run.submission_id, stage=stage.value):
             known = await _retry_on_database_error(lambda: self._records.begin_stage(run, stage))
             if known is not None:
@@ -88,7 +88,7 @@ class StageRunner:
             return outcome
 
     async def clean_up(self, run: PipelineRun, outcome: Outcome) -> None:
-        """After a failed or cancelled run: no model server stays behind. A later run's is left alone.
+        """Stop the model server of a failed or cancelled run. A later run's is left alone.
 
         The withdrawn wish is what counts: the reconciler and the collector do what cannot be done now.
         """
@@ -139,7 +139,7 @@ class StageRunner:
         return await _retry_on_database_error(lambda: self._records.end_stage(run, stage, found))
 
     async def _run_watched(self, run: PipelineRun, stage: Stage) -> Facts | None:
-        """The stage's facts, or None when the submission was cancelled in the middle."""
+        """Return the stage's facts, or None if the submission was cancelled meanwhile."""
         work = asyncio.create_task(self._run_with_retries(run, stage), name=f"{stage} {run}")
         try:
             while not work.done():
@@ -183,7 +183,7 @@ class StageRunner:
 
 
 def _stops_us(error: BaseException) -> bool:
-    """Whether it ends this task or process, rather than being a fault of what the task does."""
+    """Return whether the error ends this task or process, and is no fault of the stage."""
     if isinstance(error, asyncio.CancelledError):
         task = asyncio.current_task()
         return task is not None and task.cancelling() > 0
@@ -191,7 +191,7 @@ def _stops_us(error: BaseException) -> bool:
 
 
 async def _retry_on_database_error(write: Callable[[], Awaitable[T]]) -> T:
-    """Until an outage of the database is over; any other error of it a limited number of times."""
+    """Retry until an outage of the database is over; retry other database errors DATABASE_TRIES times."""
     tries = 0
     while True:
         try:

@@ -48,7 +48,7 @@ class ServerStart:
         self._ready_timeout_s = ready_timeout_s
 
     async def run(self, run: PipelineRun, submission: Submission) -> None:
-        """From the wish to replies that pass. A server found again after a kill is waited for, not started twice.
+        """Start the model server and wait until its replies pass. A server that is found again after a kill is not started twice.
 
         StageWaits where there is no room yet: when there is, this is run again and goes on with the deployment.
         """
@@ -74,7 +74,7 @@ class ServerStart:
         )
 
     async def require_ready(self, submission_id: str) -> str:
-        """The endpoint of a server that was ready; after a restart of the platform it may need a moment to be found again."""
+        """Return the endpoint of a server that was ready; after a restart of the platform it may take a moment to be found again."""
         deadline = time.monotonic() + self._ready_timeout_s
         while time.monotonic() < deadline:
             await self._deployments.refresh_endpoints()  # another worker may reconcile
@@ -141,7 +141,7 @@ class ServerStart:
             ) from death
 
     async def _serve(self, run: PipelineRun, deployment: Deployment) -> str:
-        """The endpoint, once it is healthy; StageWaits where there is no room for it yet."""
+        """Start the server and return its endpoint when it is healthy. Raise StageWaits if there is no room for it yet."""
         await self._records.wish(run, deployment)
         await self._require_room(run)
         try:
@@ -188,7 +188,7 @@ class ServerStart:
 
 
 def _death(submission_id: str, sighting: DeploymentHealth, seen: list[str]) -> SubmissionFailure:
-    """What never ran is not the developer's fault."""
+    """Build the error for a server that ended; one that never ran is not the developer's fault."""
     if sighting.exit_code is None and sighting.problem is not None:
         return ClusterRefused(f"The model server could not be started. {sighting.problem}")
     why = f"{sighting.problem} " if sighting.problem else ""
@@ -211,7 +211,7 @@ def deployment_of(run: PipelineRun, submission: Submission) -> Deployment:
 
 
 def evidence(lines: list[str]) -> str:
-    """The last lines that look like an error; else the last lines."""
+    """Return the last lines that look like an error, or else the last lines."""
     errors = [line for line in lines if any(mark in line for mark in ERROR_MARKS)]
     return (
         " | ".join(line.strip() for line in (errors or lines)[-EVIDENCE_LINES:])

@@ -1,4 +1,4 @@
-"""What each stage does. It may be run again after a kill: it looks before it makes, and names what it makes after the submission.
+"""Performs the stages. Each may be run again after a kill: it looks before it makes, and names what it makes after the submission.
 
 The stages and their order are in ``guanaco.submissions.Stage``; each function here is marked with the stage that it
 performs. It gets its submission fresh from the database, and returns the facts that it found out, which are recorded
@@ -41,7 +41,7 @@ MAX_BYTES = 4_000_000  # Gemma 3's tokenizer_config.json has 1.2 MB
 
 @dataclass(frozen=True)
 class StageParts:
-    """What the stages work with."""
+    """The services that the stages use."""
 
     records: RunRecords
     hub: Hub

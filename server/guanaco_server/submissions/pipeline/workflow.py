@@ -1,4 +1,4 @@
-"""The durable workflows: DBOS keeps which runs are to be worked on, by whom, and takes them up after a kill.
+"""Runs submissions as durable workflows: DBOS keeps which runs are worked on, by whom, and resumes them after a kill.
 
 A workflow is a loop of equal steps. Each step runs the first stage of its run that is not done, which the run's own
 records say (records.py); DBOS keeps how the step ended. So the list of stages may change while runs are in flight,
@@ -56,7 +56,7 @@ WaitsFor = Callable[[str], Awaitable[str | None]]
 
 
 class Pipeline:
-    """One per process: DBOS keeps its registry in a global of its own.
+    """Runs workflows; there is one per process, because DBOS keeps its registry in a global.
 
     ``list_workers`` names the executors that live, or from whom a survivor takes over; ``waits_for`` says why a
     submission has no room, or None.
@@ -224,7 +224,7 @@ class Pipeline:
             await DBOS.cancel_workflows_async(lost)
 
     async def _enqueue(self, run: PipelineRun, number: int) -> None:
-        """The workflow's id makes a second time harmless."""
+        """Enqueue a run's workflow. Doing so again has no effect, because the workflow's id is the same."""
         with SetWorkflowID(workflow_id(run, number)):
             await DBOS.enqueue_workflow_async(QUEUE, self._workflow, run.submission_id, run.number)
         self._enqueued.add(run)
@@ -238,7 +238,7 @@ class Pipeline:
     async def _workflows_of(
         self, runs: Sequence[PipelineRun]
     ) -> dict[PipelineRun, list[WorkflowState]]:
-        """The workflows of each run, the oldest first."""
+        """List the workflows of each run, the oldest first."""
         found = await DBOS.list_workflows_async(
             workflow_id_prefix=[workflow_id(run) for run in runs], load_input=False
         )
@@ -246,7 +246,7 @@ class Pipeline:
 
 
 def workflow_states(run: PipelineRun, found: Sequence[WorkflowStatus]) -> list[WorkflowState]:
-    """Those that are of this run, the oldest first."""
+    """Select the workflows of this run, the oldest first."""
     own = [
         WorkflowState(
             each.workflow_id,
