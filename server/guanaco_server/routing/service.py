@@ -83,6 +83,7 @@ class RoutingService:
         self._votes: Mapping[str, Mapping[str, Votes]] = {}
         self._rules: dict[str, Competition] = {}
         self._pools: dict[str, Pool] = {}
+        self._uniform: set[str] = set()  # competitions whose rule only a newer version knows
         self._posterior = Posterior()
         self._seed = secrets.randbits(63)  # of the competitions that have none
         self._refreshed_at = float("-inf")
@@ -223,7 +224,8 @@ class RoutingService:
         pool = self._pools.get(competition.id)
         if pool is None or pool.snapshot != snapshot:
             pool = Pool(snapshot, await policy_of(snapshot, self._posterior))
-            if snapshot.rule.kind.is_unknown:
+            if snapshot.rule.kind.is_unknown and competition.id not in self._uniform:
+                self._uniform.add(competition.id)
                 logger.warning(
                     "competition %s: this version does not know the assignment rule %s and chooses uniformly",
                     competition.id,
