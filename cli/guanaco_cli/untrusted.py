@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import re
 
-from guanaco.feedback_csv import plain_cell
-
 # C0 but newline and tab, DEL, C1, lone surrogates, and the Unicode marks that reorder or hide text.
 UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
@@ -34,4 +32,6 @@ def escape_json(text: str) -> str:
 
 def csv_cell(text: str) -> str:
     """Return a cell that no spreadsheet takes for a formula."""
+    from guanaco.feedback_csv import plain_cell
+
     return plain_cell(clean(text))
