@@ -43,7 +43,7 @@ from guanaco_server.demo.tiny_repo import make_tiny_repo  # noqa: E402
 from guanaco_server.deployments.model_server import Generation  # noqa: E402
 from guanaco_server.deployments.vllm_server import VllmServer  # noqa: E402
 from guanaco_server.engine.serve import BLOCK_TOKENS  # noqa: E402
-from guanaco_server.routing.rendezvous import rendezvous  # noqa: E402
+from guanaco_server.routing.replicas import rendezvous  # noqa: E402
 from tests.fixtures.serializer_jobs import IMPORTS, KEY, REPO, job_for, make_artifact  # noqa: E402
 
 ENGINE_PYTHON = ROOT / ".venv-engine" / "bin" / "python"

@@ -24,13 +24,11 @@ from guanaco.prompts import PromptFormatter
 from guanaco_server.demo.tiny_repo import make_tiny_repo
 from guanaco_server.prompts.chat_templates import ChatTemplate, ChatTemplateCounter
 from guanaco_server.prompts.counting import TokenCounter
-from guanaco_server.prompts.layouts import Layout
+from guanaco_server.prompts.layouts import Layout, Utterance, formatter_layout
 from guanaco_server.prompts.rendering import render
 from guanaco_server.prompts.service import chat_layout
 from guanaco_server.prompts.template_process import TemplateProcess
-from guanaco_server.prompts.templates import formatter_layout
 from guanaco_server.prompts.transcript import Transcript
-from guanaco_server.prompts.utterances import Utterance
 
 ROUNDS = 60
 SEEDS = count(1_000)

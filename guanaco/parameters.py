@@ -83,7 +83,7 @@ class GenerationParams(BaseModel):
 
 
 @dataclass(frozen=True)
-class Described:
+class ParameterInfo:
     """One parameter, as everything outside of the model needs it."""
 
     name: str
@@ -128,10 +128,10 @@ class Described:
 
 
 @lru_cache
-def parameters(model: type[GenerationParams] = GenerationParams) -> tuple[Described, ...]:
+def parameters(model: type[GenerationParams] = GenerationParams) -> tuple[ParameterInfo, ...]:
     """Every generation parameter, in the order of the model's fields."""
     return tuple(
-        Described(
+        ParameterInfo(
             name,
             field,
             next((rule for rule in field.metadata if isinstance(rule, Parameter)), Parameter()),

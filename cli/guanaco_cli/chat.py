@@ -50,7 +50,7 @@ def chat(
 
 
 class Talk:
-    """A conversation that only this process remembers."""
+    """A conversation that only this process stores."""
 
     def __init__(self, submission_id: str, bot: Bot, *, show_prompt: bool, as_json: bool) -> None:
 

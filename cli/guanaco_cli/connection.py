@@ -15,7 +15,7 @@ transport: ContextVar[httpx.BaseTransport | None] = ContextVar("transport", defa
 
 
 def connect() -> Client:
-    """A client of the profile's server."""
+    """Return a client of the profile's server."""
     from guanaco.client import Client
 
     return Client(transport=transport.get())

@@ -1,4 +1,4 @@
-"""All printing: data on stdout, talk on stderr, colours only on a terminal."""
+"""Print everything: data on stdout, messages for people on stderr, colours only on a terminal."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ BOLD, DIM, RED, GREEN, YELLOW = "1", "2", "31", "32", "33"
 
 
 class Console:
-    """Everything given to it is cleaned of what could drive the terminal; rich markup is never read."""
+    """Prints texts cleaned of characters that could drive the terminal; rich markup is never read."""
 
     def prepare(self) -> None:
-        """A character that the terminal's encoding lacks is no reason to fail."""
+        """Replace characters that the terminal's encoding lacks, instead of failing."""
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):
                 stream.reconfigure(errors="replace")
@@ -36,20 +36,20 @@ class Console:
         return sys.stdin.isatty() and sys.stderr.isatty()
 
     def line(self, text: str = "", *, style: str | None = None) -> None:
-        """A line of data."""
+        """Print a line of data."""
         print(_styled(clean(text), style, sys.stdout), file=sys.stdout, flush=True)
 
     def piece(self, text: str, *, is_talk: bool = False) -> None:
-        """A piece of a line, at once."""
+        """Print a piece of a line, without waiting for its end."""
         print(clean(text), end="", file=sys.stderr if is_talk else sys.stdout, flush=True)
 
     def json(self, value: BaseModel | Sequence[BaseModel] | dict[str, Any]) -> None:
-        """One JSON document as data."""
+        """Print one JSON document as data."""
         text = json.dumps(_plain(value), indent=2, ensure_ascii=False)
         print(escape_json(text), file=sys.stdout, flush=True)
 
     def json_line(self, value: BaseModel) -> None:
-        """One JSON document on a line of its own, for long streams."""
+        """Print one JSON document on a line of its own, for long streams."""
         text = json.dumps(_plain(value), ensure_ascii=False)
         print(escape_json(text), file=sys.stdout, flush=True)
 
@@ -72,7 +72,7 @@ class Console:
         title: str | None = None,
         is_talk: bool = False,
     ) -> None:
-        """A table of data. A column whose name ends with ``>`` is aligned to the right."""
+        """Print a table of data. A column whose name ends with ``>`` is aligned to the right."""
         self.rich(is_talk=is_talk).print(self.make_table(columns, rows, title=title))
 
     def make_table(
@@ -83,7 +83,7 @@ class Console:
         title: str | None = None,
         caption: str | None = None,
     ) -> Table:
-        """The table for a live display; ``table`` prints it."""
+        """Make the table that ``table`` prints, for a live display."""
         from rich import box
         from rich.table import Table
         from rich.text import Text
@@ -104,14 +104,14 @@ class Console:
         return table
 
     def say(self, text: str = "", *, style: str | None = None) -> None:
-        """A line of talk."""
+        """Print a line for people, on stderr."""
         print(_styled(clean(text), style, sys.stderr), file=sys.stderr, flush=True)
 
     def warn(self, text: str) -> None:
         self.say(f"warning: {text}", style=YELLOW)
 
     def error(self, detail: str, hint: str | None = None) -> None:
-        """What happened, and what to do next."""
+        """Say what happened, and what to do next."""
         self.say(f"error: {clean_line(detail)}", style=RED)
         if hint:
             self.say(f"hint: {clean_line(hint)}", style=DIM)
@@ -120,13 +120,13 @@ class Console:
         self.error(error.detail, error.hint)
 
     def ask(self, prompt: str) -> str:
-        """A line from the person at the terminal, with editing; EOFError at the end."""
+        """Read a line from the person at the terminal, with editing; EOFError at the end."""
         import readline  # noqa: F401  # gives input() line editing and history
 
         return input(_styled(prompt, BOLD, sys.stdout))
 
     def rich(self, *, is_talk: bool) -> RichConsole:
-        """The rich console of a stream, for what tables and live displays need."""
+        """Return the rich console of a stream, for tables and live displays."""
         from rich.console import Console as RichConsole
 
         file = sys.stderr if is_talk else sys.stdout

@@ -1,4 +1,4 @@
-"""From an error to a sentence, a hint and an exit status."""
+"""Turn an error into a sentence, a hint and an exit status."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WRONG_USE_ERRORS = (InvalidInput, InvalidFormatter, InvalidSettings)  # these, n
 
 
 def report(error: Exception) -> int:
-    """Say on stderr what happened; the exit status."""
+    """Say on stderr what happened, and return the exit status."""
     if os.environ.get("GUANACO_DEBUG"):
         traceback.print_exception(error)
     if isinstance(error, GuanacoError):

@@ -115,7 +115,7 @@ def _local(moment: datetime | None) -> datetime | None:
 def _walk(
     client: Client, submission_id: str, cursor: str | None, filters: Filters, is_kept: bool
 ) -> Iterator[Feedback]:
-    """Every rating; where it ended is kept once all of them were taken."""
+    """Yield every rating; once all were taken, keep the cursor of the last page."""
     last = cursor
     for page in client.feedback_pages(submission_id, cursor=cursor, **filters):
         yield from page.items
@@ -157,7 +157,7 @@ BOOKMARKS_FILE = "feedback-read.json"
 
 
 def last_cursor(url: str, submission_id: str, filters: Filters) -> str | None:
-    """Where the last reading through this filter ended; None before the first one, or with a file that is broken."""
+    """Return where the last reading with this filter ended; None before the first one, or when the file is broken."""
     cursor = _read_bookmarks().get(_bookmark_key(url, submission_id, filters))
     return cursor if isinstance(cursor, str) else None
 
@@ -177,7 +177,7 @@ def _bookmarks_path() -> Path:
 
 
 def _bookmark_key(url: str, submission_id: str, filters: Filters) -> str:
-    """What a filter leaves out has not been read."""
+    """Name a bookmark. The filter belongs to it, because what a filter leaves out has not been read."""
     given = {name: value for name, value in sorted(filters.items()) if value is not None}
     return f"{url} {submission_id} {urlencode(given)}".rstrip()
 

@@ -34,7 +34,7 @@ FRAME_LINES = 2  # the title and the help
 
 
 class FeedbackScreen:
-    """Ratings are fetched as they come into view."""
+    """The list of ratings, or one open conversation. Ratings are fetched as they come into view."""
 
     def __init__(self, title: str, source: Iterator[Feedback]) -> None:
         self._title = clean_line(title)
@@ -47,7 +47,7 @@ class FeedbackScreen:
         self._last_top = 0
 
     def press(self, key: str) -> bool:
-        """Whether to go on."""
+        """Handle a key; return False to end."""
         if key == "q" and not self._is_open:
             return False
         keys = self._talk_keys() if self._is_open else self._list_keys()
@@ -56,7 +56,7 @@ class FeedbackScreen:
         return True
 
     def lines(self, width: int, height: int) -> list[Text]:
-        """The whole screen."""
+        """Draw the whole screen."""
         from rich.text import Text
 
         self._body_height = max(1, height - FRAME_LINES)
@@ -181,12 +181,12 @@ KEYS = {
 
 
 def is_possible() -> bool:
-    """Whether keys and screens go to a person."""
+    """Return whether input and output are a terminal that can show screens."""
     return sys.stdin.isatty() and sys.stdout.isatty() and sys.platform != "win32"
 
 
 def read(title: str, source: Iterator[Feedback]) -> None:
-    """Until q is pressed."""
+    """Show the screen until q is pressed."""
     reader = FeedbackScreen(title, source)
     reader.lines(
         *shutil.get_terminal_size()
@@ -198,7 +198,7 @@ def read(title: str, source: Iterator[Feedback]) -> None:
 
 
 def _keys(data: bytes) -> Iterator[str]:
-    """Several may come at once; one that nobody knows is left out."""
+    """Name the keys in a chunk of input; unknown sequences are dropped byte by byte."""
     if not data:
         yield KEYS[data]
     while data:

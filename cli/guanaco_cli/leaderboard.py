@@ -87,7 +87,7 @@ def columns_of(board: Leaderboard, sort: str = "rank") -> list[str]:
 
 
 def rows_of(board: Leaderboard, sort: str = "rank") -> list[list[object]]:
-    """As ``columns_of`` names them; ``=2`` is a rank that several share."""
+    """Return the cells for ``columns_of``; ``=2`` is a rank that several share."""
     columns = _columns(board, sort)
     sharing = Counter(row.rank for row in board.rows)
     return [[_rank(row, sharing), *(cell(row) for _, cell in columns)] for row in board.rows]
@@ -158,7 +158,7 @@ SORTED_BY: dict[str, Column] = {
 
 
 def watch_leaderboard(fetch: Callable[[], Leaderboard], every_s: float, sort: str) -> None:
-    """Until Ctrl-C. A server that does not answer for a while leaves the last table, and says so."""
+    """Show the table again and again until Ctrl-C. While the server does not answer, the last table stays and says so."""
     from rich.live import Live
 
     from guanaco.errors import Unavailable
@@ -198,7 +198,7 @@ def live_table(
 
 
 def mark(before: int | None, now: int | None) -> str:
-    """How many places up or down; ``new`` for one that was not there (0) or had no rank."""
+    """Say how many places a row moved; ``new`` for one that was not there (0) or had no rank."""
     if now is None or now == before:
         return ""
     if not before:

@@ -99,7 +99,7 @@ RequestFile = Annotated[
 
 
 def read_request(file: Path, kind: type[Request]) -> Request:
-    """What the file asks for; raises InvalidInput, with a sentence."""
+    """Read a request from a file; InvalidInput in one sentence where it is wrong."""
     import yaml
     from pydantic import ValidationError
 

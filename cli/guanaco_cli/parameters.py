@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperCommand
 
 if TYPE_CHECKING:
-    from guanaco.parameters import Described, GenerationParams
+    from guanaco.parameters import GenerationParams, ParameterInfo
 
 GIVEN = "guanaco_cli.parameters"
 
@@ -75,7 +75,7 @@ def _options() -> list[Any]:
     return list(typer.main.get_command(app).params)
 
 
-def _annotation(one: Described) -> Any:
+def _annotation(one: ParameterInfo) -> Any:
     if one.is_list:
         help_ = rf"{_text(one)}; may be repeated. \n is a line's end, an empty one means none. {_default(one)}"
         return Annotated[list[str] | None, typer.Option(one.option, metavar="TEXT", help=help_)]
@@ -83,11 +83,11 @@ def _annotation(one: Described) -> Any:
     return Annotated[one.field.annotation | None, typer.Option(one.option, help=help_)]  # type: ignore[operator]
 
 
-def _text(one: Described) -> str:
+def _text(one: ParameterInfo) -> str:
     return ". ".join(part.rstrip(".") for part in (one.range, one.field.description) if part)
 
 
-def _default(one: Described) -> str:
+def _default(one: ParameterInfo) -> str:
     default = one.field.get_default(call_default_factory=True)
     shown = " ".join(default).replace("\n", "\\n") if one.is_list else default
     return f"[default: {shown}]"

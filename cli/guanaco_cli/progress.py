@@ -35,7 +35,7 @@ class Progress(Protocol):
 
 @contextmanager
 def stage_progress(*, is_verbose: bool) -> Iterator[Progress]:
-    """A live display on a terminal, else a line an event; both on stderr."""
+    """Show a live display on a terminal, otherwise one line for each event; both on stderr."""
     if not sys.stderr.isatty():
         yield LineProgress(is_verbose)
         return
@@ -181,7 +181,7 @@ def _say_outcome(submission: Submission) -> None:
 
 
 def explain_failure(submission: Submission) -> None:
-    """Why it failed, and who can do something about it."""
+    """Say why it failed, and who can do something about it."""
     failure = submission.failure
     assert failure is not None
     where = f" in stage {failure.stage}" if failure.stage else ""

@@ -114,7 +114,7 @@ def _one(
 
 
 def _histogram(bins: Sequence[HistogramBin], limit_ms: float | None) -> Iterator[Line]:
-    """From the first bin with a value to the last; a threshold beyond them is a line at the end."""
+    """Draw the bins from the first to the last that has a value; a threshold beyond them is a line at the end."""
     glyphs = _glyphs()
     filled = [number for number, one in enumerate(bins) if one.count]
     shown = bins[filled[0] : filled[-1] + 1] if filled else ()
@@ -158,7 +158,7 @@ def _ms(value: float) -> str:
 
 
 def _glyphs() -> Glyphs:
-    """What the output's encoding has."""
+    """Choose the characters that the output's encoding has."""
     try:
         "█┃─".encode(sys.stdout.encoding or "ascii")
     except (UnicodeEncodeError, LookupError):

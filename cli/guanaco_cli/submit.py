@@ -73,7 +73,7 @@ def submit(
 
 
 def reward_of(client: Client, repo: str, reward: str | None, *, is_verbose: bool) -> str:
-    """Its id, once it is live. Exit status 1 where it does not get there."""
+    """Return the reward model's id once it is live; exit with status 1 where it does not become live."""
     from guanaco.errors import InvalidInput
     from guanaco.submissions import Status, SubmissionKind
 

@@ -1,4 +1,4 @@
-"""Figures, in words for people."""
+"""Write figures and times for people."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def percent(value: float | None) -> str:
 
 
 def count(value: int | None) -> str:
-    """1234567 as 1.2 M."""
+    """Write 1234567 as 1.2 M."""
     if value is None:
         return ""
     for limit, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
@@ -34,7 +34,7 @@ def count(value: int | None) -> str:
 
 
 def size(value: float | None) -> str:
-    """1234567 bytes as 1.2 MB."""
+    """Write 1234567 bytes as 1.2 MB."""
     if value is None:
         return ""
     for limit, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
@@ -44,7 +44,7 @@ def size(value: float | None) -> str:
 
 
 def moment(at: datetime | None) -> str:
-    """In the reader's own time zone."""
+    """Write a time in the reader's own time zone."""
     return "" if at is None else f"{at.astimezone():%Y-%m-%d %H:%M}"
 
 
@@ -53,7 +53,7 @@ def clock(at: datetime) -> str:
 
 
 def since(at: datetime) -> float:
-    """Seconds that have passed; never negative, for clocks differ."""
+    """Return the seconds that have passed; never negative, because clocks differ."""
     return max(0.0, (datetime.now(UTC) - at).total_seconds())
 
 

@@ -7,8 +7,8 @@ GuanacoError
 ├── InvalidInput                 a value is out of range, a field is missing or unknown
 │   ├── InvalidFormatter         a prompt template that may not be filled
 │   ├── ConsentRequired          the user has not agreed to talk to an experimental model
-│   ├── MessageTooLong           does not fit beside the persona into max_input_tokens
-│   ├── ModelRefused             the model server is well, and will not have the request
+│   ├── MessageTooLong           does not fit into max_input_tokens together with the persona
+│   ├── ModelRefused             the model server works, and refuses the request
 │   ├── NoSuchGpu                the platform, or its table, has no GPU of that type
 │   ├── RewardUnusable           the submission named as reward model cannot be one for this developer
 │   ├── PayloadTooLarge          the request's body is over the limit
@@ -37,15 +37,15 @@ GuanacoError
 │   ├── ModelUnavailable         this submission's model server does not answer
 │   ├── ModelWaking              it was scaled to zero and is starting again
 │   ├── ModelTimedOut            it answered too late
-│   ├── Overloaded               every model server of the submission, or its template, has as much to do as it can hold
+│   ├── Overloaded               every model server of the submission, or its template, is at its limit
 │   ├── DatabaseUnavailable      the database does not answer; nothing was changed
-│   ├── PromptFailed             the submission's own template makes no prompt of this conversation
+│   ├── PromptFailed             the submission's own template cannot render this conversation
 │   ├── ServerUnreachable        (client) no Guanaco at that URL
 │   ├── SchemaNotReady           nobody has migrated the database
 │   ├── WorkerGivenUp            this worker was silent for too long: another has its work
 │   └── DataDirInUse             another platform runs on the same data folder
 ├── TooManyRatings               a user rates faster than a person does
-├── SubmissionFailure            a pipeline stage ended badly; says whom to blame
+├── SubmissionFailure            a pipeline stage failed; says who can do something about it
 │   ├── HubUnreachable           (chance) the Hugging Face Hub did not answer
 │   ├── StoreUnreachable         (chance) the artifact store did not answer
 │   ├── ClusterUnreachable       (chance) the Kubernetes API did not answer

@@ -84,7 +84,7 @@ class Comparison:
 
     @property
     def parameters(self) -> tuple[int, int]:
-        """All, and those that a token meets."""
+        """Return all parameters, and those that a token uses."""
         return count_parameters(self.model.shape).total, active_parameters(self.model.shape)
 
     @property
@@ -99,7 +99,7 @@ async def compare(
     quantization: Quantization | None,
     settings: Settings,
 ) -> Comparison:
-    """Of these types of GPU, or of all in the table; InvalidInput, NoSuchGpu, or what is wrong with the model's repo."""
+    """Compare these types of GPU, by default all. Raises InvalidInput, NoSuchGpu, or the error of the model's repo."""
     gpus = find_gpus(gpu_types or GPUS)
     model = await _read_model(name, quantization, settings)
     check_traffic(model, traffic)
@@ -138,7 +138,7 @@ def _repo(name: str) -> str:
 
 
 async def _read_hub(hub: Hub, repo: str) -> tuple[dict[str, Any], int]:
-    """Its config and the headers of its weights; no weights."""
+    """Read the repo's config and the headers of its weights, but no weights."""
     snapshot = await hub.resolve(repo, None)
     config = await read_json(hub, snapshot, "config.json")
     files = await read_tensors(hub, snapshot, await find_weight_files(hub, snapshot))

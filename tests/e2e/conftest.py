@@ -49,6 +49,14 @@ class SharedPlatform:
         make_tiny_repo(self.hub.root / "acme" / name, seed=self._repos)
         return self.hub.root / "acme" / name
 
+    def tear_down(self) -> None:
+        """Tear down what is published, until no model server is left."""
+        self.hub.release()
+        for submission in self.client.submissions():
+            if submission.status in (Status.DEPLOYED, Status.INACTIVE):
+                self.client.teardown(submission.id)
+        eventually(lambda: not self.up.model_servers(), "end of the model servers")
+
 
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[ControlledHub]:
@@ -57,14 +65,6 @@ def hub(tmp_path: Path) -> Iterator[ControlledHub]:
     with ControlledHub(tmp_path / "hub") as hub:
         yield hub
         hub.release()
-
-    def tear_down(self) -> None:
-        """Tear down what is published, until no model server is left."""
-        self.hub.release()
-        for submission in self.client.submissions():
-            if submission.status in (Status.DEPLOYED, Status.INACTIVE):
-                self.client.teardown(submission.id)
-        eventually(lambda: not self.up.model_servers(), "end of the model servers")
 
 
 @contextmanager

@@ -24,7 +24,8 @@ from tests.fixtures.postgres import PostgresServer
 from tests.fixtures.roles import RoleProcess, Roles
 from tests.fixtures.up import eventually
 
-pytestmark = [pytest.mark.engine, pytest.mark.postgres]
+# Ten starts of processes: half a minute on a machine of two cores, minutes on one that is shared.
+pytestmark = [pytest.mark.engine, pytest.mark.postgres, pytest.mark.timeout(600)]
 
 USERS = 3
 PAUSE_S = 0.1  # of a user between two rounds

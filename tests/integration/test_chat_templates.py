@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -80,9 +79,10 @@ def test_a_folder_without_templates_is_accepted(tmp_path: Path) -> None:
         ("{{ 1 / 0 }}", "ZeroDivisionError"),
         ("{% for i in range(10**9) %}{% endfor %}", "OverflowError"),
         ("{% for i in range(90000) %}{{ 'x' * 100 }}{% endfor %}", "more than 1,000,000 characters"),
-        ("{{ 'x' * 10**7 }}", "more than 1,000,000 characters"),
-        ("{{ 'x' * 10**10 }}", "512 MB of memory"),
-        ("{% set ns = namespace(x='y') %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}", "512 MB of memory"),
+        ("{{ 'x' * (2 * 10**6) }}", "more than 1,000,000 characters"),
+        ("{{ 'x' * 10**10 }}", "more than 500,000 steps"),
+        ("{{ '%0999999999d' % 1 }}", "512 MB of memory"),
+        ("{% set ns = namespace(x='y') %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}", "more than 500,000 steps"),
         ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "nested too deeply"),
         ("{{ " + "(" * 5_000 + ")" * 5_000 + " }}", "nested too deeply"),
         (["x"] * 33, "33 of them, and 32 are allowed"),
@@ -105,10 +105,8 @@ def test_a_bad_template_is_refused_with_what_is_wrong(
     ],
     ids=["loop", "constant", "filter"],
 )
-def test_a_template_without_an_end_is_killed(tmp_path: Path, template: str) -> None:
-    started = time.monotonic()
-    assert "more than 2 s of CPU time" in refusal(folder_with(tmp_path, template))
-    assert time.monotonic() - started < 30
+def test_a_template_without_an_end_is_refused(tmp_path: Path, template: str) -> None:
+    assert "more than 500,000 steps" in refusal(folder_with(tmp_path, template))
 
 
 def test_a_template_file_is_tried_too(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -16,14 +16,27 @@ from guanaco_server.database.database import Database
 from guanaco_server.deployments.memory_server import Script
 from guanaco_server.deployments.model_server import ModelServerFault, NotANumber
 from guanaco_server.submissions.pipeline.content_checks import PROMPTS
+from tests.fixtures.clocks import after
 from tests.fixtures.pipeline import ID, PipelineWorld, tiny_files
+from tests.fixtures.world import TEST_SETTINGS, eventually
 
 GOOD = Script()
 CHECKS = ["vocabulary", "stopping words", "answers", "numbers", "not empty", "not constant", "ends"]
 
 
-class Hasty(PipelineWorld):
-    changes = {"reply_timeout_s": 1.0, "ready_timeout_s": 1.0}
+REPLY_S = TEST_SETTINGS["reply_timeout_s"]
+
+
+class Held(asyncio.Event):
+    """Says when somebody has begun to wait for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_awaited = False
+
+    async def wait(self) -> Literal[True]:
+        self.is_awaited = True
+        return await super().wait()
 
 
 async def refusal(world: PipelineWorld, code: str = "content_check_failed") -> str:
@@ -93,11 +106,17 @@ async def test_one_odd_reply_among_several_is_no_failure(
 async def test_replies_that_never_end_are_refused_when_they_take_too_long(
     database: Database, tmp_path: Path
 ) -> None:
-    slow = Script(go_on=asyncio.Event())
-    world = Hasty(database, *[GOOD] * len(PROMPTS), slow)
+    held = Held()
+    world = PipelineWorld(database, *[GOOD] * len(PROMPTS), Script(go_on=held))
     await world.serialized(tiny_files(tmp_path))
-    detail = await refusal(world)
-    assert "Content check `ends` failed: after 1 s" in detail
+    refusing = asyncio.create_task(refusal(world))
+
+    async def has_said_a_word() -> bool:
+        return held.is_awaited
+
+    await eventually(has_said_a_word)
+    detail = await after(REPLY_S, refusing)
+    assert f"Content check `ends` failed: after {REPLY_S:g} s" in detail
     assert detail.endswith("so far it is 'Hello'.")
 
 
@@ -223,6 +242,12 @@ async def test_a_reward_model_whose_scores_are_of_no_use_is_refused(
 async def test_a_reward_model_that_does_not_answer_in_time_is_refused(
     database: Database, tmp_path: Path
 ) -> None:
-    world = await reward_world(database, tmp_path, Hasty)
-    world.model_server.reward_delay_s = 60
-    assert "were not scored within 1 s" in await refusal(world)
+    world = await reward_world(database, tmp_path)
+    world.model_server.reward_delay_s = 3_600
+    refusing = asyncio.create_task(refusal(world))
+
+    async def is_asked() -> bool:
+        return bool(world.model_server.classified)
+
+    await eventually(is_asked)
+    assert f"were not scored within {REPLY_S:g} s" in await after(REPLY_S, refusing)

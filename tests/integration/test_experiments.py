@@ -330,6 +330,7 @@ async def test_results_count_each_user_once_with_intervals(database: Database) -
         assert (one["thumbs_up"], one["thumbs_down"]) == (sum(given), given.count(False))
         ratio = one["thumbs_up_ratio"]
         assert ratio["low"] < ratio["value"] == sum(given) / len(given) < ratio["high"] + 1e-9
+        assert ratio["n"] == len(given)
         length = one["conversation_length"]
         assert length["low"] <= length["value"] <= length["high"]
         assert one["reply_ms"]["value"] > 0

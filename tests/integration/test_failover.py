@@ -9,7 +9,7 @@ import httpx
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.memory_server import Script
 from guanaco_server.deployments.model_server import RequestRefused
-from guanaco_server.routing.rendezvous import rendezvous
+from guanaco_server.routing.replicas import rendezvous
 from tests.fixtures.clocks import after
 from tests.fixtures.talking import talking
 from tests.fixtures.world import TEST_SETTINGS, World, eventually

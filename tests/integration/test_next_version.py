@@ -14,7 +14,7 @@ from sqlalchemy import select
 
 from guanaco.accounts import Role
 from guanaco.recipes import Recipe
-from guanaco.submissions import Status
+from guanaco.submissions import Stage, Status
 from guanaco_server.chat.tables import ConversationRow
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.service import Deployment
@@ -23,6 +23,8 @@ from guanaco_server.submissions import lifecycle
 from guanaco_server.submissions.tables import StageRunRow
 from tests.fixtures.newer_version import EXTRA, extend, plain, rewrite, stored
 from tests.fixtures.reconciling import reconciler_of
+from tests.fixtures.web import WebWorld
+from tests.fixtures.web_client import send, signed_in
 from tests.fixtures.world import World
 
 ID = "acme-tiny_v1"
@@ -361,3 +363,40 @@ async def test_feedback_of_the_next_version_is_read_and_exported(world: Rolling)
 
 def _rows(parquet: bytes) -> bytes:
     return json.dumps(pq.read_table(BufferReader(parquet)).to_pylist(), default=str).encode()
+
+
+async def test_pages_show_words_of_the_next_version_and_keep_them(database: Database) -> None:
+    world = WebWorld(database)
+    await world.publish(await world.account(Role.DEVELOPER, "ada"), ID)
+    root = await signed_in(world, Role.ADMIN, "root")
+    fields = {"name": "Spring", "starts_at": "2026-01-01T00:00"}
+    await send(root, "/admin/competitions", {**fields, "id": "spring"})
+    rules = await stored(database, "competitions", "rules", id="spring")
+    rules |= {"ranking": "by_length", "prize": 100}
+    rules["assignment"] |= {"kind": "by_mood"}
+    await rewrite(database, "competitions", {"id": "spring"}, rules=rules)
+    await rewrite(database, "submissions", {"id": ID}, status="hibernating", dtype="int4")
+    async with database.write() as session:
+        now = world.clock.now()
+        session.add(
+            StageRunRow(submission_id=ID, run=1, stage=Stage.CHECK, attempts=1, started_at=now)
+        )
+    await rewrite(
+        database, "stage_runs", {"submission_id": ID}, stage="calibrate", outcome="skipped"
+    )
+
+    shown = await root.get(f"/submissions/{ID}")
+    assert shown.status_code == 200
+    for word in ("hibernating", "calibrate", "A stage of a newer version of Guanaco"):
+        assert word in shown.text
+    form = await root.get("/admin/competitions/spring")
+    assert '<option value="by_length" selected>' in form.text
+    unchanged = {**fields, "ranking": "by_length", "assignment": "by_mood", "name": "Summer"}
+    assert (await send(root, "/admin/competitions/spring", unchanged)).status_code == 303
+    kept = await stored(database, "competitions", "rules", id="spring")
+    assert (kept["name"], kept["ranking"], kept["prize"]) == ("Summer", "by_length", 100)
+    assert kept["assignment"]["kind"] == "by_mood"
+    invented = {**unchanged, "ranking": "by_weight"}
+    assert (await send(root, "/admin/competitions/spring", invented)).status_code == 422
+    for path in ("/", "/?competition=spring", "/submissions", "/admin", "/admin/competitions"):
+        assert (await root.get(path)).status_code == 200, path

@@ -10,13 +10,12 @@ import pytest
 
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.vllm_server import MAX_ANSWER_BYTES
+from tests.fixtures.clocks import after
 from tests.fixtures.rogue_server import END, HEAD, Behave, chunk, event, rogue, well
 from tests.fixtures.rogue_world import Patient, said, talking
-from tests.fixtures.world import World
+from tests.fixtures.world import TEST_SETTINGS
 
-
-class Hasty(World):
-    changes = {"first_token_timeout_s": 2.0}
+FIRST_TOKEN_S = TEST_SETTINGS["first_token_timeout_s"]
 
 
 async def garbage(writer: asyncio.StreamWriter) -> None:
@@ -33,12 +32,6 @@ async def half_a_character(writer: asyncio.StreamWriter) -> None:
 
 async def early_close(writer: asyncio.StreamWriter) -> None:
     writer.write(HEAD)
-
-
-async def silence(writer: asyncio.StreamWriter) -> None:
-    writer.write(HEAD)
-    while not writer.is_closing():
-        await asyncio.sleep(0.01)
 
 
 async def endless(writer: asyncio.StreamWriter) -> None:
@@ -72,11 +65,18 @@ async def test_a_server_that_fails_before_its_first_token_is_replaced_unnoticed(
 
 
 async def test_a_server_that_stalls_is_given_up_at_the_deadline(database: Database) -> None:
-    async with (
-        rogue(silence, well) as endpoint,
-        talking(database, endpoint, make=Hasty) as (http, path, _),
-    ):
-        late = await http.post(f"{path}/messages", json={"content": "Hello"})
+    is_asked = asyncio.Event()
+
+    async def silence(writer: asyncio.StreamWriter) -> None:
+        writer.write(HEAD)
+        is_asked.set()
+        while not writer.is_closing():
+            await asyncio.sleep(0.01)
+
+    async with rogue(silence, well) as endpoint, talking(database, endpoint) as (http, path, _):
+        asking = asyncio.create_task(http.post(f"{path}/messages", json={"content": "Hello"}))
+        await is_asked.wait()
+        late = await after(FIRST_TOKEN_S, asking)
         assert (late.status_code, late.json()["error"]) == (504, "model_timed_out")
         again = await http.post(f"{path}/regenerate")
         assert again.json()["content"] == "All well."

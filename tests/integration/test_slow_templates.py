@@ -22,7 +22,8 @@ from tests.fixtures.world import WORD_TOKENIZER
 
 CHATML = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
 LOOP = "{% for i in range(COUNT) %}{% for j in range(1000) %}{% endfor %}{% endfor %}"
-SLOW = LOOP.replace("COUNT", "200") + CHATML  # some 10 ms
+SLOW = LOOP.replace("COUNT", "200") + CHATML  # 800,000 steps: some 10 ms
+TOO_SLOW = LOOP.replace("COUNT", "2000") + CHATML  # 8,000,000 steps
 BOT = Bot(name="Nia", memory="Nia keeps a lighthouse.")
 SLOW_KEY, FAST_KEY = "5" * 64, "f" * 64
 
@@ -92,41 +93,39 @@ async def test_a_prompt_that_nobody_waits_for_any_more_is_told_so_before_its_tur
 async def test_a_slow_chat_template_is_refused_when_it_is_submitted(
     prompts: PromptService,
 ) -> None:
-    slow = LOOP.replace("COUNT", "2000") + CHATML
-    files = {"chat_template.jinja": slow.encode()}
-    with pytest.raises(BadChatTemplate, match=r"more than 0\.05 s"):
+    files = {"chat_template.jinja": TOO_SLOW.encode()}
+    with pytest.raises(BadChatTemplate, match=r"more than 500,000 steps"):
         await prompts.check(ChatTemplatePrompt(), files, BOT)
     await prompts.check(ChatTemplatePrompt(), {"chat_template.jinja": CHATML.encode()}, BOT)
 
 
-async def test_one_that_is_slow_only_in_a_longer_conversation_is_refused_as_well(
+async def test_a_template_slow_only_in_longer_conversations_is_refused(
     prompts: PromptService,
 ) -> None:
     trap = "{% if messages | length > 9 %}" + LOOP.replace("COUNT", "9000") + "{% endif %}" + CHATML
-    with pytest.raises(BadChatTemplate, match=r"more than 0\.05 s"):
+    with pytest.raises(BadChatTemplate, match=r"more than 500,000 steps"):
         await prompts.check(ChatTemplatePrompt(), {"chat_template.jinja": trap.encode()}, BOT)
 
 
 async def test_a_slow_prompt_file_is_refused_when_it_is_submitted(prompts: PromptService) -> None:
-    slow = LOOP.replace("COUNT", "2000") + "{{ message }}"
-    parts = (PromptPart(name="chat", each="turn", content=slow),)
-    with pytest.raises(PromptFailed, match=r"more than 0\.05 s"):
+    parts = (PromptPart(name="chat", each="turn", content=TOO_SLOW),)
+    with pytest.raises(PromptFailed, match=r"more than 500,000 steps"):
         await prompts.check(PromptFile(parts=parts), {}, BOT)
 
 
-async def test_the_cpu_time_of_a_prompt_is_that_of_all_its_parts_together(
+async def test_a_prompts_steps_are_those_of_all_its_parts_together(
     store: MemoryStore, prompts: PromptService
 ) -> None:
     """Turns that no batch holds are rendered one by one."""
     part = PromptPart(
         name="chat",
         each="turn",
-        content=LOOP.replace("COUNT", "40") + "{{ message }} ",
+        content=LOOP.replace("COUNT", "4") + "{{ message }} ",  # 16,000 steps
         truncation_priority=1,
     )
     await put(store, FAST_KEY, CHATML)
     turns = [Turn(sender=Sender.USER, content=f"Hi {n}") for n in range(1_000)]
-    with pytest.raises(PromptFailed, match=r"more than 0\.25 s"):
+    with pytest.raises(PromptFailed, match=r"more than 5,000,000 steps"):
         await prompts.render(
             formatter=PromptFile(parts=(part,)),
             artifact_key=FAST_KEY,
@@ -137,11 +136,10 @@ async def test_the_cpu_time_of_a_prompt_is_that_of_all_its_parts_together(
         )
 
 
-def test_of_refused_templates_only_so_many_hashes_are_kept(
+def test_only_so_many_refused_templates_are_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(template_process, "MAX_REFUSED", 1)
-    monkeypatch.setattr(template_process, "CPU_S", 0.05)
     process = TemplateProcess()
     try:
         endless = [LOOP.replace("COUNT", f"9000{n}") for n in range(2)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -56,19 +55,19 @@ def test_jobs_are_rendered_in_their_order(process: TemplateProcess) -> None:
 def test_a_hostile_template_is_refused_and_the_next_one_served(
     process: TemplateProcess, template: str
 ) -> None:
-    began = time.monotonic()
     with pytest.raises(TemplateFault) as fault:
         process.render([Job(template, {"name": "x", "messages": []})])
     assert "\n" not in str(fault.value)
-    assert time.monotonic() - began < 30
     assert process.render([HELLO]) == ["Hello Sam"]
 
 
-def test_a_template_that_took_too_long_is_not_tried_again_at_once(process: TemplateProcess) -> None:
+def test_a_template_that_took_too_many_steps_is_refused_for_a_while(
+    process: TemplateProcess,
+) -> None:
     endless = Job(
         "{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}", {}
     )
-    with pytest.raises(TemplateFault, match=r"more than 0\.25 s"):
+    with pytest.raises(TemplateFault, match=r"more than 5,000,000 steps"):
         process.render([endless])
     with pytest.raises(TemplateFault, match="a moment ago") as refused:
         process.render([HELLO, endless])

@@ -15,7 +15,9 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "server" / "guanaco_server" / "engine" / "vllm_internals.py"
 
 # Names that the source uses of what it imports, and the parameters that it gives them.
-USED = {
+USED: dict[str, list[str]] = {
+    "torch:cpu._is_amx_tile_supported": [],
+    "torch:cpu._init_amx": [],
     "vllm.model_executor.model_loader.default_loader:DefaultModelLoader._init_ep_weight_filter": [
         "self",
         "model_config",

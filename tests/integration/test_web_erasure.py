@@ -11,9 +11,9 @@ from guanaco_server.chat.conversations.service import READ
 from guanaco_server.database.database import Database
 from guanaco_server.database.migrations import complete_metadata
 from guanaco_server.feedback.service import READ_RAW
-from guanaco_server.web import tokens
 from guanaco_server.web.beta_chat import USER_CHARS
 from guanaco_server.web.guards import CHAT_COOKIE
+from guanaco_server.web.viewer import hash_of
 from tests.fixtures.web import WebWorld
 from tests.fixtures.web_client import agreed, chatting, send, signed_in
 
@@ -48,7 +48,7 @@ async def talk_and_rate(world: WebWorld) -> tuple[str, str, str]:
     await send(client, f"{path}/messages", {"content": "Ahoy"}, path)
     assert (await send(client, f"{path}/rating", {"thumb": "up"}, path)).status_code == 303
     cookie = client.cookies[CHAT_COOKIE]
-    return cookie, tokens.hash_of(cookie)[:USER_CHARS], path.removeprefix("/chat/")
+    return cookie, hash_of(cookie)[:USER_CHARS], path.removeprefix("/chat/")
 
 
 async def test_no_row_of_any_table_leads_back_to_an_erased_visitor(world: WebWorld) -> None:
@@ -88,7 +88,7 @@ async def test_no_row_of_any_table_leads_back_to_an_erased_visitor(world: WebWor
 
 async def test_a_visitor_who_never_talked_is_erased_too(world: WebWorld) -> None:
     client = await agreed(world)
-    her = tokens.hash_of(client.cookies[CHAT_COOKIE])[:USER_CHARS]
+    her = hash_of(client.cookies[CHAT_COOKIE])[:USER_CHARS]
     admin = await world.http(Role.ADMIN, "root")
     for account, left in (("app", {"web_visitors"}), (None, set[str]())):
         await world.key(Role.BACKEND, "app")
@@ -101,7 +101,7 @@ async def test_a_conversation_that_is_opened_during_an_erasure_does_not_survive_
     world: WebWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = await agreed(world)
-    her = tokens.hash_of(client.cookies[CHAT_COOKIE])[:USER_CHARS]
+    her = hash_of(client.cookies[CHAT_COOKIE])[:USER_CHARS]
     admin = await world.http(Role.ADMIN, "root")
     open_conversation = world.conversations.open
 

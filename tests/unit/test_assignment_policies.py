@@ -12,14 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from guanaco.competitions import AssignmentKind, AssignmentRule
-from guanaco_server.routing.decision import Decision, replay
-from guanaco_server.routing.draws import draws
-from guanaco_server.routing.policies.adaptive import top_two
-from guanaco_server.routing.policies.newest import NewestFirst
-from guanaco_server.routing.policies.posterior import Posterior
-from guanaco_server.routing.policies.shares import Shares
-from guanaco_server.routing.policy import Entry
-from guanaco_server.routing.snapshot import Pool, Snapshot, policy_of
+from guanaco_server.routing.policies import Entry, NewestFirst, Shares, top_two
+from guanaco_server.routing.posterior import Posterior
+from guanaco_server.routing.snapshot import DecisionRecord, Pool, Snapshot, draws, policy_of, replay
 
 KINDS = list(AssignmentKind)
 
@@ -83,10 +78,13 @@ async def test_the_same_seed_key_and_snapshot_give_the_same_choice(
     seen = data.draw(st.lists(st.sampled_from([one.id for one in entries]), unique=True))
     taken = snapshot(kind, entries)
     chosen = (await pool_of(taken)).choose(seed, key, seen)
-    decision = Decision(snapshot=taken.digest, seed=seed, key=key, seen=tuple(seen))
+    decision = DecisionRecord(snapshot=taken.digest, seed=seed, key=key, seen=tuple(seen))
     stored = Snapshot.model_validate_json(taken.model_dump_json())
     assert stored.digest == taken.digest
-    assert await replay(Decision.model_validate_json(decision.model_dump_json()), stored) == chosen
+    assert (
+        await replay(DecisionRecord.model_validate_json(decision.model_dump_json()), stored)
+        == chosen
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from pathlib import Path
 from typing import Any
 
@@ -221,12 +220,11 @@ async def test_json_of_64_levels_is_read() -> None:
     await check(repo() | {"config.json": config(a=nested(63))})
 
 
-async def test_a_huge_index_is_read_in_time() -> None:
+async def test_a_huge_index_is_read() -> None:
+    """In time linear in its length; by its square it would not end within the suite's limit for a test."""
     index = {f"t{number}": "model.safetensors" for number in range(200_000)}
-    started = time.monotonic()
     with pytest.raises(errors.CorruptWeights, match="'t0' is in model"):
         await check(sharded(**index))
-    assert time.monotonic() - started < 10  # 1 s on a busy machine
 
 
 async def test_too_many_bytes_are_refused_with_both_figures() -> None:

@@ -44,6 +44,8 @@ COMMANDS = [
     "costs",
     "plan",
     "up",
+    "migrate",
+    "settings",
     "demo",
     "doctor",
     "keys",

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from guanaco_server.routing.rendezvous import rendezvous
+from guanaco_server.routing.replicas import rendezvous
 
 KEYS = [f"conversation-{number}" for number in range(2_000)]
 endpoints_lists = st.lists(

@@ -8,8 +8,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from guanaco.errors import Overloaded
-from guanaco_server.routing.rendezvous import rendezvous
-from guanaco_server.routing.replicas import FREE_LOAD, Ask, ReplicaChooser
+from guanaco_server.routing.replicas import FREE_LOAD, Ask, ReplicaChooser, rendezvous
 
 PAIR = ("http://one", "http://two")
 KEY = "conv_1"

@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from guanaco_server.prompts.breaks import find_breaks
-from guanaco_server.prompts.lru import Generations
+from guanaco_server.prompts.counting import Generations
 from tests.fixtures.tokenizers import KINDS, counter_of, tokenizer_of
 
 FRAGMENTS = [

@@ -11,7 +11,7 @@ import pytest
 from guanaco.errors import CorruptConfig
 from guanaco_server.artifacts.checking.tokenizer_json import MAX_TOKENIZER_BYTES, check_tokenizer
 from guanaco_server.demo.tiny_repo import VOCABULARY, make_tiny_repo
-from guanaco_server.prompts.tokenizers import load_tokenizer
+from guanaco_server.prompts.counting import load_tokenizer
 
 WORDS = {"type": "WordLevel", "vocab": {"a": 0, "b": 1}, "unk_token": "a"}
 UNIGRAM = {"type": "Unigram", "unk_id": 0}

@@ -13,12 +13,10 @@ from guanaco.errors import MessageTooLong
 from guanaco.prompts import PRESETS, PromptFormatter
 from guanaco_server.chat.conversations.history import History
 from guanaco_server.prompts.counting import TokenCounter
-from guanaco_server.prompts.layouts import Layout
+from guanaco_server.prompts.layouts import Layout, Spoken, Utterance, formatter_layout, layout_like
 from guanaco_server.prompts.rendering import render
 from guanaco_server.prompts.service import with_greeting
-from guanaco_server.prompts.templates import formatter_layout, layout_like
 from guanaco_server.prompts.transcript import Transcript
-from guanaco_server.prompts.utterances import Spoken, Utterance
 from tests.fixtures.tokenizers import KINDS, counter_of
 
 BARE = PromptFormatter(bot_template="{message}", user_template="{message}")

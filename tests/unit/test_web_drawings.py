@@ -16,9 +16,10 @@ from guanaco.errors import InvalidSettings, TooManyAttempts
 from guanaco.submissions import Percentiles
 from guanaco_server.leaderboard.ranking.history import PastScore
 from guanaco_server.stress.verdict import MOST_BINS, histogram
-from guanaco_server.web import charts, tokens, words
+from guanaco_server.web import charts, words
 from guanaco_server.web.bots import read_bots
 from guanaco_server.web.throttle import Throttle, network_of
+from guanaco_server.web.viewer import form_token, is_form_token, new_cookie
 
 LATENCIES = st.lists(
     st.floats(min_value=0, max_value=1e6, allow_nan=False), min_size=1, max_size=200
@@ -112,9 +113,9 @@ def test_all_addresses_of_one_home_are_one_network(address: str, network: str) -
 
 
 def test_a_forms_token_fits_its_cookie_only() -> None:
-    one, other = tokens.new_cookie(), tokens.new_cookie()
-    assert tokens.is_form_token(tokens.form_token(one), one)
-    assert not tokens.is_form_token(tokens.form_token(other), one)
+    one, other = new_cookie(), new_cookie()
+    assert is_form_token(form_token(one), one)
+    assert not is_form_token(form_token(other), one)
 
 
 def test_bots_come_from_a_file_or_the_reason_why_not(tmp_path: Path) -> None:

@@ -31,13 +31,13 @@ RANKED_POLL_S = 0.1
 
 
 def new_client(platform: RunningPlatform, role: Role, name: str) -> Client:
-    """A client with a fresh key of that role."""
+    """Return a client with a fresh key of that role."""
     with Client(platform.url, platform.admin_key) as admin:
         return Client(platform.url, admin.create_key(name, role).key)
 
 
 def walk(developer: Client, backend: Client, repo: str, output: DemoOutput) -> Journey:
-    """Submit, talk, rate, read back. Raises the first thing that goes wrong."""
+    """Submit, talk, rate, and read the rating back. Raise the first error."""
     started = time.perf_counter()
     output.show_submit(repo)
     submission = output.follow(developer, developer.submit(repo).id)
@@ -62,7 +62,7 @@ def walk(developer: Client, backend: Client, repo: str, output: DemoOutput) -> J
 
 
 def _leaderboard_with(developer: Client, submission_id: str) -> Leaderboard:
-    """Once it shows the rating; after RANKED_WITHIN_S as it is."""
+    """Return the leaderboard once it shows the rating, or as it is after RANKED_WITHIN_S."""
     deadline = time.monotonic() + RANKED_WITHIN_S
     while True:
         board = developer.leaderboard()
@@ -111,7 +111,7 @@ def _require_rating(feedback: list[Feedback], talked: DemoReply) -> None:
 
 
 class DemoOutput:
-    """With ``is_talk`` all of it goes to stderr, so that stdout is free for JSON."""
+    """Shows each step. With ``is_talk`` everything goes to stderr, so that stdout is free for JSON."""
 
     def __init__(self, *, is_verbose: bool, is_talk: bool) -> None:
         self._is_verbose = is_verbose
@@ -121,7 +121,7 @@ class DemoOutput:
         console.say(f"\nA developer submits {repo}:", style=BOLD)
 
     def follow(self, client: Client, submission_id: str) -> Submission:
-        """Show the stages live; the submission at their end."""
+        """Show the stages live, and return the submission at their end."""
         with stage_progress(is_verbose=self._is_verbose) as progress:
             return client.wait(submission_id, progress.show)
 

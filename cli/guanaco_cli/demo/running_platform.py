@@ -32,7 +32,7 @@ class RunningPlatform:
     process: subprocess.Popen[bytes]
 
     def wait(self) -> int:
-        """Until the platform ends by itself; its exit status."""
+        """Wait until the platform ends by itself; return its exit status."""
         return self.process.wait()
 
 
@@ -40,7 +40,7 @@ class RunningPlatform:
 def running_platform(
     folder: Path, port: int | None, settings: Mapping[str, str]
 ) -> Iterator[RunningPlatform]:
-    """A platform that takes requests, with its data, log and profile in the folder. Stopped at the end."""
+    """Start a platform with its data, log and profile in the folder, and stop it at the end."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     port = port or _free_port()
     profile, log = folder / "profile.json", folder / "platform.log"
@@ -72,7 +72,7 @@ def running_platform(
 
 
 def _environment(profile: Path, settings: Mapping[str, str]) -> dict[str, str]:
-    """This process's, but for the user's own profile, and with no proxy before this machine."""
+    """Return this process's environment without the user's own profile, and with no proxy before this machine."""
     environment = dict(os.environ)
     for name in ("GUANACO_URL", "GUANACO_API_KEY", "GUANACO_CONFIG", "GUANACO_DATABASE_URL"):
         environment.pop(name, None)
@@ -126,7 +126,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def _free_port() -> int:
-    """The usual port, or any other if that is taken."""
+    """Return the usual port, or any other if that is taken."""
     for port in (DEFAULT_PORT, 0):
         try:
             with socket.create_server(("127.0.0.1", port)) as listener:

@@ -20,7 +20,7 @@ class DemoReply:
 
 @dataclass(frozen=True)
 class Journey:
-    """What happened, and when, in seconds after the submit."""
+    """The results of each step, and when each was there, in seconds after the submit."""
 
     submission: Submission
     report: StressReport
@@ -34,7 +34,7 @@ class Journey:
 
 @dataclass(frozen=True)
 class DemoTimings:
-    """``platform_share_s`` is all but the model server's start (stage deploy) and the stress window."""
+    """How long each part took. ``platform_share_s`` leaves out the model server's start (stage deploy) and the stress window."""
 
     submission_id: str
     repo: str
@@ -75,7 +75,7 @@ def timings_of(journey: Journey) -> DemoTimings:
 
 
 def rows_of(figures: DemoTimings) -> list[tuple[str, str]]:
-    """The table of the demo and of the README."""
+    """Return the rows of the demo's and the README's table."""
     between_s = figures.submit_to_live_s - sum(figures.stages_s.values())
     spans = [
         *((f"stage {stage}", value) for stage, value in figures.stages_s.items()),

@@ -11,7 +11,7 @@ from guanaco.chat import Bot, Sender
 from guanaco.competitions import OPEN
 from guanaco_server.database.tables import Table
 from guanaco_server.database.types import EnumText, Pydantic, UtcDateTime
-from guanaco_server.routing.decision import Decision
+from guanaco_server.routing.snapshot import DecisionRecord
 
 
 class ConversationRow(Table):
@@ -45,7 +45,7 @@ class ConversationRow(Table):
     bot: Mapped[Bot] = mapped_column(Pydantic(Bot))
     experiment: Mapped[str | None] = mapped_column(String(64))
     variant: Mapped[str | None] = mapped_column(String(64))
-    decision: Mapped[Decision | None] = mapped_column(Pydantic(Decision))
+    decision: Mapped[DecisionRecord | None] = mapped_column(Pydantic(DecisionRecord))
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, index=True)
     message_count: Mapped[int] = mapped_column(default=0)
     measured_count: Mapped[int] = mapped_column(default=-1)  # -1: not yet, see records.py

@@ -40,7 +40,7 @@ class Region:
 
 @dataclass
 class _LogPlace:
-    """How far each region's log was read, and the sum, which the caller knows."""
+    """How far each region's log was read. The caller knows only the total."""
 
     total: int = 0
     offsets: dict[str, int] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class Federation:
         self._logs: dict[str, _LogPlace] = {}
 
     async def check(self) -> None:
-        """One region that answers is enough; OSError without any."""
+        """Check that at least one region answers; OSError otherwise."""
         if not await self._everywhere(lambda _, cluster: _checked(cluster)):
             raise OSError(f"No region answers: {self._why_down()}.")
 
@@ -70,7 +70,7 @@ class Federation:
         return await self._regions[up[0]].cluster.run_job(spec, on_line)
 
     async def apply_deployment(self, spec: DeploymentSpec) -> None:
-        """In each region where it should be; OSError where none of them takes it."""
+        """Apply it in each region where it should be; OSError if none of them takes it."""
         self._replicas[spec.name] = spec.replicas
         present = await self._look(spec.name)
         counts = {name: len(found) for name, found in (await self._lists()).items()}
@@ -87,7 +87,7 @@ class Federation:
         raise OSError(f"No region takes {spec.name}: {self._why_down()}.")
 
     async def observe(self, name: str) -> ReplicaState | None:
-        """As the nearest server that runs; ``replicas`` has those of every region, or the region where it does not tell them apart."""
+        """Return the state of the nearest server that runs. ``replicas`` holds the servers of every region."""
         states = await self._look(name)
         if not states:
             return None
@@ -118,7 +118,7 @@ class Federation:
         return sorted({name for found in (await self._lists()).values() for name in found})
 
     async def logs(self, name: str, offset: int = 0) -> tuple[list[str], int]:
-        """Of every region; where there are several, each line begins with its region."""
+        """Read the logs of every region. Where there are several, each line begins with its region."""
         place = self._logs.get(name)
         if place is None or place.total != offset:
             place = _LogPlace(offset)
@@ -135,7 +135,7 @@ class Federation:
         return lines, self._logs[name].total
 
     async def delete(self, name: str) -> None:
-        """In every region that answers; what another still has is a stray when it does again."""
+        """Delete it in every region that answers. Another region deletes it when it answers again."""
         for memory in (self._seen, self._replicas, self._logs):
             memory.pop(name, None)
         await self._everywhere(lambda _, cluster: cluster.delete(name))
@@ -150,7 +150,7 @@ class Federation:
         counts: Mapping[str, int],
         trusted: Collection[str] = (),
     ) -> dict[str, int]:
-        """``trusted`` regions count also while they do not answer."""
+        """Place it. ``trusted`` regions count also while they do not answer."""
         usable = {
             region: each.share
             for region, each in self._regions.items()
@@ -159,7 +159,7 @@ class Federation:
         return place(name, self._replicas.get(name, 1), usable, set(present), counts)
 
     async def _look(self, name: str) -> dict[str, ReplicaState]:
-        """By region, the near one first; of one that does not answer what was last seen there."""
+        """Return the state by region, the near one first. A region that does not answer keeps the state last seen there."""
         found = await self._everywhere(lambda _, cluster: cluster.observe(name))
         before = self._seen.get(name, {})
         states = {}
@@ -180,7 +180,7 @@ class Federation:
         return await self._everywhere(lambda _, cluster: cluster.list_deployments())
 
     async def _leave(self, name: str, regions: set[str]) -> None:
-        """Where it should not be, once all the others are ready."""
+        """Delete it from these regions once all the others are ready."""
         staying = [s for r, s in (await self._look(name)).items() if r not in regions]
         if not regions or not all([await self._serves(state) for state in staying]):
             return
@@ -197,7 +197,7 @@ class Federation:
     async def _everywhere(
         self, call: Callable[[str, Cluster], Awaitable[T]], regions: Collection[str] | None = None
     ) -> dict[str, T]:
-        """What each region answers; one that does not is noted as down, and asked again the next time."""
+        """Call each region and return the answers. A region that fails is noted as down and asked again next time."""
         asked = [name for name in self._regions if regions is None or name in regions]
         answers = await asyncio.gather(
             *(self._ask(name, call(name, self._regions[name].cluster)) for name in asked)
@@ -219,7 +219,7 @@ class Federation:
 
 
 def _servers(state: ReplicaState) -> list[ReplicaState]:
-    """Of one region."""
+    """Return the servers of one region."""
     return [replace(one, region=state.region) for one in state.replicas or (state,)]
 
 

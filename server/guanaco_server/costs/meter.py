@@ -33,7 +33,7 @@ class CostMeter:
         at: datetime,
         replicas: int = 1,
     ) -> None:
-        """Nothing without GPUs; may be repeated. Of two callers at once the deployment's row lets one in first."""
+        """Begin to count; do nothing without GPUs. It may be repeated. The deployment's row lets one of two callers in first."""
         if recipe is None:
             return
         known = await queries.open_interval(session, submission_id)

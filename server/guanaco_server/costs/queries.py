@@ -40,7 +40,7 @@ async def of_submission(session: AsyncSession, submission_id: str) -> Sequence[G
 async def between(
     session: AsyncSession, since: datetime, until: datetime, developer: str | None = None
 ) -> Sequence[GpuIntervalRow]:
-    """Those that were open at some time from ``since`` to ``until``."""
+    """Return the intervals that were open at some time from ``since`` to ``until``."""
     statement = select(GpuIntervalRow).where(
         GpuIntervalRow.began_at < until,
         or_(GpuIntervalRow.ended_at.is_(None), GpuIntervalRow.ended_at > since),

@@ -1,4 +1,4 @@
-"""From intervals to hours and money: GPUs · replicas · hours · price, of the part that lies within the time asked for."""
+"""Turns intervals into hours and money: GPUs · replicas · hours · price, for the part within the time asked for."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class CostService:
         self._budgets = budgets
 
     async def costs(self, since: datetime | None = None, until: datetime | None = None) -> Costs:
-        """Of all submissions; from the month's first moment until now, unless told otherwise."""
+        """Return the costs of all submissions, by default from the beginning of the month until now."""
         now = self._clock.now()
         until = min(until or now, now)
         since = since or _month_of(until)
@@ -45,7 +45,7 @@ class CostService:
         )
 
     async def of_submission(self, submission_id: str, developer: str) -> SubmissionCost:
-        """All that it has cost so far."""
+        """Return what the submission has cost so far."""
         now = self._clock.now()
         async with self._database.read() as session:
             rows = await queries.of_submission(session, submission_id)
@@ -53,7 +53,7 @@ class CostService:
         return self._submission(submission_id, developer, rows, since, now)
 
     async def require_within_budget(self, developer: str) -> str | None:
-        """Before a new deployment: BudgetExceeded when the month's is used up; a sentence when most of it is."""
+        """Check the month's budget before a new deployment. BudgetExceeded if it is used up; a sentence if most of it is."""
         budget = self._budgets.of(developer)
         if budget is None:
             return None
@@ -122,7 +122,7 @@ def _spending(rows: Iterable[GpuIntervalRow], since: datetime, until: datetime) 
 
 
 def _gpu_hours(row: GpuIntervalRow, since: datetime, until: datetime) -> float:
-    """A clock that was set back makes none less than nothing."""
+    """Return the GPU hours, never negative, even if the clock was set back."""
     ended = min(row.ended_at or until, until)
     seconds = max(0.0, (ended - max(row.began_at, since)).total_seconds())
     return seconds / HOUR_S * row.gpu_count * row.replicas

@@ -46,7 +46,7 @@ class Backoff:
         return True
 
     def forget(self, name: str) -> None:
-        """What was done has helped."""
+        """Forget this name: the action has helped."""
         self._buckets.pop(name, None)
 
     def forget_all_but(self, names: set[str]) -> None:

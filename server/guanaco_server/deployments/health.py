@@ -30,7 +30,7 @@ class ServerState(StrEnum):
 
 @dataclass(frozen=True)
 class DeploymentHealth:
-    """What a look at a deployment saw. ``endpoints`` are those of its healthy servers, nearest first; ``silent`` ones run, but do not answer."""
+    """The result of one health check. ``endpoints`` are those of the healthy servers, nearest first; ``silent`` ones run but do not answer."""
 
     state: ServerState
     endpoints: tuple[str, ...] = ()
@@ -42,7 +42,7 @@ class DeploymentHealth:
 
 
 async def look(cluster: Cluster, model_server: ModelServer, name: str) -> DeploymentHealth:
-    """Each of its servers is asked; one that answers is enough."""
+    """Ask each of its servers; one that answers makes the deployment healthy."""
     seen = await cluster.observe(name)
     if seen is None:
         return DeploymentHealth(ServerState.MISSING)
@@ -84,7 +84,7 @@ class HangDetector:
         self._silences: dict[str, dict[str, _Silence]] = {}
 
     def hanging(self, row: DeploymentRow, seen: DeploymentHealth) -> list[str]:
-        """At a look at which others answered: the endpoints of the replicas to stop."""
+        """Return the endpoints of the replicas to stop, after a check at which others answered."""
         self._failed_looks.pop(row.submission_id, None)
         before, now = self._silences.get(row.submission_id, {}), self._clock.now()
         silences = {
@@ -100,7 +100,7 @@ class HangDetector:
         return hanging
 
     def hangs(self, row: DeploymentRow) -> bool:
-        """At a look at which none answered: whether to stop them all."""
+        """Whether to stop the whole deployment, after a check at which no server answered."""
         if row.phase is Phase.RESTARTING:
             return self._clock.now() - row.updated_at > self._ready_timeout
         failed = self._failed_looks.get(row.submission_id, 0) + 1

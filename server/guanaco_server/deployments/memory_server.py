@@ -10,10 +10,10 @@ from guanaco_server.deployments.model_server import (
     Candidate,
     Candidates,
     Chunk,
+    GeneratedToken,
     Generation,
     ModelServerFault,
     ServerLoad,
-    Token,
 )
 
 Rewards = Callable[[str], tuple[float, ...]]
@@ -61,7 +61,7 @@ class MemoryModelServer:
                 await asyncio.Event().wait()
             for piece in script.pieces:
                 await asyncio.sleep(script.delay_s)
-                tokens = (Token(piece, script.logprob),) if generation.with_tokens else ()
+                tokens = (GeneratedToken(piece, script.logprob),) if generation.with_tokens else ()
                 yield Chunk((piece,), tokens=tokens)
                 if script.go_on is not None:
                     await script.go_on.wait()
@@ -82,7 +82,7 @@ class MemoryModelServer:
         return score
 
     async def candidates(self, endpoint: str, generation: Generation) -> Candidates:
-        """As many scripts as candidates are asked for; the text of each is its pieces, joined."""
+        """Play one script for each candidate that is asked for."""
         replies, completion_tokens, prompt_tokens = list[Candidate](), 0, 0
         for _ in range(generation.candidate_count):
             script, text = self.scripts[0], ""
@@ -109,4 +109,4 @@ class MemoryModelServer:
         return self.loads.get(endpoint, ServerLoad(0, 0))
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""

@@ -12,7 +12,7 @@ from guanaco.submissions import GenerationParams
 
 @dataclass(frozen=True)
 class Generation:
-    """What to generate. ``with_tokens`` asks for the reply's tokens beside its text, where there is one candidate; the same ``seed`` draws the same."""
+    """One request for text. ``with_tokens`` asks for the reply's tokens too, where there is one candidate. The same ``seed`` draws the same text."""
 
     model: str
     prompt: str
@@ -22,13 +22,13 @@ class Generation:
 
     @property
     def candidate_count(self) -> int:
-        """How many replies to choose from; greedy ones would all be the same."""
+        """Return how many replies to choose from: one if the sampling is greedy, as all would be the same."""
         return self.params.best_of if self.params.temperature > 0 else 1
 
 
 @dataclass(frozen=True)
-class Token:
-    """A token that was chosen; ``logprob`` is NaN where the model computed no number."""
+class GeneratedToken:
+    """A token of a reply. ``logprob`` is NaN if the model computed no number."""
 
     text: str
     logprob: float
@@ -36,13 +36,13 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What arrived together: the texts of some tokens. The last chunk has a ``finish_reason`` and the token counts."""
+    """The texts of tokens that arrived together. The last chunk has a ``finish_reason`` and the token counts."""
 
     texts: tuple[str, ...]
     finish_reason: str | None = None
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    tokens: tuple[Token, ...] = ()
+    tokens: tuple[GeneratedToken, ...] = ()
     reward_score: float | None = None
 
     @property
@@ -61,14 +61,14 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Candidates:
-    """At least one; the token counts are of all together."""
+    """At least one candidate, with the token counts of all together."""
 
     replies: tuple[Candidate, ...]
     prompt_tokens: int
     completion_tokens: int
 
     def best(self) -> int:
-        """The index of the one with the highest mean token log-probability; one with text before one without."""
+        """Return the index of the candidate with the highest mean token log-probability, preferring candidates with text."""
 
         def rank(index: int) -> tuple[bool, float]:
             reply = self.replies[index]
@@ -77,7 +77,7 @@ class Candidates:
         return max(range(len(self.replies)), key=rank)
 
     def chunk(self, index: int, reward_score: float | None = None) -> Chunk:
-        """That one as a whole reply."""
+        """Return this candidate as a whole reply."""
         chosen = self.replies[index]
         return Chunk(
             (chosen.text,),
@@ -101,7 +101,7 @@ class ModelServerFault(Exception):  # translated by each caller into its own err
 
 
 class RequestRefused(ModelServerFault):
-    """The server is well, and will not have this request: no other would."""
+    """The request is refused, and any other server would refuse it too."""
 
 
 class NotANumber(ModelServerFault):
@@ -122,15 +122,15 @@ class ModelServer(Protocol):
     async def classify(
         self, endpoint: str, model: str, texts: Sequence[str]
     ) -> tuple[tuple[float, ...], ...]:
-        """A sequence classifier's logits, by text and label, of texts cut from the left to what it can read. Raises ModelServerFault."""
+        """Return a sequence classifier's logits by text and label. Texts are cut from the left to fit. Raises ModelServerFault."""
         ...
 
     async def score(self, endpoint: str, model: str, text: str) -> tuple[float, ...]:
-        """The log-probability of each of the text's tokens but the first, given those before it. Raises ModelServerFault."""
+        """Return the log-probability of each token of the text but the first, given those before it. Raises ModelServerFault."""
         ...
 
     async def load(self, endpoint: str) -> ServerLoad:
-        """What the server is busy with. Raises ModelServerFault."""
+        """Return how busy the server is. Raises ModelServerFault."""
         ...
 
     async def close(self) -> None: ...

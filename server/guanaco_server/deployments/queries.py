@@ -18,7 +18,7 @@ async def by_submission(session: AsyncSession, submission_id: str) -> Deployment
 
 
 async def locked(session: AsyncSession, submission_id: str) -> DeploymentRow | None:
-    """Until the transaction ends nobody else gets it so."""
+    """Lock the row until the transaction ends."""
     return await session.get(DeploymentRow, submission_id, with_for_update=True)
 
 
@@ -27,7 +27,7 @@ async def all_rows(session: AsyncSession) -> Sequence[DeploymentRow]:
 
 
 async def capacities(session: AsyncSession) -> Sequence[Row[str, int, int | None]]:
-    """Submission, replicas, and what the stress check showed of one, of those that are ready."""
+    """Return submission, replicas, and the measured capacity of one replica, of deployments that are ready."""
     rows = await session.execute(
         select(
             DeploymentRow.submission_id, DeploymentRow.applied_replicas, DeploymentRow.capacity
@@ -47,7 +47,7 @@ async def note_traffic(session: AsyncSession, submission_id: str, at: datetime) 
 async def put_to_sleep(
     session: AsyncSession, submission_id: str, unused_since: datetime, now: datetime
 ) -> bool:
-    """One that is ready and was not used after ``unused_since``."""
+    """Put a deployment to sleep that is ready and was not used after ``unused_since``."""
     is_unused = or_(
         DeploymentRow.last_traffic_at.is_(None), DeploymentRow.last_traffic_at <= unused_since
     )
@@ -65,7 +65,7 @@ async def put_to_sleep(
 
 
 async def wake(session: AsyncSession, submission_id: str, now: datetime) -> bool:
-    """One that sleeps; it was used just now."""
+    """Wake a deployment that sleeps, and note that it was used just now."""
     return await _update(
         session,
         submission_id,
@@ -93,7 +93,7 @@ async def admit(
 async def note_endpoints(
     session: AsyncSession, submission_id: str, endpoints: Sequence[str]
 ) -> None:
-    """Where it answers now, while it is ready."""
+    """Write down the endpoints of a deployment that is ready."""
     await _update(
         session,
         submission_id,
@@ -104,7 +104,7 @@ async def note_endpoints(
 
 
 async def note(session: AsyncSession, submission_id: str, **columns: Any) -> None:
-    """Facts about a deployment that move no phase."""
+    """Write columns that do not change the phase."""
     await _update(session, submission_id, (), **columns)
 
 

@@ -1,4 +1,4 @@
-"""Keeps the cluster as the database wishes: level-triggered, so that it needs no memory of what happened.
+"""Brings the cluster to what the database wants. It compares states and needs no memory of events.
 
 Every second, or at once when woken, and only while it leads:
 - who waits for room is given it, by ``scaling/admission.py``;
@@ -80,7 +80,7 @@ class Reconciler:
         self._background = Background("reconciler")
 
     async def start(self) -> None:
-        """Look once, so that servers found again are used at once; then go on in the background."""
+        """Reconcile once, so that adopted servers are used at once; then go on in the background."""
         if self._is_leader():
             await self._welcome_all()
         else:
@@ -91,7 +91,7 @@ class Reconciler:
         await self._background.stop()
 
     async def reconcile(self) -> None:
-        """One look at everything; who does not lead only learns."""
+        """Reconcile everything once. A process that does not lead only reads the endpoints from the database."""
         if not self._is_leader():
             self._has_welcomed = False
             await self._deployments.learn_endpoints()
@@ -133,7 +133,7 @@ class Reconciler:
         self._has_welcomed = True
 
     async def _welcome(self, row: DeploymentRow) -> None:
-        """After a start of the platform: use a server that still runs; a missing one was stopped by us, and counts as no crash."""
+        """After a start of the platform, use a server that still runs. A missing one was stopped by us and does not count as a crash."""
         seen = await self._deployments.look(row.submission_id)
         if seen.state is ServerState.HEALTHY:
             await self._deployments.mark(row.submission_id, Phase.READY, seen.endpoints)
@@ -185,7 +185,7 @@ class Reconciler:
             await self._deployments.note(row.submission_id, region=seen.region)
 
     async def _stop_hanging(self, row: DeploymentRow, seen: DeploymentHealth) -> None:
-        """Of several replicas; where all answer, none has to be helped any more."""
+        """Stop the replicas that hang while others answer."""
         if seen.is_settled and not seen.silent:
             self._repairs.forget(deployment_name(row.submission_id))
         for endpoint in self._hangs.hanging(row, seen):
@@ -195,7 +195,7 @@ class Reconciler:
                 )
 
     async def _wait(self, row: DeploymentRow, seen: DeploymentHealth) -> None:
-        """Something runs, and nothing answers: it starts, or it hangs."""
+        """Handle a deployment that runs but does not answer: it is starting, or it hangs."""
         await self._deployments.publish_replicas(row, ())
         has_only_starting = not seen.is_settled or not seen.silent
         if row.phase is Phase.READY and has_only_starting:  # the last one died while another starts
@@ -207,7 +207,7 @@ class Reconciler:
         await self._adjust(row, seen)
 
     async def _adjust(self, row: DeploymentRow, seen: DeploymentHealth) -> None:
-        """What runs, but not as it should."""
+        """Apply a deployment again that runs, but not as it should."""
         has_replicas = row.applied_replicas == row.wanted_replicas
         if has_replicas and seen.is_settled:
             return
@@ -245,7 +245,7 @@ class Reconciler:
         await self._deployments.mark(row.submission_id, Phase.RESTARTING, restarts=restarts)
 
     async def _leave_lost_region(self, row: DeploymentRow) -> bool:
-        """Whether it was served in a region that the settings no longer have."""
+        """Forget a region that the settings no longer have. Return whether there was one."""
         if row.region is None or not self._regions or row.region in self._regions:
             return False
         logger.warning(
@@ -255,7 +255,7 @@ class Reconciler:
         return True
 
     def _note_problem(self, submission_id: str, problem: str | None) -> None:
-        """Once, and again when it changes."""
+        """Log a problem once, and again when it changes."""
         if problem is not None and self._problems.get(submission_id) != problem:
             logger.warning("%s has a problem: %s", submission_id, problem)
         if problem is None:

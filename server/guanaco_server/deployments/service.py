@@ -64,7 +64,7 @@ class Deployment:
 
     @property
     def gpu_count(self) -> int:
-        """Of one replica; a server without a recipe counts as one."""
+        """Return the GPUs of one replica. A server without a recipe counts as one."""
         return self.recipe.gpu_count if self.recipe else 1
 
 
@@ -117,15 +117,15 @@ class DeploymentService:
         self.woken = asyncio.Event()  # the reconciler looks at once when it is set
 
     def replicas(self, submission_id: str) -> tuple[str, ...]:
-        """The base URLs of its servers that are ready, in an order that stays; empty while there is none."""
+        """Return the base URLs of the ready servers, in a stable order."""
         return self._replicas.get(submission_id, ())
 
     def note_reconciler(self, is_here: bool) -> None:
-        """Whether this process reconciles; one that does not learns the endpoints from the table."""
+        """Note whether this process reconciles. One that does not reads the endpoints from the table."""
         self._has_reconciler = is_here
 
     async def refresh_endpoints(self) -> None:
-        """Take over what another process's reconciler wrote down; nothing where this process has one."""
+        """Read the endpoints that another process's reconciler wrote; do nothing if this process has the reconciler."""
         if self._has_reconciler:
             return
         rows = await self.list_wishes()
@@ -133,7 +133,7 @@ class DeploymentService:
             self._learn(rows)
 
     async def learn_endpoints(self) -> None:
-        """What is ready, as whoever leads wrote it down."""
+        """Read from the table which deployments are ready, as the leading process wrote it."""
         self._learn(await self.list_wishes())
 
     def _learn(self, rows: list[DeploymentRow]) -> None:
@@ -142,7 +142,7 @@ class DeploymentService:
         }
 
     def report_fault(self, submission_id: str) -> None:
-        """The gateway saw this server fail: look at it now."""
+        """Have the reconciler check this server now, because the gateway saw it fail."""
         self._suspects.add(submission_id)
         self.woken.set()
 
@@ -153,7 +153,7 @@ class DeploymentService:
         self.note_replicas(deployment.submission_id, ())
 
     async def wish_within(self, session: AsyncSession, deployment: Deployment) -> None:
-        """As ``wish``, within the caller's transaction; the caller notes that there are no replicas."""
+        """Do as ``wish`` within the caller's transaction. The caller then notes that there are no replicas."""
         await self._meter.end(session, deployment.submission_id, self._clock.now())
         row = await queries.by_submission(session, deployment.submission_id)
         has_room = row is not None and row.run == deployment.run and row.phase.has_server
@@ -173,7 +173,7 @@ class DeploymentService:
         row.updated_at = self._clock.now()
 
     async def withdraw(self, session: AsyncSession, submission_id: str) -> None:
-        """Within the caller's transaction: this should no longer be served. The reconciler stops the server."""
+        """Record in the caller's transaction that this should no longer be served. The reconciler stops the server."""
         await queries.remove(session, submission_id)
         await self._meter.end(session, submission_id, self._clock.now())
         self.note_replicas(submission_id, ())
@@ -197,7 +197,7 @@ class DeploymentService:
         return row.recipe if row else None
 
     async def waits_for(self, submission_id: str) -> str | None:
-        """Why it has no room yet, in a sentence; None when it has."""
+        """Return in a sentence why it has no room yet; None if it has room."""
         row = await self.find(submission_id)
         if row is None or row.phase is not Phase.WAITING:
             return None
@@ -283,11 +283,11 @@ class DeploymentService:
         self.note_replicas(submission_id, tuple(endpoints))
 
     async def mark_ready(self, submission_id: str, endpoint: str) -> None:
-        """It has generated: the gateway may use it, and the reconciler looks after it from now on."""
+        """Record that the server has generated text. The gateway may use it, and the reconciler takes it over."""
         await self.mark(submission_id, Phase.READY, (endpoint,))
 
     async def mark_applied(self, submission_id: str, replicas: int) -> None:
-        """The cluster was told to run so many, which cost from now on."""
+        """Record how many replicas the cluster was told to run. They cost from now on."""
         async with self._database.write() as session:
             row = await queries.locked(session, submission_id)
             if row is not None:
@@ -295,21 +295,21 @@ class DeploymentService:
                 await self._meter_replicas(session, row)
 
     async def publish_replicas(self, row: DeploymentRow, endpoints: tuple[str, ...]) -> None:
-        """Where it answers now; written down when that has changed, for the gateways of other processes."""
+        """Publish the endpoints that answer now. A change is written down for the gateways of other processes."""
         if tuple(row.endpoints) != endpoints:
             async with self._database.write() as session:
                 await queries.note_endpoints(session, row.submission_id, endpoints)
         self.note_replicas(row.submission_id, endpoints)
 
     def note_replicas(self, submission_id: str, endpoints: tuple[str, ...]) -> None:
-        """What the gateway uses, in memory only."""
+        """Set the endpoints that this process's gateway uses."""
         if endpoints:
             self._replicas[submission_id] = endpoints
         else:
             self._replicas.pop(submission_id, None)
 
     async def note(self, submission_id: str, **columns: Any) -> None:
-        """Facts about a deployment that move no phase."""
+        """Write columns that do not change the phase."""
         async with self._database.write() as session:
             await queries.note(session, submission_id, **columns)
 

@@ -45,13 +45,13 @@ class EngineOptions:
 
 
 def deployment_name(submission_id: str) -> str:
-    """A DNS label of at most 63 characters, different for different submissions."""
+    """Return a DNS label of at most 63 characters, unique for the submission."""
     slug = re.sub(r"[^a-z0-9]+", "-", submission_id.lower())[:NAME_CHARS].strip("-")
     return f"m-{slug}-{hashlib.sha256(submission_id.encode()).hexdigest()[:8]}"
 
 
 def is_remote(artifact_uri: str) -> bool:
-    """Whether a model server needs URLs to open it."""
+    """Whether a model server needs URLs to open the artifact."""
     return urlsplit(artifact_uri).scheme != "file"
 
 
@@ -91,7 +91,7 @@ def model_server_spec(
 def _model_arguments(
     max_model_tokens: int, quantization: Quantization | None, recipe: Recipe | None
 ) -> tuple[str, ...]:
-    """The deployment says how it is quantized now: a quantized one is measured unquantized first."""
+    """Return the model's arguments. The quantization is the deployment's, because a quantized model is measured unquantized first."""
     if recipe is not None:
         return to_vllm_args(recipe.model_copy(update={"quantization": quantization}))
     return ("--max-model-len", str(max_model_tokens), *quantization_args(quantization))
@@ -126,7 +126,7 @@ class RecipeChooser:
         quantization: Quantization | None,
         override: RecipeOverride | None,
     ) -> Recipe | None:
-        """None without GPUs. NoRecipe, NoSuchGpu, or what is wrong with a config that must be understood."""
+        """Choose the recipe; None without GPUs. Raises NoRecipe, NoSuchGpu, or the error of a config that must be understood."""
         if not self._policy.has_gpus:
             return None
         override = override or NO_OVERRIDE
@@ -148,7 +148,7 @@ class RecipeChooser:
 
 
 def to_resources(recipe: Recipe, policy: RecipePolicy) -> Resources:
-    """What the cluster must find a machine for."""
+    """Return the resources that the recipe needs."""
     return Resources(
         gpu_type=recipe.gpu_type,
         gpu_count=recipe.gpu_count,

@@ -38,7 +38,7 @@ class Origin:
     @staticmethod
     @lru_cache(maxsize=4096)
     def of(endpoint: str) -> Origin:
-        """Of a base URL such as http://127.0.0.1:21000."""
+        """Parse a base URL such as http://127.0.0.1:21000."""
         parts = urlsplit(endpoint)
         is_tls = parts.scheme == "https"
         return Origin(
@@ -57,7 +57,7 @@ class Upstream:
         self._tls: ssl.SSLContext | None = None
 
     async def post(self, endpoint: str, path: str, body: bytes) -> UpstreamResponse:
-        """The answer, once its headers are here. UpstreamError."""
+        """Send the request and return the response once its headers are here. Raises UpstreamError."""
         origin = Origin.of(endpoint)
         request = (
             b"POST %b HTTP/1.1\r\nHost: %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
@@ -79,7 +79,7 @@ class Upstream:
         self._idle.clear()
 
     def keep(self, connection: _Connection) -> None:
-        """For the next request, if there is room."""
+        """Keep the connection for the next request, if there is room."""
         kept = self._idle[connection.origin]
         if len(kept) < KEPT_CONNECTIONS:
             kept.append(connection)
@@ -141,7 +141,7 @@ class UpstreamResponse:
         return self
 
     async def read(self) -> bytes:
-        """What has come since the last time, at least a byte; nothing at the end. UpstreamError."""
+        """Return what has come since the last call, at least a byte; nothing at the end. Raises UpstreamError."""
         while not self._buffer:
             if self._error is not None:
                 raise self._error
@@ -156,7 +156,7 @@ class UpstreamResponse:
         return data
 
     async def read_all(self, limit_bytes: int) -> bytes:
-        """The whole body; UpstreamError beyond the limit."""
+        """Return the whole body. Raises UpstreamError beyond the limit."""
         pieces, size = [], 0
         while data := await self.read():
             size += len(data)
@@ -166,13 +166,13 @@ class UpstreamResponse:
         return b"".join(pieces)
 
     def close(self) -> None:
-        """Ends the generation if it has not ended."""
+        """Close the response. If it has not ended, the server stops generating."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.abort(self)
 
     def leave(self) -> None:
-        """Nothing more of it matters, but its connection does: kept if the rest is short and comes soon."""
+        """Ignore the rest of the response. Its connection is kept if the rest is short and comes soon."""
         connection, self._connection = self._connection, None
         if connection is not None:
             self._is_left = True
@@ -184,7 +184,7 @@ class UpstreamResponse:
         self._wake()
 
     def feed(self, data: bytes) -> int:
-        """Takes a piece of the body; how many bytes now wait for their reader."""
+        """Take a piece of the body. Return how many bytes wait for their reader."""
         self._buffered += len(data)
         if not self._is_left:
             self._buffer.append(data)
@@ -243,7 +243,7 @@ class _Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def abort(self, answer: UpstreamResponse) -> None:
-        """If that answer has not ended meanwhile."""
+        """Close the connection if this response has not ended meanwhile."""
         if self._answer is answer:
             self._answer = None
             self._transport.abort()
@@ -288,7 +288,7 @@ class _Connection(asyncio.Protocol):
         self._is_kept = self._parser.should_keep_alive()  # which the parser forgets afterwards
 
     def _pass_on(self) -> None:
-        """What came of the body in one read."""
+        """Pass on what one read of the socket brought of the body."""
         body = b"".join(self._body)
         self._body.clear()
         if self._answer is not None and self._answer.feed(body) > READ_AHEAD_BYTES:

@@ -20,12 +20,12 @@ from guanaco_server.deployments.model_server import (
     Candidate,
     Candidates,
     Chunk,
+    GeneratedToken,
     Generation,
     ModelServerFault,
     NotANumber,
     RequestRefused,
     ServerLoad,
-    Token,
 )
 
 NAN_REFUSAL = (
@@ -55,7 +55,7 @@ def _sampling(generation: Generation) -> dict[str, Any]:
 
 
 def candidates_body(generation: Generation) -> dict[str, Any]:
-    """vLLM refuses several greedy ones, which would all be the same."""
+    """Ask for several candidates. vLLM refuses several greedy ones, which would all be the same."""
     return {**_sampling(generation), "n": generation.candidate_count, "logprobs": CHOSEN_ONLY}
 
 
@@ -93,7 +93,7 @@ def read_candidates(body: bytes) -> Candidates:
 
 
 def read_logits(body: bytes, count: int) -> tuple[tuple[float, ...], ...]:
-    """Of ``count`` texts, in their order; NotANumber where one is not finite."""
+    """Read the logits of ``count`` texts, in their order; NotANumber if one is not finite."""
     match _parse(body).get("data"):
         case [*items] if len(items) == count:
             return tuple(_logits(item, index) for index, item in enumerate(items))
@@ -102,7 +102,7 @@ def read_logits(body: bytes, count: int) -> tuple[tuple[float, ...], ...]:
 
 
 def read_prompt_logprobs(body: bytes) -> tuple[float, ...]:
-    """Of each prompt token but the first, which has nothing before it."""
+    """Read the log-probability of each prompt token but the first."""
     answer = _parse(body)
     choices = answer.get("choices")
     if not isinstance(choices, list) or not choices:
@@ -114,7 +114,7 @@ def read_prompt_logprobs(body: bytes) -> tuple[float, ...]:
 
 
 def refusal(status: int, body: bytes) -> ModelServerFault:
-    """For an answer with an error status."""
+    """Return the fault for an answer with an error status."""
     try:
         why = error_text(json.loads(body))
     except ValueError:
@@ -258,7 +258,7 @@ _decode_lines = msgspec.json.Decoder(_Event).decode_lines
 
 
 class StreamReader:
-    """The last chunk waits for the token counts, which vLLM sends after the text; a server that sends none has its pieces counted."""
+    """Reads a streamed reply. The last chunk waits for the token counts, which vLLM sends after the text; without them the pieces are counted."""
 
     def __init__(self, max_output_tokens: int) -> None:
         self._max_pieces = max_output_tokens + SPARE_PIECES
@@ -268,14 +268,14 @@ class StreamReader:
         self._usage: _Usage | None = None
 
     def feed(self, data: bytes) -> Chunk | None:
-        """What is complete now; None when nothing is."""
+        """Return what is complete now, None if nothing is."""
         whole, newline, self._rest = (self._rest + data).rpartition(b"\n")
         if len(self._rest) > MAX_EVENT_BYTES:
             raise nonsense(self._rest)
         if not newline:
             return None
         texts: list[str] = []
-        tokens: list[Token] = []
+        tokens: list[GeneratedToken] = []
         events, is_done = _decode_lines_of(whole)
         for event in events:
             if event.choices:
@@ -296,10 +296,10 @@ class StreamReader:
         return Chunk(tuple(texts), tokens=tuple(tokens)) if texts or tokens else None
 
     def broken_off(self) -> ModelServerFault:
-        """For a server that has nothing more to send."""
+        """Return the fault of a server that stopped before the reply was complete."""
         return ModelServerFault("The model server broke off before the reply was complete.")
 
-    def _end(self, texts: list[str], tokens: list[Token]) -> Chunk:
+    def _end(self, texts: list[str], tokens: list[GeneratedToken]) -> Chunk:
         if self._finish_reason is None:
             raise self.broken_off()
         usage = self._usage or _Usage(0, self._pieces + len(texts))
@@ -313,7 +313,7 @@ class StreamReader:
 
 
 def _decode_lines_of(whole: bytes) -> tuple[list[_Event], bool]:
-    """The events of whole lines, and whether the last one was among them. What vLLM sends is decoded at once, anything else line by line."""
+    """Return the events of whole lines, and whether the last one was among them. What vLLM sends is decoded at once, anything else line by line."""
     said, done, _ = (b"\n" + whole).partition(b"\ndata: [DONE]")
     try:
         events, is_done = _decode_lines(said.replace(b"\ndata: ", b"\n")), bool(done)
@@ -341,12 +341,15 @@ def _decode_event(data: bytes) -> _Event:
     raise ModelServerFault(f"The model server failed: {why}") if why else nonsense(said)
 
 
-def _tokens(logprobs: dict[str, Any]) -> list[Token]:
+def _tokens(logprobs: dict[str, Any]) -> list[GeneratedToken]:
     """In a stream vLLM writes NaN as null."""
     match logprobs:
         case {"tokens": list(texts), "token_logprobs": list(values)}:
             pairs = zip(texts, values, strict=False)
-            return [Token(str(text), math.nan if value is None else value) for text, value in pairs]
+            return [
+                GeneratedToken(str(text), math.nan if value is None else value)
+                for text, value in pairs
+            ]
     return []
 
 
@@ -356,7 +359,7 @@ METRIC_LINE = re.compile(r"(?P<name>[a-zA-Z_:][\w:]*)(?:\{.*\})?\s+(?P<value>\S+
 
 
 def read_load(text: str) -> ServerLoad:
-    """Summed over the engines of a data-parallel server. ModelServerFault where a gauge is missing or no number."""
+    """Read the load from metrics, summed over the engines of a data-parallel server. ModelServerFault if a gauge is missing or no number."""
     found: dict[str, float] = {}
     for line in text.splitlines():
         match = METRIC_LINE.fullmatch(line)

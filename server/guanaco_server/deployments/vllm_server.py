@@ -39,7 +39,7 @@ MAX_PAGE_BYTES = 2 * 1024**2  # health, and metrics: 100 KB
 
 
 class VllmServer:
-    """Whatever the model is asked goes through our own client, health and metrics through httpx. Callers have their own deadlines for replies."""
+    """A client of vLLM. Requests to the model go through our own HTTP client, health and metrics through httpx. Callers set the deadlines of replies."""
 
     def __init__(self, answer_timeout_s: float = 120.0) -> None:
         """``answer_timeout_s`` is the longest that an answer which is no stream may take."""
@@ -110,7 +110,7 @@ class VllmServer:
         await self._client.aclose()
 
     async def _ask(self, endpoint: str, path: str, body: dict[str, Any]) -> bytes:
-        """The whole answer; closing the connection where it is not wanted any more ends the work."""
+        """Return the whole answer. Closing the connection ends the server's work."""
         with _translated():
             async with asyncio.timeout(self._answer_timeout_s):
                 answer = await self._upstream.post(endpoint, path, msgspec.json.encode(body))

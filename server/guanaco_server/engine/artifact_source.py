@@ -52,7 +52,7 @@ class ArtifactSource:
         return self.uri.rstrip("/").rpartition("/")[2]
 
     def url(self, path: str) -> str:
-        """Of a file of the artifact; it may be a secret."""
+        """Return the URL of a file of the artifact; it may be a secret."""
         if url := self.urls.get(path):
             return url
         if urlsplit(self.uri).scheme in ("http", "https"):
@@ -75,7 +75,7 @@ class ModelFolder:
 
 @contextmanager
 def model_folder(source: ArtifactSource, cache: NodeCache | None) -> Iterator[ModelFolder]:
-    """To be held for as long as the server runs: the cache then keeps the artifact, and a temporary folder stays."""
+    """Provide the model's folder for as long as the server runs. The cache keeps the artifact until then."""
     if folder := source.folder:
         check_small_files(folder, read_manifest(folder))
         yield ModelFolder(folder)
@@ -97,7 +97,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def parse_manifest(data: bytes) -> Manifest:
-    """A manifest whose places are all inside the artifact; DamagedArtifactError."""
+    """Parse a manifest. DamagedArtifactError if one of its places lies outside the artifact."""
     try:
         manifest = Manifest.model_validate_json(data)
         for record in manifest.tensors:
@@ -144,7 +144,7 @@ def _cached_folder(source: ArtifactSource, cache: NodeCache) -> Iterator[ModelFo
 
 
 def _fetch_small_files(source: ArtifactSource) -> dict[str, bytes]:
-    """By path, each as the manifest has it; the manifest itself is the last."""
+    """Fetch the small files by path, verified; the manifest is the last."""
     data = source.fetch(MANIFEST_NAME, MAX_MANIFEST_BYTES)
     manifest = parse_manifest(data)
     if manifest.key != source.key:

@@ -27,6 +27,7 @@ from guanaco_server.engine.vllm_internals import (
     BaseModelLoader,
     LoadConfig,
     ModelConfig,
+    enable_amx,
     is_expert,
     is_in_another_stage,
     is_of_another_rank,
@@ -59,7 +60,7 @@ logger = logging.getLogger("vllm.guanaco")
 
 
 def extra_config(artifact_uri: str, found: ModelFolder) -> dict[str, Any]:
-    """What the loader is told; no secret."""
+    """Return the configuration of the loader; it holds no secret."""
     return {"artifact": artifact_uri, "folder": str(found.path), "is_cached": found.is_cached}
 
 
@@ -77,7 +78,7 @@ class ArtifactLoader(BaseModelLoader):
         self._folder = ModelFolder(Path(extra["folder"]), bool(extra.get("is_cached")))
 
     def download_model(self, model_config: ModelConfig) -> None:
-        """Nothing to fetch beforehand: the tensors are streamed."""
+        """Do nothing: the tensors are streamed."""
 
     def load_weights(self, model: nn.Module, model_config: ModelConfig) -> None:
         started = time.perf_counter()
@@ -130,12 +131,13 @@ class ArtifactLoader(BaseModelLoader):
 
 @functools.cache
 def register() -> None:
-    """Make the load format known to this process."""
+    """Make the load format known to this process, and its CPU's instructions usable."""
+    enable_amx()
     register_model_loader(LOAD_FORMAT)(ArtifactLoader)
 
 
 def as_tensor(record: TensorRecord, view: memoryview) -> torch.Tensor:
-    """A tensor over the bytes, which it keeps alive."""
+    """Return a tensor over the bytes, which it keeps alive."""
     dtype = DTYPES.get(record.dtype)
     if dtype is None:
         raise DamagedArtifactError(

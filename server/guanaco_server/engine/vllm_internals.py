@@ -41,6 +41,7 @@ __all__ = [
     "InProcessExecutor",
     "LoadConfig",
     "ModelConfig",
+    "enable_amx",
     "is_expert",
     "is_in_another_stage",
     "is_of_another_rank",
@@ -70,6 +71,15 @@ class _ExpertFilter:
     """Stands for vLLM's default loader, whose filter writes its result into this one attribute."""
 
     local_expert_ids: set[int] | None = None
+
+
+def enable_amx() -> None:
+    """Ask the kernel for AMX, in each process that computes.
+
+    vLLM's attention uses AMX wherever the CPU has it, but does not ask: such a process dies of an illegal instruction.
+    """
+    if torch.cpu._is_amx_tile_supported():
+        torch.cpu._init_amx()
 
 
 def local_expert_ids(model_config: ModelConfig) -> set[int] | None:

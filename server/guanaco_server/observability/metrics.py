@@ -20,7 +20,7 @@ HTTP_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
 
 @dataclass(frozen=True)
-class Described:
+class MetricDescription:
     """A metric as it is scraped, for people."""
 
     name: str
@@ -32,7 +32,7 @@ class Described:
 class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.described: list[Described] = []
+        self.described: list[MetricDescription] = []
         self._children: dict[tuple[Any, ...], Any] = {}
         self._stage = self._histogram(
             "guanaco_stage_duration_seconds",
@@ -170,17 +170,17 @@ class Metrics:
         return child
 
     def _counter(self, name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
-        self.described.append(Described(name, "counter", labels, text))
+        self.described.append(MetricDescription(name, "counter", labels, text))
         return Counter(name, text, labels, registry=self.registry)
 
     def _gauge(self, name: str, text: str, labels: tuple[str, ...] = ()) -> Gauge:
-        self.described.append(Described(name, "gauge", labels, text))
+        self.described.append(MetricDescription(name, "gauge", labels, text))
         return Gauge(name, text, labels, registry=self.registry)
 
     def _histogram(
         self, name: str, text: str, labels: tuple[str, ...], buckets: tuple[float, ...]
     ) -> Histogram:
-        self.described.append(Described(name, "histogram", labels, text))
+        self.described.append(MetricDescription(name, "histogram", labels, text))
         return Histogram(name, text, labels, registry=self.registry, buckets=buckets)
 
 

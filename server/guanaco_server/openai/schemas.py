@@ -20,7 +20,7 @@ from pydantic import (
 
 from guanaco.chat import MAX_MESSAGE_CHARS, Sender, Turn
 from guanaco.forms import OneLine
-from guanaco.parameters import Described, ParamChanges, parameters
+from guanaco.parameters import ParamChanges, ParameterInfo, parameters
 
 MAX_MESSAGES = 1_000
 SEEDS = 2**63  # vLLM's are 64 bits, signed
@@ -163,7 +163,7 @@ class _Request(_Parameters):
             given[one.name] = min(value, most) if value is not None and most else value
         return ParamChanges.model_validate(given)
 
-    def _given(self, one: Described) -> Any:
+    def _given(self, one: ParameterInfo) -> Any:
         return getattr(self, str(one.use.openai))
 
 
@@ -197,7 +197,7 @@ class ChatCompletionRequest(_Request):
                 _storable(message.content)
         return self
 
-    def _given(self, one: Described) -> Any:
+    def _given(self, one: ParameterInfo) -> Any:
         newer = self.max_completion_tokens if one.use.openai == "max_tokens" else None
         return newer or super()._given(one)
 

@@ -28,9 +28,8 @@ from guanaco_server.deployments.model_server import Generation
 from guanaco_server.experiments.variants import apply_variant
 from guanaco_server.openai.schemas import ChatCompletionRequest, CompletionRequest
 from guanaco_server.prompts.service import PromptService
-from guanaco_server.routing.policy import LiveSubmission
-from guanaco_server.routing.rendezvous import rendezvous
-from guanaco_server.routing.service import RoutingService
+from guanaco_server.routing.replicas import rendezvous
+from guanaco_server.routing.service import LiveSubmission, RoutingService
 
 AUTO = "guanaco/auto"
 PROMPT_KEY_CHARS = 256  # of the beginning of a prompt, which may grow

@@ -18,7 +18,7 @@ from guanaco.chat import Sender
 from guanaco.errors import BadChatTemplate, PromptFailed
 from guanaco_server.artifacts.checking.repo_json import parse_object
 from guanaco_server.prompts.counting import TokenCounter
-from guanaco_server.prompts.layouts import Layout, Part
+from guanaco_server.prompts.layouts import Layout, Part, Spoken
 from guanaco_server.prompts.rendering import history_of, shorter_cuts, too_long
 from guanaco_server.prompts.template_process import (
     Job,
@@ -27,7 +27,6 @@ from guanaco_server.prompts.template_process import (
     TemplateProcess,
 )
 from guanaco_server.prompts.truncation import Cut, Frame, Replay
-from guanaco_server.prompts.utterances import Spoken
 from guanaco_server.serializer.chat_template import (
     CONFIG_NAME,
     MAX_TEMPLATE_BYTES,
@@ -99,14 +98,14 @@ class ChatTemplate:
         self.shape = self._find_shape()
 
     def require_fast(self) -> None:
-        """BadChatTemplate where a short conversation takes more than the thread's allowance; before it is served."""
+        """Raise BadChatTemplate if a conversation of 51 messages takes more than the thread's allowance."""
         said = [*PROBE[:1], *PROBE[2:4] * CHECKED_TURNS, PROBE[4]]
         try:
             self._render(self.shape.messages(said))
         except TemplateOverrun as fault:
             raise _unusable(str(fault)) from None
         except TemplateFault:
-            return  # of a long conversation it may think what it likes
+            return  # it may refuse a conversation of this length
 
     def text(self, said: Sequence[Said]) -> str:
         """The prompt up to where the model goes on; PromptFailed when the template refuses the conversation."""

@@ -7,15 +7,20 @@ a doubt, ``is_exact`` says so, and whoever needs the figure counts the whole tex
 
 from __future__ import annotations
 
+import asyncio
+import json
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from tokenizers import Tokenizer
 
+from guanaco.errors import CorruptConfig
+from guanaco_server.artifacts.checking.tokenizer_json import check_tokenizer
 from guanaco_server.prompts.breaks import Breaks, find_breaks
-from guanaco_server.prompts.lru import Generations
 
 T = TypeVar("T")
 
@@ -25,7 +30,7 @@ UNSURE = 12  # 8 %: by so much sums may be wrong where nothing is claimed of a t
 PROBES = ("a", "a b\na: b\n")
 
 
-class Piece(NamedTuple):
+class CountedText(NamedTuple):
     """A text that may stand anywhere in a prompt: its outer chunks, and what those after the first one add."""
 
     text: str
@@ -35,10 +40,10 @@ class Piece(NamedTuple):
     is_exact: bool
 
 
-EMPTY = Piece("", "", "", 0, True)
+EMPTY = CountedText("", "", "", 0, True)
 
 
-class Step(NamedTuple):
+class AddedTokens(NamedTuple):
     """What a piece adds to a prompt that ends with another, or what several are together."""
 
     tokens: int
@@ -56,8 +61,8 @@ class TokenCounter:
         self._breaks = find_breaks(content) if self._adds_the_same_to_all() else Breaks()
         self._kept: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
         self._alone: Generations[str, int] = Generations(KEPT_CHARS)
-        self._pieces: Generations[str, Piece] = Generations(KEPT_CHARS)
-        self._steps: Generations[tuple[str, str], Step] = Generations(KEPT_CHARS)
+        self._pieces: Generations[str, CountedText] = Generations(KEPT_CHARS)
+        self._steps: Generations[tuple[str, str], AddedTokens] = Generations(KEPT_CHARS)
 
     def whole(self, text: str) -> int:
         """As the model server counts it, special tokens included; the whole text is read."""
@@ -83,11 +88,11 @@ class TokenCounter:
         piece = self.piece(text)
         return self.alone(piece.first) + piece.inner if text else 0
 
-    def sequence(self, pieces: Sequence[Piece]) -> Step:
+    def sequence(self, pieces: Sequence[CountedText]) -> AddedTokens:
         """Of pieces, one after the other, special tokens included."""
         pieces = [piece for piece in pieces if piece.text]
         if not pieces:
-            return Step(self.special_tokens, True)
+            return AddedTokens(self.special_tokens, True)
         first = pieces[0]
         tokens = self.special_tokens + self.alone(first.first) + first.inner
         is_exact = first.is_exact
@@ -95,9 +100,9 @@ class TokenCounter:
             step = self.step(left, right)
             tokens += step.tokens
             is_exact = is_exact and step.is_exact
-        return Step(tokens, is_exact)
+        return AddedTokens(tokens, is_exact)
 
-    def piece(self, text: str) -> Piece:
+    def piece(self, text: str) -> CountedText:
         known = self._pieces.find(text)
         if known is not None:
             return known
@@ -109,20 +114,22 @@ class TokenCounter:
             tokens, is_break = self._chunk_step(left, right)
             inner += tokens
             is_exact = is_exact and is_break
-        piece = Piece(text, chunks[0], chunks[-1], inner, is_exact)
+        piece = CountedText(text, chunks[0], chunks[-1], inner, is_exact)
         self._pieces.keep(text, piece, len(text) + ENTRY_CHARS)
         return piece
 
-    def step(self, left: Piece, right: Piece) -> Step:
+    def step(self, left: CountedText, right: CountedText) -> AddedTokens:
         """What ``right`` adds to a prompt that ends with ``left``."""
         if not right.text:
-            return Step(0, True)
+            return AddedTokens(0, True)
         if not left.text:
-            return Step(self.alone(right.first) + right.inner, False)
+            return AddedTokens(self.alone(right.first) + right.inner, False)
         tokens, is_break = self._chunk_step(left.last, right.first)
-        return Step(tokens + right.inner, is_break and right.is_exact)
+        return AddedTokens(tokens + right.inner, is_break and right.is_exact)
 
-    def follow(self, left: Piece, texts: Iterable[str]) -> tuple[list[Piece], list[Step]]:
+    def follow(
+        self, left: CountedText, texts: Iterable[str]
+    ) -> tuple[list[CountedText], list[AddedTokens]]:
         """The pieces of texts that follow each other, and what each adds to the one before.
 
         Every turn of every prompt comes by here, so what is known costs two look-ups and no call.
@@ -154,13 +161,13 @@ class TokenCounter:
             self._alone.keep(chunk, count, len(chunk) + ENTRY_CHARS)
         return count
 
-    def _chunk_step(self, left: str, right: str) -> Step:
+    def _chunk_step(self, left: str, right: str) -> AddedTokens:
         key = (left, right)
         step = self._steps.find(key)
         if step is None:
             both = len(self._tokenizer.encode(left + right, add_special_tokens=False))
             tokens = both - self.alone(left)  # negative where a token swallows whitespace before it
-            step = Step(max(0, tokens), tokens >= 0 and self._breaks.is_break(left, right))
+            step = AddedTokens(max(0, tokens), tokens >= 0 and self._breaks.is_break(left, right))
             self._steps.keep(key, step, len(right) + ENTRY_CHARS)
         return step
 
@@ -171,3 +178,108 @@ class TokenCounter:
             == self.special_tokens + len(self._tokenizer.encode(text, add_special_tokens=False))
             for text in PROBES
         )
+
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Generations(dict[K, tuple[V, int]]):
+    """The young generation is the dictionary itself, so that ``get`` is the dictionary's own; ``find`` looks into both.
+
+    Keeps what was used since the last ``limit`` units of entries came, and at most twice as much.
+    """
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self._limit = limit
+        self._size = 0
+        self._old: dict[K, tuple[V, int]] = {}
+
+    def find(self, key: K) -> V | None:
+        entry = self.get(key)
+        if entry is None:
+            entry = self._old.get(key)
+            if entry is None:
+                return None
+            self.keep(key, *entry)
+        return entry[0]
+
+    def keep(self, key: K, value: V, size: int) -> None:
+        if self._size + size > self._limit:
+            self._old, self._size = dict(self), 0
+            self.clear()
+        if size <= self._limit:
+            self[key] = (value, size)
+            self._size += size
+
+
+KEPT = 32  # a tokenizer of 128,000 words takes some 60 MB
+
+
+class SmallFiles(Protocol):
+    """What is needed of an artifact store."""
+
+    async def read(self, key: str, path: str) -> bytes: ...
+
+
+@dataclass(frozen=True)
+class LoadedTokenizer:
+    tokenizer: Tokenizer
+    counter: TokenCounter
+
+
+class TokenizerCache:
+    """The most recently used tokenizers; submissions of one commit share one."""
+
+    def __init__(self, store: SmallFiles) -> None:
+        self._store = store
+        self._loaded: OrderedDict[str, LoadedTokenizer] = OrderedDict()
+
+    async def tokenizer(self, artifact_key: str) -> Tokenizer:
+        """CorruptConfig when the file is no tokenizer."""
+        return (await self._load(artifact_key)).tokenizer
+
+    async def counter(self, artifact_key: str) -> TokenCounter:
+        """Counts the tokens of a prompt as the model server does."""
+        return (await self._load(artifact_key)).counter
+
+    def loaded_counter(self, artifact_key: str) -> TokenCounter | None:
+        """Without waiting: None for a tokenizer that is not in memory."""
+        loaded = self._loaded.get(artifact_key)
+        if loaded is None:
+            return None
+        self._loaded.move_to_end(artifact_key)
+        return loaded.counter
+
+    async def _load(self, artifact_key: str) -> LoadedTokenizer:
+        if artifact_key not in self._loaded:
+            content = await self._store.read(artifact_key, "tokenizer.json")
+            loaded = await asyncio.to_thread(_load, content)
+            self._loaded.setdefault(artifact_key, loaded)
+            if len(self._loaded) > KEPT:
+                self._loaded.popitem(last=False)
+        self._loaded.move_to_end(artifact_key)
+        return self._loaded[artifact_key]
+
+
+def _load(content: bytes) -> LoadedTokenizer:
+    tokenizer = load_tokenizer(content)
+    return LoadedTokenizer(tokenizer, TokenCounter(tokenizer, json.loads(content)))
+
+
+def load_tokenizer(content: bytes) -> Tokenizer:
+    """A stranger's tokenizer.json, for whole texts; CorruptConfig if it cannot be one."""
+    check_tokenizer(content)
+    try:
+        tokenizer = Tokenizer.from_str(content.decode())
+    except BaseException as error:  # a panic of the library is no Exception
+        if type(error).__name__ not in (
+            "Exception",
+            "PanicException",
+        ):  # it has no class of its own
+            raise
+        raise CorruptConfig(f"tokenizer.json cannot be read: {str(error)[:200]}.") from None
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from typing import NamedTuple, Protocol
 
-from guanaco.prompts import PromptRole
-from guanaco_server.prompts.counting import Piece, TokenCounter
+from guanaco.chat import Bot, Sender
+from guanaco.prompts import PromptFormatter, PromptRole, fill, parse_template
+from guanaco_server.prompts.counting import CountedText, TokenCounter
 from guanaco_server.prompts.truncation import Frame
-from guanaco_server.prompts.utterances import Spoken
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class Layout:
 class Surroundings:
     """A layout, counted: with the first n of its droppable parts gone, ``sides[n]`` stand before and after the turns."""
 
-    sides: tuple[tuple[Piece, Piece], ...]
+    sides: tuple[tuple[CountedText, CountedText], ...]
     frame: Frame
 
 
@@ -73,6 +74,64 @@ def _count(layout: Layout, counter: TokenCounter) -> Surroundings:
     return Surroundings(sides, frame)
 
 
-def _joined(counter: TokenCounter, parts: Sequence[Part]) -> Piece:
+def _joined(counter: TokenCounter, parts: Sequence[Part]) -> CountedText:
     """Parts that always stand together are counted together, so that no junction between them is in doubt."""
     return counter.piece("".join([part.text for part in parts]))
+
+
+class Utterance(NamedTuple):
+    sender: Sender
+    content: str
+
+
+class Spoken(Protocol):
+    """An utterance, or a turn as clients send it."""
+
+    @property
+    def sender(self) -> Sender: ...
+
+    @property
+    def content(self) -> str: ...
+
+
+@lru_cache(maxsize=4096)  # bots in use; each as long as its texts
+def formatter_layout(formatter: PromptFormatter, bot: Bot, user_name: str) -> Layout:
+    names = {"bot_name": bot.name, "user_name": user_name}
+    bot_says = _around_message(formatter.bot_template, names)
+    user_says = _around_message(formatter.user_template, names)
+
+    def turn_text(turn: Spoken) -> str:
+        says = bot_says if turn.sender is Sender.BOT else user_says
+        return turn.content.join(says)
+
+    return Layout(
+        before=(
+            Part(fill(formatter.memory_template, memory=bot.memory, **names)),
+            Part(fill(formatter.prompt_template, prompt=bot.prompt, **names), priority=1),
+        ),
+        after=(Part(fill(formatter.response_template, **names)),),
+        turn_priority=2,
+        turn_text=turn_text,
+        made_of=(formatter, bot, user_name),
+    )
+
+
+def layout_like(
+    known: Layout | None, formatter: PromptFormatter, bot: Bot, user_name: str
+) -> Layout:
+    """``known`` if it is that one: more are in use than are kept here."""
+    if known is not None and known.made_of == (formatter, bot, user_name):
+        return known
+    return formatter_layout(formatter, bot, user_name)
+
+
+def _around_message(template: str, names: dict[str, str]) -> tuple[str, ...]:
+    """The texts between which the message stands."""
+    texts = [""]
+    for literal, field in parse_template(template):
+        texts[-1] += literal
+        if field == "message":
+            texts.append("")
+        elif field is not None:
+            texts[-1] += names.get(field, "")
+    return tuple(texts)

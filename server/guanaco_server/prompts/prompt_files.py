@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from guanaco.chat import Bot, Sender
 from guanaco.errors import PromptFailed
 from guanaco.prompts import PromptFile, PromptPart
-from guanaco_server.prompts.layouts import Layout, Part
-from guanaco_server.prompts.lru import Generations
+from guanaco_server.prompts.counting import Generations
+from guanaco_server.prompts.layouts import Layout, Part, Spoken
 from guanaco_server.prompts.template_process import Job, TemplateFault, TemplateProcess
-from guanaco_server.prompts.utterances import Spoken
 
 KEPT_CHARS = 8_000_000
 BATCH = 64  # turns that are rendered in one request to the process

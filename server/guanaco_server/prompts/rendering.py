@@ -11,11 +11,10 @@ from collections.abc import Callable, Sequence
 
 from guanaco.chat import Sender
 from guanaco.errors import MessageTooLong
-from guanaco_server.prompts.counting import EMPTY, Piece, Step, TokenCounter
-from guanaco_server.prompts.layouts import Layout, surroundings
+from guanaco_server.prompts.counting import EMPTY, AddedTokens, CountedText, TokenCounter
+from guanaco_server.prompts.layouts import Layout, Spoken, surroundings
 from guanaco_server.prompts.transcript import Transcript
-from guanaco_server.prompts.truncation import Cut, Frame, History, Replay
-from guanaco_server.prompts.utterances import Spoken
+from guanaco_server.prompts.truncation import Cut, Frame, Replay, TurnSizes
 
 
 def render(
@@ -42,8 +41,8 @@ class _Fitting:
         self._counter = counter
         self._budget = budget
         self._origin = len(turns)  # the oldest turn that was counted
-        self._pieces: list[Piece] = []
-        self._steps: list[Step] = []
+        self._pieces: list[CountedText] = []
+        self._steps: list[AddedTokens] = []
         self._history = history_of(turns, self._tokens)
 
     def prompt(self, transcript: Transcript | None) -> str:
@@ -80,13 +79,19 @@ class _Fitting:
             return total.tokens, prompt
         return self._counter.whole(prompt), prompt
 
-    def _sum(self, head: Piece, turns: list[Piece], tail: Piece, steps: list[Step]) -> Step:
+    def _sum(
+        self,
+        head: CountedText,
+        turns: list[CountedText],
+        tail: CountedText,
+        steps: list[AddedTokens],
+    ) -> AddedTokens:
         """As the counter would sum them up, with the turns' steps that are known already."""
         if not (turns and turns[0].text and turns[-1].text):
             return self._counter.sequence([head, *turns, tail])
         begin, end = self._counter.sequence([head, turns[0]]), self._counter.step(turns[-1], tail)
         is_exact = begin.is_exact and end.is_exact and all([step[1] for step in steps])
-        return Step(begin.tokens + sum([step[0] for step in steps]) + end.tokens, is_exact)
+        return AddedTokens(begin.tokens + sum([step[0] for step in steps]) + end.tokens, is_exact)
 
     def _shortened(self, cut: Cut, frame: Frame) -> str:
         """What the sums took for short enough was not, or nothing that may be cut is left."""
@@ -110,7 +115,7 @@ class _Fitting:
         return [step[0] for step in self._steps[begin - self._origin :]]
 
 
-def shorter_cuts(cut: Cut, frame: Frame, history: History) -> list[Cut]:
+def shorter_cuts(cut: Cut, frame: Frame, history: TurnSizes) -> list[Cut]:
     """Halving what is left above the newest message, then without what goes last; the shortest comes last."""
     newest = cut.first if frame.are_turns_kept else history.newest_user()
     cuts = []
@@ -123,8 +128,8 @@ def shorter_cuts(cut: Cut, frame: Frame, history: History) -> list[Cut]:
     return cuts or [cut]
 
 
-def history_of(turns: Sequence[Spoken], tokens: Callable[[int], Sequence[int]]) -> History:
-    return History(
+def history_of(turns: Sequence[Spoken], tokens: Callable[[int], Sequence[int]]) -> TurnSizes:
+    return TurnSizes(
         chars=[len(turn.content) for turn in turns],
         is_user=[turn.sender is Sender.USER for turn in turns],
         tokens=tokens,

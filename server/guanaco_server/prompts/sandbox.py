@@ -1,69 +1,118 @@
-"""Inside the template process: jobs rendered in Jinja's immutable sandbox, a fault as the end of a sentence."""
+"""The template process: renders jobs in Jinja's immutable sandbox, and counts the steps that they take.
+
+    parent (template_process.py)     {"jobs": […], "steps": 5000000, "weighs_values": false}
+    this process                     {"texts": […], "steps": 812}  or  {"error": "…", "job": 0, "steps": 812}
+                                     or  {"overrun": "steps", "job": 0}, or "memory"
+
+Each message is JSON after its length. The steps are the limit that holds. CPU time is the last resort against what they
+do not count: the process's own timer, which no template can stop, then ends the process.
+"""
 
 from __future__ import annotations
 
+import json
+import resource
+import signal
+import struct
+import sys
+import time
 from collections import OrderedDict
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 
 from jinja2 import StrictUndefined, Template
 from jinja2.exceptions import SecurityError, TemplateSyntaxError
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from guanaco_server.serializer.chat_template import environment
+from guanaco_server.serializer.metered_jinja import MeteredEnvironment, OutOfSteps
 
+COMPILE_S = 10.0  # for templates seen for the first time; the longest that is allowed takes 1.5 s
+MEMORY_BYTES = 256_000_000
+MAX_ANSWER_BYTES = 64_000_000
 MAX_OUTPUT_CHARS = 1_000_000
 KEPT_TEMPLATES = 256
+LENGTH = struct.Struct(">I")
 
 Answer = dict[str, Any]
 
 
 class Sandbox:
-    def __init__(self) -> None:
-        self._loose = environment()
-        self._loose.globals["strftime_now"] = _strftime_now
-        self._strict = ImmutableSandboxedEnvironment(
-            undefined=StrictUndefined, keep_trailing_newline=True, trim_blocks=True
-        )
-        self._templates: OrderedDict[tuple[str, bool], Template] = OrderedDict()
+    """Renders templates, whose compiled forms it keeps."""
 
-    def prepare(self, jobs: list[dict[str, Any]]) -> None:
-        """Compile what is not kept; what cannot be is for ``answer`` to say."""
+    def __init__(self) -> None:
+        self._environments = {
+            (is_strict, weighs): _environment(is_strict, weighs)
+            for is_strict in (False, True)
+            for weighs in (False, True)
+        }
+        self._templates: OrderedDict[tuple[str, bool, bool], Template] = OrderedDict()
+
+    def prepare(self, jobs: list[dict[str, Any]], steps: int, weighs_values: bool) -> None:
+        """Compile the templates that are not kept. ``answer`` reports what cannot be compiled."""
+        self._allow(steps)
         for job in jobs:
             with suppress(Exception):
-                self._template(job["template"], job["is_strict"])
+                self._template(job, weighs_values)
 
-    def answer(self, jobs: list[dict[str, Any]]) -> Answer:
+    def answer(self, jobs: list[dict[str, Any]], steps: int, weighs_values: bool) -> Answer:
         """The texts, or the first fault."""
-        texts = []
+        self._allow(steps)
+        texts: list[str] = []
         for number, job in enumerate(jobs):
             try:
-                texts.append(self._render(job))
+                texts.append(self._render(job, weighs_values))
+            except OutOfSteps:
+                return {"overrun": "steps", "job": number}
             except MemoryError:
-                return {"error": "it takes too much memory", "job": number}
+                return {"overrun": "memory", "job": number}
             except Exception as error:  # noqa: BLE001 - a template can raise whatever Python can
-                return {"error": _reason(error), "job": number}
-        return {"texts": texts}
+                if self._left() < 0:  # a filter has made another error of it
+                    return {"overrun": "steps", "job": number}
+                return {"error": _reason(error), "job": number, "steps": steps - self._left()}
+        return {"texts": texts, "steps": steps - self._left()}
 
-    def _render(self, job: dict[str, Any]) -> str:
+    def _allow(self, steps: int) -> None:
+        for each in self._environments.values():
+            each.meter.left = self._steps = steps
+
+    def _left(self) -> int:
+        """One request uses strict and other templates."""
+        return self._steps - sum(
+            self._steps - each.meter.left for each in self._environments.values()
+        )
+
+    def _render(self, job: dict[str, Any], weighs_values: bool) -> str:
         pieces, length = [], 0
-        for piece in self._template(job["template"], job["is_strict"]).generate(job["variables"]):
+        for piece in self._template(job, weighs_values).generate(job["variables"]):
             length += len(piece)
             if length > MAX_OUTPUT_CHARS:
                 raise ValueError(f"it writes more than {MAX_OUTPUT_CHARS:,} characters")
             pieces.append(piece)
         return "".join(pieces)
 
-    def _template(self, source: str, is_strict: bool) -> Template:
-        key = (source, is_strict)
+    def _template(self, job: dict[str, Any], weighs_values: bool) -> Template:
+        key = (job["template"], job["is_strict"], weighs_values)
         if key not in self._templates:
-            environment = self._strict if is_strict else self._loose
-            self._templates[key] = environment.from_string(source)
+            self._templates[key] = self._environments[key[1:]].metered(key[0])
             if len(self._templates) > KEPT_TEMPLATES:
                 self._templates.popitem(last=False)
         self._templates.move_to_end(key)
         return self._templates[key]
+
+
+def _environment(is_strict: bool, weighs_values: bool) -> MeteredEnvironment:
+    if not is_strict:
+        made = environment(weighs_values=weighs_values)
+        made.globals["strftime_now"] = _strftime_now
+        return made
+    made = MeteredEnvironment(
+        undefined=StrictUndefined, keep_trailing_newline=True, trim_blocks=True
+    )
+    if weighs_values:
+        made.weigh_values()
+    return made
 
 
 def _strftime_now(form: str) -> str:
@@ -80,3 +129,51 @@ def _reason(error: Exception) -> str:
     return (
         f"line {error.lineno}: {sentence}" if isinstance(error, TemplateSyntaxError) else sentence
     )
+
+
+def send(pipe: IO[bytes], content: Any) -> None:
+    data = json.dumps(content).encode()
+    pipe.write(LENGTH.pack(len(data)) + data)
+    pipe.flush()
+
+
+def receive(pipe: IO[bytes]) -> Any:
+    """What the other side sent; ValueError if it ended in between."""
+    header = pipe.read(LENGTH.size)
+    if len(header) < LENGTH.size:
+        raise ValueError("the other side has gone")
+    (length,) = LENGTH.unpack(header)
+    if length > MAX_ANSWER_BYTES:
+        raise ValueError("the other side sent too much")
+    return json.loads(pipe.read(length))
+
+
+def main() -> None:
+    """Answer requests until the parent has gone."""
+    sandbox = Sandbox()
+    _confine()
+    while True:
+        try:
+            asked = receive(sys.stdin.buffer)
+        except ValueError:
+            return
+        work = (asked["jobs"], asked["steps"], asked["weighs_values"])
+        signal.setitimer(signal.ITIMER_PROF, COMPILE_S)  # its signal ends this process
+        sandbox.prepare(*work)
+        began = time.process_time()
+        signal.setitimer(signal.ITIMER_PROF, asked["cpu_s"])
+        answer = sandbox.answer(*work)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        send(sys.stdout.buffer, {**answer, "cpu_s": time.process_time() - began})
+
+
+def _confine() -> None:
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    memory = pages * resource.getpagesize() + MEMORY_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+if __name__ == "__main__":
+    main()

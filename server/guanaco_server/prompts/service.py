@@ -1,11 +1,11 @@
-"""Prompts for model servers: any kind of prompt, any submission's tokenizer, one entrance.
+"""Makes prompts for model servers, of any kind and with any submission's tokenizer.
 
 templates       parsed once; what is known of bot, turns and counts costs microseconds, without waiting
 chat_template   the artifact's own template, rendered in a process of its own
 file            parts and turns, rendered there once each, then laid out as text or by the chat template
 
-The latter two wait for their turn (template_queue.py), and are given CPU_S of that process, as submissions are
-CHECK_CPU_S when they are checked.
+The latter two wait for their turn (template_queue.py). Their work is limited in steps, which are the same on every
+machine: fewer for the check of a submission, which also counts the sizes of values.
 """
 
 from __future__ import annotations
@@ -23,21 +23,25 @@ from guanaco.errors import MissingFile, PromptFailed
 from guanaco.prompts import ChatTemplatePrompt, Prompt, PromptFile, PromptFormatter, UnknownPrompt
 from guanaco_server.prompts import chat_templates
 from guanaco_server.prompts.chat_templates import ChatTemplate, ChatTemplateCounter
-from guanaco_server.prompts.counting import TokenCounter
-from guanaco_server.prompts.layouts import Layout, Part
+from guanaco_server.prompts.counting import KEPT, SmallFiles, TokenCounter, TokenizerCache
+from guanaco_server.prompts.layouts import (
+    Layout,
+    Part,
+    Spoken,
+    Utterance,
+    formatter_layout,
+    layout_like,
+)
 from guanaco_server.prompts.prompt_files import PromptFileRenderer
 from guanaco_server.prompts.rendering import render
-from guanaco_server.prompts.template_process import CPU_S, Allowance, TemplateProcess
+from guanaco_server.prompts.template_process import Allowance, TemplateProcess
 from guanaco_server.prompts.template_queue import WIDTH, TemplateQueue
-from guanaco_server.prompts.templates import formatter_layout, layout_like
-from guanaco_server.prompts.tokenizers import KEPT, SmallFiles, TokenizerCache
 from guanaco_server.prompts.transcript import Transcript
-from guanaco_server.prompts.utterances import Spoken, Utterance
+from guanaco_server.serializer.metered_jinja import CHECK_STEPS
 
 LONG_CHARS = (
     100_000  # of a history; beyond, it is counted in a thread: 10 ms for each 30,000 new ones
 )
-CHECK_CPU_S = 0.05  # of 50 turns; an honest template takes a twentieth
 RENDER_S = 30.0
 NO_TEMPLATE = "The model's repo has no chat template."
 UNKNOWN_PROMPT = "The submission's prompt"
@@ -154,10 +158,12 @@ class PromptService:
                 said = [Utterance(Sender.BOT, "Hello."), Utterance(Sender.USER, "Hi.")]
                 PromptFileRenderer(self._process).layout(formatter, bot, "You", said)
 
-        await self._in_turn(this_one, check_prompt_file, until, CHECK_CPU_S)
+        await self._in_turn(this_one, check_prompt_file, until, is_check=True)
         if is_by_chat_template(formatter):
-            template = await self._in_turn(this_one, lambda: self._read_chat_template(files), until)
-            await self._in_turn(this_one, template.require_fast, until, CHECK_CPU_S)
+            template = await self._in_turn(
+                this_one, lambda: self._read_chat_template(files), until, is_check=True
+            )
+            await self._in_turn(this_one, template.require_fast, until, is_check=True)
 
     async def check_served(self, formatter: Prompt, artifact_key: str, bot: Bot) -> None:
         """The same for a model whose artifact is there."""
@@ -169,12 +175,15 @@ class PromptService:
         await asyncio.to_thread(self._queue.close)
 
     async def _in_turn(
-        self, template: Hashable, work: Callable[[], T], until: float, cpu_s: float = CPU_S
+        self, template: Hashable, work: Callable[[], T], until: float, *, is_check: bool = False
     ) -> T:
         """What ``work`` gives with the template process; it is one prompt."""
+        allowance = Allowance(until=until)
+        if is_check:
+            allowance = Allowance(CHECK_STEPS, weighs_values=True, until=until)
 
         def allowed() -> T:
-            with self._process.allowance(Allowance(cpu_s, until)):
+            with self._process.allowance(allowance):
                 return work()
 
         return await self._queue.run(template, allowed, until)

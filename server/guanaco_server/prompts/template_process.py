@@ -1,26 +1,23 @@
-"""Strangers' Jinja, rendered in a process that can be killed: a thread cannot, and a sandbox bounds no time.
+"""Renders strangers' Jinja in processes that can be killed: a thread cannot, and a sandbox bounds no memory.
 
-    parent: TemplateProcess.render(jobs)     child: python -m guanaco_server.prompts.template_process
-            sends the jobs                           renders them in Jinja's immutable sandbox, in what is left
-            waits for the texts                      of the prompt's CPU time, with MEMORY_BYTES in all
+    parent: TemplateProcess.render(jobs)     child: python -m guanaco_server.prompts.sandbox
+            sends the jobs                           renders them in Jinja's immutable sandbox, within the
+            waits for the texts                      steps that the prompt has left
 
-Loops within loops, a recursion through macros, a text of gigabytes or a power of ten digits too many: whatever
-takes too long is ended by the child's own timer, which no template can stop, and a template that ended a child is
-refused for a while. There are as many children as threads render at once; they are kept warm, end with their
-parent, and are given no secret.
+The limit is a number of steps (serializer/metered_jinja.py), which is the same on every machine. It ends loops within
+loops, a recursion through macros, and in the check of a submission also long texts and large numbers. Whatever the steps do
+not count is ended by the child's CPU time, which is far more than the steps take, and by its memory. A template that
+used up its steps or ended a child is refused for a while. There are as many children as threads render at once; they
+are kept warm, end with their parent, and get no secret.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import queue
-import resource
 import select
-import signal
-import struct
 import subprocess
 import sys
 import threading
@@ -28,22 +25,19 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
+from guanaco_server.prompts import sandbox
+from guanaco_server.prompts.sandbox import receive, send
 from guanaco_server.serializer.confined import ENVIRONMENT
 
-CPU_S = 0.25  # of a whole prompt; 200 messages take an honest template 5 ms, and gpt-oss's 20
-COMPILE_S = 0.5  # of a child that sees a template for the first time; 65 KB of Jinja take that long
+STEPS = 5_000_000  # of a whole prompt; 200 messages take Llama 3's template 7,000
+CPU_S = 3.0  # of a whole prompt, as the last resort; the steps take a tenth of it
 LEAST_S = 0.005  # less than a tick of the timer
 WALL_S = 15.0  # on a machine that is busy with other things
-MEMORY_BYTES = 256_000_000
-MAX_ANSWER_BYTES = 64_000_000
-REFUSED_S = 60.0  # after a template ended a child
+REFUSED_S = 60.0  # after an overrun
 MAX_REFUSED = 1_024
 LATE = "it was not done in time"
-
-LENGTH = struct.Struct(">I")
 
 
 class TemplateFault(Exception):  # translated by each caller into its own error
@@ -55,7 +49,7 @@ class TemplateFault(Exception):  # translated by each caller into its own error
 
 
 class TemplateOverrun(TemplateFault):
-    """It took too much time or memory, and would again."""
+    """It took too many steps or too much memory, and would again."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +63,16 @@ class Job:
 
 @dataclass
 class Allowance:
-    """The CPU time that a prompt may take, and has; ``until`` on ``time.monotonic`` somebody waits for it."""
+    """What one prompt may take, and has taken; ``until`` on ``time.monotonic`` somebody waits for it.
 
+    With ``weighs_values`` long texts and large numbers take steps too, which makes a template several times slower.
+    """
+
+    steps: int = STEPS
+    weighs_values: bool = False
     cpu_s: float = CPU_S
     until: float = float("inf")
+    used_steps: int = 0
     used_s: float = 0.0
 
 
@@ -107,10 +107,17 @@ class TemplateProcess:
             if time.monotonic() >= allowed.until:
                 raise TemplateFault(LATE)
             self._refused.note(jobs)
-            raise TemplateOverrun(_too_much(allowed))
+            raise TemplateOverrun(
+                f"it takes more than {allowed.cpu_s:g} s of CPU time, or it crashed"
+            )
+        if (overrun := answer.get("overrun")) is not None:
+            self._refused.note(jobs)
+            reason = "it takes too much memory" if overrun == "memory" else _too_many_steps(allowed)
+            raise TemplateOverrun(reason, int(answer["job"]))
         allowed.used_s += float(answer["cpu_s"])
-        if (why := answer.get("error")) is not None:
-            raise TemplateFault(str(why), int(answer["job"]))
+        allowed.used_steps += int(answer["steps"])
+        if (fault := answer.get("error")) is not None:
+            raise TemplateFault(str(fault), int(answer["job"]))
         return [str(text) for text in answer["texts"]]
 
     def close(self) -> None:
@@ -124,19 +131,19 @@ class TemplateProcess:
 
     def _ask(self, jobs: Sequence[Job], allowed: Allowance) -> dict[str, Any] | None:
         left_s, wait_s = allowed.cpu_s - allowed.used_s, allowed.until - time.monotonic()
-        if left_s <= 0:
-            raise TemplateOverrun(_too_much(allowed))
+        if allowed.used_steps >= allowed.steps or left_s <= 0:
+            raise TemplateOverrun(_too_many_steps(allowed))
         if wait_s <= 0:
             raise TemplateFault(LATE)
         child = self._idle.get()
         try:
-            return child.ask(jobs, max(LEAST_S, left_s), min(WALL_S, wait_s))
+            return child.ask(_request(jobs, allowed, max(LEAST_S, left_s)), min(WALL_S, wait_s))
         finally:
             self._idle.put(child)
 
 
 class _Refused:
-    """Templates that ended a child, by their hashes, each for ``REFUSED_S``."""
+    """The hashes of templates that took too much, each for ``REFUSED_S``."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -149,7 +156,9 @@ class _Refused:
                 return
             for number, job in enumerate(jobs):
                 if now < self._until.get(_digest(job), now):
-                    raise TemplateFault("it took too much time or memory a moment ago", number)
+                    raise TemplateFault(
+                        "it took too many steps or too much memory a moment ago", number
+                    )
 
     def note(self, jobs: Sequence[Job]) -> None:
         """The oldest are forgotten first."""
@@ -169,15 +178,15 @@ class _Child:
         self._process: subprocess.Popen[bytes] | None = None
         self._is_closed = False
 
-    def ask(self, jobs: Sequence[Job], cpu_s: float, wait_s: float) -> dict[str, Any] | None:
+    def ask(self, request: dict[str, Any], wait_s: float) -> dict[str, Any] | None:
         """None if the child did not live to answer."""
         try:
             process = self._running()
             assert process.stdin is not None, "it is a pipe"
             assert process.stdout is not None, "it is a pipe"
-            _send(process.stdin, {"jobs": [asdict(job) for job in jobs], "cpu_s": cpu_s})
+            send(process.stdin, request)
             if select.select([process.stdout], [], [], wait_s)[0]:
-                answer = _receive(process.stdout)
+                answer = receive(process.stdout)
                 if isinstance(answer, dict):
                     return answer
         except (OSError, ValueError):
@@ -208,7 +217,7 @@ class _Child:
         if self._is_closed:
             raise OSError("the platform stops")
         self._process = subprocess.Popen(
-            [sys.executable, "-s", "-P", "-m", __name__],
+            [sys.executable, "-s", "-P", "-m", sandbox.__name__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -222,54 +231,14 @@ def _digest(job: Job) -> bytes:
     return hashlib.sha256(job.template.encode("utf-8", "surrogatepass")).digest()
 
 
-def _too_much(allowed: Allowance) -> str:
-    return f"it takes more than {allowed.cpu_s:g} s or {MEMORY_BYTES // 10**6} MB"
+def _request(jobs: Sequence[Job], allowed: Allowance, cpu_s: float) -> dict[str, Any]:
+    return {
+        "jobs": [asdict(job) for job in jobs],
+        "steps": allowed.steps - allowed.used_steps,
+        "weighs_values": allowed.weighs_values,
+        "cpu_s": cpu_s,
+    }
 
 
-def _send(pipe: IO[bytes], content: Any) -> None:
-    data = json.dumps(content).encode()
-    pipe.write(LENGTH.pack(len(data)) + data)
-    pipe.flush()
-
-
-def _receive(pipe: IO[bytes]) -> Any:
-    """What the other side sent; ValueError if it ended in between."""
-    header = pipe.read(LENGTH.size)
-    if len(header) < LENGTH.size:
-        raise ValueError("the other side has gone")
-    (length,) = LENGTH.unpack(header)
-    if length > MAX_ANSWER_BYTES:
-        raise ValueError("the other side sent too much")
-    return json.loads(pipe.read(length))
-
-
-def main() -> None:
-    """In the child, until the parent has gone."""
-    from guanaco_server.prompts.sandbox import Sandbox
-
-    sandbox = Sandbox()
-    _confine()
-    while True:
-        try:
-            asked = _receive(sys.stdin.buffer)
-        except ValueError:
-            return
-        signal.setitimer(signal.ITIMER_PROF, COMPILE_S)  # its signal ends this process
-        sandbox.prepare(asked["jobs"])
-        began = time.process_time()
-        signal.setitimer(signal.ITIMER_PROF, asked["cpu_s"])
-        answer = sandbox.answer(asked["jobs"])
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        _send(sys.stdout.buffer, {**answer, "cpu_s": time.process_time() - began})
-
-
-def _confine() -> None:
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    memory = pages * resource.getpagesize() + MEMORY_BYTES
-    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-
-if __name__ == "__main__":
-    main()
+def _too_many_steps(allowed: Allowance) -> str:
+    return f"it takes more than {allowed.steps:,} steps"

@@ -12,10 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from guanaco.chat import Sender
-from guanaco_server.prompts.counting import Piece, Step, TokenCounter
-from guanaco_server.prompts.layouts import Layout, surroundings
+from guanaco_server.prompts.counting import AddedTokens, CountedText, TokenCounter
+from guanaco_server.prompts.layouts import Layout, Spoken, surroundings
 from guanaco_server.prompts.truncation import Replay
-from guanaco_server.prompts.utterances import Spoken
 
 
 class Transcript:
@@ -35,7 +34,7 @@ class Transcript:
 
     def __init__(self) -> None:
         self.layout: Layout | None = None
-        self._begin: Step | None = None
+        self._begin: AddedTokens | None = None
         self._newest: Spoken | None = None
 
     def begin(
@@ -45,8 +44,8 @@ class Transcript:
         budget: int,
         replay: Replay,
         newest: Spoken,
-        pieces: Sequence[Piece],
-        steps: Sequence[Step],
+        pieces: Sequence[CountedText],
+        steps: Sequence[AddedTokens],
     ) -> None:
         """With the turns from the cut on, as they were rendered. Stays empty where nothing can be gone on with."""
         self._newest = None
@@ -106,7 +105,7 @@ class Transcript:
         self._last = pieces[-1]
         return [piece[0] for piece in pieces]
 
-    def _note_unsure(self, first: int, steps: Sequence[Step]) -> None:
+    def _note_unsure(self, first: int, steps: Sequence[AddedTokens]) -> None:
         for turn, step in enumerate(steps, first):
             if not step[1]:
                 self._unsure = turn

@@ -47,7 +47,7 @@ class Frame:
 
 
 @dataclass(frozen=True)
-class History:
+class TurnSizes:
     """Turns by their characters, which of them are a user's, and what each one adds in tokens; all oldest first.
 
     ``tokens(begin)`` is of those from ``begin`` on, and is asked for no more than is needed.
@@ -74,7 +74,7 @@ class Replay:
 
     __slots__ = ("_budget", "_chars", "_epoch", "_frame", "_origin", "_sums", "cut")
 
-    def __init__(self, history: History, frame: Frame, budget: int) -> None:
+    def __init__(self, history: TurnSizes, frame: Frame, budget: int) -> None:
         self._frame = frame
         self._budget = budget
         self._origin = 0
@@ -116,7 +116,7 @@ class Replay:
         """Of the turns that are kept, without the first one."""
         return self._sums[-1] - self._sums[self.cut.first + 1 - self._origin]
 
-    def _replay(self, history: History, moments: list[int]) -> None:
+    def _replay(self, history: TurnSizes, moments: list[int]) -> None:
         begin = self._last_epoch(history, moments)
         if begin is None:
             self._sum_from(history, 0)
@@ -133,7 +133,7 @@ class Replay:
     def _epoch_at(self, chars: int) -> int:
         return 0 if self._frame.are_turns_kept else chars // (EPOCH_CHARS * self._budget)
 
-    def _last_epoch(self, history: History, moments: list[int]) -> int | None:
+    def _last_epoch(self, history: TurnSizes, moments: list[int]) -> int | None:
         """Of the moments, the last one before which a multiple of the epoch's length was passed."""
         if not self._epoch:
             return None
@@ -146,7 +146,7 @@ class Replay:
                 return place + 1
         return 0
 
-    def _reach_back(self, history: History, moment: int) -> int:
+    def _reach_back(self, history: TurnSizes, moment: int) -> int:
         """The turn from which on the room is surely full at that moment."""
         begin, newer = moment, len(history.chars) - moment - 1
         while begin:
@@ -156,7 +156,7 @@ class Replay:
                 break
         return begin
 
-    def _sum_from(self, history: History, origin: int) -> None:
+    def _sum_from(self, history: TurnSizes, origin: int) -> None:
         self._origin = origin
         self._sums = array("i", accumulate(history.tokens(origin), initial=0))
 
@@ -197,7 +197,7 @@ class Replay:
         return min(bisect_left(self._sums, least) + self._origin, newest)
 
 
-def _moments(history: History) -> list[int]:
+def _moments(history: TurnSizes) -> list[int]:
     """The turns at which a prompt was made: every user message, and the last turn."""
     moments = [index for index, is_user in enumerate(history.is_user) if is_user]
     last = len(history.is_user) - 1

@@ -72,7 +72,7 @@ def find_gpus(names: Iterable[str]) -> tuple[Gpu, ...]:
 
 
 def find_gpu(name: str, known: Iterable[str]) -> Gpu:
-    """By name, whatever its case, out of those that are ``known``."""
+    """Find a GPU of the ``known`` ones by name, in any case."""
     found = next((each for each in known if each.lower() == name.lower()), None)
     if found is None:
         raise NoSuchGpu(name, sorted(known))

@@ -55,7 +55,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Serving:
-    """What of a recipe decides over memory."""
+    """The part of a recipe that decides how much memory is needed."""
 
     placement: Placement
     context_tokens: int
@@ -92,7 +92,7 @@ def plan_memory(model: Model, gpu: Gpu, serving: Serving) -> MemoryPlan:
 
 
 def weight_bytes(model: Model) -> float:
-    """Of all weights together, as they are served."""
+    """Return the bytes of all weights, as they are served."""
     fixed, experts = _parts(model)
     return fixed + experts
 

@@ -44,7 +44,7 @@ class Latent:
 
 @dataclass(frozen=True)
 class Experts:
-    """Of the ``layers`` that are mixtures; ``shared_intermediate`` is of what every token takes."""
+    """The experts of the ``layers`` that are mixtures. ``shared_intermediate`` is the width of the experts that every token uses."""
 
     total: int
     active: int
@@ -198,7 +198,7 @@ def count_parameters(shape: ModelShape) -> Parameters:
 
 
 def active_parameters(shape: ModelShape) -> int:
-    """Those that a token is multiplied with: the active experts, and of the vocabulary the output half."""
+    """Return the weights that a token is multiplied with: of the experts the active ones, of the vocabulary the output half."""
     parameters, experts = count_parameters(shape), shape.experts
     routed = parameters.experts * experts.active // experts.total if experts else 0
     output = shape.vocab * shape.hidden
@@ -251,7 +251,7 @@ class WeightFormat:
         return self.linear_bytes if self.own_expert_bytes is None else self.own_expert_bytes
 
     def quantized(self, to: Quantization | None) -> WeightFormat:
-        """As vLLM makes it while loading: fp8 everywhere, int8 in a mixture's experts alone."""
+        """Return the format after vLLM has quantized it while loading: fp8 everywhere, int8 in a mixture's experts alone."""
         if to is None:
             return self
         if to is Quantization.INT8:
@@ -326,7 +326,7 @@ def text_config(config: Config) -> Config:
 
 
 def count(config: Config, *names: str) -> int:
-    """The first of these that is there; a positive whole number."""
+    """Return the first of these numbers that is there: positive and whole."""
     found = optional_count(config, *names)
     if found is None:
         raise CorruptConfig(

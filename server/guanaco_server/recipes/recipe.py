@@ -94,7 +94,7 @@ def choose(
 def pinned(
     gpu: Gpu, needs: Needs, override: RecipeOverride, quantization: Quantization | None
 ) -> Recipe:
-    """What the override says, without a look at the model: for those whose shape is not known."""
+    """Make the recipe from the override alone, for models whose shape is not known."""
     gpus = override.gpus or (override.tensor_parallel or 1) * (override.data_parallel or 1)
     placement = _overridden(Placement(1), gpus, override)
     serving = _serving(gpu, placement, needs, override, KvCacheDtype.AUTO)
@@ -149,7 +149,7 @@ def _candidates(
 
 
 def _placements(model: Model, max_gpus: int, override: RecipeOverride) -> Iterator[Placement]:
-    """Of the possible ones those that the override allows, also such as would not be chosen here."""
+    """Yield the possible placements that the override allows, also those that would not be chosen otherwise."""
     if not _splits(override):
         yield from possible_placements(model.shape, max_gpus)
         return
@@ -256,7 +256,7 @@ ENGINE_QUANTIZATION = {  # vLLM 0.32's names for what it quantizes while loading
 
 
 def to_vllm_args(recipe: Recipe) -> tuple[str, ...]:
-    """Those that the recipe decides, in an order of their own; the recipe's further flags come last and win."""
+    """Return the arguments that the recipe decides. Its further flags come last and win."""
     is_fp8_cache = recipe.kv_cache_dtype is KvCacheDtype.FP8
     return (
         *("--max-model-len", str(recipe.max_model_len)),

@@ -45,7 +45,7 @@ class ExpectedTraffic:
 
 @dataclass(frozen=True)
 class Capacity:
-    """One replica at its most. ``batch`` sessions generate at once; ``first_token_s`` is a prefill's time alone."""
+    """The most that one replica carries. ``batch`` sessions generate at once; ``first_token_s`` is a prefill's time alone."""
 
     batch: int
     messages_per_second: float
@@ -56,7 +56,7 @@ class Capacity:
 
 @dataclass(frozen=True)
 class TrafficPlan:
-    """For one type of GPU. ``uncached_gpus`` is how many it would take without the prefix cache; None if never enough."""
+    """The plan for one type of GPU. ``uncached_gpus`` is how many it would take without the prefix cache; None if no number is enough."""
 
     gpu: Gpu
     recipe: Recipe
@@ -112,7 +112,7 @@ def plan_traffic(
 def capacity_of(
     model: Model, traffic: ExpectedTraffic, gpu: Gpu, serving: Serving
 ) -> Capacity | None:
-    """None where even a single session is too slow, or does not fit."""
+    """Return the capacity of one replica; None if even a single session is too slow or does not fit."""
     fit = min(plan_memory(model, gpu, serving).sessions, serving.max_num_seqs)
     batch = _largest_batch(model, traffic, gpu, serving, fit)
     if batch == 0:
@@ -144,7 +144,7 @@ def _plan(
 def _largest_batch(
     model: Model, traffic: ExpectedTraffic, gpu: Gpu, serving: Serving, fit: int
 ) -> int:
-    """A session's speed only falls with the batch, so halving finds the largest that is fast enough; 0 if none is."""
+    """Find the largest batch that is fast enough by halving, because a session's speed only falls with the batch; 0 if none is."""
     low, high = 0, fit
     while low < high:
         middle = (low + high + 1) // 2

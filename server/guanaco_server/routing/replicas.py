@@ -20,11 +20,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Sequence
+from hashlib import blake2b
 from statistics import median
 from typing import Self
 
 from guanaco.errors import Overloaded
-from guanaco_server.routing.rendezvous import rendezvous
 
 LOAD_FACTOR = 1.25
 FREE_LOAD = 8
@@ -221,3 +221,17 @@ class Ask:
         known = [peer.ttft_s for peer in peers if peer.first_tokens >= SAMPLES]
         is_slow = bool(known) and ttft_s > max(SLOW_S, SLOW_FACTOR * median(known))
         return is_slow and any(peer.is_well(now) for peer in peers)
+
+
+def rendezvous(key: str, endpoints: Sequence[str]) -> list[str]:
+    """The endpoints, best first for this key, of which every character counts."""
+    if len(endpoints) < 2:
+        return list(endpoints)
+    keyed = blake2b(key.encode(), digest_size=8)
+
+    def weight(endpoint: str) -> bytes:
+        hashed = keyed.copy()  # so that the key is read once
+        hashed.update(endpoint.encode())
+        return hashed.digest()
+
+    return sorted(endpoints, key=weight, reverse=True)

@@ -21,11 +21,9 @@ from guanaco_server.competitions.entry import admitted
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.routing import queries
-from guanaco_server.routing.decision import Decision
 from guanaco_server.routing.occupancy import Occupancy
-from guanaco_server.routing.policies.posterior import Posterior
-from guanaco_server.routing.policy import LiveSubmission
-from guanaco_server.routing.snapshot import Pool, Snapshot, Votes, policy_of, take
+from guanaco_server.routing.posterior import Posterior
+from guanaco_server.routing.snapshot import DecisionRecord, Pool, Snapshot, Votes, policy_of, take
 from guanaco_server.runtime.background import Background
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.scaling.sleep import Sleeper
@@ -40,12 +38,20 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
+class LiveSubmission:
+    """A published submission; ``endpoints`` are those of its replicas that are ready, empty while there is none."""
+
+    serving: ServingSubmission
+    endpoints: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Assigned:
     """A submission for a new conversation; ``pool`` and ``decision`` where its competition has a seed."""
 
     live: LiveSubmission
     pool: Pool | None = None
-    decision: Decision | None = None
+    decision: DecisionRecord | None = None
 
     @property
     def submission_id(self) -> str:
@@ -77,6 +83,7 @@ class RoutingService:
         self._votes: Mapping[str, Mapping[str, Votes]] = {}
         self._rules: dict[str, Competition] = {}
         self._pools: dict[str, Pool] = {}
+        self._uniform: set[str] = set()  # competitions whose rule only a newer version knows
         self._posterior = Posterior()
         self._seed = secrets.randbits(63)  # of the competitions that have none
         self._refreshed_at = float("-inf")
@@ -174,7 +181,7 @@ class RoutingService:
         if assigned.pool is not None:
             await queries.keep_snapshot(session, assigned.pool.snapshot, self._clock.now(), kept)
 
-    async def recorded(self, session: AsyncSession, decision: Decision) -> Snapshot | None:
+    async def recorded(self, session: AsyncSession, decision: DecisionRecord) -> Snapshot | None:
         """Within the caller's transaction: what the decision was made of, if it is still kept."""
         return await queries.snapshot(session, decision.snapshot)
 
@@ -217,7 +224,8 @@ class RoutingService:
         pool = self._pools.get(competition.id)
         if pool is None or pool.snapshot != snapshot:
             pool = Pool(snapshot, await policy_of(snapshot, self._posterior))
-            if snapshot.rule.kind.is_unknown:
+            if snapshot.rule.kind.is_unknown and competition.id not in self._uniform:
+                self._uniform.add(competition.id)
                 logger.warning(
                     "competition %s: this version does not know the assignment rule %s and chooses uniformly",
                     competition.id,
@@ -253,9 +261,11 @@ class RoutingService:
                 logger.warning("the routing snapshot stays as it was: %s", error)
 
 
-def _decision(pool: Pool, seed: int, key: str, seen: Sequence[str], barred: Set[str]) -> Decision:
+def _decision(
+    pool: Pool, seed: int, key: str, seen: Sequence[str], barred: Set[str]
+) -> DecisionRecord:
     ids = pool.snapshot.ids
-    return Decision(
+    return DecisionRecord(
         snapshot=pool.snapshot.digest,
         seed=seed,
         key=key,

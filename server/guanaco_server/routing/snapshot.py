@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import blake2b
+from itertools import count
+from struct import Struct
 from typing import Protocol
 
 from pydantic import BaseModel, ConfigDict
 
 from guanaco.competitions import AssignmentKind, AssignmentRule
 from guanaco.contract import without_unknown_fields
-from guanaco_server.routing.draws import draws
-from guanaco_server.routing.policies.adaptive import adaptive
-from guanaco_server.routing.policies.newest import NewestFirst
-from guanaco_server.routing.policies.posterior import Posterior
-from guanaco_server.routing.policies.uniform import uniform
-from guanaco_server.routing.policy import AssignmentPolicy, Entry
+from guanaco_server.routing.policies import AssignmentPolicy, Entry, NewestFirst, adaptive, uniform
+from guanaco_server.routing.posterior import Posterior
 from guanaco_server.submissions.service import ServingSubmission
 
 
@@ -99,3 +98,35 @@ class Pool:
             ids = self.snapshot.ids
             return next((name for name in seen if name in ids and name not in barred), None)
         return chosen
+
+
+class DecisionRecord(BaseModel):
+    """With the snapshot that ``snapshot`` names, all that the choice depended on; ``key`` is the conversation's id.
+
+    ``seen`` by the user, least recent first; ``barred`` were full, or had no model server. Of both only entries.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    snapshot: str
+    seed: int
+    key: str
+    seen: tuple[str, ...] = ()
+    barred: tuple[str, ...] = ()
+
+
+async def replay(decision: DecisionRecord, snapshot: Snapshot) -> str | None:
+    """The submission that was chosen then."""
+    pool = Pool(snapshot, await policy_of(snapshot, Posterior()))
+    return pool.choose(decision.seed, decision.key, decision.seen, frozenset(decision.barred))
+
+
+WORDS = Struct("<8Q")
+
+
+def draws(seed: int, key: str) -> Iterator[float]:
+    """Numbers in [0, 1), uniform and without end, that depend on nothing but the seed and the key."""
+    for block in count():
+        digest = blake2b(f"{seed} {block} {key}".encode(), digest_size=WORDS.size).digest()
+        for word in WORDS.unpack(digest):
+            yield (word >> 11) * 2.0**-53

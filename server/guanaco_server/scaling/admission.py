@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class Admission:
-    """``feedback_target`` ratings are enough; 0 is never enough."""
+    """Decides who gets room. A deployment with ``feedback_target`` ratings has enough; with 0 none ever has."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Admission:
         self._pace = Backoff(clock)
 
     async def step(self) -> None:
-        """One look at who has room and who asks for it."""
+        """Share the room once between those who have it and those who ask for it."""
         rows = await self._deployments.list_wishes()
         self._pace.forget_all_but({row.submission_id for row in rows if row.phase in ASKING})
         if not any(row.phase in ASKING for row in rows):
@@ -80,7 +80,7 @@ class Admission:
                 )
 
     async def _leaving(self, rows: Iterable[DeploymentRow]) -> Room:
-        """What runs and should not: the reconciler is about to stop it."""
+        """Return the room of servers that the reconciler is about to stop."""
         by_name = {deployment_name(row.submission_id): row for row in rows}
         leaving = Room()
         for name in await self._cluster.list_deployments():
@@ -109,7 +109,7 @@ class Admission:
             logger.warning("%s cannot be started yet: %s", row.submission_id, error)
 
     async def _grant(self, row: DeploymentRow) -> None:
-        """A new one is started by its pipeline stage, one that wakes is started here."""
+        """Give it its room. A new deployment is started by its pipeline stage, one that wakes is started here."""
         logger.info("%s has room: it was %s", row.submission_id, row.phase)
         is_new = row.phase is Phase.WAITING
         if not is_new:
@@ -129,7 +129,7 @@ def awake_of(rows: Iterable[DeploymentRow]) -> frozenset[str]:
 def tenants_of(
     rows: Iterable[DeploymentRow], usage: dict[str, DeploymentUsage], feedback_target: int
 ) -> list[Tenant]:
-    """Who has room. A reward model may not go while somebody who works with it stays."""
+    """Return the deployments that have room. A reward model may not go while a deployment that works with it stays."""
     having = [row for row in rows if row.phase.has_server]
     awake = awake_of(having)
     return [_tenant(row, usage, feedback_target, awake) for row in having]

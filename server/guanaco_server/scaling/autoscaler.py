@@ -1,4 +1,4 @@
-"""The controller: reads each deployment's load, and writes down how many replicas it should have, or that it sleeps.
+"""Reads each deployment's load and writes down how many replicas it should have, or that it sleeps.
 
 It only writes the wish; the reconciler brings the cluster to it. Samples are in memory: a controller that has just
 started decides nothing until it has seen a whole window.
@@ -75,7 +75,7 @@ class Autoscaler:
         await self._background.stop()
 
     async def step(self) -> None:
-        """One look at every deployment that is ready and published."""
+        """Decide once for every deployment that is ready and published."""
         rows = await self._deployments.list_wishes()
         has_replicas = self._policy.limits.max_replicas > 1 or any(
             row.wanted_replicas > 1 for row in rows
@@ -131,7 +131,7 @@ class Autoscaler:
         return slept
 
     async def _sample(self, row: DeploymentRow, usage: dict[str, DeploymentUsage]) -> None:
-        """Where one address stands for several replicas, the one that answered is taken for all; open streams count in any case."""
+        """Sample the load. Where one address stands for several replicas, the answer of one is taken for all. Open streams always count."""
         loads = await self._loads(row.submission_id)
         if not loads:
             return
@@ -148,7 +148,7 @@ class Autoscaler:
         self._samples[row.submission_id] = samples
 
     async def _loads(self, submission_id: str) -> list[ServerLoad]:
-        """Of each server; none at all where one of them does not say."""
+        """Return the load of each server; none at all if one does not answer."""
         endpoints = self._deployments.replicas(submission_id)
         try:
             return await asyncio.gather(*(self._model_server.load(each) for each in endpoints))
@@ -194,7 +194,7 @@ class Autoscaler:
         usage: dict[str, DeploymentUsage],
         wanted: int,
     ) -> int:
-        """Further replicas take free room only, and none that a deployment waits for."""
+        """Return how many further replicas fit. They take free room only, and none that a deployment waits for."""
         budget = self._policy.budget
         if budget.is_limited and any(r.phase in (Phase.WAITING, Phase.WAKING) for r in rows):
             return 0

@@ -1,4 +1,4 @@
-"""Who gets room when there is not enough for all: a pure function of who has it and who asks for it.
+"""Shares room when there is not enough for all. It is a pure function of who has room and who asks for it.
 
 Free room is given first to the developer who has the least, then to who asked first: filled so, drop by drop, it is
 max-min fair. Where none is free, the least useful deployment is put to sleep for a new submission, or for one whose
@@ -49,7 +49,7 @@ class Budget:
         )
 
     def size(self, room: Room) -> int:
-        """What is shared fairly: GPUs where they are limited, else model servers."""
+        """Return the size that is shared fairly: GPUs if they are limited, else model servers."""
         return room.gpus if self.max_gpus else room.servers
 
 
@@ -92,7 +92,7 @@ def share(
     leaving: Room,
     now: datetime,
 ) -> RoomPlan:
-    """``leaving`` is room that model servers still take which are being stopped."""
+    """Decide who gets room. ``leaving`` is the room of model servers that are being stopped."""
     return _Sharing(budget, list(tenants), leaving, now).share(claims)
 
 
@@ -131,7 +131,7 @@ class _Sharing:
             self._preempt(claim)
 
     def _preempt(self, claim: Claim) -> None:
-        """The fewest that make room, the least useful first; none, if even all of them did not."""
+        """Choose the fewest victims that make room, the least useful first. Choose none if even all of them are not enough."""
         before, victims = list(self._tenants), list[Tenant]()
         while not self._fits(claim, Room()):
             candidates = [tenant for tenant in self._tenants if self._may_go(tenant, claim)]
@@ -148,7 +148,7 @@ class _Sharing:
         self._settle(claim)
 
     def _settle(self, claim: Claim) -> None:
-        """From here on its room is taken; and nobody takes it from it in the same moment."""
+        """Count the claim's room as taken, and protect it in this round."""
         self._tenants.append(Tenant(claim.submission_id, claim.owner, claim.room))
 
     def _fits(self, claim: Claim, leaving: Room) -> bool:

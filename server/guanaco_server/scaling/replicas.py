@@ -41,7 +41,7 @@ class ReplicaLimits:
 
     @property
     def memory_s(self) -> float:
-        """How long a sample matters."""
+        """Return how long a sample matters."""
         return max(self.up_window_s, self.down_window_s)
 
 
@@ -67,7 +67,7 @@ class DeploymentLoad:
 
 
 def decide(load: DeploymentLoad, limits: ReplicaLimits, now: datetime) -> int:
-    """The replicas to have. Never fewer than those with an open stream; otherwise within the limits."""
+    """Return how many replicas to have: within the limits, but never fewer than have an open stream."""
     wanted = load.replicas
     up = _needed(load, limits, now, limits.up_window_s)
     down = _needed(load, limits, now, limits.down_window_s)
@@ -82,7 +82,7 @@ def decide(load: DeploymentLoad, limits: ReplicaLimits, now: datetime) -> int:
 def _needed(
     load: DeploymentLoad, limits: ReplicaLimits, now: datetime, window_s: float
 ) -> list[int]:
-    """What each sample within the window needed; nothing where the samples do not go back that far."""
+    """Return how many replicas each sample within the window needed; nothing if the samples do not go back that far."""
     since = now - timedelta(seconds=window_s)
     if not load.samples or load.samples[0].at > since:
         return []
@@ -103,14 +103,14 @@ LEAST_CAPACITY = 8
 
 
 def capacity_shown(report: StressReport) -> int | None:
-    """None where nothing was measured."""
+    """Return the capacity that a stress check showed; None if nothing was measured."""
     if report.e2e_ms is None:
         return None
     return max(LEAST_CAPACITY, math.ceil(report.offered_rate * report.e2e_ms.p50 / 1_000))
 
 
 def max_num_seqs(engine_args: Sequence[str]) -> int:
-    """What the model servers are started with."""
+    """Return the limit of concurrent requests that the model servers are started with."""
     for name, value in pairwise([*engine_args, ""]):
         flag, _, joined = name.partition("=")
         if flag == "--max-num-seqs" and (joined or value).isdigit():
@@ -119,13 +119,13 @@ def max_num_seqs(engine_args: Sequence[str]) -> int:
 
 
 def capacity(shown: int | None, engine_args: Sequence[str]) -> int:
-    """Of one replica."""
+    """Return the capacity of one replica."""
     most = max_num_seqs(engine_args)
     return most if shown is None else min(shown, most)
 
 
 class CapacityReader:
-    """Over all replicas, of what is ready; a submission that was never measured has none."""
+    """Reads the capacity of each ready deployment over all its replicas. A submission that was never measured has none."""
 
     def __init__(self, deployments: DeploymentService, engine_args: Sequence[str]) -> None:
         self._deployments = deployments

@@ -1,4 +1,4 @@
-"""To zero and back: a deployment sleeps when nobody needs it, and wakes when its conversation goes on.
+"""Scaling to zero and back. A deployment sleeps when nobody needs it, and wakes when a conversation goes on.
 
 ready → sleeping      the reconciler stops its server
 sleeping → waking     a message came; admission gives it room and starts its server
@@ -20,14 +20,14 @@ SLACK_S = 2.0  # looks of the reconciler before and after
 
 
 class Sleeper:
-    """``max_wait_s`` is the longest that a message waits for a server to wake."""
+    """Wakes deployments for messages, which wait at most ``max_wait_s``."""
 
     def __init__(self, deployments: DeploymentService, max_wait_s: float) -> None:
         self._deployments = deployments
         self._max_wait_s = max_wait_s
 
     async def wake(self, submission_id: str) -> tuple[str, ...]:
-        """The endpoints of a deployment that sleeps, once a server is ready; none of one that does not sleep. ModelWaking when that takes too long."""
+        """Wake a deployment and return its endpoints once a server is ready; none if it does not sleep. ModelWaking if that takes too long."""
         row = await self._deployments.find(submission_id)
         if row is not None and row.phase is Phase.SLEEPING:
             row = await self._deployments.wake(submission_id)
@@ -45,5 +45,5 @@ class Sleeper:
 
 
 def _is_waking(row: DeploymentRow) -> bool:
-    """One that restarts without a death was woken, or its platform was started again."""
+    """Whether the deployment was woken. One that restarts without a crash was woken, or its platform was started again."""
     return row.phase is Phase.WAKING or (row.phase is Phase.RESTARTING and row.restarts == 0)

@@ -37,7 +37,7 @@ class DeploymentUsage:
         return self.ownership.users is not None
 
     def is_needed(self, awake: Set[str]) -> bool:
-        """Of a reward model: whether a submission that works with it has a server now."""
+        """Whether this is a reward model, and a submission that works with it has a server now."""
         return bool((self.ownership.users or frozenset()) & awake)
 
 
@@ -78,7 +78,7 @@ class TrafficRecorder:
         self._noted[submission_id] = self._clock.now()
 
     async def write(self) -> None:
-        """What was noted since the last time."""
+        """Write down what was noted since the last call."""
         noted = dict(self._noted)
         if not noted:
             return

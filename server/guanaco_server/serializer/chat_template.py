@@ -1,4 +1,4 @@
-"""A repo's chat templates, tried out: each must compile and render a short conversation within limits.
+"""Tries out a repo's chat templates: each must compile and render a short conversation within a number of steps.
 
 They are Jinja, and run in the model server with what transformers gives them: the immutable sandbox, loop
 controls, ``{% generation %}``, raise_exception, strftime_now and tojson. A template that raises an exception
@@ -17,12 +17,12 @@ from jinja2 import TemplateError, nodes
 from jinja2.exceptions import SecurityError, TemplateSyntaxError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from guanaco_server.serializer import confined
+from guanaco_server.serializer.metered_jinja import CHECK_STEPS, MeteredEnvironment, OutOfSteps
 from guanaco_server.serializer.reporting import JobFailed
 
-LIMITS = confined.ProcessLimits(cpu_s=2, memory_bytes=512_000_000, wall_s=30, file_bytes=100_000)
+LIMITS = confined.ProcessLimits(cpu_s=20, memory_bytes=512_000_000, wall_s=120, file_bytes=100_000)
 MAX_TEMPLATE_BYTES = 1_000_000
 MAX_TEMPLATES = 32
 MAX_OUTPUT_CHARS = 1_000_000
@@ -96,7 +96,9 @@ def _templates(folder: Path, config: dict[str, Any]) -> Iterator[str]:
 def _render(template: str, config: dict[str, Any]) -> None:
     """ValueError with what went wrong."""
     try:
-        compiled = environment().from_string(template)
+        metered = environment(weighs_values=True)
+        metered.meter.left = CHECK_STEPS
+        compiled = metered.metered(template)
         length = 0
         for piece in compiled.generate(variables(config, MESSAGES)):
             length += len(piece)
@@ -104,6 +106,8 @@ def _render(template: str, config: dict[str, Any]) -> None:
                 raise ValueError(f"it writes more than {MAX_OUTPUT_CHARS:,} characters")
     except Declined:
         return
+    except OutOfSteps:
+        raise ValueError(f"it takes more than {CHECK_STEPS:,} steps") from None
     except SecurityError:
         raise ValueError("it reaches for what the sandbox forbids") from None
     except TemplateSyntaxError as error:
@@ -125,14 +129,16 @@ def variables(config: dict[str, Any], messages: list[dict[str, str]]) -> dict[st
     return tokens | given
 
 
-def environment() -> ImmutableSandboxedEnvironment:
-    """The sandbox of chat templates. It bounds neither time nor memory: only a process of its own does."""
-    environment = ImmutableSandboxedEnvironment(
+def environment(*, weighs_values: bool = False) -> MeteredEnvironment:
+    """The sandbox of chat templates. It counts their work; only a process of its own bounds memory."""
+    environment = MeteredEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
     )
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now
+    if weighs_values:
+        environment.weigh_values()
     return environment
 
 

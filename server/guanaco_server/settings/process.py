@@ -99,7 +99,7 @@ class ProcessSettings(BaseModel):
 
     @property
     def workflow_database_url(self) -> str:
-        """Where the durable pipeline keeps its progress: a file of its own, or schema ``dbos`` of the same PostgreSQL."""
+        """The URL under which the pipeline keeps its progress: a file of its own, or schema ``dbos`` of the same PostgreSQL."""
         if self.database_url is None:
             return f"sqlite:///{self.data_dir.absolute() / 'workflows.db'}"
         return _with_driver(self.database_url.get_secret_value())

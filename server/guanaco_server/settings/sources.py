@@ -32,7 +32,7 @@ from guanaco_server.settings.variables import (
 
 
 class SettingSource(StrEnum):
-    """Where a setting's value comes from."""
+    """The kinds of place that a setting's value comes from."""
 
     ARGUMENT = "argument"
     ENVIRONMENT = "environment"

@@ -38,8 +38,9 @@ from guanaco_server.database.database import Database
 from guanaco_server.feedback.erasure import ErasedUser, ErasureService
 from guanaco_server.feedback.service import FeedbackService
 from guanaco_server.runtime.clock import Clock
-from guanaco_server.web import queries, tokens
+from guanaco_server.web import queries
 from guanaco_server.web.tables import VisitorChatRow, VisitorRow
+from guanaco_server.web.viewer import hash_of, new_cookie
 
 ACCOUNT = "web-chat"
 USER_PREFIX = "web-"
@@ -104,15 +105,15 @@ class BetaChat:
 
     async def consent(self) -> str:
         """A new visitor's cookie. Before this nothing is stored."""
-        cookie = tokens.new_cookie()
-        row = VisitorRow(id=tokens.hash_of(cookie), consented_at=self._clock.now())
+        cookie = new_cookie()
+        row = VisitorRow(id=hash_of(cookie), consented_at=self._clock.now())
         async with self._database.write() as session:
             session.add(row)
         return cookie
 
     async def visitor(self, cookie: str) -> Visitor | None:
         async with self._database.read() as session:
-            row = await session.get(VisitorRow, tokens.hash_of(cookie))
+            row = await session.get(VisitorRow, hash_of(cookie))
         return Visitor(row.id) if row else None
 
     async def chats(self, visitor: Visitor) -> list[ChatSummary]:

@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl, urlsplit
 from fastapi import Request
 
 from guanaco.errors import Forbidden, InvalidInput
-from guanaco_server.web import tokens
+from guanaco_server.web.viewer import is_form_token
 
 MEDIA_TYPE = "application/x-www-form-urlencoded"
 MOST_FIELDS = 100
@@ -38,7 +38,7 @@ def require_same_origin(request: Request) -> None:
 
 
 def require_token(fields: dict[str, str], cookie: str) -> None:
-    if not cookie or not tokens.is_form_token(fields.get(TOKEN_FIELD, ""), cookie):
+    if not cookie or not is_form_token(fields.get(TOKEN_FIELD, ""), cookie):
         raise _not_from_here()
 
 

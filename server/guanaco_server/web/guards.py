@@ -1,7 +1,7 @@
 """The guard of every page: public on purpose, or for a role; and of every form, that a page of ours sent it.
 
 A developer's and an admin's browser shows a session's cookie, a beta user's her own. Forms of either carry the
-token of that cookie (tokens.py); signing in and consenting have no cookie yet, and are held to their origin.
+token of that cookie (viewer.py); signing in and consenting have no cookie yet, and are held to their origin.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from fastapi.responses import Response
 from guanaco.accounts import Role
 from guanaco.errors import Forbidden, Unauthenticated
 from guanaco_server.accounts.service import Account
-from guanaco_server.web import forms, tokens
+from guanaco_server.web import forms
 from guanaco_server.web.beta_chat import BetaChat, Visitor
 from guanaco_server.web.sessions import NewSession, SessionService
-from guanaco_server.web.viewer import NOBODY, Viewer
+from guanaco_server.web.viewer import NOBODY, Viewer, form_token
 
 SESSION_COOKIE = "guanaco_session"
 CHAT_COOKIE = "guanaco_chat"
@@ -45,7 +45,7 @@ class Guest:
 
     @property
     def form_token(self) -> str:
-        return tokens.form_token(self.cookie)
+        return form_token(self.cookie)
 
     def require_visitor(self) -> Visitor:
         if self.visitor is None:

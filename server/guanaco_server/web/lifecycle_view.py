@@ -24,7 +24,7 @@ class StageView:
 
 
 @dataclass(frozen=True)
-class Action:
+class SubmissionAction:
     """``question`` is None where nothing is lost and nobody needs to be asked."""
 
     name: str
@@ -39,7 +39,7 @@ class Action:
 
 
 ACTIONS = (
-    Action(
+    SubmissionAction(
         "cancel",
         "Cancel",
         Status.CANCELLED,
@@ -47,22 +47,22 @@ ACTIONS = (
         "The running stage stops and cleans up. Redeploy starts again later.",
         is_grave=True,
     ),
-    Action("reactivate", "Reactivate", Status.DEPLOYED, Status.INACTIVE, None),
-    Action(
+    SubmissionAction("reactivate", "Reactivate", Status.DEPLOYED, Status.INACTIVE, None),
+    SubmissionAction(
         "deactivate",
         "Deactivate",
         Status.INACTIVE,
         None,
         "It takes no new conversations; those that are open go on.",
     ),
-    Action(
+    SubmissionAction(
         "redeploy",
         "Redeploy",
         Status.QUEUED,
         None,
         "All stages run again, at the same commit. Until they are through it takes no conversations.",
     ),
-    Action(
+    SubmissionAction(
         "teardown",
         "Tear down",
         Status.TORN_DOWN,
@@ -73,12 +73,12 @@ ACTIONS = (
 )
 
 
-def actions_of(status: Status) -> list[Action]:
+def actions_of(status: Status) -> list[SubmissionAction]:
     """What the lifecycle allows from here."""
     return [action for action in ACTIONS if action.is_possible(status)]
 
 
-def find_action(name: str) -> Action | None:
+def find_action(name: str) -> SubmissionAction | None:
     return next((action for action in ACTIONS if action.name == name), None)
 
 

@@ -10,8 +10,9 @@ from guanaco_server.accounts.secrets import split_key
 from guanaco_server.accounts.service import Account, AccountService
 from guanaco_server.database.database import Database
 from guanaco_server.runtime.clock import Clock
-from guanaco_server.web import queries, tokens
+from guanaco_server.web import queries
 from guanaco_server.web.tables import SessionRow
+from guanaco_server.web.viewer import hash_of, new_cookie
 
 
 @dataclass(frozen=True)
@@ -37,9 +38,9 @@ class SessionService:
         account = await self._accounts.authenticate(key)
         parts = split_key(key)
         assert parts is not None, "what authenticates has the form of a key"
-        cookie, now = tokens.new_cookie(), self._clock.now()
+        cookie, now = new_cookie(), self._clock.now()
         row = SessionRow(
-            id=tokens.hash_of(cookie),
+            id=hash_of(cookie),
             key_id=parts[0],
             created_at=now,
             expires_at=now + self._lifetime,
@@ -52,7 +53,7 @@ class SessionService:
     async def account(self, cookie: str) -> Account | None:
         """Who is signed in; None once the session has ended or its key was revoked."""
         async with self._database.read() as session:
-            row = await queries.live_session(session, tokens.hash_of(cookie), self._clock.now())
+            row = await queries.live_session(session, hash_of(cookie), self._clock.now())
         if row is None:
             return None
         try:
@@ -62,4 +63,4 @@ class SessionService:
 
     async def end(self, cookie: str) -> None:
         async with self._database.write() as session:
-            await queries.remove_session(session, tokens.hash_of(cookie))
+            await queries.remove_session(session, hash_of(cookie))

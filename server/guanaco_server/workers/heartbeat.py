@@ -1,4 +1,4 @@
-"""A worker's pulse: it says that it lives, takes over from those that do not, and does alone what only one may do."""
+"""A worker's heartbeat: it reports that it lives, takes over from dead workers, and runs the duties that only one may run."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Heartbeat:
         self._background = Background("heartbeat")
 
     async def enter(self) -> None:
-        """Before the pipeline starts: once this returns, what this executor left unfinished is its own to resume."""
+        """Enter before the pipeline starts. Afterwards this executor may resume what it left unfinished."""
         while not await self._workers.enter():  # noqa: ASYNC110 - another process ends it
             await asyncio.sleep(ENTER_POLL_S)
 
@@ -63,7 +63,7 @@ class Heartbeat:
         await self._workers.release_lease(DUTY)
 
     async def pulse(self) -> None:
-        """One beat; WorkerGivenUp when the others have given this worker up."""
+        """Beat once. WorkerGivenUp if the others have given this worker up."""
         if not await self._workers.beat():
             raise WorkerGivenUp(self._workers.executor_id)
         await self._seek_duty()
@@ -75,7 +75,7 @@ class Heartbeat:
                 await self._workers.end_claim(executor_id)
 
     async def _run(self) -> None:
-        """A database that is away for long silences all workers alike; then each goes on, or is given up."""
+        """Beat for ever. If the database is away for long, all workers fall silent alike; then each goes on, or is given up."""
         while True:
             await asyncio.sleep(self._workers.silence_s / BEATS)
             try:

@@ -69,7 +69,7 @@ async def claim(
 async def end_claim(
     session: AsyncSession, executor_id: str, heir: str, seen_before: datetime
 ) -> None:
-    """It has been taken over: the worker may enter anew. One that was last heard of before is forgotten."""
+    """End the take-over: the worker may enter again. A worker last heard of before that is forgotten."""
     is_ours = and_(WorkerRow.executor_id == executor_id, WorkerRow.heir == heir)
     await session.execute(delete(WorkerRow).where(is_ours, WorkerRow.seen_at < seen_before))
     await session.execute(update(WorkerRow).where(is_ours).values(heir=None))

@@ -24,7 +24,7 @@ class WorkerRow(Table):
 
 
 class LeaseRow(Table):
-    """What one worker at a time may do: until ``expires_at``, unless it renews."""
+    """A right that one worker at a time holds until ``expires_at``, unless it renews it."""
 
     __tablename__ = "leases"
 

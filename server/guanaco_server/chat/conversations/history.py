@@ -23,8 +23,8 @@ from guanaco_server.chat.tables import ConversationRow, MessageRow
 from guanaco_server.database.database import Database
 from guanaco_server.database.direct import text_array
 from guanaco_server.database.group_commit import GroupCommit
+from guanaco_server.prompts.layouts import Utterance
 from guanaco_server.prompts.transcript import Transcript
-from guanaco_server.prompts.utterances import Utterance
 
 TURN_CHARS = 150  # a turn's objects, in characters of text
 HISTORY_CHARS = 3_000  # what there is once, its layout included

@@ -34,8 +34,8 @@ from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.commit_order import in_commit_order
 from guanaco_server.database.database import Database
 from guanaco_server.experiments.running import Exposure, RunningExperiments
-from guanaco_server.routing.decision import replay
 from guanaco_server.routing.service import Assigned, RoutingService
+from guanaco_server.routing.snapshot import replay
 from guanaco_server.runtime.background import Background
 from guanaco_server.runtime.clock import Clock
 

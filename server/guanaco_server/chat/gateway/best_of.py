@@ -32,8 +32,8 @@ from guanaco_server.deployments.model_server import (
 )
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.observability.metrics import Metrics
+from guanaco_server.prompts.layouts import Spoken
 from guanaco_server.prompts.service import PromptService
-from guanaco_server.prompts.utterances import Spoken
 from guanaco_server.scaling.usage import TrafficRecorder
 from guanaco_server.submissions.rewards import RewardService, ServingReward
 from guanaco_server.submissions.service import ServingSubmission

@@ -28,11 +28,11 @@ from guanaco_server.deployments.model_server import (
     RequestRefused,
 )
 from guanaco_server.observability.metrics import Metrics
+from guanaco_server.prompts.layouts import Spoken
 from guanaco_server.prompts.service import PromptService
 from guanaco_server.prompts.transcript import Transcript
-from guanaco_server.prompts.utterances import Spoken
-from guanaco_server.routing.policy import LiveSubmission
 from guanaco_server.routing.replicas import Ask, ReplicaChooser
+from guanaco_server.routing.service import LiveSubmission
 
 SILENCE = "…"
 SAMPLES = 2

@@ -35,8 +35,7 @@ from guanaco_server.chat.gateway.generation import Generated, Pieces, ReplyGener
 from guanaco_server.chat.gateway.turn_log import EndedTurn, Lease, NewMessage, NewReply, TurnLog
 from guanaco_server.experiments.running import RunningExperiments
 from guanaco_server.experiments.variants import apply_variant
-from guanaco_server.routing.policy import LiveSubmission
-from guanaco_server.routing.service import RoutingService
+from guanaco_server.routing.service import LiveSubmission, RoutingService
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions.service import SubmissionService
 

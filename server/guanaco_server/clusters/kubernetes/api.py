@@ -60,7 +60,7 @@ KINDS = {
 
 
 class UnexpectedStatus(Exception):
-    """400, 404, 409 or 410."""
+    """The API answered 400, 404, 409 or 410."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -68,7 +68,7 @@ class UnexpectedStatus(Exception):
 
 
 def connect(context: str, kubeconfig: str | None = None) -> Any:
-    """An ApiClient for a context of the kubeconfig, or for the cluster that this runs in. InvalidSettings if there is none."""
+    """Return an ApiClient for a context of the kubeconfig, or for the cluster that this process runs in. InvalidSettings if there is none."""
     try:
         from kubernetes import client, config
     except ModuleNotFoundError:
@@ -110,11 +110,11 @@ class KubernetesApi:
             raise
 
     async def list(self, kind: Kind, **selectors: str) -> Json:
-        """The List object: ``items``, and the version from which to watch."""
+        """Return the List object: ``items``, and the version from which to watch."""
         return await self.call("GET", kind.path(self.namespace), selectors)
 
     async def apply(self, manifest: Json) -> Json:
-        """Server-side apply. Two workers that apply at once both end with the object as it is."""
+        """Apply the manifest on the server's side. Two workers that apply at once both get the resulting object."""
         kind = KINDS[manifest["kind"]]
         path = kind.path(self.namespace, manifest["metadata"]["name"])
         for attempt in range(CONFLICT_TRIES):
@@ -133,14 +133,14 @@ class KubernetesApi:
         return await self.call("POST", KINDS[manifest["kind"]].path(self.namespace), body=manifest)
 
     async def replace(self, manifest: Json) -> Json:
-        """409 where somebody else changed it since it was read."""
+        """Replace the object; UnexpectedStatus 409 if somebody else changed it since it was read."""
         path = KINDS[manifest["kind"]].path(self.namespace, manifest["metadata"]["name"])
         return await self.call("PUT", path, body=manifest)
 
     async def delete(
         self, kind: Kind, name: str, uid: str | None = None, *, is_foreground: bool = True
     ) -> None:
-        """Begin to delete it and what it owns; nothing if it is not there, or is another one than ``uid`` by now."""
+        """Begin to delete the object and what it owns. Do nothing if it is gone, or has another ``uid`` by now."""
         policy = "Foreground" if is_foreground else "Background"
         body: Json = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": policy}
         if uid is not None:
@@ -154,7 +154,7 @@ class KubernetesApi:
     def stream(
         self, path: str, query: Mapping[str, str], silence_s: float
     ) -> AsyncGenerator[bytes, None]:
-        """The lines of an answer that goes on. Errors are those of ``call``, without a second try."""
+        """Yield the lines of a streamed answer. The errors are those of ``call``, without retries."""
 
         def begin() -> urllib3.BaseHTTPResponse:
             return self._begin("GET", path, query, None, "", silence_s)
@@ -264,7 +264,7 @@ Begin = Callable[[], urllib3.BaseHTTPResponse]
 
 
 async def read_lines(begin: Begin) -> AsyncGenerator[bytes, None]:
-    """Whole lines as they come; ClusterUnreachable where they break off. Closing this ends the connection."""
+    """Yield whole lines as they come; ClusterUnreachable if the stream breaks. Closing the generator ends the connection."""
     reading = _StreamReader(begin, asyncio.get_running_loop())
     rest = b""
     try:
@@ -280,7 +280,7 @@ async def read_lines(begin: Begin) -> AsyncGenerator[bytes, None]:
 
 
 class _StreamReader:
-    """The daemon thread holds up nobody who wants to end."""
+    """Reads one stream in a daemon thread, which never delays the end of the process."""
 
     def __init__(self, begin: Begin, loop: asyncio.AbstractEventLoop) -> None:
         self._begin = begin
@@ -292,7 +292,7 @@ class _StreamReader:
         threading.Thread(target=self._read, name="kubernetes-stream", daemon=True).start()
 
     async def next(self) -> bytes:
-        """Empty at the end."""
+        """Return the next bytes, empty at the end."""
         item = await self._chunks.get()
         self._room.release()
         if isinstance(item, Exception):

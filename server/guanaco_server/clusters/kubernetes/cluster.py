@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 
 class KubernetesCluster:
-    """Model servers outlive the platform, for the cluster looks after them: ``close`` stops watching and nothing else."""
+    """Jobs and model servers in one namespace. Model servers outlive the platform: ``close`` does not stop them."""
 
     def __init__(self, api: KubernetesApi, options: KubernetesOptions) -> None:
         self._api = api
@@ -59,11 +59,11 @@ class KubernetesCluster:
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def check(self) -> None:
-        """ClusterRefused or ClusterUnreachable where the platform cannot use it; before anything is started."""
+        """Check before anything is started; ClusterRefused or ClusterUnreachable if the platform cannot use the cluster."""
         await self._api.list(DEPLOYMENT, limit="1")
 
     async def start(self) -> None:
-        """Jobs that this very worker left are stopped; those of others are theirs."""
+        """Begin to watch, and stop the jobs that an earlier process of this worker left."""
         await self._informers.start()
         worker = label_value(self._options.worker)
         for name, job in list(self._informers.all(JOB).items()):
@@ -84,7 +84,7 @@ class KubernetesCluster:
                 del self._jobs[spec.name]
 
     async def apply_deployment(self, spec: DeploymentSpec) -> None:
-        """Applied again, it gets its secrets anew, and whatever somebody deleted of it; its pods are left alone."""
+        """Apply the Deployment and what it owns. Applying again renews the secrets and restores what somebody deleted; the pods stay."""
         async with self._locks[spec.name]:
             current = self._deployment(spec.name)
             if current and is_leaving(current):
@@ -104,7 +104,7 @@ class KubernetesCluster:
         return state_of(deployment, self._pods(name), self._options, datetime.now(UTC))
 
     async def stop_replica(self, name: str, endpoint: str) -> bool:
-        """Its pod is deleted, and the Deployment makes another; False where one address stands for all of them."""
+        """Delete the replica's pod, for which the Deployment makes another. False where one address stands for all pods."""
         async with self._locks[name]:
             deployment = self._deployment(name)
             if deployment is None or not self._options.has_replica_addresses:
@@ -122,7 +122,7 @@ class KubernetesCluster:
         return sorted(map(full_name, self._informers.all(DEPLOYMENT).values()))
 
     async def logs(self, name: str, offset: int = 0) -> tuple[list[str], int]:
-        """Of the pod that ended, if one did; else of the newest. Bytes are counted as UTF-8."""
+        """Read the log of a pod that ended, else of the newest pod. Offsets count bytes of UTF-8."""
         pod = self._telling_pod(name)
         if pod is None:
             return [], 0
@@ -147,7 +147,7 @@ class KubernetesCluster:
             self._logs.pop(name, None)
 
     async def close(self) -> None:
-        """Jobs are stopped, for nobody would read what they say; what was deployed runs on."""
+        """Stop the jobs, whose output nobody would read. Model servers go on."""
         for job in self._jobs.values():
             job.cancel()
         await asyncio.gather(*self._jobs.values(), return_exceptions=True)
@@ -169,7 +169,7 @@ class KubernetesCluster:
         return next(iter([*ended_pods(deployment, pods), *started]), None)
 
     async def _dismiss_ended(self, name: str, deployment: Json) -> None:
-        """What exited is started again by a new pod, not when the cluster's back-off has run out."""
+        """Delete the pods that exited, so that new ones start without the cluster's back-off."""
         self._dismissed &= {pod["metadata"]["uid"] for pod in self._informers.all(POD).values()}
         state = await self.observe(name)
         if state is None:
@@ -180,6 +180,6 @@ class KubernetesCluster:
             await self._dismiss(pod)
 
     async def _dismiss(self, pod: Json) -> None:
-        """It counts as gone from now on."""
+        """Delete the pod; it counts as gone from now on."""
         self._dismissed.add(pod["metadata"]["uid"])
         await self._api.delete(POD, pod["metadata"]["name"], is_foreground=False)

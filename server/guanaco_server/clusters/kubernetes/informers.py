@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 class ChangeSignal:
-    """Rung at each change; whoever waits looks again."""
+    """Wakes everyone who waits for a change."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
@@ -47,13 +47,13 @@ class ChangeSignal:
         woken.set()
 
     async def wait(self, timeout_s: float) -> None:
-        """Until the next change, or that long."""
+        """Wait for the next change, at most ``timeout_s``."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._event.wait(), timeout_s)
 
 
 class Informer:
-    """``objects`` by name. ``selectors`` are the API's (labelSelector, fieldSelector)."""
+    """A copy of the objects of one kind, by name. ``selectors`` are the API's (labelSelector, fieldSelector)."""
 
     def __init__(
         self, api: KubernetesApi, kind: Kind, changed: ChangeSignal, **selectors: str
@@ -66,7 +66,7 @@ class Informer:
         self._version = ""
 
     async def list(self) -> None:
-        """As it is now."""
+        """Read the whole list."""
         found = await self._api.list(self._kind, **self._selectors)
         self._version = found["metadata"]["resourceVersion"]
         # A list leaves out what is the same in each.
@@ -75,7 +75,7 @@ class Informer:
         self._changed.notify()
 
     async def follow(self) -> None:
-        """For ever, from where ``list`` left off."""
+        """Keep ``objects`` up to date for ever, from where ``list`` left off."""
         delay_s = FIRST_DELAY_S
         while True:
             try:
@@ -92,7 +92,7 @@ class Informer:
                 delay_s = min(2 * delay_s, LONGEST_DELAY_S)
 
     def note(self, seen: Json) -> None:
-        """What a call answered is known before the watch tells it; what is older than the watch, it has told."""
+        """Take an object that a call returned, before the watch reports it. An object older than the watch is ignored."""
         if _version(seen) <= int(self._version or 0):
             return
         known = self.objects.get(seen["metadata"]["name"])
@@ -157,7 +157,7 @@ class Informers:
         self._watches: list[Background] = []
 
     async def start(self) -> None:
-        """Everything is listed when this returns, and watched from then on."""
+        """List everything, then watch it in the background."""
         await asyncio.gather(*(mirror.list() for mirror in self._informers.values()))
         for kind, mirror in self._informers.items():
             watch = Background(f"watch of {kind.plural}")
@@ -172,7 +172,7 @@ class Informers:
         return self._informers[kind].objects
 
     def pods(self, name: str) -> list[Json]:
-        """Of what the platform calls so."""
+        """Return the pods of the job or model server that the platform knows by this name."""
         wanted = label_value(name)
         found = self.all(POD).values()
         return [pod for pod in found if pod["metadata"].get("labels", {}).get(NAME) == wanted]
@@ -181,7 +181,7 @@ class Informers:
         self._informers[kind].note(seen)
 
     async def until_gone(self, kind: Kind, name: str) -> None:
-        """ClusterUnreachable where it will not go."""
+        """Wait until the object is gone; ClusterUnreachable if it does not go."""
         uid = self._uid(kind, name)
         deadline = time.monotonic() + GONE_S
         while uid and self._uid(kind, name) == uid:

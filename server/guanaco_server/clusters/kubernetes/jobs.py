@@ -145,7 +145,7 @@ class JobRun:
         return JobResult(exit_code, tuple(self._last_lines), problem)
 
     async def _give_on(self, pod: Json) -> None:
-        """All that this pod says, through cuts of the connection."""
+        """Pass on the pod's whole log, across broken connections."""
         reader, name = LogReader(self._api, pod), pod["metadata"]["name"]
         while True:
             with contextlib.suppress(ClusterUnreachable, UnexpectedStatus):
@@ -175,7 +175,7 @@ class JobRun:
         return obstacle_of(pods[-1], now, pending_s)
 
     def _pods(self) -> list[Json]:
-        """Of this very Job, the oldest first."""
+        """Return the pods of this run's Job, the oldest first."""
         ours = [
             pod
             for pod in self._informers.pods(self._spec.name)
@@ -186,12 +186,12 @@ class JobRun:
         return sorted(ours, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
 
     async def _clean_up(self, *, is_waited_for: bool) -> None:
-        """Goes on where the caller is cancelled once more; what it leaves has a time to live."""
+        """Delete the Job, even if the caller is cancelled again. What remains has a time to live."""
         with contextlib.suppress(ClusterUnreachable, ClusterRefused):
             await asyncio.shield(asyncio.create_task(self._delete(is_waited_for=is_waited_for)))
 
     async def _delete(self, *, is_waited_for: bool) -> None:
-        """Of this run only."""
+        """Delete this run's Job, and no later one of the same name."""
         if not self._uid:
             return
         await self._api.delete(JOB, self._name, self._uid)

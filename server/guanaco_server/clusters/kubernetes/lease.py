@@ -45,12 +45,12 @@ class LeaseLeadership:
         return time.monotonic() < self._acts_until
 
     async def start(self) -> None:
-        """One try; then for ever in the background."""
+        """Try once to lead, then go on trying in the background."""
         await self.seek()
         self._background.start(self._run())
 
     async def stop(self) -> None:
-        """Give it up, so that another one need not wait."""
+        """Give the lease up, so that another process need not wait."""
         await self._background.stop()
         if self.is_leading():
             self._acts_until = 0.0
@@ -63,7 +63,7 @@ class LeaseLeadership:
                 logger.info("the lease runs out by itself: %s", error)
 
     async def seek(self) -> bool:
-        """Renew it, or take it over where it has run out."""
+        """Renew the lease, or take it over if it has run out. Return whether this process leads."""
         began = time.monotonic()
         lease = await self._api.get(LEASE, NAME)
         try:

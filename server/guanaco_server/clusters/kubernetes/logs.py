@@ -18,7 +18,7 @@ LINE_CHARS = 65_536  # the rest of a longer line is dropped
 
 
 class LogReader:
-    """Of one pod. Each line is given once, whoever of the two methods gives it."""
+    """Reads one pod's log. Each line is returned once, by one of the two methods."""
 
     def __init__(self, api: KubernetesApi, pod: Json) -> None:
         self.process = (pod["metadata"]["uid"], _restarts(pod))
@@ -28,7 +28,7 @@ class LogReader:
         self._at_last = 0
 
     async def follow(self) -> AsyncGenerator[str, None]:
-        """Until the container ends, or the connection does: ClusterUnreachable."""
+        """Yield lines until the container ends. ClusterUnreachable if the connection breaks."""
         unread = _Unread(self._last, self._at_last)
         query = {**self._query(), "follow": "true"}
         async with aclosing(self._api.stream(self._path, query, SILENCE_S)) as lines:
@@ -38,7 +38,7 @@ class LogReader:
                     yield text
 
     async def rest(self) -> list[str]:
-        """What there is now; nothing of a pod that is gone, or has not begun."""
+        """Return the lines that are there now; none for a pod that is gone or has not begun."""
         try:
             said = await self._api.text("GET", self._path, self._query())
         except UnexpectedStatus:
@@ -60,7 +60,7 @@ class _Unread:
         self._read_until, self._to_skip = last, at_last
 
     def take(self, line: bytes) -> str | None:
-        """The line's text; None for one that was read before."""
+        """Return the line's text, None if it was read before."""
         time, _, text = line.decode(errors="replace").partition(" ")
         time = _comparable(time)
         if time < self._read_until:
@@ -74,7 +74,7 @@ class _Unread:
 
 
 def _comparable(time: str) -> str:
-    """With nine digits after the second: Go leaves zeros away."""
+    """Pad the fraction of a second to nine digits: Go leaves zeros out."""
     second, _, rest = time.removesuffix("Z").partition(".")
     return f"{second[:19]}.{rest[:9]:0<9}"
 

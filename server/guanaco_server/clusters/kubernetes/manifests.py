@@ -70,7 +70,7 @@ def deployment_object(spec: DeploymentSpec, options: KubernetesOptions) -> Json:
 
 
 def owned_objects(spec: DeploymentSpec, options: KubernetesOptions, owner: Json) -> list[Json]:
-    """In the order to apply them: the Secret last, for pods wait for it."""
+    """Return what the Deployment owns, in the order to apply it: the Secret last, because pods wait for it."""
     described = labels(spec.name, spec.submission_id, SERVER)
     pods = {MANAGED_BY: MANAGER, NAME: label_value(spec.name)}
     metadata = {**_metadata(spec, described), "ownerReferences": owned_by(owner)}
@@ -85,7 +85,7 @@ def owned_objects(spec: DeploymentSpec, options: KubernetesOptions, owner: Json)
 
 
 def spec_hash(spec: DeploymentSpec, options: KubernetesOptions) -> str:
-    """Of all that makes another pod; not of secrets, and not of how many there are."""
+    """Hash everything that changes a pod. Secrets and the number of replicas do not."""
     made_of = {
         **{name: value for name, value in asdict(spec).items() if name not in _NO_OTHER_POD},
         "image": spec.resources.image or options.engine_image,
@@ -96,7 +96,7 @@ def spec_hash(spec: DeploymentSpec, options: KubernetesOptions) -> str:
 def network_policy(
     metadata: Json, pods: Mapping[str, str], ingress: list[Json], egress: tuple[Egress, ...]
 ) -> Json:
-    """DNS may always be asked."""
+    """Make the NetworkPolicy. DNS is always allowed."""
     dns = {"ports": [{"protocol": protocol, "port": 53} for protocol in ("UDP", "TCP")]}
     allowed = [
         {
@@ -168,7 +168,7 @@ def _pod(spec: DeploymentSpec, options: KubernetesOptions, selector: Mapping[str
 
 
 def _probe(failures: int) -> Json:
-    """Whether it generates, the platform tries itself before anybody uses it."""
+    """Make a probe of /health. Whether the model generates is checked by the platform."""
     return {
         "httpGet": {"path": "/health", "port": PORT},
         "periodSeconds": PROBE_PERIOD_S,
@@ -182,7 +182,7 @@ def _start_s(spec: DeploymentSpec) -> float:
 
 
 def _service(metadata: Json, pods: Mapping[str, str]) -> Json:
-    """It sends nobody to the pods of an earlier spec: what answers is what was asked for."""
+    """Make the Service. It selects the pods of the present spec only."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -196,7 +196,7 @@ def _service(metadata: Json, pods: Mapping[str, str]) -> Json:
 
 
 def _disruption_budget(metadata: Json, pods: Mapping[str, str]) -> Json:
-    """One at a time: a single replica must not keep a machine from being drained."""
+    """Allow one pod at a time to be evicted, so that a single replica does not block draining a machine."""
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
@@ -220,7 +220,7 @@ KEPT_S = 600  # what a platform that was killed left behind goes by itself
 
 
 def job_object(spec: JobSpec, options: KubernetesOptions) -> Json:
-    """A pod that ends by itself has failed for good, for the platform tries again; one that its machine loses is made anew."""
+    """Make the Job. A pod that fails ends the Job, because the platform retries; a pod whose machine is lost is made again."""
     resources = filled(spec.resources, options.job_defaults)
     container = {
         "image": resources.image or options.serializer_image,
@@ -269,7 +269,7 @@ def job_object(spec: JobSpec, options: KubernetesOptions) -> Json:
 
 
 def owned_by_job(spec: JobSpec, options: KubernetesOptions, owner: Json) -> list[Json]:
-    """In the order to apply them: the Secret last, for the pod waits for it."""
+    """Return what the Job owns, in the order to apply it: the Secret last, because the pod waits for it."""
     metadata = {**_job_metadata(spec, options), "ownerReferences": owned_by(owner)}
     pods = {MANAGED_BY: MANAGER, NAME: label_value(spec.name)}
     return [
@@ -324,18 +324,18 @@ def pod_spec(
 
 
 def command_in_pod(command: tuple[str, ...]) -> list[str]:
-    """With the host and the port filled in; ``$(NAME)`` stays what it is."""
+    """Fill in host and port, and keep Kubernetes from replacing ``$(NAME)``."""
     filled_in = (part.replace("{port}", str(PORT)).replace("{host}", HOST) for part in command)
     return [_literal(part) for part in filled_in]
 
 
 def gpu_resource(gpu_type: str | None) -> str:
-    """AMD's accelerators are called MI…"""
+    """Return the resource's name. AMD's accelerators are called MI…"""
     return AMD if (gpu_type or "").upper().startswith("MI") else NVIDIA
 
 
 def filled(resources: Resources, defaults: Resources) -> Resources:
-    """What is not asked for is as the operator set it."""
+    """Fill in the operator's defaults for what the spec leaves open."""
     return Resources(
         memory_bytes=resources.memory_bytes or defaults.memory_bytes,
         disk_bytes=resources.disk_bytes or defaults.disk_bytes,
@@ -373,7 +373,7 @@ def _literal(text: str) -> str:
 
 
 def _asked(resources: Resources) -> Json:
-    """Requests are limits: what is promised is there. Quantities are whole bytes."""
+    """Make requests and limits, which are equal. Quantities are whole bytes."""
     asked: dict[str, str] = {}
     if resources.memory_bytes:
         asked["memory"] = str(resources.memory_bytes)

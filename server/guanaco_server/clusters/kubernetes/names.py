@@ -1,4 +1,4 @@
-"""What objects are called and labelled. A label has at most 63 characters of few kinds; annotations have the whole truth."""
+"""Names and labels of our objects. A label holds at most 63 characters of few kinds, so annotations hold the full names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 
 
 def object_name(name: str) -> str:
-    """The name itself where every kind of object can have it; else one that no other name gets."""
+    """Return the name itself if every kind of object allows it, else a unique shortened one."""
     if _DNS_LABEL.fullmatch(name):
         return name
     slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
@@ -31,14 +31,14 @@ def object_name(name: str) -> str:
 
 
 def label_value(text: str) -> str:
-    """The text itself where a label can hold it; else something like it that no other text gets."""
+    """Return the text itself if a label can hold it, else a unique shortened one."""
     if _LABEL_VALUE.fullmatch(text):
         return text
     return _shortened(re.sub(r"[^A-Za-z0-9_.-]+", "-", text).strip("-_.") or "x", text)
 
 
 def labels(name: str, submission_id: str, component: str) -> dict[str, str]:
-    """On every object of ours."""
+    """Return the labels of each of our objects."""
     return {
         MANAGED_BY: MANAGER,
         COMPONENT: component,
@@ -52,7 +52,7 @@ def annotated(name: str, submission_id: str) -> dict[str, str]:
 
 
 def full_name(found: Json) -> str:
-    """What the platform calls this object."""
+    """Return the platform's name of this object."""
     return str(found["metadata"].get("annotations", {}).get(NAME, found["metadata"]["name"]))
 
 

@@ -18,14 +18,14 @@ ENDPOINT = "http://{address}:8000"
 
 @dataclass(frozen=True)
 class Egress:
-    """Where pods may connect to, by TCP."""
+    """Addresses and a port that pods may connect to, by TCP."""
 
     cidr: str
     port: int
 
     @staticmethod
     def parse(text: str) -> Egress:
-        """From ``10.0.0.0/8:443`` or ``[fd00::/8]:443``; InvalidSettings for anything else."""
+        """Parse ``10.0.0.0/8:443`` or ``[fd00::/8]:443``; InvalidSettings for anything else."""
         cidr, _, port = text.rpartition(":")
         try:
             network = ip_network(cidr.strip("[]"))
@@ -61,11 +61,11 @@ class KubernetesOptions:
 
     @property
     def has_replica_addresses(self) -> bool:
-        """Else one address, a Service's, stands for all replicas of a deployment."""
+        """Whether each replica has its own address. Otherwise a Service's address stands for all."""
         return has_replica_addresses(self.endpoint)
 
     def endpoint_of(self, name: str, pod: Json | None = None) -> str:
-        """Of a Deployment's pod, or of all of them where they have no addresses; "" while it has none."""
+        """Return the URL of a Deployment's pod, or of all its pods where they share one; "" while there is none."""
         if not self.has_replica_addresses:
             return self.endpoint.format(name=name, namespace=self.namespace)
         address = pod.get("status", {}).get("podIP") if pod else None
@@ -87,7 +87,7 @@ JOB_ROOM_BYTES = 512 * 1024**2  # beside what the serializer counts: its code, a
 
 
 def connected(settings: Settings, region: str) -> tuple[KubernetesApi, KubernetesOptions]:
-    """One of the contexts of the settings. InvalidSettings where one is missing without which nothing can run in pods."""
+    """Connect to one of the contexts in the settings. InvalidSettings if a setting is missing that pods need."""
     if settings.artifacts_url is None:
         raise InvalidSettings(
             "Pods share no folder: with Kubernetes, artifacts are kept in a bucket.",
@@ -121,7 +121,7 @@ def options_of(settings: Settings, namespace: str, context: str = "") -> Kuberne
 
 
 def split_context(text: str, default_namespace: str) -> tuple[str, str]:
-    """Context and namespace of ``context:namespace``, where the namespace may be left out."""
+    """Split ``context:namespace``, where the namespace may be left out."""
     context, _, namespace = text.rpartition(":") if _names_namespace(text) else (text, "", "")
     return context, namespace or default_namespace
 

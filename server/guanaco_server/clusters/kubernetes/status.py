@@ -24,7 +24,7 @@ from guanaco_server.clusters.kubernetes.options import KubernetesOptions
 
 
 def pods_of(deployment: Json, pods: Sequence[Json]) -> list[Json]:
-    """Those of its present template, the newest first."""
+    """Return the pods of the Deployment's present template, the newest first."""
     wanted = deployment["spec"]["template"]["metadata"]["labels"]
     found = [
         pod
@@ -41,7 +41,7 @@ def ended_pods(deployment: Json, pods: Sequence[Json]) -> list[Json]:
 def state_of(
     deployment: Json, pods: Sequence[Json], options: KubernetesOptions, now: datetime
 ) -> ReplicaState:
-    """With a replica for each pod, the oldest first, where pods have addresses of their own."""
+    """Return the deployment's state, with a replica for each pod (oldest first) where pods have addresses of their own."""
     ours = pods_of(deployment, pods)
     endpoint = options.endpoint_of(deployment["metadata"]["name"])
     state = _state(deployment, ours, endpoint, now, options.pending_s)
@@ -126,7 +126,7 @@ class Ending:
 
 
 def ending_of(pod: Json) -> Ending | None:
-    """None while its container runs, or has not run yet."""
+    """Return how the pod's container ended; None while it runs, or has not run yet."""
     status = pod.get("status", {})
     ended = _ended_container(status)
     if status.get("reason") == "Evicted":
@@ -148,7 +148,7 @@ def ending_of(pod: Json) -> Ending | None:
 
 
 def obstacle_of(pod: Json, now: datetime, pending_s: float) -> Problem | None:
-    """Why a pod that has not run yet does not."""
+    """Return why a pod does not start."""
     status, age_s = pod.get("status", {}), age_of(pod, now)
     unscheduled = _condition(status, "PodScheduled", "False")
     if unscheduled and unscheduled.get("reason") == "Unschedulable":
@@ -169,7 +169,7 @@ def obstacle_of(pod: Json, now: datetime, pending_s: float) -> Problem | None:
 
 
 def quota_problem(deployment: Json, now: datetime, pending_s: float) -> Problem | None:
-    """What keeps a Deployment from making pods at all. Room may come, as with machines."""
+    """Return what keeps a Deployment from making pods. It may pass, as a lack of machines may."""
     failure = _condition(deployment.get("status", {}), "ReplicaFailure", "True")
     if failure is None:
         return None
@@ -180,7 +180,7 @@ def quota_problem(deployment: Json, now: datetime, pending_s: float) -> Problem 
 def creation_problem(
     job: Json, events: Iterable[Json], now: datetime, pending_s: float
 ) -> Problem | None:
-    """What keeps a Job from making its pod, which only its events tell."""
+    """Return what keeps a Job from making its pod. Only its events tell."""
     uid = job["metadata"]["uid"]
     for event in events:
         if event.get("reason") == "FailedCreate" and event["involvedObject"].get("uid") == uid:
@@ -189,7 +189,7 @@ def creation_problem(
 
 
 def age_of(found: Json, now: datetime) -> float:
-    """Seconds since it was made."""
+    """Return the seconds since the object was made."""
     return _seconds_since(found["metadata"]["creationTimestamp"], now)
 
 
@@ -286,5 +286,5 @@ def _exit_code(ended: Json | None, otherwise: int) -> int:
 
 
 def _words(text: object) -> str:
-    """One line of a length that a person reads."""
+    """Return the text as one short line."""
     return re.sub(r"\s+", " ", str(text or "no reason is given"))[:LONGEST].strip().rstrip(".")

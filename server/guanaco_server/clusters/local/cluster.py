@@ -54,7 +54,7 @@ class LocalCluster:
         ports: tuple[int, int],
         drain_s: float,
     ) -> None:
-        """``drain_s``: how long a replica that is one too many goes on with its replies."""
+        """``drain_s`` is how long a replica that is no longer wanted may finish its replies."""
         self._folder = folder.absolute()
         self._lifeline = lifeline.absolute()
         self._drain_s = drain_s
@@ -65,7 +65,7 @@ class LocalCluster:
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def check(self) -> None:
-        """Processes can always be started; a missing engine is told when it is needed."""
+        """Check nothing: processes can always be started, and a missing engine is reported when it is needed."""
 
     async def start(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -134,7 +134,7 @@ class LocalCluster:
         self._deployments.clear()
 
     def _replicas(self, name: str) -> LocalReplicas:
-        """None of them, for a name that nobody applied."""
+        """Return the deployment's replicas, none for an unknown name."""
         found = self._deployments.get(name)
         return LocalReplicas(self._folder / name, self._drain_s) if found is None else found
 
@@ -167,7 +167,7 @@ LINE_BYTES = 65_536  # the rest of a longer line is dropped
 async def follow(
     process: subprocess.Popen[bytes], leader: GroupLeader, on_line: LineSink
 ) -> JobResult:
-    """Until the process has ended and all it said was given on. However this ends, its whole group is stopped."""
+    """Pass on the output until the process has ended. In any case its whole process group is stopped."""
     last_lines: deque[str] = deque(maxlen=KEPT_LINES)
 
     async def pass_on(reader: asyncio.StreamReader) -> None:
@@ -190,7 +190,7 @@ async def follow(
 
 
 async def _wait(process: subprocess.Popen[bytes], passing_on: asyncio.Task[None]) -> None:
-    """Until the process has ended; raises at once what the reader of its output raised."""
+    """Wait until the process has ended. An error of the reader of its output is raised at once."""
     while process.poll() is None:
         await asyncio.sleep(POLL_S)
         if passing_on.done():
@@ -199,7 +199,7 @@ async def _wait(process: subprocess.Popen[bytes], passing_on: asyncio.Task[None]
 
 @asynccontextmanager
 async def _output(process: subprocess.Popen[bytes]) -> AsyncIterator[asyncio.StreamReader]:
-    """A pipe, not a file: a job whose disk is full can still say so."""
+    """Read the output through a pipe, not a file, so that a job whose disk is full can still say so."""
     assert process.stdout is not None, "started with a pipe"
     reader = asyncio.StreamReader()
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(

@@ -54,7 +54,7 @@ class GroupLeader:
         return process is not None and _marker(process) == marker
 
     def group(self) -> list[psutil.Process]:
-        """The live processes of its group, which may outlive it; none if the pid is another process's now."""
+        """Return the live processes of its group, which may outlive it. Return none if the pid belongs to another process now."""
         if self._process() is None and psutil.pid_exists(self.pid):
             return []
         return list(_groups({self.pid}))

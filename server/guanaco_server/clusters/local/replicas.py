@@ -29,7 +29,7 @@ class LocalReplicas:
 
     @staticmethod
     def found(folder: Path, drain_s: float) -> LocalReplicas:
-        """What an earlier platform wrote down, running or not."""
+        """Return the replicas that an earlier platform wrote down, running or not."""
         replicas = LocalReplicas(folder, drain_s)
         for each in folder.iterdir():
             if each.name.isdigit() and (server := LocalServer.found(each)):
@@ -37,16 +37,16 @@ class LocalReplicas:
         return replicas
 
     def __iter__(self) -> Iterator[LocalServer]:
-        """Those that are wanted, in their order."""
+        """Iterate over the wanted replicas by number."""
         return iter([server for _, server in sorted(self._servers.items())])
 
     @property
     def ports(self) -> set[int]:
-        """Given away, to those that leave as well."""
+        """The ports in use, also by replicas that are leaving."""
         return {server.record.port for server in (*self, *self._leaving.values())}
 
     async def apply(self, spec: DeploymentSpec, start: Start) -> None:
-        """The highest numbers leave first; a start that fails leaves the others running."""
+        """Start and stop replicas to match the spec. The highest numbers leave first; if a start fails the others go on."""
         one, wanted = replace(spec, replicas=1), range(spec.replicas)
         for number in self._servers.keys() - set(wanted):
             self._let_go(self._servers.pop(number))
@@ -61,7 +61,7 @@ class LocalReplicas:
                 self._servers[number] = start(one, self._folder / str(number))
 
     async def state(self) -> ReplicaState | None:
-        """As the first that runs; None without any. The children of one that exited are stopped."""
+        """Return the state of the first replica that runs, with all replicas; None without any. Stop the children of those that exited."""
         each = tuple(server.state() for server in self)
         await _stop_all(server for server in self if server.has_orphans())
         if not each:
@@ -77,7 +77,7 @@ class LocalReplicas:
         return bool(found)
 
     def log(self, offset: int) -> tuple[Path, int] | None:
-        """That of one that exited, if one did; else of the first. Another one than before is read from its beginning."""
+        """Return the log of a replica that exited, else of the first. The log of another replica than last time is read from its start."""
         telling = next((one for one in self if not one.is_running()), next(iter(self), None))
         if telling is None:
             return None
@@ -86,7 +86,7 @@ class LocalReplicas:
         return path, offset if path == before else 0
 
     async def stop(self) -> None:
-        """All of them at once, also those that were to finish their replies. None is found again."""
+        """Stop all replicas at once, also those that were finishing their replies. A later platform finds none of them."""
         draining = list(self._leaving)
         for task in draining:
             task.cancel()
@@ -111,7 +111,7 @@ class LocalReplicas:
 
 
 def _problem(exited: list[ReplicaState], count: int) -> str:
-    """An earlier platform's child leaves no status."""
+    """Describe the exited replicas. The exit status of an earlier platform's child is unknown."""
     statuses = sorted({str(one.exit_code) for one in exited if one.exit_code is not None})
     why = f" with status {', '.join(statuses)}" if statuses else ""
     return f"{len(exited)} of {count} replicas exited{why}."

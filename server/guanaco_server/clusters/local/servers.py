@@ -39,7 +39,7 @@ class LocalServer:
 
     @staticmethod
     def found(folder: Path) -> LocalServer | None:
-        """What an earlier platform wrote down."""
+        """Return the server that an earlier platform wrote down."""
         record = ReplicaRecord.read(folder)
         return LocalServer(folder, record, child=None) if record else None
 
@@ -55,15 +55,15 @@ class LocalServer:
         return ReplicaState(ReplicaPhase.EXITED, self.record.endpoint, exit_code)
 
     def has_orphans(self) -> bool:
-        """Whether children of it outlive it."""
+        """Whether it has exited and left children behind."""
         return not self.is_running() and bool(self.record.leader.group())
 
     async def stop(self) -> None:
-        """With everything that it started."""
+        """Stop the process and everything it started."""
         await stop_group(self.record.leader, self.child)
 
     def forget(self) -> None:
-        """A platform that starts will not find it again."""
+        """Remove the record, so that a later platform does not find this server."""
         (self.folder / RECORD_NAME).unlink(missing_ok=True)
 
 
@@ -77,7 +77,7 @@ class ServerStarter:
     def start(
         self, spec: DeploymentSpec, marker: str, folder: Path, taken: Collection[int]
     ) -> LocalServer:
-        """One replica, on a free port that is not ``taken``, whether or not anybody listens there yet."""
+        """Start one replica on a free port that is not ``taken``."""
         folder.mkdir(parents=True, exist_ok=True)
         (folder / LOG_NAME).unlink(missing_ok=True)
         port = self._choose_port(taken)
@@ -105,7 +105,7 @@ class ServerStarter:
 
 
 def read_lines(path: Path, offset: int) -> tuple[list[str], int]:
-    """The whole lines since the offset. A log shorter than it is a new process's: read from its beginning."""
+    """Read the whole lines since the offset. A log shorter than the offset is a new process's and is read from its start."""
     try:
         with path.open("rb") as log:
             if log.seek(0, 2) < offset:
@@ -139,7 +139,7 @@ INSTANCE_NAME = ".instance"
 
 @dataclass(frozen=True)
 class ReplicaRecord:
-    """The spec is that of one replica, and has no secrets here; they are given anew with each start."""
+    """What a later platform needs to find a replica again. The spec has no secrets; they are given anew at each start."""
 
     spec: DeploymentSpec
     leader: GroupLeader
@@ -150,14 +150,14 @@ class ReplicaRecord:
         return f"http://127.0.0.1:{self.port}"
 
     def write(self, folder: Path) -> None:
-        """In one step: a reader sees the old record or the new one."""
+        """Write the record in one step: a reader sees the old one or the new one."""
         given = asdict(self)
         del given["spec"]["secrets"]
         _write_in_one_step(folder / RECORD_NAME, json.dumps(given, indent=2))
 
     @staticmethod
     def read(folder: Path) -> ReplicaRecord | None:
-        """None where there is no record, or one that this version cannot read."""
+        """Read the record; None if there is none, or if this version cannot read it."""
         try:
             given = json.loads((folder / RECORD_NAME).read_text())
             spec = given["spec"]
@@ -185,7 +185,7 @@ def _resources(given: dict[str, Any]) -> Resources:
 
 
 def read_instance(folder: Path) -> str:
-    """The folder's own id, made at the first call: the processes of one data folder are not another's."""
+    """Return the folder's id, made at the first call. It tells the processes of two data folders apart."""
     path = folder / INSTANCE_NAME
     if not path.exists():
         _write_in_one_step(path, secrets.token_hex(8))

@@ -29,11 +29,11 @@ from guanaco.errors import ContentCheckFailed, ModelServerDied
 from guanaco.submissions import GenerationParams, Level, Stage, Submission, SubmissionKind
 from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.deployments.model_server import (
+    GeneratedToken,
     Generation,
     ModelServer,
     ModelServerFault,
     NotANumber,
-    Token,
     reward_score,
 )
 from guanaco_server.prompts.service import PromptService
@@ -66,7 +66,7 @@ class Probe:
     reply: str
     finish_reason: str | None
     token_count: int
-    tokens: tuple[Token, ...]
+    tokens: tuple[GeneratedToken, ...]
 
 
 class ContentChecks:
@@ -143,7 +143,7 @@ class ContentChecks:
         )
 
     async def _probe(self, endpoint: str, generation: Generation) -> Probe:
-        text, reason, count, tokens = "", None, 0, list[Token]()
+        text, reason, count, tokens = "", None, 0, list[GeneratedToken]()
         try:
             async with (
                 asyncio.timeout(self._deadline_s),

@@ -18,7 +18,7 @@ from guanaco.submissions import Quantization, Stage
 from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.deployments.model_server import ModelServer, ModelServerFault, NotANumber
 from guanaco_server.deployments.service import Deployment
-from guanaco_server.prompts.tokenizers import TokenizerCache
+from guanaco_server.prompts.counting import TokenizerCache
 from guanaco_server.submissions.pipeline.content_checks import no_number
 from guanaco_server.submissions.pipeline.records import PipelineRun, RunRecords
 

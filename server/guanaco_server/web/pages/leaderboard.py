@@ -11,7 +11,7 @@ from guanaco.competitions import OPEN
 from guanaco_server.web import trends
 from guanaco_server.web.boards import Sort, page_of, shared_ranks
 from guanaco_server.web.room import WebRoom
-from guanaco_server.web.scales import scale_of
+from guanaco_server.web.trends import scale_of
 from guanaco_server.web.viewer import Viewer
 
 PageNumber = Annotated[int, Query(ge=1, le=100_000)]

@@ -8,7 +8,7 @@ from fastapi.responses import Response
 from guanaco.accounts import Role
 from guanaco.errors import IllegalTransition, NotFound
 from guanaco_server.web.guards import Member
-from guanaco_server.web.lifecycle_view import Action, find_action
+from guanaco_server.web.lifecycle_view import SubmissionAction, find_action
 from guanaco_server.web.rendering import see_other
 from guanaco_server.web.room import WebRoom
 
@@ -40,7 +40,7 @@ def add_routes(routes: APIRouter, web: WebRoom) -> None:
         return see_other(f"/submissions/{submission_id}")
 
 
-def _require(name: str) -> Action:
+def _require(name: str) -> SubmissionAction:
     action = find_action(name)
     if action is None:
         raise NotFound("There is no such page.")

@@ -21,7 +21,7 @@ from guanaco_server.web.guards import Member
 from guanaco_server.web.metric_tiles import tiles_of
 from guanaco_server.web.pages.leaderboard import CompetitionId, PageNumber, SearchText
 from guanaco_server.web.room import WebRoom
-from guanaco_server.web.scales import scale_of
+from guanaco_server.web.trends import scale_of
 from guanaco_server.web.viewer import Viewer
 
 ROWS = 50

@@ -13,10 +13,10 @@ from guanaco.errors.validation import problems_of
 from guanaco.parameters import GenerationParams, parameters
 from guanaco.prompts import PRESETS
 from guanaco.submissions import Quantization, SubmissionRequest, WeightDtype
-from guanaco_server.web import tokens
 from guanaco_server.web.guards import Member
 from guanaco_server.web.rendering import see_other
 from guanaco_server.web.room import WebRoom
+from guanaco_server.web.viewer import new_cookie
 
 
 def add_routes(routes: APIRouter, web: WebRoom) -> None:
@@ -65,7 +65,7 @@ def _defaults() -> dict[str, str]:
         "formatter": next(iter(PRESETS)),
         "dtype": WeightDtype.AUTO.value,
         "quantization": "",
-        "once": tokens.new_cookie(),
+        "once": new_cookie(),
     } | {one.name: _written(getattr(defaults, one.name)) for one in parameters()}
 
 

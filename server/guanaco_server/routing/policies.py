@@ -1,0 +1,138 @@
+"""What an assignment policy is: made of one snapshot of a competition's entries, it has a choice for every draw."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence, Set
+from itertools import accumulate, islice
+from typing import NamedTuple, Protocol
+
+from guanaco_server.routing.posterior import Posterior
+
+
+class Entry(NamedTuple):
+    """A submission that takes conversations of a competition; ``created_at`` in seconds, ``weight`` over 0."""
+
+    id: str
+    created_at: float
+    up: int
+    down: int
+    weight: float
+
+    @property
+    def ratings(self) -> int:
+        return self.up + self.down
+
+
+class AssignmentPolicy(Protocol):
+    """Chooses in microseconds: what takes longer is done when it is made."""
+
+    def choose(self, draws: Iterator[float], barred: Set[str]) -> str | None:
+        """An entry that is not barred, the same for the same draws; None when all are."""
+        ...
+
+
+TRIES = 8  # before what is left is counted out; with half of the shares barred 1 choice in 256 comes to that
+
+
+class Shares:
+    """A draw that hits a barred entry is thrown away, which leaves the others' proportions as they are."""
+
+    def __init__(self, ids: Sequence[str], shares: Sequence[float]) -> None:
+        """``shares`` are over 0, and need not add up to 1."""
+        self._ids = tuple(ids)
+        self._shares = tuple(shares)
+        self._bounds = list(accumulate(shares))
+
+    def choose(self, draws: Iterator[float], barred: Set[str]) -> str | None:
+        if not self._ids:
+            return None
+        for draw in islice(draws, TRIES):
+            chosen = _at(self._ids, self._bounds, draw)
+            if chosen not in barred:
+                return chosen
+        return self._choose_of_the_rest(next(draws), barred)
+
+    def _choose_of_the_rest(self, draw: float, barred: Set[str]) -> str | None:
+        rest = [
+            (name, share)
+            for name, share in zip(self._ids, self._shares, strict=True)
+            if name not in barred
+        ]
+        if not rest:
+            return None
+        return _at([name for name, _ in rest], list(accumulate(share for _, share in rest)), draw)
+
+
+def _at(ids: Sequence[str], bounds: list[float], draw: float) -> str:
+    place = bisect_right(bounds, draw * bounds[-1])
+    return ids[min(place, len(ids) - 1)]  # the last one's, where rounding went over the end
+
+
+def uniform(entries: Sequence[Entry]) -> Shares:
+    return Shares([entry.id for entry in entries], [entry.weight for entry in entries])
+
+
+class NewestFirst:
+    """A weight of 2 means twice the ratings before the turn goes on."""
+
+    def __init__(self, entries: Sequence[Entry], until: int) -> None:
+        """``entries`` are newest first."""
+        waiting = [entry for entry in entries if entry.ratings < until * entry.weight]
+        rated = [entry for entry in entries if entry.ratings >= until * entry.weight]
+        rated.sort(key=lambda entry: entry.ratings / entry.weight)
+        self._order = tuple(entry.id for entry in (*waiting, *rated))
+
+    def choose(self, draws: Iterator[float], barred: Set[str]) -> str | None:
+        """Chance has no part in it."""
+        for name in self._order:
+            if name not in barred:
+                return name
+        return None
+
+
+BETA = 0.5  # Russo's choice where the best one for the problem is not known
+LEAST_DOUBT = 1e-18  # that the first one is the best, below which there is none
+LEAST_SHARE = 1e-9  # so that a hopeless entry is still there when all others are barred
+
+
+async def adaptive(
+    entries: Sequence[Entry], posterior: Posterior, recency_floor: float, new_until: int
+) -> Shares:
+    """``recency_floor`` is the share that goes to entries with fewer than ``new_until`` ratings, as long as there are any."""
+    chances = await posterior.best_probabilities([(entry.up, entry.down) for entry in entries])
+    weights = [entry.weight for entry in entries]
+    leading = _weighted(top_two(chances), weights)
+    new = [float(entry.ratings < new_until) for entry in entries]
+    if any(new):
+        kept = _weighted(new, weights)
+        leading = [
+            (1 - recency_floor) * one + recency_floor * other
+            for one, other in zip(leading, kept, strict=True)
+        ]
+    return Shares([entry.id for entry in entries], [max(share, LEAST_SHARE) for share in leading])
+
+
+def top_two(chances: Sequence[float]) -> list[float]:
+    """How often top-two Thompson sampling takes each, by its probability of being the best."""
+    if len(chances) < 2:
+        return list(chances)
+    first = max(range(len(chances)), key=chances.__getitem__)
+    others = math.fsum(one for place, one in enumerate(chances) if place != first)
+    odds = [
+        one / max(others if place == first else 1 - one, LEAST_DOUBT)
+        for place, one in enumerate(chances)
+    ]
+    total = math.fsum(odds)
+    shares = [
+        one * (BETA + (1 - BETA) * (total - odd)) for one, odd in zip(chances, odds, strict=True)
+    ]
+    whole = math.fsum(shares)
+    return [share / whole for share in shares]
+
+
+def _weighted(shares: Sequence[float], weights: Sequence[float]) -> list[float]:
+    products = [share * weight for share, weight in zip(shares, weights, strict=True)]
+    total = math.fsum(products)
+    return [product / total for product in products]
