@@ -24,7 +24,7 @@ test: both  ## every test, with real vLLM and on both databases (ARGS='-k chat' 
 	@$(TEST) $(ARGS)
 
 test-fast: setup  ## unit tests, and the integration tests on SQLite that start no process; under 3 minutes
-	@$(TEST) tests/unit tests/integration --databases=sqlite -m "not engine and not postgres and not slow" $(ARGS)
+	@$(TEST) tests/integration tests/unit --databases=sqlite -m "not engine and not postgres and not slow" $(ARGS)
 
 check: lint  ## lint, and the unit tests; under a minute
 	@$(TEST) tests/unit -m "not engine and not postgres"

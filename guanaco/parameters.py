@@ -14,8 +14,10 @@ server under its own name, is not in OpenAI's API, and may be changed to any all
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, create_model
@@ -142,21 +144,26 @@ def parameters(model: type[GenerationParams] = GenerationParams) -> tuple[Parame
 
 def sampling_fields(params: GenerationParams) -> dict[str, Any]:
     """What a request to the model server says about sampling."""
-    fields = {}
-    for name, wire_name, zero in _sent(type(params)):
-        value = getattr(params, name)
-        fields[wire_name] = value if value or zero is None else zero
+    wire_names, read, zeros = _sent(type(params))
+    fields = dict(zip(wire_names, read(params), strict=True))
+    for wire_name, zero in zeros:
+        fields[wire_name] = fields[wire_name] or zero
     return fields
 
 
 @lru_cache
-def _sent(model: type[GenerationParams]) -> tuple[tuple[str, str, int | None], ...]:
-    """Name, name in the request, and what 0 is sent as."""
-    return tuple(
-        (one.name, one.use.vllm or one.name, one.use.zero)
-        for one in parameters(model)
-        if one.use.is_sent
-    )
+def _sent(
+    model: type[GenerationParams],
+) -> tuple[list[str], Callable[[GenerationParams], tuple[Any, ...]], list[tuple[str, int]]]:
+    """The names in a request, their values' getter, and what 0 is sent as: made once, for every reply needs them."""
+    sent = [one for one in parameters(model) if one.use.is_sent]
+    wire_names = [one.use.vllm or one.name for one in sent]
+    zeros = [
+        (wire_name, one.use.zero)
+        for wire_name, one in zip(wire_names, sent, strict=True)
+        if one.use.zero is not None
+    ]
+    return wire_names, attrgetter(*(one.name for one in sent)), zeros
 
 
 if TYPE_CHECKING:

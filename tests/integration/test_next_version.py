@@ -281,7 +281,8 @@ async def test_a_queued_submission_that_is_not_understood_is_left_to_newer_worke
     for name in (ID, OTHER):
         await world.publish(developer, name, Status.QUEUED)
     await rewrite(world.database, "submissions", {"id": ID}, dtype="int4")
-    assert [ticket.submission_id for ticket in await world.journal.list_queued()] == [OTHER]
+    unfinished = await world.journal.list_unfinished()
+    assert [one.run.submission_id for one in unfinished] == [OTHER]
 
 
 @pytest.mark.parametrize(

@@ -49,8 +49,8 @@ async def test_the_history_ends_with_the_present_score(database: Database) -> No
     await world.scores.loop.run_once()
     kept = await world.scores.history.of("acme-tiny_v1")
     assert [point.score for point in kept] == [0.75, 0.5, 0.25, 0.0, 0.2]
-    assert kept[0].figures.thumbs_up_ratio == 0.75
-    assert kept[0].figures.conversation_count == 8
+    assert kept[0].metrics.thumbs_up_ratio == 0.75
+    assert kept[0].metrics.conversation_count == 8
     told = (await world.leaderboard.history("acme-tiny_v1")).points
     assert [point.score for point in told] == [0.75, 0.5, 0.25, 0.0, 0.2]
     scores = await world.scores.history.scores(["acme-tiny_v1"])

@@ -1,4 +1,4 @@
-"""Conversations over HTTP: opened and read. What answers with a reply is in gateway.py."""
+"""Opens and reads conversations over HTTP. The routes that answer with a reply are in gateway/routes.py."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def router(conversations: ConversationService, auth: Auth) -> APIRouter:
 
     @routes.get("/conversations/{conversation_id}/assignment")
     async def read_assignment(conversation_id: str, _: Account = admin) -> AssignmentReplay:
-        """How it got its submission, and whether the recorded choice, made again, gives the same."""
+        """How the conversation got its submission, and whether replaying the recorded choice gives the same one."""
         return await conversations.assignment(conversation_id)
 
     return routes

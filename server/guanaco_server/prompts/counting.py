@@ -1,4 +1,4 @@
-"""Token counts of prompts, kept by message: exact, and a turn costs only its new text.
+"""Loads tokenizers and counts tokens. Counts are kept by message: a turn costs only its new text.
 
 A text is cut into chunks at its lines' ends (breaks.py says where, and why the sum over neighbours is exact), and
 what is kept is, for two neighbours, how many tokens the second adds to the first. Where the tokenizer leaves
@@ -65,11 +65,11 @@ class TokenCounter:
         self._steps: Generations[tuple[str, str], AddedTokens] = Generations(KEPT_CHARS)
 
     def whole(self, text: str) -> int:
-        """As the model server counts it, special tokens included; the whole text is read."""
+        """Count a text as the model server does, special tokens included. Reads the whole text."""
         return len(self._tokenizer.encode(text))
 
     def count(self, text: str) -> int:
-        """The same, by what is known of its lines."""
+        """The same count as ``whole``, from the cached counts of its lines where that is exact."""
         if not text:
             return self.special_tokens
         tokens, is_exact = self.sequence([self.piece(text)])
@@ -84,12 +84,12 @@ class TokenCounter:
         return self._breaks.is_sure and tokens <= budget - budget // UNSURE
 
     def count_inside(self, text: str) -> int:
-        """Of a text within a prompt, as near as it can be told alone."""
+        """Estimate the token count of one text inside a prompt."""
         piece = self.piece(text)
         return self.alone(piece.first) + piece.inner if text else 0
 
     def sequence(self, pieces: Sequence[CountedText]) -> AddedTokens:
-        """Of pieces, one after the other, special tokens included."""
+        """Count several texts in a row, special tokens included."""
         pieces = [piece for piece in pieces if piece.text]
         if not pieces:
             return AddedTokens(self.special_tokens, True)

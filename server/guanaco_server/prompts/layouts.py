@@ -1,4 +1,12 @@
-"""What stands around the turns of a prompt, and what of it goes when the prompt is too long."""
+"""Layouts: the texts around the turns of a prompt, and which of them are dropped when the prompt is too long.
+
+A formatter's five templates make this layout:
+
+    memory_template   the bot's persona                 never cut
+    prompt_template   scenario or example dialogue      dropped last
+    turns             oldest first, in blocks           dropped first; the newest user message never
+    response_template                                   never cut
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,17 @@
-"""What an assignment policy is: made of one snapshot of a competition's entries, it has a choice for every draw."""
+"""Assignment policies: each is made from one snapshot of a competition's entries, and chooses one for each draw.
+
+    NewestFirst   the newest entry until it has its ratings, then the next newest; then the one with the fewest
+    uniform       every entry in proportion to its weight
+    adaptive      top-two Thompson sampling: conversations go where they change who is first
+
+Top-two Thompson sampling (D. Russo, "Simple Bayesian Algorithms for Best-Arm Identification", COLT 2016) draws a ratio for
+each entry from its posterior and takes the best entry I; with probability 1 - β it draws again until another entry is
+best, and takes that one. With p the probabilities of being the best (posterior.py), entry i is taken with probability
+
+    p_i (β + (1 - β) Σ_{j≠i} p_j / (1 - p_j))
+
+which is computed once a snapshot, so that a choice is one draw from a table.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The routing decision, in memory: a snapshot of what is published, and the endpoints as they are now."""
+"""Decides in memory which submission a conversation talks to, from a snapshot of what is published and its endpoints."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ class RoutingService:
         return assigned
 
     def assign_to(self, submission_id: str) -> Assigned:
-        """This one, whatever the rule says; NoModelAvailable when it cannot. ``settle`` follows."""
+        """Assign this submission, whatever the rule says. Raises NoModelAvailable if it cannot. ``settle`` must follow."""
         if not self.can_take(submission_id):
             raise NoModelAvailable
         self._take(submission_id)
@@ -173,7 +173,7 @@ class RoutingService:
         return self._is_open(submission_id) and submission_id not in self._occupancy.full
 
     def settle(self, assigned: Assigned) -> None:
-        """The conversation is stored, or will never be."""
+        """Note that the conversation is stored, or that it never will be."""
         self._occupancy.settle(assigned.submission_id)
 
     async def record(self, session: AsyncSession, assigned: Assigned, kept: timedelta) -> None:

@@ -1,4 +1,7 @@
-"""What a choice depends on, beside chance: a competition's rule, and its entries with their ratings."""
+"""Snapshots: the rule of a competition and its entries with their ratings, from which a submission is chosen.
+
+A choice depends on the snapshot, a seed and a key only, so a recorded decision can be replayed.
+"""
 
 from __future__ import annotations
 
@@ -42,14 +45,14 @@ class Snapshot(BaseModel):
 
     @cached_property
     def digest(self) -> str:
-        """What it is recorded under."""
+        """The key under which the snapshot is recorded."""
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
 
 
 def take(
     rule: AssignmentRule, submissions: Sequence[ServingSubmission], votes: Mapping[str, Votes]
 ) -> Snapshot:
-    """Without the submissions of no weight."""
+    """Take a snapshot. Exclude submissions whose weight is 0."""
     entries = []
     for submission in submissions:
         weight = rule.weights.get(submission.id, 1.0)

@@ -1,7 +1,8 @@
-"""What is known of the conversations that are talked in now: read once, kept in memory within a limit.
+"""Reads the histories of active conversations and keeps them in memory, within a limit.
 
-A history is the whole one while the conversation's ``message_count``, which every turn reads with its lease, is still
-the same; so any gateway process may serve any turn.
+A history is complete while its ``message_count`` equals the conversation's, which each turn reads with its lease. Any
+gateway process may therefore serve any turn. A history is read with one statement and without ORM objects; PostgreSQL
+readers that wait at the same time share a statement.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class History:
         self.tail.clear()
 
     def replied(self, message_id: str, content: str) -> None:
-        """In place of what came after the last user message."""
+        """Replace what came after the last user message with the new reply."""
         for turn in self.turns[len(self.turns) - len(self.tail) :]:
             self.size -= _size(turn)
         del self.turns[len(self.turns) - len(self.tail) :]
@@ -78,7 +79,7 @@ class History:
 
 
 class HistoryCache:
-    """The most recently used ones, up to ``limit_chars`` in all."""
+    """Keeps the most recently used histories, up to ``limit_chars`` in all."""
 
     def __init__(self, limit_chars: int = HISTORY_CACHE_CHARS) -> None:
         self._limit_chars = limit_chars
@@ -86,7 +87,7 @@ class HistoryCache:
         self._size = 0
 
     def take(self, conversation_id: str) -> History | None:
-        """Out of the cache; whoever has it puts it back with ``keep``."""
+        """Take a history out of the cache. The caller puts it back with ``keep``."""
         history = self._histories.pop(conversation_id, None)
         if history is not None:
             self._size -= history.size
@@ -158,7 +159,7 @@ class HistoryReader(Protocol):
 
 
 def history_reader(database: Database) -> HistoryReader:
-    """The one for its kind."""
+    """The reader for the kind of database."""
     is_postgresql = database.engine.dialect.name == "postgresql"
     return PostgresqlHistoryReader(database) if is_postgresql else SqliteHistoryReader(database)
 

@@ -1,4 +1,4 @@
-"""Conversations as the leaderboard reads them: raw, in bulk, and each change once.
+"""Reads conversations for the leaderboard: raw, in bulk, and each change once.
 
 A conversation has changed when its ``message_count`` is not the ``measured_count`` that was last noted. Whoever adds
 a message changes the count in the same transaction, so no change can be missed, whenever it commits.

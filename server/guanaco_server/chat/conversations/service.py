@@ -1,4 +1,7 @@
-"""Conversations: opened for a consenting user, with a submission that they keep; readable by their own backend."""
+"""Opens and reads conversations. A user must have consented, and a conversation keeps its submission.
+
+Erasures are announced to every process, so that no copy in memory outlives an erased conversation by more than seconds.
+"""
 
 from __future__ import annotations
 
@@ -45,13 +48,10 @@ ERASED_KEPT = timedelta(days=1)  # a process that is behind by more has been sta
 
 @dataclass(frozen=True)
 class Spans:
-    """How long a conversation counts as open after its opening, and how long its assignment can be made again."""
+    """How long a conversation counts as open after it was opened, and how long its assignment can be replayed."""
 
     is_open: timedelta = timedelta(seconds=5)
     is_repeatable: timedelta = timedelta(days=30)
-
-
-NO_SETTINGS = Spans()
 
 
 class ConversationService:
@@ -63,7 +63,7 @@ class ConversationService:
         competitions: CompetitionService,
         audit: AuditLog,
         experiments: RunningExperiments,
-        spans: Spans = NO_SETTINGS,
+        spans: Spans,
     ) -> None:
         """A conversation is open for a while after its opening, and whenever a reply is being written."""
         self._database = database

@@ -1,8 +1,8 @@
-"""Picking one of several candidate replies: by a reward model's scores, else by mean token log-probability.
+"""Picks one of several candidate replies: by a reward model's scores, otherwise by mean token log-probability.
 
-A reward model that does not run, is late, or answers with nonsense must not be felt: log-probability decides then,
-a metric counts it, and the log says so once a minute. After ``FAILURES`` in a row it is not asked for ``REST_S``, so
-that replies do not wait for it in vain.
+If the reward model does not run, is late, or gives a wrong answer, log-probability decides, a metric counts it, and the
+log says so once a minute. After ``FAILURES`` in a row the reward model is not asked for ``REST_S``, so that replies do not
+wait for nothing.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Scene:
-    """A conversation that waits for a reply, and the prompt that its model got."""
+    """A conversation that waits for a reply, with the prompt that its model got."""
 
     bot: Bot
     user_name: str

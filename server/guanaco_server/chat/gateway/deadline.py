@@ -1,4 +1,4 @@
-"""A limit to how long the task that is running now may wait; asyncio.timeout at a third of its price, which each reply pays."""
+"""Limits how long the current task may wait, as asyncio.timeout does, at a third of its cost: each reply pays it."""
 
 from __future__ import annotations
 

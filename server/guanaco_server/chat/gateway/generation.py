@@ -1,11 +1,11 @@
-"""One reply from a model server: rendered, trimmed, timed, within its deadlines, its faults translated.
+"""Generates one reply: renders the prompt, asks a replica, trims the text, keeps the deadlines, translates faults.
 
-Leading and trailing whitespace is held back, so that the tokens sent, joined, are the content that is stored.
-A reply of nothing but whitespace is sampled once more; if that is empty too, the reply is an ellipsis, for a
-user must never see an empty bubble.
+Whitespace at the beginning and the end of a reply is held back, so that the tokens that were sent, joined, are the content
+that is stored. A reply of whitespace only is sampled once more; if that is empty too, the reply is an ellipsis, because a
+user must never see an empty message.
 
-Before the first token a replica that fails is replaced by the next, unnoticed; where none is left, another may become
-ready within ``failover_s``. After it, the reply has failed.
+If a replica fails before the first token, the next one is asked. If none is left, the gateway waits up to ``failover_s``
+for one to become ready. After the first token, the reply has failed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,10 @@ Pieces = tuple[str, ...]  # texts that arrived together
 
 @dataclass(frozen=True)
 class Deadlines:
-    """Seconds from when the turn is the caller's and its model awake; ``failover_s`` of them at most may go by without any replica to ask."""
+    """Limits in seconds, counted from when the turn is claimed and its model awake.
+
+    ``failover_s`` is how long a reply may wait while no replica can be asked.
+    """
 
     first_token_s: float
     reply_s: float
@@ -55,7 +58,7 @@ class Deadlines:
 
 @dataclass(frozen=True)
 class Generated:
-    """A whole reply, after its last token; ``prompt`` is the very text that the model got."""
+    """A whole reply. ``prompt`` is the text that the model got."""
 
     prompt: str
     content: str
@@ -78,7 +81,7 @@ class ReplyGenerator:
         endpoints: Callable[[str], Sequence[str]],
         report_fault: Callable[[str], None],
         metrics: Metrics,
-        best_of: BestOf | None = None,
+        best_of: BestOf,
     ) -> None:
         """``endpoints`` are those of a submission's replicas that are ready now."""
         self._model_server = model_server
@@ -237,12 +240,12 @@ class ReplyGenerator:
         scene: Scene | None,
         until: float,
     ) -> AsyncGenerator[Chunk, None]:
-        if self._best_of is None or scene is None or generation.candidate_count == 1:
+        if scene is None or generation.candidate_count == 1:
             return self._model_server.generate(endpoint, generation)
         return self._best_of.generate(endpoint, generation, live.serving, scene, until)
 
     def _note_failure(self, submission_id: str, ask: Ask, failure: Exception) -> None:
-        """A refusal, or a long queue, is no fault of the server's."""
+        """Report the failure of a replica. A refusal or a long queue is not the server's fault."""
         is_timeout = isinstance(failure, TimeoutError)
         logger.warning(
             "the model server of %s failed: %s",
@@ -258,7 +261,7 @@ class ReplyGenerator:
     def _final(
         self, submission_id: str, failure: Exception, has_begun: bool, is_late: bool
     ) -> GuanacoError | None:
-        """What the caller is told; None where the next replica may be asked."""
+        """The error for the caller; None if the next replica may be asked."""
         if isinstance(failure, RequestRefused):
             return ModelRefused(submission_id)
         if not isinstance(failure, TimeoutError):
@@ -274,7 +277,10 @@ def _respite(ask: Ask, first_token_by: float) -> Callable[[], float]:
 
 
 class ReplyText:
-    """Collects one sample's chunks. Whitespace at its end is held back until more text comes, so that what was sent, joined, is ``content``."""
+    """Collects one reply's chunks without the whitespace around the whole.
+
+    Whitespace at the end is held back until more text comes, so that the texts that were sent, joined, are ``content``.
+    """
 
     __slots__ = ("_held", "_texts", "completion_tokens", "finish_reason", "prompt_tokens", "reward_score")  # fmt: skip
 
@@ -290,7 +296,7 @@ class ReplyText:
         return "".join(self._texts)
 
     def take(self, chunk: Chunk) -> Pieces:
-        """The texts that may be sent now."""
+        """Take a chunk and return the texts that may be sent now."""
         if chunk.finish_reason is not None:
             self.finish_reason = chunk.finish_reason
             self.reward_score = chunk.reward_score

@@ -1,11 +1,13 @@
-"""A turn of a conversation: claim, generate, record.
+"""Answers a message in a conversation, and previews of a submission. A turn has three steps.
 
-    claim    the turn's lease; the history from memory, or from the database where it has grown elsewhere
-    generate nothing of the database is held: render, stream
-    record   both messages, and the lease given back; only then comes the final event
+    claim     take the turn's lease; read the history from memory, or from the database if another process added to it
+    generate  render the prompt and stream the reply, without a database connection
+    record    store both messages and give the lease back; only then send the final event
 
-A turn that fails gives its lease back and leaves the user's message unanswered; sending the same message again
-answers that one, and so does regenerate. A process that dies leaves a lease that runs out.
+A turn that fails gives its lease back and leaves the user's message unanswered. Sending the same message again, or
+regenerate, answers it. The lease of a process that dies runs out.
+
+A preview is a developer's try of their own submission: nothing is recorded, and the prompt is shown.
 """
 
 from __future__ import annotations
@@ -91,16 +93,16 @@ class ReplyService:
         return self._reply(await self._claim(account, conversation_id, None))
 
     def remember(self, history: History) -> None:
-        """Of a conversation that has just been opened: its first turn reads nothing."""
+        """Keep the history of a conversation that was just opened, so that its first turn reads nothing."""
         self._histories.keep(history)
 
     def forget(self, conversation_ids: Sequence[str]) -> None:
-        """What is in memory of them."""
+        """Drop the histories of these conversations."""
         for conversation_id in conversation_ids:
             self._histories.forget(conversation_id)
 
     async def close(self) -> None:
-        """Once nothing is being answered any more."""
+        """Close the turn log, once no reply is being written."""
         await self._turn_log.close()
 
     async def _claim(
@@ -135,7 +137,7 @@ class ReplyService:
         return NewMessage(f"msg_{secrets.token_hex(16)}", content, self._clock.now())
 
     async def _own_history(self, account: Account, conversation_id: str) -> History:
-        """From memory the first time it is asked for, from the database the second."""
+        """Return the history: from memory if it is there, otherwise from the database."""
         known = self._histories.take(conversation_id)
         history = known or await self._reader.read(conversation_id)
         if account.role is not Role.ADMIN and history.account_id != account.id:
@@ -212,7 +214,7 @@ class ReplyService:
         )
 
     async def _release(self, ended: EndedTurn) -> None:
-        """Also when the client has gone and this very task is being cancelled."""
+        """Give the lease back, also while this task is being cancelled because its client has gone."""
         task = asyncio.create_task(self._release_now(ended))
         self._releases.add(task)
         task.add_done_callback(self._releases.discard)

@@ -1,6 +1,7 @@
-"""The chat gateway: every route that answers with a reply, in front of the framework. Everything else is passed on.
+"""The chat gateway: serves every route that answers with a reply, in front of FastAPI. All other requests are passed on.
 
-What the framework's middlewares do for other requests, it does itself: a layer around each token costs more than the token.
+The gateway limits, measures and authenticates by itself, because a middleware around each token costs more than the
+token. It writes its routes into the OpenAPI document, which FastAPI makes of its own routes only.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class ReplyRoute:
 
     @property
     def pattern(self) -> tuple[str, str]:
-        """What is before the id, and the action after it; of a path without an id, the whole."""
+        """The path before the id, and the action after it. A path without an id is the first alone."""
         head, brace, tail = self.path.partition("{")
         return (head, tail.partition("}/")[2]) if brace else (self.path, "")
 
@@ -95,7 +96,7 @@ def reply_routes(replies: ReplyService, previews: PreviewService) -> tuple[Reply
 
 
 class ChatGateway:
-    """In front of ``app`` and of all that wraps it: measures, limits and authenticates by itself. ``heartbeat_s`` is the longest silence of a stream."""
+    """An ASGI application in front of ``app``. ``heartbeat_s`` is the longest silence of a stream."""
 
     body_timeout_s = BODY_TIMEOUT_S
 

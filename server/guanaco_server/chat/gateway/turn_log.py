@@ -1,4 +1,4 @@
-"""What the hot path writes: who has a conversation's turn, and the two messages of a turn that has ended.
+"""Writes turns: who holds a conversation's turn, and the two messages of a turn that has ended.
 
     claim     the turn's lease is ours, or the conversation is busy           need not reach the disk: it runs out
     renew     the leases of turns that take long, all at once, so that a dead process's run out soon
@@ -211,7 +211,7 @@ class TurnLog:
                 return [turn.lease.conversation_id in ours | written for turn in turns]
 
     async def _written(self, turns: Sequence[EndedTurn], ours: set[str]) -> set[str]:
-        """Of the turns that are no longer ours, those that an earlier try has stored."""
+        """The conversations whose turn an earlier try has stored, among those whose lease is no longer ours."""
         by_message = {
             message.id: turn.lease.conversation_id
             for turn in turns

@@ -1,4 +1,4 @@
-"""The turn log's writes on SQLite: a batch in one transaction."""
+"""The turn log's statements: on SQLite a batch is one transaction; on PostgreSQL, one statement with one JSON parameter."""
 
 from __future__ import annotations
 
