@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 from sqlalchemy import event
 from xdist.remote import Producer
@@ -25,6 +26,11 @@ ROOT = Path(__file__).parents[1]
 SQLITE = "sqlite"
 POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
 TEMPLATE = "migrated"
+
+# A deadline would make examples fail on a busy machine; with CI=true hypothesis has a profile without one itself.
+hypothesis.settings.register_profile("unhurried", deadline=None)
+if "CI" not in os.environ:
+    hypothesis.settings.load_profile("unhurried")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
