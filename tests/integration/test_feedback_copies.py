@@ -265,7 +265,7 @@ async def test_a_new_version_makes_every_copy_again_and_keeps_its_place(world: T
         world.submissions,
         world.conversations,
         Pseudonyms(b"key"),
-        Stricter(),
+        Stricter(["US"]),
         world.running.variants_of,
         version=VERSION + 1,
     )
@@ -290,7 +290,7 @@ async def test_a_text_on_which_the_anonymizer_breaks_is_withheld(world: Talkativ
         world.submissions,
         world.conversations,
         Pseudonyms(b"key"),
-        Broken(),
+        Broken(["US"]),
         world.running.variants_of,
     )
     assert await broken.make() == 2

@@ -342,7 +342,7 @@ async def test_two_that_set_one_at_once_make_one(world: Telling, receiver: Recei
 async def test_the_loop_wakes_for_a_test_and_for_a_status(
     world: Telling, receiver: Receiver
 ) -> None:
-    world.notifications.loop._poll_s = 60  # only what wakes it
+    world.notifications.loop.poll_s = 600  # only what wakes it
     http, _ = await put(world, receiver.url)
     await world.notifications.loop.start()
     try:

@@ -38,6 +38,7 @@ class NotificationLoop:
         self._sender = sender
         self._woken = woken
         self._forgot_at: datetime | None = None
+        self.poll_s = POLL_S
         self._background = Background("notifications")
 
     async def start(self) -> None:
@@ -55,9 +56,9 @@ class NotificationLoop:
                 await self._forget()
             except (DBAPIError, OSError) as error:
                 logger.warning("webhooks not sent; database failed: %s", error)
-                await asyncio.sleep(POLL_S)
+                await asyncio.sleep(self.poll_s)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._woken.wait(), POLL_S)
+                await asyncio.wait_for(self._woken.wait(), self.poll_s)
             self._woken.clear()
 
     async def _forget(self) -> None:
