@@ -15,12 +15,16 @@ import logging
 import os
 from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 from vllm.config import ModelConfig, get_current_vllm_config
 from vllm.config.load import LoadConfig
 from vllm.distributed import get_tensor_model_parallel_rank, get_tensor_model_parallel_world_size
+from vllm.model_executor.kernels.linear.scaled_mm.pytorch import (
+    ChannelWiseTorchFP8ScaledMMLinearKernel,
+)
 from vllm.model_executor.model_loader import register_model_loader
 from vllm.model_executor.model_loader.base_loader import BaseModelLoader
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
@@ -64,6 +68,7 @@ class InProcessExecutor(UniProcExecutor):
     def _init_executor(self) -> None:
         lifeline.hold()  # threads do not survive a fork
         torch.set_num_threads(int(os.environ[THREADS_VARIABLE]))
+        _multiply_fp8_without_onednn()
         super()._init_executor()
 
 
@@ -71,6 +76,25 @@ class _ExpertFilter:
     """Stands for vLLM's default loader, whose filter writes its result into this one attribute."""
 
     local_expert_ids: set[int] | None = None
+
+
+def _multiply_fp8_without_onednn() -> None:
+    """Let torch multiply fp8 itself: oneDNN takes 15 s instead of 20 ms on a CPU without fp8 instructions.
+
+    Both give the same numbers. vLLM itself looks for these instructions where it has a kernel of its own.
+    """
+    slow = ChannelWiseTorchFP8ScaledMMLinearKernel.apply_scaled_mm
+
+    def apply_scaled_mm(
+        self: ChannelWiseTorchFP8ScaledMMLinearKernel, **operands: Any
+    ) -> torch.Tensor:
+        torch.backends.mkldnn.enabled = False
+        try:
+            return slow(self, **operands)
+        finally:
+            torch.backends.mkldnn.enabled = True
+
+    ChannelWiseTorchFP8ScaledMMLinearKernel.apply_scaled_mm = apply_scaled_mm
 
 
 def enable_amx() -> None:
