@@ -177,7 +177,7 @@ def build_rooms(
         conversations=chat.conversations,
         replies=chat.replies,
         generator=chat.generator,
-        prompts=prompts.service,
+        tokenizers=prompts.tokenizers,
     )
     compat = build_compat(
         submissions=submissions.service,
@@ -225,6 +225,7 @@ def build_rooms(
         changes=submissions.changes,
         artifacts=artifacts.service,
         prompts=prompts.service,
+        tokenizers=prompts.tokenizers,
         deployments=deployments.service,
         costs=costs.service,
         stress=stress.service,

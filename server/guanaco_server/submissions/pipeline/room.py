@@ -26,6 +26,7 @@ from guanaco_server.submissions.pipeline.runner import StageRunner
 from guanaco_server.submissions.pipeline.server_start import ServerStart, evidence
 from guanaco_server.submissions.pipeline.stages import StageParts
 from guanaco_server.submissions.pipeline.workflow import ListWorkers, Pipeline
+from guanaco_server.tokenization.service import Tokenizers
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ def build_pipeline(
     changes: StatusChanges,
     artifacts: ArtifactService,
     prompts: PromptService,
+    tokenizers: Tokenizers,
     deployments: DeploymentService,
     costs: CostService,
     stress: StressService,
@@ -70,14 +72,14 @@ def build_pipeline(
     quantization = QuantizationCheck(
         records,
         store,
-        prompts.tokenizers,
+        tokenizers,
         model_server,
         settings.quantization_max_perplexity_ratio,
     )
     server_start = ServerStart(
         records,
         deployments,
-        ContentChecks(records, store, prompts, model_server, settings.reply_timeout_s),
+        ContentChecks(records, store, prompts, tokenizers, model_server, settings.reply_timeout_s),
         quantization,
         costs,
         settings.ready_timeout_s,
@@ -88,6 +90,7 @@ def build_pipeline(
         limits=CheckLimits(settings.max_parameters, settings.max_weight_bytes),
         artifacts=artifacts,
         prompts=prompts,
+        tokenizers=tokenizers,
         deployments=deployments,
         server_start=server_start,
         stress=stress,
