@@ -91,7 +91,7 @@ class AddressCount:
             return None
         network = network_of(address)
         if self._counts[network] >= self._limit:
-            raise OverLimit
+            raise OverLimit(network)
         self._counts[network] += 1
         return network
 
@@ -113,6 +113,10 @@ class AddressCount:
 
 class OverLimit(Exception):
     """There is no room for one more of this address."""
+
+    def __init__(self, network: str) -> None:
+        super().__init__(network)
+        self.network = network
 
 
 def network_of(address: str) -> str:
@@ -185,12 +189,12 @@ class FrontDoor:
         self._timer: asyncio.TimerHandle | None = None
 
     def enter(self, connection: Connection, address: str | None) -> bool:
-        """Whether the connection may stay. Where all places are taken, idle connections make room."""
+        """Whether the connection may stay. Where all places are taken, of all or of its address, idle ones make room."""
         if len(self._inside) >= self.limits.connections and not self._make_room():
             self.note("full")
             return False
         try:
-            network = self._addresses.enter(address)
+            network = self._enter_address(address)
         except OverLimit:
             self.note("address")
             return False
@@ -209,9 +213,18 @@ class FrontDoor:
         if self._metrics is not None:
             self._metrics.note_connection_ended(reason)
 
-    def _make_room(self) -> bool:
-        """End those idle connections that have been idle longest."""
-        idle = (one for one in self._inside if one.is_idle)
+    def _enter_address(self, address: str | None) -> str | None:
+        try:
+            return self._addresses.enter(address)
+        except OverLimit as full:
+            if not self._make_room(full.network):
+                raise
+            return self._addresses.enter(address)
+
+    def _make_room(self, network: str | None = None) -> bool:
+        """End those idle connections, of the network if one is given, that have been idle longest."""
+        inside = self._inside.items()
+        idle = (one for one, of in inside if (network is None or of == network) and one.is_idle)
         oldest = heapq.nsmallest(ROOM_MADE, idle, key=lambda one: one.deadline)
         for connection in oldest:
             self.note("idle")
