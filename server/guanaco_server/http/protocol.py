@@ -140,14 +140,16 @@ class GuardedProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Do as uvicorn's does, without a timer for each request: the door's sweep ends idle connections."""
-        self.server_state.total_requests += 1
+        """Do as uvicorn's does, but without its timer: the door's sweep ends idle connections."""
+        is_last = not self.pipeline
+        super().on_response_complete()
+        if self.timeout_keep_alive_task is not None:
+            self.timeout_keep_alive_task.cancel()
+            self.timeout_keep_alive_task = None
         if self.transport.is_closing():
             self._wait_for_end()
-            return
-        self.flow.resume_reading()
-        if self.pipeline:
-            self._start_asgi_task(*self.pipeline.pop())
+        elif not is_last:
+            pass  # uvicorn has begun the next one
         elif self._phase is RequestPhase.WORKING:
             self._wait(RequestPhase.IDLE, self._limits.idle_s)
         elif self._phase is RequestPhase.BODY:
@@ -196,9 +198,6 @@ class GuardedProtocol(HttpToolsProtocol):
     def _wait_for_end(self) -> None:
         is_sent = self.transport.get_write_buffer_size() == 0
         self._wait(RequestPhase.CLOSING, self._limits.linger_s if is_sent else self._limits.write_s)
-
-    def _should_upgrade_to_ws(self) -> bool:
-        return False
 
     def _wait(self, phase: RequestPhase, longest_s: float) -> None:
         self._phase = phase
