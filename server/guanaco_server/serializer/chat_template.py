@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jinja2.constants
+import jinja2.debug  # both are else imported when they are needed, and a confined process opens no file
 from jinja2 import TemplateError, nodes
 from jinja2.exceptions import SecurityError, TemplateSyntaxError
 from jinja2.ext import Extension, loopcontrols
@@ -50,9 +52,10 @@ def check_chat_templates(folder: Path) -> None:
 
 def main() -> int:
     """Return why the folder's templates cannot be used. This runs in the child."""
-    confined.confine(LIMITS)
+    folder = Path(sys.argv[1])
+    confined.confine(LIMITS, folder)
     try:
-        confined.tell(_refusal(Path(sys.argv[1])))
+        confined.tell(_refusal(folder))
     except MemoryError:
         return 1
     return 0
