@@ -93,7 +93,13 @@ def _add_paths(ruleset: int, paths: Iterable[Path], allowed: int) -> None:
             try:
                 is_folder = stat.S_ISDIR(os.fstat(handle).st_mode)
                 rule = struct.pack("=Qi", allowed if is_folder else allowed & OF_FILES, handle)
-                call(ADD_RULE, ctypes.c_int(ruleset), ctypes.c_int(PATH_BENEATH), rule, ctypes.c_uint(0))
+                call(
+                    ADD_RULE,
+                    ctypes.c_int(ruleset),
+                    ctypes.c_int(PATH_BENEATH),
+                    rule,
+                    ctypes.c_uint(0),
+                )
             finally:
                 os.close(handle)
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterable
 from contextlib import suppress
-from pathlib import Path
 
 from guanaco_server.confinement.kernel import (
     MACHINE,
@@ -33,22 +31,21 @@ def drop_capabilities() -> None:
     if MACHINE not in CAPSET:
         return
     for capability in range(CAPABILITIES):
-        with suppress(OSError):  # unknown to this kernel, or we are not allowed to and do not have it either
+        with suppress(
+            OSError
+        ):  # unknown to this kernel, or we are not allowed to and do not have it either
             prctl(PR_CAPBSET_DROP, capability)
     header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0)
     call(CAPSET[MACHINE], header, (ctypes.c_uint32 * 6)())
 
 
-def become_nobody_else(owned: Iterable[Path] = ()) -> bool:
-    """Become a user that no other process is, and that owns nothing but these files; False where only root can."""
+def become_nobody_else() -> bool:
+    """Become a user that no other process is, and that owns nothing; False where only root can."""
     if os.geteuid() != 0:
         return False
-    owned = tuple(owned)
     for first in FIRST_USERS:
         user = first + (os.getpid() if first == FIRST_USERS[0] else os.getpid() % USERS)
         with suppress(OSError):
-            for path in owned:
-                os.chown(path, user, user, follow_symlinks=False)
             os.setgroups([])
             os.setresgid(user, user, user)
             os.setresuid(user, user, user)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import sys
-import sysconfig
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -27,16 +26,55 @@ from guanaco_server.confinement.kernel import IS_LINUX
 from guanaco_server.confinement.landlock import Access
 
 SYSTEM_LIBRARIES = tuple(
-    map(Path, ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/local/cuda", "/opt/rocm"))
+    map(
+        Path,
+        (
+            "/lib",
+            "/lib64",
+            "/usr/lib",
+            "/usr/lib64",
+            "/usr/local/lib",
+            "/usr/local/cuda",
+            "/opt/rocm",
+        ),
+    )
 )
 SYSTEM_FILES = tuple(
     map(
         Path,
         (
-            *("/usr/share", "/usr/include", "/proc", "/sys", "/run/systemd/resolve", "/etc/resolv.conf", "/etc/hosts"),
-            *("/etc/nsswitch.conf", "/etc/host.conf", "/etc/gai.conf", "/etc/services", "/etc/protocols"),
-            *("/etc/ld.so.cache", "/etc/localtime", "/etc/passwd", "/etc/group", "/etc/mime.types", "/etc/os-release"),
-            *("/etc/ssl", "/etc/pki", "/etc/ca-certificates", "/etc/alternatives", "/etc/OpenCL", "/etc/vulkan"),
+            *(
+                "/usr/share",
+                "/usr/include",
+                "/proc",
+                "/sys",
+                "/run/systemd/resolve",
+                "/etc/resolv.conf",
+                "/etc/hosts",
+            ),
+            *(
+                "/etc/nsswitch.conf",
+                "/etc/host.conf",
+                "/etc/gai.conf",
+                "/etc/services",
+                "/etc/protocols",
+            ),
+            *(
+                "/etc/ld.so.cache",
+                "/etc/localtime",
+                "/etc/passwd",
+                "/etc/group",
+                "/etc/mime.types",
+                "/etc/os-release",
+            ),
+            *(
+                "/etc/ssl",
+                "/etc/pki",
+                "/etc/ca-certificates",
+                "/etc/alternatives",
+                "/etc/OpenCL",
+                "/etc/vulkan",
+            ),
         ),
     )
 )
@@ -46,30 +84,29 @@ PORTS = {"http": 80, "https": 443}
 
 
 def confine_computation() -> None:
-    """Leave this process nothing but computing and the pipes that it has open."""
-    _by_user(has_own=True)
-    _try(lambda: landlock.restrict(Access()))
+    """Leave this process nothing but computing and the pipes that it has open, as a user of its own."""
+    _confine(Access())
+    _try(privileges.become_nobody_else)
+    _try(privileges.drop_capabilities)
     _only(seccomp.COMPUTE)
 
 
 def confine_checker(folder: Path) -> None:
-    """Leave this process computing, its open files, and reading and writing in one folder, which becomes its user's."""
-    files = (folder, *folder.rglob("*"))
-    if _by_user(has_own=not _is_shut(folder), owned=files):
-        os.umask(0o022)
-    _try(lambda: landlock.restrict(Access(reads=_libraries(), writes=(folder,))))
+    """Leave this process computing, its open files, and reading and writing in one folder."""
+    _confine(Access(reads=_libraries(), writes=(folder,)))
+    _try(privileges.drop_capabilities)
     _only((*seccomp.COMPUTE, *seccomp.FILES))
 
 
 def confine_program(access: Access) -> None:
     """Leave this process what it names, and what a Python program reads to run; before it starts its first thread."""
-    _by_user(has_own=False)
     given = replace(
         access,
         reads=(*_libraries(), *SYSTEM_FILES, *_certificates(), *access.reads),
         executes=(*SYSTEM_LIBRARIES, Path(sys.executable).resolve(), *access.executes),
     )
-    _try(lambda: landlock.restrict(given))
+    _confine(given)
+    _try(privileges.drop_capabilities)
     _try(lambda: seccomp.without(seccomp.DANGEROUS))
 
 
@@ -88,12 +125,9 @@ def ports_of(*urls: str) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def _by_user(has_own: bool, owned: tuple[Path, ...] = ()) -> bool:
-    """Give up what this process may do by its user; whether it has become another one."""
+def _confine(access: Access) -> None:
     _try(privileges.forbid_new_privileges)
-    is_another = has_own and privileges.become_nobody_else(owned)
-    _try(privileges.drop_capabilities)
-    return is_another
+    _try(lambda: landlock.restrict(access))
 
 
 def _only(names: tuple[str, ...]) -> None:
@@ -108,23 +142,20 @@ def _try(take: Callable[[], object]) -> None:
             take()
 
 
-def _is_shut(folder: Path) -> bool:
-    """Whether another user cannot come to the folder."""
-    return not all(path.stat().st_mode & 0o001 for path in folder.absolute().parents)
-
-
 def _libraries() -> tuple[Path, ...]:
     """The Python environment and our own packages: not the folder they lie in, which may be a checkout with a data folder."""
-    names = ("stdlib", "platstdlib", "purelib", "platlib")
-    packages = [Path(path) for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
-    own = [Path(package.__file__).parent for package in (guanaco, guanaco_server) if package.__file__]
-    environment = [Path(sysconfig.get_path(name)) for name in names]
+    packages = [
+        Path(path) for path in sys.path if Path(path).name in ("site-packages", "dist-packages")
+    ]
+    own = [
+        Path(package.__file__).parent for package in (guanaco, guanaco_server) if package.__file__
+    ]
     prefixes = [
         Path(prefix) / name
         for prefix in (sys.prefix, sys.base_prefix)
         for name in ("bin", "lib", "lib64", "include", "share", "pyvenv.cfg")
     ]
-    return (*environment, *prefixes, *packages, *own, *SYSTEM_LIBRARIES)
+    return (*prefixes, *packages, *own, *SYSTEM_LIBRARIES)
 
 
 def _certificates() -> tuple[Path, ...]:

@@ -117,7 +117,9 @@ def threads_only() -> bytes:
     flags = _load(ARGUMENTS) + _jump(JUMP_SET, CLONE_THREAD, 0, 1)
     body = flags + _return(ALLOW) + _return(ERRNO | errno.EPERM)
     assert number is not None, "every architecture has it"
-    return _rule("clone3", ERRNO | errno.ENOSYS) + _jump(JUMP_EQUAL, number, 0, len(body) // 8) + body
+    return (
+        _rule("clone3", ERRNO | errno.ENOSYS) + _jump(JUMP_EQUAL, number, 0, len(body) // 8) + body
+    )
 
 
 def is_supported() -> bool:

@@ -32,6 +32,7 @@ from guanaco_server.confinement.profiles import SYSTEM_PROGRAMS, confine_program
 from guanaco_server.engine import lifeline
 from guanaco_server.engine.artifact_errors import ArtifactError
 from guanaco_server.engine.artifact_source import ArtifactSource, ModelFolder, model_folder
+from guanaco_server.engine.memory_limit import limit_memory
 from guanaco_server.engine.node_cache import NodeCache
 
 HOME_FOLDERS = (".cache", ".config", ".triton")  # vLLM's, torch's and the compilers'
@@ -66,6 +67,8 @@ def main(argv: list[str] | None = None) -> None:
     options, further = _parser().parse_known_args(argv)
     os.environ.update(ENVIRONMENT)
     source = ArtifactSource.from_environment(options.artifact)
+    if is_cpu_build():
+        limit_memory()
     confine_program(access_of(options, further, source))
     lifeline.hold()
     try:
@@ -75,9 +78,7 @@ def main(argv: list[str] | None = None) -> None:
         sys.exit(str(error))
 
 
-def access_of(
-    options: argparse.Namespace, further: list[str], source: ArtifactSource
-) -> Access:
+def access_of(options: argparse.Namespace, further: list[str], source: ArtifactSource) -> Access:
     """The artifact, the node's cache, this server's own folders and port; the devices, and the store where it is away.
 
     Ranks that share a model talk to each other on ports that they choose, and so does vLLM's engine on a GPU: there
