@@ -18,6 +18,7 @@ from guanaco.accounts import Role
 from guanaco.chat import Bot
 from guanaco.errors import ConversationBusy, ServerUnreachable
 from guanaco.submissions import Status
+from tests.fixtures.deployed import hold_any_number
 from tests.fixtures.roles import RoleProcess, Roles
 from tests.fixtures.up import eventually
 
@@ -55,6 +56,7 @@ def test_turns_go_on_while_gateways_are_killed(roles: Roles) -> None:
     client = roles.client(platform)
     submission = client.submit("acme/tiny")
     assert client.wait(submission.id).status is Status.DEPLOYED
+    hold_any_number(roles.database_url)
     with Client(platform.base_url, roles.admin_key) as admin:
         key = admin.create_key("app", Role.BACKEND).key
     eventually(lambda: len(gateways_of(platform)) == 2, "gateways")

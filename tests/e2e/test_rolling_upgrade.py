@@ -16,6 +16,7 @@ from sqlalchemy import NullPool, create_engine, text
 from guanaco import Client
 from guanaco.accounts import Role
 from guanaco.submissions import Status
+from tests.fixtures.deployed import hold_any_number
 from tests.fixtures.next_release import NextRelease
 from tests.fixtures.roles import RoleProcess, Roles
 from tests.fixtures.up import eventually
@@ -205,14 +206,6 @@ def test_no_turn_is_lost_while_two_releases_take_turns(roles: Roles, tmp_path: P
     require_all_kept(roles.database_url, load)
     for log in tmp_path.glob("*.log"):
         assert "Traceback" not in log.read_text(), log.read_text()
-
-
-def hold_any_number(database_url: str) -> None:
-    """The short stress check shows room for four conversations; the scripted engine has more."""
-    engine = create_engine(database_url, poolclass=NullPool)
-    with engine.begin() as tables:
-        tables.execute(text("UPDATE deployments SET capacity = 1000"))
-    engine.dispose()
 
 
 def require_all_kept(database_url: str, load: Load) -> None:
