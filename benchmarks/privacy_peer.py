@@ -19,21 +19,14 @@ MODELS = {language: f"{language}_core_news_sm" for language in LANGUAGES} | {"en
 THRESHOLD = 0.35  # what presidio's own documentation takes where a recall matters
 
 
-class BlankEngine(SpacyNlpEngine):
-    """spaCy with the languages' models where they are installed, else with blank pipelines."""
-
-    def load(self) -> None:
-        self.nlp = {
-            language: spacy.load(model) if spacy.util.is_package(model) else spacy.blank(language)
-            for language, model in MODELS.items()
-        }
-
-
 def main() -> None:
-    engine = BlankEngine(
+    engine = SpacyNlpEngine(
         models=[{"lang_code": language, "model_name": MODELS[language]} for language in LANGUAGES]
     )
-    engine.load()
+    engine.nlp = {
+        language: spacy.load(model) if spacy.util.is_package(model) else spacy.blank(language)
+        for language, model in MODELS.items()
+    }
     registry = RecognizerRegistry(supported_languages=list(LANGUAGES))
     registry.load_predefined_recognizers(languages=list(LANGUAGES), nlp_engine=engine)
     analyzer = AnalyzerEngine(
