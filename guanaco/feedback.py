@@ -36,7 +36,7 @@ class FeedbackRecorded(BaseModel):
 
 
 class Feedback(BaseModel):
-    """``user`` is a keyed pseudonym: the same for one user everywhere, and worth nothing outside.
+    """``user`` is a keyed pseudonym: the same for one user in all of one developer's submissions, another for each developer.
 
     In every text personal data is replaced by tags such as <EMAIL>.
     """
@@ -128,9 +128,13 @@ class ErasureRequest(BaseModel):
 
 
 class Erasure(BaseModel):
-    """What is gone. ``user`` is the pseudonym under which developers knew the user."""
+    """What is gone. ``user`` is the pseudonym in the audit log."""
 
     user: str
+    known_as: dict[str, str] = Field(
+        default_factory=dict,
+        description="By developer: the pseudonym in what this developer has read or exported.",
+    )
     conversations: int
     messages: int
     ratings: int
@@ -147,4 +151,10 @@ class Erasure(BaseModel):
             (self.conversations, "conversation"), (self.messages, "message"), (self.ratings, "rating")
         )  # fmt: skip
         parts = [f"{count:,} {noun}{'' if count == 1 else 's'}" for count, noun in counts]
-        return f"Erased: {', '.join(parts)}. Developers knew this user as {self.user}."
+        erased = f"Erased: {', '.join(parts)}. The audit log has this user as {self.user}."
+        if not self.known_as:
+            return erased
+        names = ", ".join(
+            f"{developer} {name}" for developer, name in sorted(self.known_as.items())
+        )
+        return f"{erased} Pseudonyms in what developers have read: {names}."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -155,3 +156,11 @@ def test_an_adapters_job_merges_into_its_pinned_base() -> None:
     assert job.adapter.merges == (Merge(tensor="x.weight", a="x.lora_A", b="x.lora_B", scale=0.5),)
     other_base = RepoSnapshot("acme/base", "d" * 40, ())
     assert job.key == artifact_key(SNAPSHOT, base, AUTO) != artifact_key(SNAPSHOT, other_base, AUTO)
+
+
+async def test_odd_lines_of_a_job_are_only_shown(yard: Yard) -> None:
+    yard.will()
+    odd = ["[" * 60_000, '{"level": "no such level", "message": "x"}', '{"message": 1}', "7"]
+    yard.cluster.job = replace(yard.cluster.job, lines=odd)
+    await yard.ensure()
+    assert yard.said == [odd[0], "x", *odd[2:]]

@@ -85,6 +85,8 @@ async def test_no_table_and_no_export_holds_anything_of_an_erased_user(world: Wo
     for listening in (elsewhere, world.conversations.forgetting):
         await listening.look()
 
+    read = (await developer.get(f"{PATH}")).json()["items"]
+    (known_as,) = {one["user"] for one in read if one["conversation_id"] in erased}
     answer = await admin.post("/users/erase", json={"user_id": f"id-{CANARY}"})
 
     assert answer.status_code == 200, answer.text
@@ -102,6 +104,7 @@ async def test_no_table_and_no_export_holds_anything_of_an_erased_user(world: Wo
     await world.count()
     metrics = (await developer.get("/submissions/acme-tiny_v1/metrics")).json()
     assert (metrics["thumbs_up"], metrics["feedback_count"]) == (1, 1)
+    assert found["known_as"] == {"ada": known_as}
     (noted,) = (await world.audit.list(10)).items
     assert (noted.account, noted.action, noted.subject) == ("root", "erase user", found["user"])
     body = {"user_id": f"id-{CANARY}", "account": "app"}

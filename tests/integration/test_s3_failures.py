@@ -14,6 +14,7 @@ from guanaco.errors import StoreUnreachable
 from guanaco_server.artifacts.stores.s3 import S3Store
 from guanaco_server.artifacts.stores.s3_client import S3Config
 from tests.fixtures.s3 import SECRET, S3Server
+from tests.fixtures.serializer_jobs import run
 from tests.fixtures.store_jobs import KEY, job
 
 CALLS: dict[str, Callable[[S3Store], Awaitable[Any]]] = {
@@ -77,3 +78,14 @@ async def test_a_server_that_is_no_s3_server_is_said_in_a_sentence(moto: S3Serve
             await S3Store(config).check()
         website.shutdown()
         thread.join()
+
+
+@pytest.mark.parametrize(
+    "place", ["http://127.0.0.1:9", "https://127.0.0.1:9", "http://no.invalid"]
+)
+def test_a_job_that_cannot_read_its_ticket_tells_nothing_of_its_url(place: str) -> None:
+    signature = "0123abcd" * 8
+    status, lines, errors = run(f"{place}/b/ticket.json?X-Amz-Signature={signature}")
+    assert (status, lines[-1]["error"]) == (1, "store_unreachable")
+    assert "ticket.json" not in f"{lines}{errors}"
+    assert signature not in f"{lines}{errors}"

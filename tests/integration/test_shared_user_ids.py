@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import httpx
@@ -16,6 +17,8 @@ pytestmark = pytest.mark.both_databases
 PATH = "/submissions/acme-tiny_v1"
 RATINGS_PER_MINUTE = 30
 DAY_S = 86_400
+ID = re.compile(r'"((?:user|conv|fb|msg)_\w+|_bot_[\w-]+|[0-9a-f]{32})"(?!:)')
+BOT_ID = re.compile(r"_bot_[0-9a-f-]{36}")  # made of the bot's name alone
 
 
 class TwoApps(World):
@@ -66,6 +69,25 @@ async def test_each_has_a_vote_and_a_pseudonym(world: TwoApps) -> None:
     assert first == again != second
 
 
+async def test_two_developers_read_no_id_in_common(world: TwoApps) -> None:
+    """The old client's ids are made of the pseudonyms, so they are looked at too."""
+    await world.publish(await world.account(Role.DEVELOPER, "grace"), "acme-tiny_v2")
+    for _ in range(8):
+        await world.rate(world.one, "17", True)
+    read: dict[str, set[str]] = {}
+    for name, submission in (("ada", "acme-tiny_v1"), ("grace", "acme-tiny_v2")):
+        key = await world.key(Role.DEVELOPER, name)
+        path = f"/submissions/{submission}/feedback"
+        async with world.http_with({"Authorization": f"Bearer {key}"}) as http:
+            page, export = await http.get(path), await http.get(f"{path}/export")
+            old = await http.get(f"http://guanaco/feedback/{submission}")
+        users = {one["user"] for one in page.json()["items"]}
+        assert len(users) == 1, "all that one user rated is joined for one developer"
+        assert old.json()["feedback"], old.text
+        read[name] = {found for answer in (page, export, old) for found in ID.findall(answer.text)}
+    assert {one for one in read["ada"] & read["grace"] if not BOT_ID.fullmatch(one)} == set()
+
+
 async def test_who_rates_too_fast_in_one_app_is_welcome_in_the_other(world: TwoApps) -> None:
     for _ in range(RATINGS_PER_MINUTE):
         assert await world.rate(world.one, "17", True) == 201
@@ -89,7 +111,7 @@ async def test_who_is_erased_in_one_app_stays_in_the_other(world: TwoApps) -> No
     [erased_name, _] = await world.pseudonyms()
     body = {"user_id": "17", "account": "one"}
     erased = (await world.admin.post("/users/erase", json=body)).json()
-    assert (erased["ratings"], erased["user"]) == (1, erased_name)
+    assert (erased["ratings"], erased["known_as"]) == (1, {"ada": erased_name})
     found = await world.figures()
     assert (found["thumbs_up"], found["thumbs_down"], found["conversation_count"]) == (0, 1, 1)
 

@@ -45,6 +45,23 @@ async def test_a_text_that_is_not_scored_is_a_fault(
             await vllm.score(endpoint, "m_v1", "one two three")
 
 
+@pytest.mark.parametrize("status", [200, 400])
+async def test_an_answer_nested_without_end_is_a_fault(status: int) -> None:
+    nested = b'{"choices": ' + b"[" * 200_000
+    async with serving(lambda _: httpx.Response(status, content=nested)) as (vllm, endpoint):
+        with pytest.raises(ModelServerFault):
+            await vllm.score(endpoint, "m_v1", "one two three")
+
+
+@pytest.mark.parametrize("line", [b'{"error": ' + b"[" * 60_000, b"[" * 60_000])
+async def test_a_stream_nested_without_end_is_a_fault(line: bytes) -> None:
+    content = b"data: " + line + b"\n\ndata: [DONE]\n\n"
+    async with serving(lambda _: httpx.Response(200, content=content)) as (vllm, endpoint):
+        with pytest.raises(ModelServerFault):
+            async for _ in vllm.generate(endpoint, Generation("m_v1", "hello", GenerationParams())):
+                pass
+
+
 async def test_all_candidates_are_scored_in_one_request_as_logits_cut_from_the_left() -> None:
     asked: list[dict[str, Any]] = []
     data = [{"index": 0, "probs": [1.5]}, {"index": 1, "probs": [-2]}]

@@ -61,6 +61,7 @@ ALLOWED = {
     "WebhookClient": "sends one message; tests give it a resolver of names",
     "Occupancy": "counts what it is given",
     "Pseudonyms": "a keyed hash",
+    "Redaction": "decides from a text alone",
     "ReplicaChooser": "chooses from what it is given",
     "StatusChanges": "a list of subscribers",
     "StressService": "judges what a model server answers",

@@ -13,8 +13,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from guanaco.errors import ModelTimedOut
 from guanaco_server.observability.exposition import scrape
-from guanaco_server.observability.logs import JsonFormatter, Redaction, TextFormatter
+from guanaco_server.observability.logs import JsonFormatter, TextFormatter
 from guanaco_server.observability.metrics import Metrics
+from guanaco_server.observability.redaction import Redaction
 from guanaco_server.observability.scope import request_id, scope
 from guanaco_server.settings import Settings
 from guanaco_server.web.metric_tiles import METRICS

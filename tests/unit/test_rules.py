@@ -99,10 +99,16 @@ def test_the_wilson_interval_holds_the_ratio(trials: int, share: float) -> None:
     assert successes / trials - 1e-12 <= high <= 1
 
 
-def test_pseudonyms_are_the_same_for_a_user_and_differ_by_key() -> None:
+def test_a_pseudonym_differs_by_user_developer_and_key() -> None:
     one, other = Pseudonyms(b"one"), Pseudonyms(b"other")
-    assert one.of("alice") == one.of("alice") != one.of("bob")
-    assert one.of("alice") != other.of("alice")
+    assert one.seen_by("ada", "app/alice") == one.seen_by("ada", "app/alice")
+    names = {
+        keyed.seen_by(developer, user)
+        for keyed in (one, other)
+        for developer in ("ada", "grace")
+        for user in ("app/alice", "app/bob")
+    }
+    assert len(names | {one.in_audit("app/alice"), other.in_audit("app/alice")}) == 10
 
 
 def test_a_key_opens_only_with_its_own_secret() -> None:

@@ -173,16 +173,13 @@ class _JobReader:
         self._last_words: dict[str, str] | None = None
 
     async def read(self, line: str) -> None:
-        try:
-            said = json.loads(line)
-        except ValueError:
-            said = None
-        if not isinstance(said, dict):
-            await self._log(line, Level.DEBUG)
-        elif "error" in said:
+        said = _read_line(line)
+        if "error" in said:
             self._last_words = said
+        elif "message" in said:
+            await self._log(said["message"], Level.INFO)
         else:
-            await self._log(str(said.get("message", "")), Level(said.get("level", "info")))
+            await self._log(line, Level.DEBUG)
 
     def failure(self, result: JobResult) -> SubmissionFailure:
         words = self._last_words
@@ -193,7 +190,20 @@ class _JobReader:
                 f"The serializer ended with exit status {result.exit_code} and no explanation.",
                 hint="It may have run out of memory; see serializer_memory_bytes.",
             )
-        return FAILURES.get(words["error"], SerializerDied)(words["message"])
+        return FAILURES.get(words["error"], SerializerDied)(
+            words.get("message", "It says no more.")
+        )
+
+
+def _read_line(line: str) -> dict[str, str]:
+    """What a job says as JSON, of texts only; empty for any other line. The job has read a stranger's files."""
+    try:
+        said = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(said, dict):
+        return {}
+    return {name: said[name] for name in ("error", "message") if isinstance(said.get(name), str)}
 
 
 def serializer_job(

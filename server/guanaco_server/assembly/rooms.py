@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 
 from guanaco_server.accounts.room import AccountsRoom, build_accounts
 from guanaco_server.artifacts.room import ArtifactsRoom, build_artifacts
@@ -24,6 +26,7 @@ from guanaco_server.feedback.room import FeedbackRoom, build_feedback
 from guanaco_server.leaderboard.room import LeaderboardRoom, build_leaderboard
 from guanaco_server.notifications.room import NotificationsRoom, build_notifications
 from guanaco_server.observability.metrics import Metrics
+from guanaco_server.observability.redaction import Redaction
 from guanaco_server.openai.room import OpenAiRoom, build_openai
 from guanaco_server.prompts.room import PromptsRoom, build_prompts
 from guanaco_server.routing.room import RoutingRoom, build_routing
@@ -70,7 +73,10 @@ def build_rooms(
     web_options: WebOptions,
     settings: Settings,
 ) -> Rooms:
-    clock, compute = adapters.clock, adapters.compute
+    clock, compute = (
+        adapters.clock,
+        adapters.compute.redacted(Redaction(settings.secrets, _folders(settings))),
+    )
     model_server, store = adapters.model_server, adapters.store
 
     accounts = build_accounts(database, clock)
@@ -257,6 +263,11 @@ def build_rooms(
         pipeline=pipeline,
         reconciler=reconciler,
     )
+
+
+def _folders(settings: Settings) -> tuple[Path, ...]:
+    """The folders of this machine that no developer needs to read of."""
+    return (settings.data_dir, settings.artifacts_path, settings.engine_python, Path(sys.prefix))
 
 
 def _alone(_name: str) -> AbstractAsyncContextManager[None]:

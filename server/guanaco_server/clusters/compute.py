@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from guanaco_server.clusters.cluster import Cluster
 from guanaco_server.clusters.leadership import Leadership
+from guanaco_server.clusters.redacted import RedactedCluster
+from guanaco_server.observability.redaction import Redaction
 
 
 @dataclass(frozen=True)
@@ -24,3 +26,7 @@ class Compute:
     cache_dir: Path
     regions: frozenset[str]
     shares_addresses: bool
+
+    def redacted(self, redaction: Redaction) -> Compute:
+        """The same, where whatever jobs and model servers say is cleaned first."""
+        return replace(self, cluster=RedactedCluster(self.cluster, redaction))

@@ -117,7 +117,7 @@ def refusal(status: int, body: bytes) -> ModelServerFault:
     """Return the fault for an answer with an error status."""
     try:
         why = error_text(json.loads(body))
-    except ValueError:
+    except UNREADABLE:
         why = None
     kind = RequestRefused if status in REFUSALS else ModelServerFault
     if why and NAN_REFUSAL in why:
@@ -128,7 +128,7 @@ def refusal(status: int, body: bytes) -> ModelServerFault:
 def _parse(data: str | bytes) -> dict[str, Any]:
     try:
         parsed = json.loads(data)
-    except ValueError:
+    except UNREADABLE:
         raise nonsense(data) from None
     if not isinstance(parsed, dict):
         raise nonsense(parsed)
@@ -253,6 +253,9 @@ class _Event(msgspec.Struct, gc=False):
     error: Any = None
 
 
+# What a decoder may raise on a server's words: msgspec's errors are ValueErrors, nested brackets exhaust the stack.
+UNREADABLE = (ValueError, RecursionError)
+
 _decode = msgspec.json.Decoder(_Event).decode
 _decode_lines = msgspec.json.Decoder(_Event).decode_lines
 
@@ -317,7 +320,7 @@ def _decode_lines_of(whole: bytes) -> tuple[list[_Event], bool]:
     said, done, _ = (b"\n" + whole).partition(b"\ndata: [DONE]")
     try:
         events, is_done = _decode_lines(said.replace(b"\ndata: ", b"\n")), bool(done)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         data = [line[5:].strip() for line in whole.split(b"\n") if line[:5] == b"data:"]
         is_done = b"[DONE]" in data
         events = [_decode_event(one) for one in takewhile(lambda one: one != b"[DONE]", data)]
@@ -331,11 +334,11 @@ def _decode_lines_of(whole: bytes) -> tuple[list[_Event], bool]:
 def _decode_event(data: bytes) -> _Event:
     try:
         return _decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         pass
     try:
         said = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         raise nonsense(data) from None
     why = error_text(said)
     raise ModelServerFault(f"The model server failed: {why}") if why else nonsense(said)

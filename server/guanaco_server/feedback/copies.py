@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 WITHHELD = "<WITHHELD>"
 BATCH = 200  # ratings, of which some 330 to 535 a second are loaded, anonymized and stored
 
-CONTENT_VERSION = 1  # 1: copies name the variant of an experiment
+CONTENT_VERSION = 2  # 1: copies name the variant of an experiment; 2: a pseudonym per developer
 VERSION = anonymization.VERSION + CONTENT_VERSION
 """The version of a copy. Raise CONTENT_VERSION when a copy holds something new: every older copy is then made again."""
 
@@ -60,6 +60,7 @@ class RatingWithContext:
     params: GenerationParams | None
     messages: Sequence[Message]
     variant: str | None
+    developer_id: str
 
 
 class CopyService:
@@ -111,7 +112,9 @@ class CopyService:
             messages = await self._conversations.messages(session, ids)
             names = await self._conversations.user_names(session, ids)
             beginnings = await self._conversations.first_messages(session, ids)
-            params = await self._submissions.params(session, {row.submission_id for row in rows})
+            submission_ids = {row.submission_id for row in rows}
+            params = await self._submissions.params(session, submission_ids)
+            developers = await self._submissions.developers(session, submission_ids)
             variants = await self._variants(session, ids)
         return [
             RatingWithContext(
@@ -121,6 +124,7 @@ class CopyService:
                 params.get(row.submission_id),
                 messages.get(row.conversation_id, ()),
                 variants.get(row.conversation_id),
+                developers[row.submission_id][0],
             )
             for row in rows
         ]
@@ -156,7 +160,7 @@ class CopyService:
             conversation_id=row.conversation_id,
             competition=row.competition,
             variant=raw.variant,
-            user=self._pseudonyms.of(user_key(row.account_id, row.user_id)),
+            user=self._pseudonyms.seen_by(raw.developer_id, user_key(row.account_id, row.user_id)),
             bot_name=shown(row.bot_name),
             first_message=shown(raw.first_message),
             thumbs_up=row.thumbs_up,
@@ -234,15 +238,24 @@ PSEUDONYM_DIGITS = 12  # 48 bits: two of a million users share one with a chance
 
 
 class Pseudonyms:
-    """Computes the names by which developers know users.
+    """Computes the names by which developers and admins know users.
 
     They are keyed (HMAC, RFC 2104), so that nobody without the key can test whether a known id belongs to a pseudonym.
-    Users of two backends who have the same id have different pseudonyms.
+    Users of two backends who have the same id have different pseudonyms. Each developer knows a user by another
+    pseudonym, so that developers cannot join what they export; the audit log has one more.
     """
 
     def __init__(self, key: bytes) -> None:
         self._key = key
 
-    def of(self, user_key: str) -> str:
-        digest = hmac.new(self._key, user_key.encode(), hashlib.sha256).hexdigest()
+    def seen_by(self, developer_id: str, user_key: str) -> str:
+        """Return the pseudonym of a user for one developer's eyes."""
+        return self._name(f"{developer_id}\n{user_key}")  # an account's id holds no line break
+
+    def in_audit(self, user_key: str) -> str:
+        """Return the pseudonym of a user for the audit log."""
+        return self._name(user_key)
+
+    def _name(self, message: str) -> str:
+        digest = hmac.new(self._key, message.encode(), hashlib.sha256).hexdigest()
         return "user_" + digest[:PSEUDONYM_DIGITS]

@@ -15,6 +15,7 @@ from guanaco_server.chat.conversations.service import ConversationService
 from guanaco_server.database.database import Database
 from guanaco_server.feedback.copies import Pseudonyms
 from guanaco_server.feedback.service import FeedbackService
+from guanaco_server.submissions.service import SubmissionService
 
 ACTION = "erase user"
 BATCH = 1_000  # ids in one statement
@@ -42,6 +43,7 @@ class ErasureService:
         self,
         database: Database,
         accounts: AccountService,
+        submissions: SubmissionService,
         conversations: ConversationService,
         feedback: FeedbackService,
         pseudonyms: Pseudonyms,
@@ -49,6 +51,7 @@ class ErasureService:
     ) -> None:
         self._database = database
         self._accounts = accounts
+        self._submissions = submissions
         self._conversations = conversations
         self._feedback = feedback
         self._pseudonyms = pseudonyms
@@ -67,14 +70,18 @@ class ErasureService:
             AmbiguousUser: Users of several backends have that id.
         """
         messages = ratings = 0
+        known_as: dict[str, str] = {}
         async with self._database.write() as session:
             owner = await self._accounts.require_named(session, request.account)
             owners = await self._conversations.lock_of_user(session, request.user_id, owner)
             account_ids = frozenset(owners.values()) | ({owner} if owner else frozenset())
             named = user_key(next(iter(account_ids), ""), request.user_id)
-            pseudonym = self._pseudonyms.of(named)  # of one account, or AmbiguousUser was raised
+            pseudonym = self._pseudonyms.in_audit(
+                named
+            )  # of one account, or AmbiguousUser was raised
             for batch in _batches(tuple(owners)):
                 feedback_ids = await self._feedback.lock_of_conversations(session, batch)
+                known_as |= await self._known_as(session, feedback_ids, named)
                 erased = ErasedUser(request.user_id, account_ids, batch, feedback_ids)
                 for eraser in self._erasers:
                     await eraser(session, erased)
@@ -85,8 +92,23 @@ class ErasureService:
             await self._audit.note(session, account, ACTION, pseudonym)
         await self._database.empty_log()
         return Erasure(
-            user=pseudonym, conversations=len(owners), messages=messages, ratings=ratings
+            user=pseudonym,
+            known_as=known_as,
+            conversations=len(owners),
+            messages=messages,
+            ratings=ratings,
         )
+
+    async def _known_as(
+        self, session: AsyncSession, feedback_ids: Sequence[str], named: str
+    ) -> dict[str, str]:
+        """Return the user's pseudonym for each developer of a rated submission, by the developer's name."""
+        rated = await self._feedback.rated_submissions(session, feedback_ids)
+        developers = await self._submissions.developers(session, rated)
+        return {
+            name: self._pseudonyms.seen_by(developer_id, named)
+            for developer_id, name in developers.values()
+        }
 
 
 def _batches(ids: Sequence[str]) -> list[tuple[str, ...]]:

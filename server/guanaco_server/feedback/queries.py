@@ -164,6 +164,14 @@ async def lock_of_conversations(
     ).all()
 
 
+async def rated_submissions(session: AsyncSession, feedback_ids: Sequence[str]) -> set[str]:
+    """Return the submissions that these ratings belong to."""
+    found = await session.scalars(
+        select(FeedbackRow.submission_id).where(FeedbackRow.id.in_(feedback_ids)).distinct()
+    )
+    return set(found)
+
+
 async def delete_ratings(session: AsyncSession, feedback_ids: Sequence[str]) -> None:
     """Delete ratings with their copies."""
     for column in (FeedbackCopyRow.feedback_id, FeedbackRow.id):

@@ -61,5 +61,7 @@ def build_feedback(
     )
     copy_loop = CopyLoop(copies, clock, metrics)
     service.on_rated(copy_loop.wake)
-    erasures = ErasureService(database, accounts, conversations, service, pseudonyms, audit)
+    erasures = ErasureService(
+        database, accounts, submissions, conversations, service, pseudonyms, audit
+    )
     return FeedbackRoom(service, copies, copy_loop, erasures)

@@ -161,6 +161,12 @@ class FeedbackService:
         """Within the caller's transaction: lock the ratings of these conversations; nobody copies them until it ends."""
         return tuple(await queries.lock_of_conversations(session, conversation_ids))
 
+    async def rated_submissions(
+        self, session: AsyncSession, feedback_ids: Sequence[str]
+    ) -> set[str]:
+        """Within the caller's transaction: return the submissions that these ratings belong to."""
+        return await queries.rated_submissions(session, feedback_ids)
+
     async def erase(self, session: AsyncSession, feedback_ids: Sequence[str]) -> None:
         """Within the caller's transaction: delete ratings and their copies."""
         await queries.delete_ratings(session, feedback_ids)

@@ -11,7 +11,6 @@ do not count: the process's own timer, which no template can stop, then ends the
 from __future__ import annotations
 
 import json
-import resource
 import signal
 import struct
 import sys
@@ -19,13 +18,13 @@ import time
 from collections import OrderedDict
 from contextlib import suppress
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import IO, Any
 
 from jinja2 import StrictUndefined, Template
 from jinja2.exceptions import SecurityError, TemplateSyntaxError
 
 from guanaco_server.serializer.chat_template import environment
+from guanaco_server.serializer.confined import confine_pipes
 from guanaco_server.serializer.metered_jinja import MeteredEnvironment, OutOfSteps
 
 COMPILE_S = 10.0  # for templates seen for the first time; the longest that is allowed takes 1.5 s
@@ -151,7 +150,7 @@ def receive(pipe: IO[bytes]) -> Any:
 def main() -> None:
     """Answer requests until the parent has gone."""
     sandbox = Sandbox()
-    _confine()
+    confine_pipes(MEMORY_BYTES)
     while True:
         try:
             asked = receive(sys.stdin.buffer)
@@ -165,14 +164,6 @@ def main() -> None:
         answer = sandbox.answer(*work)
         signal.setitimer(signal.ITIMER_PROF, 0)
         send(sys.stdout.buffer, {**answer, "cpu_s": time.process_time() - began})
-
-
-def _confine() -> None:
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    memory = pages * resource.getpagesize() + MEMORY_BYTES
-    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 if __name__ == "__main__":

@@ -15,11 +15,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import queue
 import select
 import subprocess
-import sys
 import threading
 import time
 from collections import OrderedDict
@@ -29,7 +27,7 @@ from typing import Any
 
 from guanaco_server.prompts import sandbox
 from guanaco_server.prompts.sandbox import receive, send
-from guanaco_server.serializer.confined import ENVIRONMENT
+from guanaco_server.serializer import confined
 
 STEPS = 5_000_000  # of a whole prompt; 200 messages take Llama 3's template 7,000
 CPU_S = 3.0  # of a whole prompt, as the last resort; the steps take a tenth of it
@@ -216,14 +214,7 @@ class _Child:
         self.end()
         if self._is_closed:
             raise OSError("the platform stops")
-        self._process = subprocess.Popen(
-            [sys.executable, "-s", "-P", "-m", sandbox.__name__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
-            start_new_session=True,
-        )
+        self._process = confined.start(sandbox.__name__)
         return self._process
 
 

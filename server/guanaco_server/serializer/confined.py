@@ -2,8 +2,10 @@
 
     parent: run(module, folder, limits)      child: python -m module folder
             waits, at most wall_s                    imports, confine(limits), works, tell(reason or None)
+    parent: start(module)                    child: python -m module
+            sends requests, reads answers            imports, confine_pipes(memory), answers until its parent has gone
 
-The child gets no secret: neither the Hub token nor the ticket. It tells one JSON object; a child that ends
+The child gets no secret: neither the Hub token nor the ticket. The first kind tells one JSON object; a child that ends
 without a word was ended by its limits, or crashed.
 """
 
@@ -53,6 +55,26 @@ def run(module: str, folder: Path, limits: ProcessLimits) -> str | None:
             process.wait()
         words.seek(0)
         return _reason(status, words.read(MAX_WORDS_BYTES), limits)
+
+
+def start(module: str) -> subprocess.Popen[bytes]:
+    """Start a child that answers through its pipes: it has no argument, no error output and no secret."""
+    return subprocess.Popen(
+        [sys.executable, "-s", "-P", "-m", module],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={name: os.environ[name] for name in ENVIRONMENT if name in os.environ} | SETTINGS,
+        start_new_session=True,
+    )
+
+
+def confine_pipes(memory_bytes: int) -> None:
+    """Take the limits of a child that ``start`` started upon this process, for good; it limits its CPU time by its own timer."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    _lower(resource.RLIMIT_AS, pages * resource.getpagesize() + memory_bytes)
+    _lower(resource.RLIMIT_FSIZE, 0)
+    _lower(resource.RLIMIT_CORE, 0)
 
 
 def confine(limits: ProcessLimits) -> None:

@@ -28,7 +28,7 @@ from guanaco_server.serializer.repo_files import prepare
 from guanaco_server.serializer.reporting import JobFailed, diagnose, say, say_failed
 from guanaco_server.serializer.targets import FolderTarget, Target
 from guanaco_server.serializer.task import TICKET_VARIABLE, SerializerTask
-from guanaco_server.serializer.upload_target import UploadTarget
+from guanaco_server.serializer.upload_target import TIMEOUT, UploadTarget
 
 BASE_BYTES = 256 * 1024**2  # what the process takes beside its parts
 MIN_WORKERS, MAX_WORKERS = 2, 8
@@ -53,7 +53,12 @@ def read_task(url: str) -> SerializerTask:
     """Read the task from a file or an HTTP URL. The URL is a secret and is not shown."""
     if urlsplit(url).scheme == "file":
         return SerializerTask.model_validate_json(Path(unquote(urlsplit(url).path)).read_bytes())
-    answer = urllib3.request("GET", url)
+    try:
+        answer = urllib3.request("GET", url, retries=False, timeout=TIMEOUT)
+    except (urllib3.exceptions.HTTPError, OSError) as error:  # whose text has the whole URL
+        raise JobFailed(
+            "store_unreachable", f"The ticket could not be read: {type(error).__name__}."
+        ) from None
     if answer.status != 200:
         raise JobFailed(
             "store_unreachable", f"The ticket could not be read: status {answer.status}."

@@ -161,7 +161,13 @@ class Presigned:
 
     def get(self, url: str) -> bytes | None:
         """None where there is nothing."""
-        answer = self._http.request("GET", url)
+        try:
+            answer = self._http.request("GET", url)
+        except (urllib3.exceptions.HTTPError, OSError) as error:  # whose text has the whole URL
+            raise JobFailed(
+                "store_unreachable",
+                f"The artifact store did not give the journal: {type(error).__name__}.",
+            ) from None
         return answer.data if answer.status == 200 else None
 
     def put(self, url: str, content: Any, what: str, *, is_checked: bool = True) -> str:

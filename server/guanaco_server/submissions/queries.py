@@ -192,6 +192,17 @@ async def params(
     return {submission_id: found for submission_id, found in rows}
 
 
+async def developers(
+    session: AsyncSession, submission_ids: Collection[str]
+) -> dict[str, tuple[str, str]]:
+    rows = await session.execute(
+        select(SubmissionRow.id, SubmissionRow.account_id, SubmissionRow.developer).where(
+            SubmissionRow.id.in_(submission_ids)
+        )
+    )
+    return {submission_id: (account_id, name) for submission_id, account_id, name in rows}
+
+
 async def status_of(session: AsyncSession, submission_id: str) -> Status | None:
     return await session.scalar(
         select(SubmissionRow.status).where(SubmissionRow.id == submission_id)

@@ -188,6 +188,12 @@ class SubmissionService:
         """Read the generation parameters of each submission, within the caller's transaction."""
         return await queries.params(session, submission_ids)
 
+    async def developers(
+        self, session: AsyncSession, submission_ids: Collection[str]
+    ) -> dict[str, tuple[str, str]]:
+        """Read the id and the name of each submission's developer, within the caller's transaction."""
+        return await queries.developers(session, submission_ids)
+
     async def count_by_status(self) -> dict[str, int]:
         async with self._database.read() as session:
             counts = await queries.count_by_status(session)

@@ -104,6 +104,7 @@ class LocalStore:
         staging = self._staging(job.key)
         staging.mkdir(parents=True, exist_ok=True)
         ticket = SerializerTask(**job.model_dump(), upload=Upload(folder=str(staging)))
+        (staging / TICKET_NAME).touch(mode=0o600)
         (staging / TICKET_NAME).write_text(ticket.model_dump_json())
         return (staging / TICKET_NAME).as_uri()
 

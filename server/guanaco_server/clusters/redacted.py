@@ -1,0 +1,82 @@
+"""The cluster as the platform sees it: whatever a job or a model server said comes through here, without secrets.
+
+Everything that these processes print enters the platform by this port, so this is the one place where it is masked:
+before it is stored, shown to a developer, or quoted in a failure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from guanaco_server.clusters.cluster import (
+    Cluster,
+    DeploymentSpec,
+    JobResult,
+    JobSpec,
+    LineSink,
+    ReplicaState,
+)
+from guanaco_server.observability.redaction import Redaction
+
+
+class RedactedCluster:
+    """Another cluster, whose processes' words are cleaned of secrets and of the servers' paths."""
+
+    def __init__(self, cluster: Cluster, redaction: Redaction) -> None:
+        self._cluster = cluster
+        self._redaction = redaction
+
+    async def check(self) -> None:
+        await self._cluster.check()
+
+    async def start(self) -> None:
+        await self._cluster.start()
+
+    async def run_job(self, spec: JobSpec, on_line: LineSink) -> JobResult:
+        async def on_clean_line(line: str) -> None:
+            await on_line(self._clean(line))
+
+        result = await self._cluster.run_job(spec, on_clean_line)
+        return replace(
+            result,
+            last_lines=tuple(self._clean(line) for line in result.last_lines),
+            problem=self._clean_problem(result.problem),
+        )
+
+    async def apply_deployment(self, spec: DeploymentSpec) -> None:
+        await self._cluster.apply_deployment(spec)
+
+    async def observe(self, name: str) -> ReplicaState | None:
+        state = await self._cluster.observe(name)
+        return None if state is None else self._clean_state(state)
+
+    async def stop_replica(self, name: str, endpoint: str) -> bool:
+        return await self._cluster.stop_replica(name, endpoint)
+
+    async def list_deployments(self) -> list[str]:
+        return await self._cluster.list_deployments()
+
+    async def logs(self, name: str, offset: int = 0) -> tuple[list[str], int]:
+        lines, offset = await self._cluster.logs(name, offset)
+        return [self._clean(line) for line in lines], offset
+
+    async def delete(self, name: str) -> None:
+        await self._cluster.delete(name)
+
+    async def close(self) -> None:
+        await self._cluster.close()
+
+    def _clean(self, line: str) -> str:
+        return self._redaction.clean_output(line)
+
+    def _clean_problem(self, problem: str | None) -> str | None:
+        return None if problem is None else self._clean(problem)
+
+    def _clean_state(self, state: ReplicaState) -> ReplicaState:
+        if state.problem is None and not state.replicas:
+            return state
+        return replace(
+            state,
+            problem=self._clean_problem(state.problem),
+            replicas=tuple(self._clean_state(one) for one in state.replicas),
+        )
