@@ -12,7 +12,10 @@ GuanacoError
 │   ├── NoSuchGpu                the platform, or its table, has no GPU of that type
 │   ├── RewardUnusable           the submission named as reward model cannot be one for this developer
 │   ├── PayloadTooLarge          the request's body is over the limit
+│   ├── HeaderTooLarge           the request's header is over the limit
+│   ├── MalformedRequest         what came is not an HTTP request
 │   └── MethodNotAllowed         another HTTP method is meant for that path
+├── RequestTimedOut              the request's header or body did not come in time
 ├── Unauthenticated              no key, or one that is wrong or revoked
 ├── Forbidden                    a valid key whose role does not allow this
 ├── TooManyAttempts              the same was tried too often in a short time
@@ -38,6 +41,7 @@ GuanacoError
 │   ├── ModelWaking              it was scaled to zero and is starting again
 │   ├── ModelTimedOut            it answered too late
 │   ├── Overloaded               every model server of the submission, or its template, is at its limit
+│   ├── TooManyConnections       to this server, or from one address
 │   ├── DatabaseUnavailable      the database does not answer; nothing was changed
 │   ├── PromptFailed             the submission's own template cannot render this conversation
 │   ├── ServerUnreachable        (client) no Guanaco at that URL

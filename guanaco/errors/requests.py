@@ -66,6 +66,30 @@ class PayloadTooLarge(InvalidInput):
         )
 
 
+class HeaderTooLarge(InvalidInput):
+    code = "header_too_large"
+
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__(
+            f"The request's header is over {limit_bytes:,} bytes.",
+            hint="Send fewer or shorter header lines; long texts belong in the body.",
+        )
+
+
+class MalformedRequest(InvalidInput):
+    code = "malformed_request"
+
+
+class RequestTimedOut(GuanacoError):
+    code = "request_timed_out"
+
+    def __init__(self, part: str) -> None:
+        """``part`` is header or body."""
+        super().__init__(
+            f"The request's {part} did not come in time.", hint="Send the request again."
+        )
+
+
 class MethodNotAllowed(InvalidInput):
     code = "method_not_allowed"
     allowed: str = ""

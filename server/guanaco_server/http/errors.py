@@ -19,6 +19,9 @@ from guanaco import errors
 
 STATUS_BY_CLASS: dict[type[errors.GuanacoError], int] = {
     errors.PayloadTooLarge: 413,
+    errors.HeaderTooLarge: 431,
+    errors.MalformedRequest: 400,
+    errors.RequestTimedOut: 408,
     errors.MethodNotAllowed: 405,
     errors.InvalidInput: 422,
     errors.Unauthenticated: 401,
