@@ -9,7 +9,7 @@ TEST := $(BIN)/python -m pytest -q -n 2
 SOURCES := guanaco cli server migrations tests benchmarks scripts/document_settings.py scripts/document_metrics.py scripts/new-migration hatch_build.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engine both demo test test-fast check lint format bench-artifacts bench-assignment bench-database bench-export bench-feedback bench-gateway bench-journey bench-prefix bench-prompts bench-web migration docs lock clean
+.PHONY: help setup engine both demo test test-fast check lint format audit sbom pin-images bench-artifacts bench-assignment bench-database bench-export bench-feedback bench-gateway bench-journey bench-prefix bench-privacy bench-prompts bench-web migration docs lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +61,9 @@ bench-database: setup  ## our connection to PostgreSQL beside psycopg's cursors 
 bench-export: setup  ## 100,000 ratings exported from PostgreSQL, and how fast they are anonymized (ARGS=--ratings=20000)
 	@$(BIN)/python -m benchmarks.feedback_export $(ARGS)
 
+bench-privacy: setup  ## recall and false finds of the anonymizer in five languages, beside presidio (ARGS=--peer=none)
+	@$(BIN)/python -m benchmarks.privacy $(ARGS)
+
 bench-assignment: setup  ## the assignment policies over synthetic seasons, and the cost of one choice (ARGS=--seasons=10)
 	@$(BIN)/python -m benchmarks.assignment $(ARGS)
 
@@ -89,9 +92,17 @@ docs: setup  ## write docs/settings.md and docs/metrics.md anew
 	@$(BIN)/python scripts/document_settings.py
 	@$(BIN)/python scripts/document_metrics.py
 
-lock:  ## resolve requirements/platform.txt and the images' locks anew
-	@scripts/lock
-	@$(BIN)/python scripts/lock-images
+lock:  ## write every lock in requirements/ anew (ARGS=--upgrade takes the newest versions)
+	@scripts/lock $(ARGS)
+
+audit:  ## look for advisories about the locked packages; says so when no database can be reached
+	@scripts/audit
+
+sbom:  ## what the locks install, as CycloneDX, in build/sbom
+	@scripts/sbom
+
+pin-images:  ## pin the base images of docker/ to what their registries have now
+	@$(PYTHON) scripts/pin-images
 
 clean:  ## remove the environments and caches
-	rm -rf .venv .venv-engine .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist
+	rm -rf .venv .venv-engine .venv-audit .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist

@@ -12,6 +12,16 @@ class Unavailable(GuanacoError):
     retry_after_s: float | None = None
 
 
+class TooManyConnections(Unavailable):
+    code = "too_many_connections"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "There are too many connections, to this server or from your address.",
+            hint="Close those that you do not need, and try again in a few seconds.",
+        )
+
+
 class NoModelAvailable(Unavailable):
     code = "no_model_available"
 

@@ -18,7 +18,10 @@ from guanaco.errors import InvalidSettings
 from guanaco_server.assembly.app import create_app
 from guanaco_server.assembly.gateways import Gateways
 from guanaco_server.assembly.platform import Platform, build_platform
-from guanaco_server.http.protocol import AbortableProtocol
+from guanaco_server.confinement.environment import hide_memory, hide_secrets
+from guanaco_server.http.body_limit import MAX_BODY_BYTES
+from guanaco_server.http.front_door import DoorLimits, FrontDoor
+from guanaco_server.http.protocol import protocol_of
 from guanaco_server.observability import logs
 from guanaco_server.observability.exposition import serving
 from guanaco_server.runtime.data_dir import PSEUDONYM_KEY, DataDir
@@ -40,6 +43,8 @@ class Started:
 def run(settings: Settings, on_ready: Callable[[Started], None]) -> int:
     """Serve until SIGINT or SIGTERM; the exit status. InvalidSettings, DataDirInUse and StoreUnreachable before anything is started."""
     require_shared(settings)
+    hide_secrets()
+    hide_memory()
     _allow_many_files()
     logs.configure(settings.log_level, settings.log_format, settings.secrets)
     with DataDir(settings.data_dir) as data_dir, _listen(settings) as listener:
@@ -97,7 +102,8 @@ class _Server(uvicorn.Server):
                 log_config=None,
                 access_log=False,
                 loop="uvloop",
-                http=AbortableProtocol,
+                http=protocol_of(_front_door(platform, settings)),
+                ws="none",
                 timeout_graceful_shutdown=_patience_s(settings),
                 lifespan="off",  # serve() starts and stops the platform
                 server_header=False,
@@ -142,6 +148,11 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await self._gateways.stop()
         await super().shutdown(sockets)
+
+
+def _front_door(platform: Platform, settings: Settings) -> FrontDoor:
+    limits = DoorLimits.of(settings, MAX_BODY_BYTES)
+    return FrontDoor(limits, settings.trusted_proxies, platform.metrics)
 
 
 def _patience_s(settings: Settings) -> int:

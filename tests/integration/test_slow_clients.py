@@ -11,7 +11,6 @@ from typing import Any
 import httpx
 import pytest
 
-from guanaco_server.chat.gateway.routes import ChatGateway
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.upstream import READ_AHEAD_BYTES, UpstreamResponse
 from guanaco_server.deployments.vllm_server import VllmServer
@@ -60,10 +59,10 @@ class Noting(VllmServer):
         self._upstream.post = noted  # type: ignore[method-assign]
 
 
-def asking(http: httpx.AsyncClient, path: str, length: int = len(BODY)) -> bytes:
+def asking(http: httpx.AsyncClient, path: str) -> bytes:
     return (
         f"POST /api/v1{path}/messages HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
-        f"Authorization: {http.headers['authorization']}\r\nContent-Length: {length}\r\n\r\n"
+        f"Authorization: {http.headers['authorization']}\r\nContent-Length: {len(BODY)}\r\n\r\n"
     ).encode()
 
 
@@ -85,23 +84,6 @@ async def read_on(client: socket.socket) -> bytes:
             while data := await asyncio.get_running_loop().sock_recv(client, 65_536):
                 received += data
     return bytes(received)
-
-
-@pytest.mark.parametrize("begun", [b"", BODY[:9]])
-async def test_a_client_that_sends_no_body_is_told_so_and_let_go(
-    database: Database, begun: bytes
-) -> None:
-    async with rogue(well) as endpoint, talking(database, endpoint) as (http, path, world):
-        assert isinstance(world.app.gateway, ChatGateway)
-        world.app.gateway.body_timeout_s = 0.2
-        client = await connect(http)
-        await asyncio.get_running_loop().sock_sendall(client, asking(http, path) + begun)
-        answer = await read_on(client)
-        client.close()
-        assert answer.startswith(b"HTTP/1.1 422")
-        assert b"connection: close" in answer
-        assert b"The request's body did not come." in answer
-        assert await said(http, path) == []
 
 
 async def test_a_client_that_reads_nothing_pauses_its_model_server_and_nobody_else(

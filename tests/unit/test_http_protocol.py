@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import resource
 import tomllib
 from pathlib import Path
 
+import pytest
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from guanaco_server.http.protocol import ABORT, MADE_FOR, AbortableProtocol, abort_of, add_extension
+from guanaco_server.http.front_door import AddressCount, DoorLimits, OverLimit, network_of
+from guanaco_server.http.protocol import ABORT, MADE_FOR, GuardedProtocol, abort_of, add_extension
+from guanaco_server.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,8 +30,77 @@ def test_no_later_minor_version_of_uvicorn_is_installed() -> None:
     assert wanted == [f"uvicorn>={MADE_FOR},<{major}.{int(minor) + 1}"]
 
 
-def test_the_method_that_is_overridden_exists() -> None:
-    assert AbortableProtocol.on_message_begin is not HttpToolsProtocol.on_message_begin
+OVERRIDDEN = (
+    "connection_made",
+    "connection_lost",
+    "data_received",
+    "on_message_begin",
+    "on_header",
+    "on_body",
+    "on_headers_complete",
+    "on_message_complete",
+    "on_response_complete",
+    "pause_writing",
+    "resume_writing",
+)
+
+
+@pytest.mark.parametrize("name", OVERRIDDEN)
+def test_each_method_that_is_overridden_exists(name: str) -> None:
+    assert getattr(GuardedProtocol, name) is not getattr(HttpToolsProtocol, name)
+
+
+@pytest.mark.parametrize(
+    ("files", "connections", "per_address"),
+    [(256, 64, 32), (1_024, 256, 64), (20_000, 9_744, 2_436), (1_048_576, 16_384, 4_096)],
+)
+def test_connections_leave_files_for_the_platform(
+    files: int, connections: int, per_address: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (files, files))
+    limits = DoorLimits.of(Settings(), 1)
+    assert (limits.connections, limits.per_address) == (connections, per_address)
+
+
+@pytest.mark.parametrize(
+    ("address", "network"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::"),
+        ("no address", "no address"),
+    ],
+)
+def test_an_ipv6_network_counts_as_one_address(address: str, network: str) -> None:
+    assert network_of(address) == network
+
+
+@pytest.mark.parametrize(
+    ("forwarded_for", "client"),
+    [
+        ("192.0.2.1", "192.0.2.1"),
+        ("203.0.113.9, 192.0.2.1:80, 10.0.0.2", "192.0.2.1"),
+        ("[2001:db8::1]:80", "2001:db8::1"),
+        ("10.0.0.2, 10.0.0.3", "10.0.0.2"),
+        ("nonsense", "nonsense"),
+        ("", ""),
+    ],
+)
+def test_the_client_behind_proxies_is_the_last_that_is_no_proxy(
+    forwarded_for: str, client: str
+) -> None:
+    assert AddressCount(1, ("10.0.0.0/8",)).client_of(forwarded_for) == client
+
+
+def test_an_address_has_its_limit_and_a_trusted_proxy_none() -> None:
+    count = AddressCount(1, ("10.0.0.0/8",))
+    mine = count.enter("192.0.2.7")
+    with pytest.raises(OverLimit):
+        count.enter("192.0.2.7")
+    assert count.enter("192.0.2.8") is not None
+    assert [count.enter("10.0.0.1") for _ in range(9)] == [None] * 9
+    count.leave(mine)
+    assert count.enter("192.0.2.7") == mine
 
 
 def test_an_extension_is_added_to_those_of_the_server() -> None:

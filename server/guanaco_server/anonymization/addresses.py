@@ -1,10 +1,13 @@
-"""Finds e-mail addresses, links and IP addresses by their form."""
+"""Finds links, IP and MAC addresses by their form, and wallets of cryptocurrencies by their checksums."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
 from collections.abc import Iterator
+from hashlib import sha256
+
+from stdnum import bitcoin
 
 from guanaco_server.anonymization.spans import Span, Tag
 
@@ -15,34 +18,6 @@ ENDINGS = (
 )
 WORDLIKE_ENDINGS = "me|be|it|so|to|in|am|at|is|my|no|us|co|sh|st|ws|link|page"
 
-EMAIL = re.compile(r"[\w.+%-]{1,64}\s?@\s?[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}")
-BRACKETED_AT = r"\s{0,3}[\[({<]\s{0,3}(?:at|@)\s{0,3}[\])}>]\s{0,3}"
-SPOKEN_AT = r"\s{1,3}at\s{1,3}(?!(?:the|a)\b)"
-SPELLED_DOT = r"(?:\s{0,3}[\[({<]\s{0,3}(?:dot|\.)\s{0,3}[\])}>]\s{0,3}|\s{1,3}dot\s{1,3})"
-ANY_DOT = rf"(?:{SPELLED_DOT}|\.|\s\.\s)"
-LOCAL = rf"(?<![\w.+-])[\w.+-]{{1,64}}(?:{SPELLED_DOT}[\w+-]{{1,64}}){{0,3}}"
-SPELLED_EMAIL = re.compile(
-    rf"{LOCAL}(?:{BRACKETED_AT}|\s?@\s?)(?:[\w-]{{1,63}}{ANY_DOT}){{1,3}}(?:{ENDINGS})\b"
-    rf"|{LOCAL}{SPOKEN_AT}(?:[\w-]{{1,63}}{ANY_DOT}){{0,2}}[\w-]{{1,63}}{SPELLED_DOT}(?:{ENDINGS})\b",
-    re.IGNORECASE,
-)
-# "jane at gmail.com", but not "look at example.com": the name has a mark in it, or the host is for mail only.
-MAIL_HOSTS = (
-    "gmail|googlemail|yahoo|ymail|hotmail|outlook|live|msn|icloud|me|aol|proton(?:mail)?|pm|gmx|web|t-online|freenet|zoho|"
-    "fastmail|tutanota|hey|qq|163|126|naver|daum|yandex|mail|inbox|orange|free|laposte|wanadoo|libero|virgilio|uol|bol|terra|"
-    "rediffmail|comcast|verizon|att|btinternet|sky"
-)
-NO_LOCALS = (
-    "look|looked|looking|me|us|him|her|them|it|is|was|are|were|be|am|not|log|login|sign|in|up|out|here|there|mail|e-?mail|"
-    "inbox|address|account|support|work|works|worked|working|see|still|only|or|and|over|that|this|now|down"
-)
-MAIL_AT_HOST = re.compile(
-    rf"(?:(?!(?:{NO_LOCALS})\s){LOCAL}{SPOKEN_AT}(?:{MAIL_HOSTS})"
-    rf"|(?<![\w.+-])(?=[a-z][\w-]{{0,62}}(?:\d|[_.+][\w-]))[\w.+-]{{4,64}}{SPOKEN_AT}(?:[\w-]{{1,63}}\.){{0,2}}[\w-]{{1,63}})"
-    rf"(?:\.|\s\.\s)(?:{ENDINGS})\b",
-    re.IGNORECASE,
-)
-SPELLED_AT = re.compile(r"at(?<=[\W_]at)(?![^\W_])")
 LINK = re.compile(
     r"\b(?:[a-z][a-z0-9+.-]{1,15}://|www\.)[^\s<>\"]+"
     rf"|(?<![\w@.-])(?:[\w-]{{1,63}}\.){{1,5}}(?:(?:{ENDINGS})\b(?:[/?:#][^\s<>\"]*)?|(?:{WORDLIKE_ENDINGS})/[^\s<>\"]+)(?!\.?\w)",
@@ -62,28 +37,64 @@ VERSION_BEFORE = re.compile(
 )
 
 
-def find(text: str, lower: str) -> Iterator[Span]:
-    """The cheap tests come first: most lines of a chat pass none of them. ``lower`` is the text in lower case."""
-    has_inner_dot = INNER_DOT.search(text) is not None
-    if "@" in text:
-        yield from _matches(EMAIL, text, Tag.EMAIL)
-    if has_inner_dot or "://" in text:
-        yield from _matches(LINK, text, Tag.LINK)
+# The last six octets of a time or a list of numbers have a letter only where they are hexadecimal.
+MAC = re.compile(
+    r"(?<![\w:.-])(?:[0-9a-f]{2}(?::[0-9a-f]{2}){5}|(?=[0-9-]*[a-f])[0-9a-f]{2}(?:-[0-9a-f]{2}){5}"
+    r"|(?=[0-9.]*[a-f])[0-9a-f]{4}(?:\.[0-9a-f]{4}){2})(?![\w:-]|\.\w)",
+    re.IGNORECASE,
+)
+ETHEREUM = re.compile(r"(?<!\w)0x[0-9a-f]{40}(?!\w)", re.IGNORECASE)
+BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
+WALLET = re.compile(rf"(?<!\w)(?:[{BASE58}]{{25,35}}|(?:bc|tb)1[a-z0-9]{{25,62}})(?!\w)")
+MONERO = re.compile(rf"(?<!\w)[48][{BASE58}]{{94}}(?!\w)")
+SHORTEST_WALLET = 25
+
+
+def find(text: str, longest_word: int) -> Iterator[Span]:
+    """The cheap tests come first: most lines pass none. ``longest_word`` is 0 where the text has no digit."""
+    if INNER_DOT.search(text) or "://" in text:
+        yield from matches(LINK, text, Tag.LINK)
         for match in NAMED_SITE.finditer(text):
             yield Span(*match.span("site"), Tag.LINK)
-    has_dot = has_inner_dot or "dot" in lower or " . " in text or "(." in text or "[." in text
-    if has_dot and ("@" in text or SPELLED_AT.search(lower)):
-        yield from _matches(SPELLED_EMAIL, text, Tag.EMAIL)
-        yield from _matches(MAIL_AT_HOST, text, Tag.EMAIL)
-    if text.count(".") >= 3:
-        yield from _ip_addresses(IPV4, text)
     if text.count(":") >= 2:
         yield from _ip_addresses(IPV6, text)
+    if not longest_word:
+        return
+    if text.count(".") >= 3:
+        yield from _ip_addresses(IPV4, text)
+    if text.count(":") >= 5 or text.count("-") >= 5 or text.count(".") >= 2:
+        yield from matches(MAC, text, Tag.MAC)
+    if longest_word >= SHORTEST_WALLET:
+        yield from _wallets(text)
 
 
-def _matches(pattern: re.Pattern[str], text: str, tag: Tag) -> Iterator[Span]:
+def matches(pattern: re.Pattern[str], text: str, tag: Tag) -> Iterator[Span]:
     for match in pattern.finditer(text):
         yield Span(match.start(), match.start() + len(match[0].rstrip(TRAILING)), tag)
+
+
+def _wallets(text: str) -> Iterator[Span]:
+    for match in WALLET.finditer(text):
+        if match[0].startswith(("bc1", "tb1")):
+            is_wallet = bitcoin.is_valid(match[0])
+        else:
+            is_wallet = _has_base58_checksum(match[0])
+        if is_wallet:
+            yield Span(*match.span(), Tag.WALLET)
+    for form in (ETHEREUM, MONERO):
+        yield from matches(form, text, Tag.WALLET)
+
+
+def _has_base58_checksum(text: str) -> bool:
+    """Check the last four bytes, as in Bitcoin, Litecoin, Dogecoin and Tron: double SHA-256 of the rest."""
+    number = 0
+    for sign in text:
+        number = number * 58 + BASE58.index(sign)
+    if number >> 200:
+        return False
+    payload, check = divmod(number, 1 << 32)
+    digest = sha256(sha256(payload.to_bytes(21)).digest()).digest()
+    return digest[:4] == check.to_bytes(4)
 
 
 def _ip_addresses(pattern: re.Pattern[str], text: str) -> Iterator[Span]:

@@ -1,4 +1,4 @@
-"""Replaces personal data in texts by tags: <EMAIL>, <LINK>, <CARD>, <DOCUMENT>, <IP>, <PHONE>, <HANDLE>, <NUMBER>, <USER>.
+"""Replaces personal data in texts by tags: <EMAIL>, <PHONE>, <PASSWORD> and so on; spans.Tag lists them.
 
 phonenumbers (libphonenumber) recognizes phone numbers, and python-stdnum the check digits of cards and documents
 (docs/decisions/0012-anonymization-by-number-plans-and-check-digits.md). docs/privacy.md says what is
@@ -7,14 +7,25 @@ not found.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
-from guanaco_server.anonymization import addresses, names, numbers
+from guanaco_server.anonymization import (
+    addresses,
+    emails,
+    names,
+    numbers,
+    passwords,
+    places,
+    spelled,
+    vehicles,
+)
 from guanaco_server.anonymization.spans import Span, fold, merged
 
-VERSION = 2
+VERSION = 3
 """Raise it with every change of the resulting texts: every copy is then made again."""
 
+DIGIT = re.compile(r"\d")
 DEFAULT_REGIONS = ("US", "GB", "DE", "FR", "ES", "IT", "IN", "BR", "AU", "JP")
 
 
@@ -26,16 +37,33 @@ class Anonymizer:
 
     def text(self, text: str, user_name: str = "") -> str:
         """Replace personal data by tags. Every other character stays as it was."""
+        spans = self.find(text, user_name)
+        return _replaced(text, spans) if spans else text
+
+    def find(self, text: str, user_name: str = "") -> list[Span]:
+        """Return the places of personal data, in order; none overlaps another."""
         folded = fold(text)
-        spans = [folded_span.of(folded) for folded_span in self._find(folded.text, user_name)]
-        return _replaced(text, merged(spans)) if spans else text
+        spans = [span.of(folded) for span in self._find(folded.text, user_name)]
+        return merged(spans) if spans else spans
 
     def _find(self, text: str, user_name: str) -> Iterable[Span]:
         lower = text.lower()
-        yield from addresses.find(text, lower)
-        yield from names.find_handles(text, lower)
-        yield from numbers.find(text, self._regions)
+        has_digit = DIGIT.search(text) is not None
+        yield from emails.find(text, lower)
+        longest_word = max(map(len, text.split())) if has_digit else 0
+        yield from addresses.find(text, longest_word)
+        yield from names.find_handles(text, lower, has_digit)
+        yield from passwords.find(text, lower)
+        yield from spelled.find_in_words(text, lower)
+        if has_digit:
+            yield from numbers.find(text, self._regions)
+            yield from places.find(text, lower)
+            yield from vehicles.find(text, lower, longest_word)
+            yield from spelled.find_lookalikes(text, self._is_phone)
         yield from names.find_user_name(text, user_name)
+
+    def _is_phone(self, run: str, digits: str) -> bool:
+        return numbers.is_phone(run, digits, self._regions)
 
 
 def _replaced(text: str, spans: Sequence[Span]) -> str:

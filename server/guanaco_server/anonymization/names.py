@@ -6,7 +6,7 @@ A name in another network is known by its form (@name, name#1234, u/name) or by 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from guanaco_server.anonymization.spans import Span, Tag
@@ -31,14 +31,20 @@ def _pattern(user_name: str) -> re.Pattern[str] | None:
         return None
     words = name.split()
     whole = r"\s+".join(re.escape(word) for word in words)
+    spelled = [_spelled(form) for form in ("".join(words), *words) if len(form) >= SHORTEST_PART]
     parts = [
         re.escape(form)
         for word in words
         if len(words) > 1 and len(word) >= SHORTEST_PART and word.lower() != "the"
         for form in {word.capitalize(), word.upper()}
     ]
-    alternatives = "|".join((f"(?i:{whole})", *sorted(parts)))
+    alternatives = "|".join((f"(?i:{whole})", *sorted(parts), *spelled))
     return re.compile(rf"(?<!\w)(?:{alternatives})(?!\w)")
+
+
+def _spelled(word: str) -> str:
+    """Return a pattern for the word with a space or a mark between all of its letters."""
+    return f"(?i:{r'[ ._*-]{1,3}'.join(map(re.escape, word))})"
 
 
 HANDLE = re.compile(
@@ -48,6 +54,7 @@ REDDIT = re.compile(r"(?<![\w/.])/?u/[A-Za-z0-9_-]{3,20}(?![\w/])")
 NETWORKS = (
     "discord", "insta", "snap", "telegram", "kik", "whatsapp", "whats app", "skype", "tiktok", "twitter", "wechat",
 )  # fmt: skip
+MAILS = ("gmail", "googlemail", "hotmail", "outlook", "yahoo", "proton", "icloud", "gmx", "web.de")
 NETWORK = (
     r"(?:discord|insta(?:gram)?|ig|snap(?:chat)?|telegram|tg|kik|whats ?app|skype|tiktok|twitter|wechat)\b"
     r"(?:\s{1,3}(?:id|name|handle|user(?:name)?|tag|account)\b)?"
@@ -62,6 +69,17 @@ NO_HANDLES = (
     "tomorrow|soon|please|pls|plz|thanks|thx|ok|okay|lol|haha|maybe|though|tho|first|instead|we|you|me|they|he|she|are|is|was"
 )
 NAME = r"[\w.@-]{3,40}"
+MAIL = r"(?:gmail|googlemail|hotmail|outlook|yahoo|proton(?:mail)?|icloud|gmx|web\.de)"
+ON_NETWORK = re.compile(
+    r"(?<![\w@./-])(?P<name>(?=[A-Za-z_.]{3,30}\d{2}|[A-Za-z]{2,30}[._][A-Za-z]{2})[\w.-]{4,40})(?<!\.js)(?<!\.py)"
+    rf"\s{{1,3}}(?:on|en|auf|bei|sur|chez|no|na|em|at)\s{{1,3}}(?:(?P<mail>{MAIL})|{NETWORK})\b",
+    re.IGNORECASE,
+)
+OWN_MARKED = re.compile(
+    rf"\b(?:my|mein|mi|mon|meu)\s{{1,3}}(?:(?P<mail>{MAIL})|{NETWORK})\s{{1,3}}(?:is|ist|es|est|é|c['\u2019]est)\s{{1,3}}"
+    rf"(?P<name>(?=[\w.@-]{{0,39}}[\d_]|\w{{2,30}}\.\w{{2}}){NAME})",
+    re.IGNORECASE,
+)
 NAMED = re.compile(
     rf"\b{NETWORK}(?:\s{{0,3}}[:=]\s{{0,3}}(?P<named>{NAME})"
     rf"|\s{{1,3}}is\s{{1,3}}(?P<said>(?=[\w.@-]{{0,39}}[\d_]){NAME})"
@@ -73,26 +91,41 @@ OWN = re.compile(
     rf"\s{{1,3}}(?P<own>(?!(?:{NO_HANDLES})\b){NAME})",
     re.IGNORECASE,
 )
+INNER_DOT = re.compile(r"\.\w")
 SHORTEST_MARKED = 5  # "telegram v1.2" is a version
 TRAILING = ".-"
 
 
-def find_handles(text: str, lower: str) -> Iterator[Span]:
+def find_handles(text: str, lower: str, has_digit: bool) -> Iterator[Span]:
     if "@" in text or "#" in text:
         yield from _spans(HANDLE.finditer(text), 0)
     if "u/" in lower:
         yield from _spans(REDDIT.finditer(text), 0)
-    if _may_name_a_network(lower):
+    names_a_network = _names_any(NETWORKS, lower)
+    if names_a_network or _may_be_short_for_a_network(lower):
         for match in NAMED.finditer(text):
             if match["marked"] is None or len(match["marked"].rstrip(TRAILING)) >= SHORTEST_MARKED:
                 yield from _spans([match], match.lastgroup or 0)
         yield from _spans(OWN.finditer(text), "own")
+    is_marked = has_digit or "_" in text or INNER_DOT.search(text) is not None
+    if is_marked and (names_a_network or _names_any(MAILS, lower)):
+        for form in (ON_NETWORK, OWN_MARKED):
+            for match in form.finditer(text):
+                tag = Tag.EMAIL if match["mail"] else Tag.HANDLE
+                yield Span(
+                    match.start("name"),
+                    match.start("name") + len(match["name"].rstrip(TRAILING)),
+                    tag,
+                )
 
 
-def _may_name_a_network(lower: str) -> bool:
+def _may_be_short_for_a_network(lower: str) -> bool:
     """Decide cheaply. "ig" and "tg" are in many words, so they count only with a sign beside them."""
-    is_said = ":" in lower or "=" in lower or " is " in lower or "ig " in lower or "tg " in lower
-    return is_said or any(network in lower for network in NETWORKS)
+    return ":" in lower or "=" in lower or " is " in lower or "ig " in lower or "tg " in lower
+
+
+def _names_any(words: Sequence[str], lower: str) -> bool:
+    return any(word in lower for word in words)
 
 
 def _spans(

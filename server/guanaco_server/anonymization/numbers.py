@@ -34,13 +34,6 @@ GLUE = re.compile(r"[^\W\d]\+?\d{2}|\d{2}[^\W\d]")
 GLUED = re.compile(rf"\+?(?<![\d.])\d{ON}{{6,24}}(?!\.?\d)")
 UNBROKEN = re.compile(r"(?<!\d)(?<!\d\.)\d{7,}")
 SOME_DIGITS = re.compile(r"\d\D*\d\D*\d")
-SOME_SPELLED = re.compile(
-    r"(?:ero|ne|wo|ree|ur|ive|ix|en|ght|oh)[\s,.-]+(?:zero|oh|one|two|three|four|five|six|seven|eight|nine)",
-    re.IGNORECASE,
-)
-SPELLED = r"(?:zero|oh|one|two|three|four|five|six|seven|eight|nine)"
-SPELLED_RUN = re.compile(rf"\b{SPELLED}(?:[\s,.-]+{SPELLED}){{6,18}}\b", re.IGNORECASE)
-COUNT = "one two three four five six seven eight nine"
 HARMLESS = (
     re.compile(r"\d{4}([-./])\d{1,2}\1\d{1,2}(?:[ _-]\d{1,2}){0,3}"),  # a date, and a time
     re.compile(r"\d{1,2}([-./ ])\d{1,2}\1\d{4}(?:[ _-]\d{1,2}){0,3}"),
@@ -54,7 +47,8 @@ HARMLESS = (
 SINGLE_DIGITS = re.compile(r"\d(?:[ ./*()_-]{1,3}\d)+")
 MONEY_BEFORE = re.compile(r"[$€£¥₹][ \u00a0]?\Z")
 CALL_BEFORE = re.compile(
-    r"\b(?:call|phone|tel|telephone|mobile|cell|text|number|whats ?app|ring|sms|fax)\b[^\d\n]{0,16}$",
+    r"\b(?:call|phone|tel|telephone|mobile|cell|text|number|whats ?app|ring|sms|fax|anrufen|nummer|handy|telefon|número|"
+    r"numero|móvil|llámame|celular|telefone|telemóvel|numéro|portable|appelle-moi)\b[^\d\n]{0,16}$",
     re.IGNORECASE,
 )
 MOST_RUNS = (
@@ -84,6 +78,12 @@ REGISTERS: tuple[tuple[re.Pattern[str], Callable[[str], bool]], ...] = (
     (_form(r"\d{11}"), pesel.is_valid),
     (_form(r"(?:19|20)?\d{6}[-+]\d{4}"), personnummer.is_valid),
     (_form(r"[A-CEGHJ-PR-TW-Z]{2} ?\d{2} ?\d{2} ?\d{2} ?[A-D]"), lambda _text: True),  # UK NINO
+    (
+        _form(
+            r"[A-CEGHJ-PR-TW-Z][ .-]?[A-CEGHJ-NPR-TW-Z](?:[ .-]{1,2}\d[ .-]?\d|[ .-]?\d{2}){3}[ .-]{0,2}[A-D]"
+        ),
+        str.isupper,
+    ),
 )
 IBAN = _form(r"[A-Z]{2}\d{2}(?:[ -]?[A-Z0-9]{1,4}){3,8}")
 DATE = r"(?:\d{4}-\d\d?-\d\d?|\d\d?-\d\d?-\d{4})(?![\w-])"
@@ -100,9 +100,13 @@ def find(text: str, regions: Sequence[str]) -> Iterator[Span]:
     if SOME_DIGITS.search(text):
         yield from _documents(text)
         yield from _runs(text, regions)
-    for match in SPELLED_RUN.finditer(text) if SOME_SPELLED.search(text) else ():
-        if " ".join(re.findall(r"\w+", match[0].lower())) not in COUNT:
-            yield Span(*match.span(), Tag.PHONE)
+
+
+def is_phone(run: str, digits: str, regions: Sequence[str]) -> bool:
+    """Check a number by its country code, or as one of the regions writes it."""
+    if run.startswith(("+", "00")):
+        return _is_valid("+" + digits.removeprefix("00"), None)
+    return len(digits) in CALLABLE_DIGITS and any(_is_valid(run, region) for region in regions)
 
 
 def _runs(text: str, regions: Sequence[str]) -> Iterator[Span]:
@@ -127,7 +131,7 @@ def _glued_groups_tag(text: str, match: re.Match[str], regions: Sequence[str]) -
     if _is_card(digits):
         return Tag.CARD
     is_whole = match[0].startswith(("+", "0"))
-    return Tag.PHONE if is_whole and _is_phone(match[0], digits, regions) else None
+    return Tag.PHONE if is_whole and is_phone(match[0], digits, regions) else None
 
 
 def _tag(text: str, match: re.Match[str], regions: Sequence[str]) -> Tag | None:
@@ -142,7 +146,7 @@ def _tag(text: str, match: re.Match[str], regions: Sequence[str]) -> Tag | None:
         return Tag.PHONE
     if MONEY_BEFORE.search(before) or any(form.fullmatch(run) for form in HARMLESS):
         return None
-    if _is_phone(run, digits, regions):
+    if is_phone(run, digits, regions):
         return Tag.PHONE
     return Tag.NUMBER if len(digits) >= SHORTEST_NUMBER else None
 
@@ -157,13 +161,6 @@ def _before(text: str, match: re.Match[str]) -> str:
 
 def _is_card(digits: str) -> bool:
     return len(digits) in CARD_DIGITS and digits[0] in "23456" and luhn.is_valid(digits)
-
-
-def _is_phone(run: str, digits: str, regions: Sequence[str]) -> bool:
-    """Check a number by its country code, or as one of the regions writes it."""
-    if run.startswith(("+", "00")):
-        return _is_valid("+" + digits.removeprefix("00"), None)
-    return len(digits) in CALLABLE_DIGITS and any(_is_valid(run, region) for region in regions)
 
 
 def _is_valid(number: str, region: str | None) -> bool:

@@ -19,13 +19,18 @@ class Tag(IntEnum):
 
     EMAIL = 0
     LINK = 1
-    CARD = 2
-    DOCUMENT = 3
-    IP = 4
-    PHONE = 5
-    HANDLE = 6
-    NUMBER = 7
-    USER = 8
+    PASSWORD = 2
+    WALLET = 3
+    CARD = 4
+    DOCUMENT = 5
+    VEHICLE = 6
+    PLACE = 7
+    IP = 8
+    MAC = 9
+    PHONE = 10
+    HANDLE = 11
+    NUMBER = 12
+    USER = 13
 
     def __format__(self, spec: str) -> str:
         return self.name

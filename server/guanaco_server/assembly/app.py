@@ -24,6 +24,7 @@ from guanaco_server.feedback import api as feedback_api
 from guanaco_server.http import errors as http_errors
 from guanaco_server.http import health
 from guanaco_server.http.body_limit import MAX_BODY_BYTES, BodyLimit
+from guanaco_server.http.front_door import AddressCount, DoorLimits, ProxiedRequests
 from guanaco_server.leaderboard import api as leaderboard_api
 from guanaco_server.notifications import api as notifications_api
 from guanaco_server.observability.exposition import CONTENT_TYPE, scrape
@@ -51,6 +52,12 @@ def create_app(platform: Platform, *, heartbeat_s: float = HEARTBEAT_S) -> FastA
     http_errors.install(app)
     app.add_middleware(Observed, metrics=platform.metrics)
     _trust_proxies(app, platform.settings)
+    app.proxied = ProxiedRequests(
+        AddressCount(
+            DoorLimits.of(platform.settings, MAX_BODY_BYTES).per_address,
+            platform.settings.trusted_proxies,
+        )
+    )
     if platform.settings.role == "worker":
         _include_operations(app, platform)
     else:
@@ -66,12 +73,17 @@ def _trust_proxies(app: FastAPI, settings: Settings) -> None:
 
 
 class GatewayedApp(FastAPI):
-    """The framework, and a gateway in front of it and of its middlewares."""
+    """The framework, and a gateway in front of it and of its middlewares. ``proxied`` limits what proxies pass on."""
 
     gateway: ASGIApp | None = None
+    proxied: ProxiedRequests | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await (self.gateway or super().__call__)(scope, receive, send)
+        app = self.gateway or super().__call__
+        if self.proxied is None or (client := self.proxied.client_of(scope)) is None:
+            await app(scope, receive, send)
+        else:
+            await self.proxied.answer(client, app, scope, receive, send)
 
     async def framework(self, scope: Scope, receive: Receive, send: Send) -> None:
         await super().__call__(scope, receive, send)
@@ -112,6 +124,7 @@ def _include_routes(app: FastAPI, rooms: Rooms) -> None:
         accounts_api.router(rooms.accounts.accounts, rooms.accounts.audit, auth),
         submissions_api.router(submissions.service, submissions.events, auth),
         submissions_api.recipe_router(submissions.service, auth),
+        submissions_api.quota_router(submissions.quotas, auth),
         costs_api.router(rooms.costs.service, submissions.service.require_visible, auth),
         competitions_api.router(rooms.competitions.service, auth),
         routing_api.router(

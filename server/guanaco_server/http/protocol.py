@@ -1,28 +1,294 @@
-"""uvicorn's HTTP protocol with an extension: an application may close the connection of a client that does not read.
+"""uvicorn's HTTP protocol with limits, and with an extension: an application may close a connection at once.
 
-It overrides ``on_message_begin`` and reads ``scope`` and ``transport`` of uvicorn's class, which uvicorn does not promise to
-keep. It was made for uvicorn 0.54; pyproject.toml allows no later minor version, and tests/unit/test_http_protocol.py
-says what to look at before that changes.
+    idle ─first byte─▶ header ─complete─▶ body ─complete─▶ working ─answer sent─▶ idle
+      └── too late, too long ──▶ closing ◀──┘                 (or draining, if it was sent before the body had come)
+
+A header has ``header_bytes`` and ``header_s``, a body ``body_s``; between two requests there may be ``idle_s``. While the
+platform works on an answer there is no limit, unless the client leaves what was sent unread for ``write_s``. The door sweeps
+once a second, so a limit may be a second late. A client that is refused gets its answer, half of the connection is closed,
+and what it still sends is thrown away for a moment, so that the answer is not lost to a reset.
+
+It overrides methods of uvicorn's class and reads its attributes, which uvicorn does not promise to keep. It was made for
+uvicorn 0.54; pyproject.toml allows no later minor version, and tests/unit/test_http_protocol.py says what to look at
+before that changes.
 """
 
 from __future__ import annotations
 
+import asyncio
+import functools
+import json
+import math
 from collections.abc import Callable
-from typing import Any, cast
+from enum import IntEnum
+from http import HTTPStatus
+from typing import Any, NoReturn, cast
 
+import httptools
 from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from guanaco.errors import (
+    GuanacoError,
+    HeaderTooLarge,
+    MalformedRequest,
+    RequestTimedOut,
+    TooManyConnections,
+)
+from guanaco_server.http.errors import RETRY_AFTER_S, status_of
+from guanaco_server.http.front_door import FrontDoor
+
 MADE_FOR = "0.54"
 ABORT = "guanaco.abort"
+PIECE_BYTES = 16_384  # parsed at once: a read may have 256 KB, with 13,000 requests in them
+PIPELINED = 32  # requests that may wait for the answer to an earlier one
+HEADER_LINES = 1_000
+BODY_CHUNKS = 4_096  # each costs 3 µs, however short it is
+WIRE_FACTOR = 8  # of a body on the wire, with what is between its chunks
+DRAINED_BYTES = 1_048_576  # that a client may send after the answer to them, before it is cut off
+
+NEVER = math.inf
 
 
-class AbortableProtocol(HttpToolsProtocol):
-    """Adds ABORT to the extensions of each request's scope."""
+class RequestPhase(IntEnum):
+    IDLE = 0
+    HEADER = 1
+    BODY = 2
+    WORKING = 3
+    DRAINING = 4
+    CLOSING = 5
+
+
+class _Refused(Exception):
+    """Raised within a callback of the parser, which makes an HttpParserError of it."""
+
+
+class GuardedProtocol(HttpToolsProtocol):
+    """One connection. Adds ABORT to the extensions of each request's scope."""
+
+    def __init__(self, door: FrontDoor, **uvicorns: Any) -> None:
+        super().__init__(**uvicorns)
+        self.deadline = NEVER
+        self._door = door
+        self._limits = door.limits
+        self._phase = RequestPhase.IDLE
+        self._bytes = 0  # of this header or body, as they came
+        self._chunks = 0
+        self._refusal: GuanacoError | None = None
+        self._unsent_bytes = 0  # at the last deadline
+
+    @property
+    def is_idle(self) -> bool:
+        return self._phase is RequestPhase.IDLE and self.transport.get_write_buffer_size() == 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if self._door.enter(self, self.client[0] if self.client else None):
+            self._wait(RequestPhase.IDLE, self._limits.header_s)
+        else:
+            self._phase = RequestPhase.CLOSING
+            transport.write(_answer(TooManyConnections()))
+            transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._door.leave(self)
+        self._phase, self.deadline = RequestPhase.CLOSING, NEVER
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if len(data) <= PIECE_BYTES and self._phase is not RequestPhase.CLOSING:
+            self._feed(data)
+            return
+        for start in range(0, len(data), PIECE_BYTES):
+            if self._phase is RequestPhase.CLOSING:
+                self._discard(len(data) - start)
+                return
+            self._feed(data[start : start + PIECE_BYTES])
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         add_extension(cast(Scope, self.scope), ABORT, self.transport.abort)
+        self._phase, self._bytes = RequestPhase.HEADER, 0
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._phase is not RequestPhase.HEADER:
+            return  # a trailer, which nobody reads
+        if len(self.headers) >= HEADER_LINES:
+            self._door.note("header_bytes")
+            self._refuse_within(HeaderTooLarge(self._limits.header_bytes))
+        super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        self._chunks += 1
+        if self._chunks > BODY_CHUNKS:
+            self._refuse_within(MalformedRequest("The request's body comes in too many chunks."))
+        super().on_body(body)
+
+    def on_headers_complete(self) -> None:
+        if self._bytes > self._limits.header_bytes - 2 * PIECE_BYTES:
+            self._require_small_header()
+        if len(self.pipeline) >= PIPELINED:
+            self._refuse_within(MalformedRequest("There are too many requests on one connection."))
+        self._phase, self._bytes, self._chunks = RequestPhase.BODY, 0, 0
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        if self._phase is RequestPhase.BODY:
+            self._wait(RequestPhase.WORKING, NEVER)
+        elif self._phase is RequestPhase.DRAINING:
+            self._wait(RequestPhase.IDLE, self._limits.idle_s)
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """Do as uvicorn's does, but without its timer: the door's sweep ends idle connections."""
+        is_last = not self.pipeline
+        super().on_response_complete()
+        if self.timeout_keep_alive_task is not None:
+            self.timeout_keep_alive_task.cancel()
+            self.timeout_keep_alive_task = None
+        if self.transport.is_closing():
+            self._wait_for_end()
+        elif not is_last:
+            pass  # uvicorn has begun the next one
+        elif self._phase is RequestPhase.WORKING:
+            self._wait(RequestPhase.IDLE, self._limits.idle_s)
+        elif self._phase is RequestPhase.BODY:
+            self._wait(RequestPhase.DRAINING, self._limits.linger_s)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._phase is RequestPhase.WORKING:
+            self._wait(RequestPhase.WORKING, self._limits.write_s)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._phase is RequestPhase.WORKING:
+            self.deadline = NEVER
+
+    def time_out(self) -> None:
+        """End what has taken too long."""
+        if self.flow.read_paused and self._phase in (RequestPhase.HEADER, RequestPhase.BODY):
+            self.deadline = self.loop.time() + self._limits.body_s  # the client waits for us
+        elif self._has_read_more():
+            self.deadline = self.loop.time() + self._limits.write_s
+        else:
+            self._door.note(self._phase.name.lower())
+            self._end()
+
+    def hang_up(self) -> None:
+        """Close the connection once what was written is sent."""
+        self.transport.close()
+        self._wait_for_end()
+
+    def _end(self) -> None:
+        if self._phase is RequestPhase.HEADER:
+            self._refuse(RequestTimedOut("header"))
+        elif self._phase is RequestPhase.BODY:
+            self._refuse(RequestTimedOut("body"))
+        elif self._phase is RequestPhase.IDLE and not self._unsent_bytes:
+            self.hang_up()
+        else:
+            self.transport.abort()
+
+    def _has_read_more(self) -> bool:
+        """Whether the client reads, slowly, what was written."""
+        before, self._unsent_bytes = self._unsent_bytes, self.transport.get_write_buffer_size()
+        return self._unsent_bytes > 0 and (before == 0 or self._unsent_bytes < before)
+
+    def _wait_for_end(self) -> None:
+        is_sent = self.transport.get_write_buffer_size() == 0
+        self._wait(RequestPhase.CLOSING, self._limits.linger_s if is_sent else self._limits.write_s)
+
+    def _wait(self, phase: RequestPhase, longest_s: float) -> None:
+        self._phase = phase
+        self.deadline = self.loop.time() + longest_s
+
+    def _feed(self, piece: bytes) -> None:
+        before = self._phase
+        try:
+            self.parser.feed_data(piece)
+        except httptools.HttpParserUpgrade:
+            self.cycle.keep_alive = False  # there is nothing to upgrade to: it is answered as it is
+        except httptools.HttpParserError:
+            self._refuse(self._refusal or MalformedRequest("This is not an HTTP request."))
+            return
+        self._count(before, len(piece))
+
+    def _count(self, before: RequestPhase, size: int) -> None:
+        """Count a piece to the header or body that it has left unfinished."""
+        phase = self._phase
+        if phase is RequestPhase.HEADER:
+            if before in (RequestPhase.IDLE, RequestPhase.HEADER):
+                self._bytes += size
+            if before is not RequestPhase.HEADER:
+                self._wait(phase, self._limits.header_s)
+            if self._bytes > self._limits.header_bytes:
+                self._door.note("header_bytes")
+                self._refuse(HeaderTooLarge(self._limits.header_bytes))
+        elif phase is RequestPhase.BODY:
+            self._bytes += size
+            if before is not RequestPhase.BODY:
+                self._wait(phase, self._limits.body_s)
+            if self._bytes > WIRE_FACTOR * self._limits.body_bytes:
+                self.transport.abort()
+        elif phase is RequestPhase.DRAINING:
+            self._bytes += size
+            if self._bytes > DRAINED_BYTES:
+                self.hang_up()
+
+    def _require_small_header(self) -> None:
+        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        if size > self._limits.header_bytes:
+            self._door.note("header_bytes")
+            self._refuse_within(HeaderTooLarge(self._limits.header_bytes))
+
+    def _refuse_within(self, error: GuanacoError) -> NoReturn:
+        """Refuse from within a callback of the parser."""
+        self._refusal = error
+        raise _Refused
+
+    def _refuse(self, error: GuanacoError) -> None:
+        """Answer in the application's place, unless it has begun to answer, and close the connection."""
+        cycle = self.cycle
+        is_answering = cycle is not None and not cycle.response_complete
+        if is_answering and (cycle.response_started or self._phase is not RequestPhase.BODY):
+            self.transport.abort()
+            return
+        if is_answering:  # the application waits for the body: it hears that the client has left
+            cycle.disconnected = True
+            cycle.message_event.set()
+        self._wait(RequestPhase.CLOSING, self._limits.linger_s)
+        self._bytes = 0
+        self.flow.resume_reading()
+        if not self.transport.is_closing():
+            self.transport.write(_answer(error))
+            self.transport.write_eof()
+
+    def _discard(self, size: int) -> None:
+        self._bytes += size
+        if self._bytes > DRAINED_BYTES:
+            self.transport.abort()
+
+
+def protocol_of(door: FrontDoor) -> Any:
+    """What uvicorn takes as its ``http``: connections that go through this door."""
+    return functools.partial(GuardedProtocol, door)
+
+
+def _answer(error: GuanacoError) -> bytes:
+    status = HTTPStatus(status_of(error))
+    body = json.dumps(error.to_wire()).encode()
+    retry = RETRY_AFTER_S.get(status)
+    lines = [
+        f"HTTP/1.1 {status.value} {status.phrase}",
+        "content-type: application/json",
+        f"content-length: {len(body)}",
+        *([f"retry-after: {retry}"] if retry else []),
+        "connection: close",
+        "",
+        "",
+    ]
+    return "\r\n".join(lines).encode() + body
 
 
 def add_extension(asgi: Scope, name: str, extension: Any) -> None:

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, make_server
 
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest, start_http_server
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest, make_wsgi_app
+from prometheus_client.exposition import ThreadingWSGIServer
 
 from guanaco.errors import InvalidSettings
 from guanaco_server.observability.metrics import Metrics
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
+SCRAPES_AT_ONCE = 8  # each has a thread
+SCRAPE_S = 10.0  # as long as Prometheus waits by default
 
 
 def scrape(metrics: Metrics) -> bytes:
@@ -18,21 +26,72 @@ def scrape(metrics: Metrics) -> bytes:
 
 
 @contextmanager
-def serving(metrics: Metrics, host: str, port: int | None) -> Iterator[None]:
-    """Answer scrapes on a port of their own, in a thread; nothing without a port."""
+def serving(
+    metrics: Metrics, host: str, port: int | None, longest_s: float = SCRAPE_S
+) -> Iterator[None]:
+    """Answer scrapes on a port of their own, in threads; nothing without a port."""
     if port is None:
         yield
         return
     try:
-        server, thread = start_http_server(port, host, metrics.registry)
+        server = make_server(
+            host, port, make_wsgi_app(metrics.registry), _server_for(host), _Handler
+        )
     except OSError as error:
         raise InvalidSettings(
             f"Cannot serve metrics on {host}:{port}: {error.strerror}.",
             hint="Choose another metrics_port.",
         ) from None
+    server.longest_s = longest_s
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
     try:
         yield
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+class _Handler(WSGIRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        """Log nothing."""
+
+
+class _Server(ThreadingWSGIServer):
+    """Has few threads, and ends a connection that takes longer than ``longest_s``: anybody may connect."""
+
+    longest_s = SCRAPE_S
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self._places = threading.Semaphore(SCRAPES_AT_ONCE)
+        super().__init__(*arguments, **options)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._places.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        limit = threading.Timer(self.longest_s, _cut, (request,))
+        limit.daemon = True
+        limit.start()
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            limit.cancel()
+            self._places.release()
+
+
+class _ServerV6(_Server):
+    address_family = socket.AF_INET6
+
+
+def _server_for(host: str) -> type[_Server]:
+    return _ServerV6 if ":" in host else _Server
+
+
+def _cut(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)

@@ -100,6 +100,14 @@ class Metrics:
             ("method", "route", "status"),
             HTTP_BUCKETS_S,
         )
+        self._connections = self._gauge(
+            "guanaco_http_connections", "Open connections of clients, idle ones too."
+        )
+        self._connections_ended = self._counter(
+            "guanaco_http_connections_ended_total",
+            "Connections that were refused or ended: the server was `full`, the `address` had too many, `header_bytes` were over the limit, or nothing came or was read in time while the connection was `idle` or in its `header`, `body`, `working`, `draining` or `closing`.",
+            ("reason",),
+        )
         self._census_at = self._gauge(
             "guanaco_census_timestamp_seconds",
             "When the gauges of submissions, deployments and workers were last read from the database.",
@@ -125,6 +133,12 @@ class Metrics:
 
     def note_http(self, method: str, route: str, status: int, seconds: float) -> None:
         self._child(self._http, method, route, str(status)).observe(seconds)
+
+    def note_connections(self, count: int) -> None:
+        self._connections.set(count)
+
+    def note_connection_ended(self, reason: str) -> None:
+        self._child(self._connections_ended, reason).inc()
 
     def note_census(
         self,

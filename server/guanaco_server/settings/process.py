@@ -31,6 +31,16 @@ class ProcessSettings(BaseModel):
         default=False,
         description="Whether other processes may listen on the same port (SO_REUSEPORT); with several gateways they do.",
     )
+    max_connections: int | None = Field(
+        default=None,
+        ge=16,
+        description="Connections that a process holds at once; with more, idle ones are closed and new ones get 503. Default: half of its limit of open files, at most 16,384.",
+    )
+    max_connections_per_address: int | None = Field(
+        default=None,
+        ge=1,
+        description="Connections from one address at once, or requests that a trusted proxy passes on for one; addresses of trusted proxies have no limit. Default: a quarter of the connections.",
+    )
     role: Literal["all", "api", "worker"] = Field(
         default="all",
         description="What this process does: api answers requests, worker runs the pipeline and the reconciler; both need PostgreSQL and a shared artifact store. all does everything in one process.",

@@ -6,7 +6,6 @@ token. It writes its routes into the OpenAPI document, which FastAPI makes of it
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
@@ -19,10 +18,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from guanaco.accounts import Role
 from guanaco.chat import MessageRequest, PreviewRequest, RegenerateRequest, Reply
-from guanaco.errors import GuanacoError, InvalidInput, MethodNotAllowed, PayloadTooLarge
+from guanaco.errors import (
+    GuanacoError,
+    InvalidInput,
+    MethodNotAllowed,
+    PayloadTooLarge,
+    RequestTimedOut,
+)
 from guanaco_server.accounts.auth import Auth, key_in
 from guanaco_server.accounts.service import Account
-from guanaco_server.chat.gateway.deadline import Deadline
 from guanaco_server.chat.gateway.generation import Pieces
 from guanaco_server.chat.gateway.replies import PreviewService, ReplyEvents, ReplyService
 from guanaco_server.chat.gateway.streaming import Encoder, ReplyResponse
@@ -33,7 +37,6 @@ from guanaco_server.observability.metrics import Metrics
 from guanaco_server.observability.scope import request_id, scope
 
 ID_HEADER = HEADER.encode()
-BODY_TIMEOUT_S = 30.0  # for a client that sends its request a byte at a time
 
 Enter = Callable[[str], Awaitable[Account]]
 Model = TypeVar("Model", bound=BaseModel)
@@ -98,8 +101,6 @@ def reply_routes(replies: ReplyService, previews: PreviewService) -> tuple[Reply
 class ChatGateway:
     """An ASGI application in front of ``app``. ``heartbeat_s`` is the longest silence of a stream."""
 
-    body_timeout_s = BODY_TIMEOUT_S
-
     def __init__(
         self,
         app: ASGIApp,
@@ -142,7 +143,6 @@ class ChatGateway:
         receive: Receive,
         response: ReplyResponse,
     ) -> None:
-        is_stuck = False
         try:
             if asgi["method"] != "POST":
                 raise MethodNotAllowed(asgi["method"], asgi["path"], "POST")
@@ -150,14 +150,11 @@ class ChatGateway:
             if not length.isdigit() or int(length) > self._limit_bytes:
                 raise PayloadTooLarge(self._limit_bytes)
             account = await enter(key_in(header(asgi, b"authorization")))
-            body = await read_body(receive, self._limit_bytes, self.body_timeout_s)
-            if body is None:
-                is_stuck = True
-                raise InvalidInput("The request's body did not come.")
+            body = await read_body(receive, self._limit_bytes)
             request = parse_body(route.model, body)
         except Exception as fault:  # noqa: BLE001 - every fault has an answer
             problem = route.problem(as_guanaco_error(route.path, fault))
-            await response.refuse(problem, is_last=is_stuck)
+            await response.refuse(problem)
             return
         respond = response.stream if getattr(request, "stream", False) else response.whole
         await respond(route.events(account, name, request), route.encoder(request))
@@ -178,19 +175,17 @@ def header(asgi: Scope, name: bytes) -> str:
     return ""
 
 
-async def read_body(receive: Receive, limit_bytes: int, timeout_s: float) -> bytes | None:
-    """The whole request body; None when it does not come, PayloadTooLarge when it does not end."""
+async def read_body(receive: Receive, limit_bytes: int) -> bytes:
+    """The whole request body; RequestTimedOut when the client leaves or is sent away before, PayloadTooLarge when it does not end."""
     pieces: list[bytes] = []
     size, has_more = 0, True
-    try:
-        with Deadline(asyncio.get_running_loop().time() + timeout_s):
-            while has_more and size <= limit_bytes:
-                message = await receive()
-                pieces.append(message.get("body", b""))
-                size += len(pieces[-1])
-                has_more = message.get("more_body", False)
-    except TimeoutError:
-        return None
+    while has_more and size <= limit_bytes:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise RequestTimedOut("body")
+        pieces.append(message.get("body", b""))
+        size += len(pieces[-1])
+        has_more = message.get("more_body", False)
     if size > limit_bytes:
         raise PayloadTooLarge(limit_bytes)
     return b"".join(pieces)

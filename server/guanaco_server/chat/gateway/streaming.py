@@ -16,7 +16,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from guanaco.chat import Reply
 from guanaco.errors import GuanacoError
@@ -73,14 +73,13 @@ class ReplyResponse:
     async def whole(self, events: Coroutine[Any, Any, Events], encoder: Encoder) -> None:
         await self._while_connected(self._whole(events, encoder))
 
-    async def refuse(self, problem: ASGIApp, is_last: bool = False) -> None:
-        """With an answer that a framework has made; ``is_last`` for a connection of which nothing more is expected."""
+    async def refuse(self, problem: ASGIApp) -> None:
+        """With an answer that a framework has made."""
 
         def note(status: int) -> None:
             self.status = status
 
-        send = closing(self._send) if is_last else self._send
-        await problem(self._scope, self._receive, labelled(send, self._request_id, note))
+        await problem(self._scope, self._receive, labelled(self._send, self._request_id, note))
 
     async def _stream(self, events: Coroutine[Any, Any, Events], encoder: Encoder) -> None:
         try:
@@ -156,17 +155,6 @@ class ReplyResponse:
         if self._is_stream and is_quiet and not self._is_sending:
             with contextlib.suppress(OSError):
                 await self._write(HEARTBEAT)
-
-
-def closing(send: Send) -> Send:
-    """The same, and the connection ends with the answer."""
-
-    async def send_closing(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            message["headers"] = [*message["headers"], (b"connection", b"close")]
-        await send(message)
-
-    return send_closing
 
 
 class _Watch:

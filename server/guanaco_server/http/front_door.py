@@ -1,0 +1,269 @@
+"""Limits of the front door: how many connections there may be, in all and from one address, and for how long each may be idle.
+
+Every listening process has one `FrontDoor`. Each connection (protocol.py) enters it and leaves it; a sweep once a second
+ends those whose deadline is over. A sweep looks at every connection, which takes 1 ms for 20,000 and costs a request only
+the setting of one number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import heapq
+import resource
+from collections import Counter
+from dataclasses import dataclass
+from ipaddress import IPv6Address, ip_address, ip_network
+from typing import Protocol
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from guanaco.errors import TooManyConnections
+from guanaco_server.http.errors import answer
+from guanaco_server.observability.metrics import Metrics
+from guanaco_server.settings import Settings
+
+SWEEP_S = 1.0
+RESERVED_FILES = 512  # for the database, the store, model servers' health, jobs, logs
+FILES_A_STREAM = 2  # the client's socket, and the one to its model server
+MOST_CONNECTIONS = 16_384  # an idle one takes 10 KB, one with an open stream 20 KB
+MIN_CONNECTIONS = 64
+SHARE_OF_AN_ADDRESS = 4  # a quarter of them
+ROOM_MADE = 32  # idle connections that are closed at once where there is no room for a new one
+KNOWN_ADDRESSES = 4_096
+LONGEST_ADDRESS = 64
+NETWORK_BITS = 64  # one customer of a provider has all addresses of an IPv6 network of this length
+
+
+@dataclass(frozen=True)
+class DoorLimits:
+    """``header_s`` and ``body_s`` are the longest that each may take to arrive, ``idle_s`` the longest between two requests.
+
+    ``write_s`` is how long a client may leave an answer unread before its connection is closed, and ``linger_s`` how long a
+    connection that is being closed may take to send what is left.
+    """
+
+    connections: int = 1_024
+    per_address: int = 256
+    header_bytes: int = 65_536
+    body_bytes: int = 262_144
+    header_s: float = 20.0
+    body_s: float = 30.0
+    idle_s: float = 75.0  # longer than nginx keeps its connections to us (60 s), so that it never uses a closed one
+    write_s: float = 150.0
+    linger_s: float = 2.0
+
+    @classmethod
+    def of(cls, settings: Settings, body_bytes: int) -> DoorLimits:
+        """Return what the settings say, or else what the limit of open files allows."""
+        connections = settings.max_connections or _connections_for(open_files())
+        share = max(MIN_CONNECTIONS // 2, connections // SHARE_OF_AN_ADDRESS)
+        return cls(
+            connections=connections,
+            per_address=settings.max_connections_per_address or share,
+            body_bytes=body_bytes,
+            write_s=settings.reply_timeout_s + 30,  # the gateway ends a reply that nobody reads
+        )
+
+
+def open_files() -> int:
+    """The limit of this process's open files."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 2**31 if soft == resource.RLIM_INFINITY else soft
+
+
+def _connections_for(files: int) -> int:
+    reserved = min(RESERVED_FILES, files // 2)
+    return max(MIN_CONNECTIONS, min((files - reserved) // FILES_A_STREAM, MOST_CONNECTIONS))
+
+
+class TrustedAddresses:
+    """The addresses of the proxies in front."""
+
+    def __init__(self, networks: tuple[str, ...]) -> None:
+        self._networks = [ip_network(network) for network in networks]
+        self._is_within = functools.lru_cache(KNOWN_ADDRESSES)(self._look_up)
+
+    def __contains__(self, address: str) -> bool:
+        return self._is_within(address[:LONGEST_ADDRESS])
+
+    def _look_up(self, address: str) -> bool:
+        try:
+            found = ip_address(address)
+        except ValueError:
+            return False
+        return any(found in network for network in self._networks)
+
+
+class AddressCount:
+    """Counts what each address has at once. Addresses of trusted proxies have no limit."""
+
+    def __init__(self, limit: int, trusted_proxies: tuple[str, ...] = ()) -> None:
+        self._limit = limit
+        self._trusted = TrustedAddresses(trusted_proxies)
+        self._counts: Counter[str] = Counter()
+
+    def enter(self, address: str | None) -> str | None:
+        """Count one more of the address; the name to `leave` with. OverLimit where it has all that it may have."""
+        if address is None or address in self._trusted:
+            return None
+        network = network_of(address)
+        if self._counts[network] >= self._limit:
+            raise OverLimit(network)
+        self._counts[network] += 1
+        return network
+
+    def leave(self, network: str | None) -> None:
+        if network is None:
+            return
+        self._counts[network] -= 1
+        if self._counts[network] <= 0:
+            del self._counts[network]
+
+    def is_proxy(self, address: str | None) -> bool:
+        return address is not None and address in self._trusted
+
+    def client_of(self, forwarded_for: str) -> str:
+        """The client that X-Forwarded-For of a trusted proxy names: the last address that is no trusted proxy's."""
+        hops = [host_of(hop) for hop in forwarded_for.split(",")]
+        return next((hop for hop in reversed(hops) if hop not in self._trusted), hops[0])
+
+
+class OverLimit(Exception):
+    """There is no room for one more of this address."""
+
+    def __init__(self, network: str) -> None:
+        super().__init__(network)
+        self.network = network
+
+
+def network_of(address: str) -> str:
+    """What counts as one address: an IPv4 address, or the /64 network of an IPv6 one."""
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return address
+    if not isinstance(found, IPv6Address):
+        return address
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(IPv6Address(int(found) >> NETWORK_BITS << NETWORK_BITS))
+
+
+class ProxiedRequests:
+    """Limits the requests at once of each client that comes through a trusted proxy."""
+
+    def __init__(self, addresses: AddressCount) -> None:
+        self._addresses = addresses
+
+    def client_of(self, scope: Scope) -> str | None:
+        """The client for which a trusted proxy has passed this request on; None if it came without one."""
+        client = scope.get("client")
+        if client is None or not self._addresses.is_proxy(client[0]):
+            return None
+        lines = [value for name, value in scope["headers"] if name == b"x-forwarded-for"]
+        return self._addresses.client_of(b", ".join(lines).decode("latin-1")) if lines else None
+
+    async def answer(
+        self, client: str, app: ASGIApp, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        try:
+            network = self._addresses.enter(client)
+        except OverLimit:
+            await answer(TooManyConnections())(scope, receive, send)
+            return
+        try:
+            await app(scope, receive, send)
+        finally:
+            self._addresses.leave(network)
+
+
+def host_of(hop: str) -> str:
+    """The address in one entry of X-Forwarded-For, which may have a port: 192.0.2.1:80 or [2001:db8::1]:80."""
+    hop = hop.strip()
+    if hop.startswith("["):
+        return hop[1:].partition("]")[0]
+    return hop.partition(":")[0] if hop.count(":") == 1 else hop
+
+
+class Connection(Protocol):
+    """What the door knows of a connection. ``deadline`` is on the loop's clock."""
+
+    deadline: float
+
+    @property
+    def is_idle(self) -> bool: ...
+
+    def time_out(self) -> None: ...
+
+    def hang_up(self) -> None: ...
+
+
+class FrontDoor:
+    """Lets connections in and ends those that take too long."""
+
+    def __init__(
+        self,
+        limits: DoorLimits,
+        trusted_proxies: tuple[str, ...] = (),
+        metrics: Metrics | None = None,
+    ) -> None:
+        self.limits = limits
+        self._addresses = AddressCount(limits.per_address, trusted_proxies)
+        self._metrics = metrics
+        self._inside: dict[Connection, str | None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def enter(self, connection: Connection, address: str | None) -> bool:
+        """Whether the connection may stay. Where all places are taken, of all or of its address, idle ones make room."""
+        if len(self._inside) >= self.limits.connections and not self._make_room():
+            self.note("full")
+            return False
+        try:
+            network = self._enter_address(address)
+        except OverLimit:
+            self.note("address")
+            return False
+        self._inside[connection] = network
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
+        return True
+
+    def leave(self, connection: Connection) -> None:
+        """Also for one that was not let in."""
+        if connection in self._inside:
+            self._addresses.leave(self._inside.pop(connection))
+
+    def note(self, reason: str) -> None:
+        """Count a connection that was refused or ended for this reason."""
+        if self._metrics is not None:
+            self._metrics.note_connection_ended(reason)
+
+    def _enter_address(self, address: str | None) -> str | None:
+        try:
+            return self._addresses.enter(address)
+        except OverLimit as full:
+            if not self._make_room(full.network):
+                raise
+            return self._addresses.enter(address)
+
+    def _make_room(self, network: str | None = None) -> bool:
+        """End those idle connections, of the network if one is given, that have been idle longest."""
+        inside = self._inside.items()
+        idle = (one for one, of in inside if (network is None or of == network) and one.is_idle)
+        oldest = heapq.nsmallest(ROOM_MADE, idle, key=lambda one: one.deadline)
+        for connection in oldest:
+            self.note("idle")
+            self.leave(connection)
+            connection.hang_up()
+        return bool(oldest)
+
+    def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        late = [one for one in self._inside if one.deadline < now]
+        for connection in late:
+            connection.time_out()
+        if self._metrics is not None:
+            self._metrics.note_connections(len(self._inside))
+        self._timer = loop.call_later(SWEEP_S, self._sweep) if self._inside else None
