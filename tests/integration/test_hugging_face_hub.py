@@ -276,7 +276,6 @@ class _Trickle(BaseHTTPRequestHandler):
                 self.wfile.write(b"{")
                 time.sleep(0.05)
 
-
     def log_message(self, format: str, *args: object) -> None:
         return
 
