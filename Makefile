@@ -9,7 +9,7 @@ TEST := $(BIN)/python -m pytest -q -n 2
 SOURCES := guanaco cli server migrations tests benchmarks scripts/document_settings.py scripts/document_metrics.py scripts/new-migration hatch_build.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engine both demo test test-fast check lint format bench-artifacts bench-assignment bench-database bench-export bench-feedback bench-gateway bench-hostile bench-journey bench-prefix bench-privacy bench-prompts bench-web migration docs lock clean
+.PHONY: help setup engine both demo test test-fast check lint format audit sbom pin-images bench-artifacts bench-assignment bench-database bench-export bench-feedback bench-gateway bench-hostile bench-journey bench-prefix bench-privacy bench-prompts bench-web migration docs lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -95,9 +95,17 @@ docs: setup  ## write docs/settings.md and docs/metrics.md anew
 	@$(BIN)/python scripts/document_settings.py
 	@$(BIN)/python scripts/document_metrics.py
 
-lock:  ## resolve requirements/platform.txt and the images' locks anew
-	@scripts/lock
-	@$(BIN)/python scripts/lock-images
+lock:  ## write every lock in requirements/ anew (ARGS=--upgrade takes the newest versions)
+	@scripts/lock $(ARGS)
+
+audit:  ## look for advisories about the locked packages; says so when no database can be reached
+	@scripts/audit
+
+sbom:  ## what the locks install, as CycloneDX, in build/sbom
+	@scripts/sbom
+
+pin-images:  ## pin the base images of docker/ to what their registries have now
+	@$(PYTHON) scripts/pin-images
 
 clean:  ## remove the environments and caches
-	rm -rf .venv .venv-engine .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist
+	rm -rf .venv .venv-engine .venv-audit .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist

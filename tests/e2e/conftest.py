@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,8 @@ import pytest
 from guanaco.submissions import Status
 from guanaco_server.demo.tiny_repo import make_tiny_repo
 from tests.fixtures.hub import ControlledHub
+from tests.fixtures.postgres import PostgresServer
+from tests.fixtures.roles import Roles
 from tests.fixtures.up import SCRIPTED_ENGINE, Up, eventually
 
 StartPlatform = Callable[..., Up]
@@ -121,3 +123,32 @@ def start_platform(
     for up in started:
         up.stop()
         assert up.model_servers() == [], "a stopped platform leaves no model server behind"
+
+
+@pytest.fixture
+def role_settings() -> dict[str, object]:
+    """Settings of all roles; a module's own fixture of this name has others."""
+    return {}
+
+
+@pytest.fixture
+def roles(
+    tmp_path: Path,
+    hub: ControlledHub,
+    engine_python: Path,
+    postgres: PostgresServer,
+    role_settings: dict[str, object],
+) -> Iterator[Roles]:
+    """Processes of the platform's roles, which share a database of their own."""
+    name = postgres.create()
+    with ExitStack() as stack:
+        stack.callback(postgres.drop, name)
+        yield stack.enter_context(
+            Roles(
+                tmp_path,
+                database_url=postgres.url(name),
+                hub_endpoint=hub.url,
+                engine_python=str(engine_python),
+                **role_settings,
+            )
+        )

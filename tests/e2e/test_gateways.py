@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from functools import partial
 from itertools import groupby
-from pathlib import Path
 from typing import TypeVar
 
 import psutil
@@ -20,31 +18,13 @@ from guanaco.accounts import Role
 from guanaco.chat import Bot
 from guanaco.errors import ConversationBusy, ServerUnreachable
 from guanaco.submissions import Status
-from tests.fixtures.hub import ControlledHub
-from tests.fixtures.postgres import PostgresServer
+from tests.fixtures.deployed import hold_any_number
 from tests.fixtures.roles import RoleProcess, Roles
 from tests.fixtures.up import eventually
 
 pytestmark = [pytest.mark.engine, pytest.mark.postgres]
 BOT = Bot(name="Luna", memory="Luna keeps a lighthouse.")
 T = TypeVar("T")
-
-
-@pytest.fixture
-def roles(
-    tmp_path: Path, hub: ControlledHub, engine_python: Path, postgres: PostgresServer
-) -> Iterator[Roles]:
-    name = postgres.create()
-    with ExitStack() as stack:
-        stack.callback(postgres.drop, name)
-        yield stack.enter_context(
-            Roles(
-                tmp_path,
-                database_url=postgres.url(name),
-                hub_endpoint=hub.url,
-                engine_python=str(engine_python),
-            )
-        )
 
 
 def gateways_of(platform: RoleProcess) -> list[psutil.Process]:
@@ -76,6 +56,7 @@ def test_turns_go_on_while_gateways_are_killed(roles: Roles) -> None:
     client = roles.client(platform)
     submission = client.submit("acme/tiny")
     assert client.wait(submission.id).status is Status.DEPLOYED
+    hold_any_number(roles.database_url)
     with Client(platform.base_url, roles.admin_key) as admin:
         key = admin.create_key("app", Role.BACKEND).key
     eventually(lambda: len(gateways_of(platform)) == 2, "gateways")

@@ -18,6 +18,7 @@ from guanaco.accounts import Role
 from guanaco.bots import BOTS
 from guanaco.submissions import Status
 from tests.e2e.conftest import StartPlatform
+from tests.fixtures.deployed import hold_any_number
 from tests.fixtures.postgres import PostgresServer
 from tests.fixtures.up import SCRIPTED_ENGINE, Up, eventually
 
@@ -90,6 +91,7 @@ async def test_no_turn_is_lost_and_none_fails_before_its_first_token(
         engine_command=[*SCRIPTED_ENGINE, "--token-delay-ms", "40"],
     )
     submission_id, key = await asyncio.to_thread(deployed, up)
+    await asyncio.to_thread(hold_any_number, postgres.url(database))
     stop = asyncio.Event()
     async with httpx.AsyncClient(
         base_url=f"{up.base_url}/api/v1",
@@ -131,7 +133,9 @@ def deployed(up: Up) -> tuple[str, str]:
 
 async def opened(http: httpx.AsyncClient, number: int) -> str:
     body = {"user_id": f"user-{number}", "bot": BOT.model_dump(), "consent": True}
-    conversation: str = (await http.post("/conversations", json=body)).json()["conversation_id"]
+    answer = await http.post("/conversations", json=body)
+    assert answer.is_success, answer.text
+    conversation: str = answer.json()["conversation_id"]
     return conversation
 
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
-from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 
 import httpx
 import pytest
@@ -17,28 +14,10 @@ from guanaco.errors import ModelUnavailable
 from guanaco.submissions import Outcome, Stage, Status
 from tests.e2e.test_killed_in_every_stage import HELD_AT_HUB, is_running
 from tests.fixtures.hub import ControlledHub
-from tests.fixtures.postgres import PostgresServer
 from tests.fixtures.roles import RoleProcess, Roles
 from tests.fixtures.up import eventually
 
 pytestmark = [pytest.mark.engine, pytest.mark.postgres]
-
-
-@pytest.fixture
-def roles(
-    tmp_path: Path, hub: ControlledHub, engine_python: Path, postgres: PostgresServer
-) -> Iterator[Roles]:
-    name = postgres.create()
-    with ExitStack() as stack:
-        stack.callback(postgres.drop, name)
-        yield stack.enter_context(
-            Roles(
-                tmp_path,
-                database_url=postgres.url(name),
-                hub_endpoint=hub.url,
-                engine_python=str(engine_python),
-            )
-        )
 
 
 @pytest.mark.parametrize("stage", [Stage.CHECK, Stage.SERIALIZE, Stage.STRESS])

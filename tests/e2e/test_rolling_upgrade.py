@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,9 +16,8 @@ from sqlalchemy import NullPool, create_engine, text
 from guanaco import Client
 from guanaco.accounts import Role
 from guanaco.submissions import Status
-from tests.fixtures.hub import ControlledHub
+from tests.fixtures.deployed import hold_any_number
 from tests.fixtures.next_release import NextRelease
-from tests.fixtures.postgres import PostgresServer
 from tests.fixtures.roles import RoleProcess, Roles
 from tests.fixtures.up import eventually
 
@@ -166,24 +163,13 @@ class RollOut:
 
 
 @pytest.fixture
-def roles(
-    tmp_path: Path, hub: ControlledHub, engine_python: Path, postgres: PostgresServer
-) -> Iterator[Roles]:
-    name = postgres.create()
-    with ExitStack() as stack:
-        stack.callback(postgres.drop, name)
-        yield stack.enter_context(
-            Roles(
-                tmp_path,
-                database_url=postgres.url(name),
-                hub_endpoint=hub.url,
-                engine_python=str(engine_python),
-                stress_duration_s=0.5,
-                conversation_open_s=0,
-                failover_s=60,
-                first_token_timeout_s=60,
-            )
-        )
+def role_settings() -> dict[str, object]:
+    return {
+        "stress_duration_s": 0.5,
+        "conversation_open_s": 0,
+        "failover_s": 60,
+        "first_token_timeout_s": 60,
+    }
 
 
 def test_no_turn_is_lost_while_two_releases_take_turns(roles: Roles, tmp_path: Path) -> None:
@@ -220,14 +206,6 @@ def test_no_turn_is_lost_while_two_releases_take_turns(roles: Roles, tmp_path: P
     require_all_kept(roles.database_url, load)
     for log in tmp_path.glob("*.log"):
         assert "Traceback" not in log.read_text(), log.read_text()
-
-
-def hold_any_number(database_url: str) -> None:
-    """The short stress check shows room for four conversations; the scripted engine has more."""
-    engine = create_engine(database_url, poolclass=NullPool)
-    with engine.begin() as tables:
-        tables.execute(text("UPDATE deployments SET capacity = 1000"))
-    engine.dispose()
 
 
 def require_all_kept(database_url: str, load: Load) -> None:

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import select
 
 from guanaco.accounts import Role
-from guanaco.prompts import PromptFormatter
+from guanaco.prompts import PromptFile, PromptFormatter, PromptPart
 from guanaco.submissions import GenerationParams, Status, SubmissionKind
 from guanaco_server.chat.gateway.best_of import FAILURES, Choice, Scene
 from guanaco_server.chat.tables import MessageRow
@@ -224,6 +224,21 @@ async def test_a_reward_model_sees_the_conversation_in_a_form_of_its_own(
     await world.reply(http)
     ((_, texts),) = world.model_server.classified
     assert texts[0] == "<Luna keeps a lighthouse.> [Luna] Ahoy! [You] Hi [Luna]Yes."
+
+
+FAILING = PromptFile(
+    parts=(
+        PromptPart(name="turns", content="{{ message }}", each="turn"),
+        PromptPart(name="end", content="{{ 1 // (memory | length - 24) }}"),
+    )
+)
+
+
+async def test_a_form_that_fails_is_not_felt(database: Database) -> None:
+    world = Judged(database)
+    http = await world.set_up(LONG, SHORT, reward_formatter=FAILING)
+    assert (await world.reply(http))["content"] == "Yes.", "by log-probability"
+    assert world.chosen_by("fault") == 1
 
 
 async def test_a_conversation_too_long_for_the_reward_models_form_is_left_to_its_server(

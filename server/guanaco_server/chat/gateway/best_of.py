@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from sqlalchemy.exc import DBAPIError
 
 from guanaco.chat import Bot
-from guanaco.errors import MessageTooLong, SubmissionFailure
+from guanaco.errors import MessageTooLong, SubmissionFailure, Unavailable
 from guanaco.prompts import Prompt, UnknownPrompt
 from guanaco.submissions import NO_REWARD
 from guanaco_server.deployments.model_server import (
@@ -126,7 +126,7 @@ class BestOf:
             return self._fail(reward_id, "timeout", "it was too slow", candidates)
         except NotANumber as fault:
             return self._fail(reward_id, "not_a_number", str(fault), candidates)
-        except (ModelServerFault, SubmissionFailure, OSError) as fault:
+        except (ModelServerFault, SubmissionFailure, Unavailable, OSError) as fault:
             return self._fail(reward_id, "fault", str(fault), candidates)
         self._failures.pop(reward_id, None)
         self._metrics.note_choice("reward", time.perf_counter() - started)
@@ -152,7 +152,7 @@ class BestOf:
     async def _prompt(
         self, reward: RewardModel, submission: ServingSubmission, scene: Scene
     ) -> str:
-        """The conversation as the reward model sees it; what is still too long, its server cuts from the left."""
+        """Render the conversation as the reward model sees it. Its server cuts a text that is still too long from the left."""
         formatter = _formatter_of(reward, submission)
         if formatter is None:
             return scene.prompt
@@ -172,7 +172,7 @@ class BestOf:
     async def _classified(
         self, reward: RewardModel, texts: Sequence[str]
     ) -> tuple[tuple[float, ...], ...]:
-        """From the nearest of its servers that answers."""
+        """Ask its servers, the nearest first, until one answers."""
         *nearer, last = reward.endpoints
         for endpoint in nearer:
             try:
@@ -229,12 +229,12 @@ class RewardModels:
         self._refreshing = asyncio.Lock()
 
     def name_for(self, submission: ServingSubmission) -> str | None:
-        """The one that it names, else the platform's default; None where there is neither."""
+        """Return the one that it names, else the platform's default; None if there is neither."""
         name = submission.reward or self._rewards.default
         return None if name == NO_REWARD else name
 
     async def find(self, name: str) -> RewardModel | None:
-        """None unless it is published. It counts as used."""
+        """Return None unless it is published. This counts as a use."""
         await self._refresh()
         serving = self._serving.get(name)
         if serving is None:
@@ -256,5 +256,5 @@ class RewardModels:
 
 
 def _formatter_of(reward: RewardModel, submission: ServingSubmission) -> Prompt | None:
-    """How the reward model sees the conversation; None where it sees what the chat model sees."""
+    """Return the reward model's form of the conversation; None if it sees what the chat model sees."""
     return submission.reward_formatter or reward.serving.formatter
