@@ -32,8 +32,6 @@ from typing import Any
 import httpx
 import psutil
 
-from benchmarks.hostile.hub import LyingHub
-from benchmarks.hostile.repos import GoodRepo, HostileRepo, hostile_repos, write_repo
 from benchmarks.hostile.traffic import Answers, FuzzedRequest, attack_connections, replay
 from guanaco import Client
 from guanaco.accounts import Role
@@ -41,6 +39,8 @@ from guanaco.chat import Bot
 from guanaco.errors import GuanacoError
 from guanaco.submissions import Status
 from guanaco_server.demo.tiny_repo import make_tiny_repo
+from tests.fixtures.hostile_repos import GoodRepo, HostileRepo, hostile_repos, write_repo
+from tests.fixtures.lying_hub import LyingHub
 from tests.fixtures.up import SCRIPTED_ENGINE, Up
 
 ROOT = Path(__file__).parents[2]
