@@ -18,6 +18,7 @@ from guanaco.errors import InvalidSettings
 from guanaco_server.assembly.app import create_app
 from guanaco_server.assembly.gateways import Gateways
 from guanaco_server.assembly.platform import Platform, build_platform
+from guanaco_server.confinement.environment import hide_memory, hide_secrets
 from guanaco_server.http.body_limit import MAX_BODY_BYTES
 from guanaco_server.http.front_door import DoorLimits, FrontDoor
 from guanaco_server.http.protocol import protocol_of
@@ -42,6 +43,8 @@ class Started:
 def run(settings: Settings, on_ready: Callable[[Started], None]) -> int:
     """Serve until SIGINT or SIGTERM; the exit status. InvalidSettings, DataDirInUse and StoreUnreachable before anything is started."""
     require_shared(settings)
+    hide_secrets()
+    hide_memory()
     _allow_many_files()
     logs.configure(settings.log_level, settings.log_format, settings.secrets)
     with DataDir(settings.data_dir) as data_dir, _listen(settings) as listener:

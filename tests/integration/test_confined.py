@@ -19,7 +19,7 @@ import json, os, signal, sys, time
 from pathlib import Path
 from guanaco_server.serializer import confined
 folder = Path(sys.argv[1])
-confined.confine(confined.{LIMITS!r})
+confined.confine(confined.{LIMITS!r}, folder)
 """
 
 

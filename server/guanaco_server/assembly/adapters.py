@@ -96,6 +96,7 @@ def _compute(settings: Settings, data_dir: DataDir, model_server: ModelServer) -
         settings.lifeline_grace_s,
         settings.engine_ports,
         drain_s=settings.reply_timeout_s,
+        server_memory_bytes=settings.engine_memory_bytes,
     )
     return Compute(
         cluster=cluster,

@@ -15,6 +15,7 @@ import os
 import signal
 import threading
 import time
+from pathlib import Path
 
 PATH_VARIABLE = "GUANACO_LIFELINE"
 GRACE_VARIABLE = "GUANACO_LIFELINE_GRACE_S"
@@ -22,8 +23,17 @@ POLL_S = 1.0
 STOP_S = 5.0  # vLLM takes 0.4 s to stop
 
 
+def named() -> Path | None:
+    """The lifeline that the environment names."""
+    path = os.environ.get(PATH_VARIABLE)
+    return Path(path) if path else None
+
+
 def hold() -> threading.Thread | None:
-    """Watch the lifeline named by the environment from a background thread; without one, do nothing."""
+    """Watch the lifeline named by the environment from a background thread; without one, do nothing.
+
+    A process is confined before: what a thread may do is settled when it starts.
+    """
     path = os.environ.get(PATH_VARIABLE)
     if not path:
         return None

@@ -18,16 +18,27 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
+import tempfile
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from guanaco_server.confinement.environment import hide_secrets
+from guanaco_server.confinement.landlock import Access
+from guanaco_server.confinement.profiles import SYSTEM_PROGRAMS, confine_program, ports_of
 from guanaco_server.engine import lifeline
 from guanaco_server.engine.artifact_errors import ArtifactError
 from guanaco_server.engine.artifact_source import ArtifactSource, ModelFolder, model_folder
+from guanaco_server.engine.memory_limit import limit_memory
 from guanaco_server.engine.node_cache import NodeCache
 
+HOME_FOLDERS = (".cache", ".config", ".triton")  # vLLM's, torch's and the compilers'
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - vLLM's processes share memory there
+RANKS = re.compile(r"--?(tp|pp|dp|(tensor|pipeline|data)[-_]parallel|distributed[-_]executor)")
+FREE_PORT = 0  # any that the kernel chooses: torch opens one for its ranks, of which there is one
 KV_CACHE_BYTES = 1024**3
 BLOCK_TOKENS = 32  # CPU attention takes multiples of 32; small blocks give more prefix cache hits
 ENVIRONMENT = {
@@ -52,15 +63,44 @@ CPU_ARGUMENTS = (
 
 
 def main(argv: list[str] | None = None) -> None:
-    lifeline.hold()
+    hide_secrets()
     options, further = _parser().parse_known_args(argv)
     os.environ.update(ENVIRONMENT)
     source = ArtifactSource.from_environment(options.artifact)
+    if is_cpu_build():
+        limit_memory()
+    confine_program(access_of(options, further, source))
+    lifeline.hold()
     try:
         with model_folder(source, _cache(options)) as found:
             _serve(options, found, further)
     except ArtifactError as error:
         sys.exit(str(error))
+
+
+def access_of(options: argparse.Namespace, further: list[str], source: ArtifactSource) -> Access:
+    """The artifact, the node's cache, this server's own folders and port; the devices, and the store where it is away.
+
+    Ranks that share a model talk to each other on ports that they choose, and so does vLLM's engine on a GPU: there
+    every port stays.
+    """
+    is_alone = is_cpu_build() and not any(map(RANKS.match, further))
+    watched, artifact = lifeline.named(), source.folder
+    caches = [Path("~").expanduser() / name for name in HOME_FOLDERS]
+    for folder in caches:
+        with suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+    return Access(
+        reads=tuple(path for path in (watched, artifact) if path),
+        writes=(
+            *(Path(tempfile.gettempdir()), SHARED_MEMORY, *caches),
+            *((options.cache_dir,) if options.cache_dir else ()),
+        ),
+        executes=SYSTEM_PROGRAMS,
+        devices=(Path("/dev"),),
+        connects=ports_of(options.artifact, *source.urls.values()) if is_alone else None,
+        listens=(options.port, FREE_PORT) if is_alone else None,
+    )
 
 
 def _cache(options: argparse.Namespace) -> NodeCache | None:

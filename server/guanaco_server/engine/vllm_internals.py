@@ -32,6 +32,7 @@ from vllm.model_executor.model_loader.ep_weight_filter import parse_expert_id, s
 from vllm.model_executor.models.utils import is_pp_missing_parameter
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
+from guanaco_server.confinement.profiles import forbid_processes
 from guanaco_server.engine import lifeline
 
 VLLM_VERSION = "0.32"
@@ -70,6 +71,12 @@ class InProcessExecutor(UniProcExecutor):
         torch.set_num_threads(int(os.environ[THREADS_VARIABLE]))
         _multiply_fp8_without_onednn()
         super()._init_executor()
+
+    def initialize_from_config(self, kv_cache_configs: list[Any]) -> Any:
+        """The last step of the start, and the last that runs a program (lscpu)."""
+        result = super().initialize_from_config(kv_cache_configs)
+        forbid_processes()
+        return result
 
 
 class _ExpertFilter:
@@ -207,6 +214,7 @@ async def _run_forked(args: Namespace) -> None:
     config = AsyncEngineArgs.from_cli_args(args).create_engine_config(usage_context=context)
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
     engine = AsyncLLM.from_vllm_config(vllm_config=config, usage_context=context)
+    forbid_processes()
     # Only now: making the engine sets up logging anew.
     logging.getLogger(ROUTES_LOGGER).setLevel(logging.WARNING)
     try:

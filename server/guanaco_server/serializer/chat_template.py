@@ -50,9 +50,10 @@ def check_chat_templates(folder: Path) -> None:
 
 def main() -> int:
     """Return why the folder's templates cannot be used. This runs in the child."""
-    confined.confine(LIMITS)
+    folder = Path(sys.argv[1])
+    confined.confine(LIMITS, folder)
     try:
-        confined.tell(_refusal(Path(sys.argv[1])))
+        confined.tell(_refusal(folder))
     except MemoryError:
         return 1
     return 0

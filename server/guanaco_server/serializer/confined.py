@@ -1,7 +1,7 @@
 """Work on what a stranger wrote, in a child process that can be killed: a thread cannot.
 
     parent: run(module, folder, limits)      child: python -m module folder
-            waits, at most wall_s                    imports, confine(limits), works, tell(reason or None)
+            waits, at most wall_s                    imports, confine(limits, folder), works, tell(reason or None)
     parent: start(module)                    child: python -m module
             sends requests, reads answers            imports, confine_pipes(memory), answers until its parent has gone
 
@@ -20,6 +20,8 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+
+from guanaco_server.confinement.profiles import confine_checker, confine_computation
 
 MAX_WORDS_BYTES = 10_000
 ENVIRONMENT = ("PATH", "PYTHONPATH", "LANG", "LD_LIBRARY_PATH")
@@ -75,10 +77,11 @@ def confine_pipes(memory_bytes: int) -> None:
     _lower(resource.RLIMIT_AS, pages * resource.getpagesize() + memory_bytes)
     _lower(resource.RLIMIT_FSIZE, 0)
     _lower(resource.RLIMIT_CORE, 0)
+    confine_computation()
 
 
-def confine(limits: ProcessLimits) -> None:
-    """Take the limits upon this process, for good."""
+def confine(limits: ProcessLimits, folder: Path) -> None:
+    """Take the limits upon this process, for good, and leave it only this folder."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     cpu_s = int(used.ru_utime + used.ru_stime) + 1 + limits.cpu_s
     pages = int(Path("/proc/self/statm").read_text().split()[0])
@@ -86,6 +89,7 @@ def confine(limits: ProcessLimits) -> None:
     _lower(resource.RLIMIT_AS, pages * resource.getpagesize() + limits.memory_bytes)
     _lower(resource.RLIMIT_FSIZE, limits.file_bytes)
     _lower(resource.RLIMIT_CORE, 0)
+    confine_checker(folder)
 
 
 def tell(reason: str | None) -> None:

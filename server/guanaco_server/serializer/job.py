@@ -22,6 +22,9 @@ os.environ.setdefault(
 
 import urllib3
 
+from guanaco_server.confinement.environment import hide_secrets
+from guanaco_server.confinement.landlock import Access
+from guanaco_server.confinement.profiles import confine_program, forbid_processes, ports_of
 from guanaco_server.engine import lifeline
 from guanaco_server.serializer.making import make_artifact
 from guanaco_server.serializer.repo_files import prepare
@@ -36,10 +39,12 @@ PARTS_A_WORKER = 3  # the one it fills, one shared with a neighbour, one whose h
 
 
 def main() -> int:
-    lifeline.hold()
+    hide_secrets()
     try:
-        task = read_task(os.environ[TICKET_VARIABLE])
+        task = read_task(os.environ.pop(TICKET_VARIABLE))
         with tempfile.TemporaryDirectory() as scratch:
+            confine_program(access_of(task, Path(scratch)))
+            lifeline.hold()
             serialize(task, Path(scratch))
     except Exception as error:  # noqa: BLE001 - the job's outermost frame: whatever happened must be told
         traceback.print_exc()
@@ -66,10 +71,25 @@ def read_task(url: str) -> SerializerTask:
     return SerializerTask.model_validate_json(answer.data)
 
 
+def access_of(task: SerializerTask, scratch: Path) -> Access:
+    """The job's own two folders, and the ports of the Hub, of what it redirects to, and of the store."""
+    upload = task.upload
+    urls = (task.hub_endpoint, *upload.part_urls[:1], *upload.put_urls.values())
+    watched = lifeline.named()
+    return Access(
+        reads=(watched,) if watched else (),
+        writes=(scratch, Path(upload.folder)) if upload.folder else (scratch,),
+        tidies=(scratch.parent,),
+        connects=ports_of("https:", *urls),
+    )
+
+
 def serialize(task: SerializerTask, scratch: Path) -> None:
     prepare(scratch)
     _limit_memory(task.memory_bytes)
-    manifest = make_artifact(task, _target(task), _workers(task), scratch)
+    manifest = make_artifact(
+        task, _target(task), _workers(task), scratch, before_weights=forbid_processes
+    )
     say(
         f"Artifact of {manifest.tensor_count} tensors and {manifest.size_bytes / 1e6:,.1f} MB is complete."
     )

@@ -42,13 +42,30 @@ CONFIG_NAME = "config.json"
 DTYPE_KEYS = ("dtype", "torch_dtype")  # transformers 5 writes the first, earlier ones the second
 
 
-def make_artifact(job: SerializerJob, target: Target, workers: int, scratch: Path) -> Manifest:
-    """Reads by range, or by way of the scratch folder from a Hub that sends whole files only."""
+def make_artifact(
+    job: SerializerJob,
+    target: Target,
+    workers: int,
+    scratch: Path,
+    before_weights: Callable[[], None] = lambda: None,
+) -> Manifest:
+    """Reads by range, or by way of the scratch folder from a Hub that sends whole files only.
+
+    ``before_weights`` is called once the small files are through their checks, which are processes of their own.
+    """
+    checked: dict[str, bytes] = {}
+
+    def check_once(small: dict[str, bytes]) -> dict[str, bytes]:
+        if not checked:
+            checked.update(prepared(small, scratch / "small"))
+            before_weights()
+        return dict(checked)
+
     try:
-        return _make(job, target, workers, lambda source: _ranged(job, source), scratch)
+        return _make(job, target, workers, lambda source: _ranged(job, source), check_once)
     except RangesRefused:
         say("This Hub sends whole files only: they go to the disk first, and on from there.")
-    return _make(job, target, workers, lambda source: _downloaded(job, source, scratch), scratch)
+    return _make(job, target, workers, lambda source: _downloaded(job, source, scratch), check_once)
 
 
 def _make(
@@ -56,14 +73,14 @@ def _make(
     target: Target,
     workers: int,
     open_repo: Callable[[Source], RepoFiles],
-    scratch: Path,
+    check: Callable[[dict[str, bytes]], dict[str, bytes]],
 ) -> Manifest:
     model = open_repo(job.model)
     adapter = open_repo(job.adapter) if job.adapter else None
     small = fetch(model, job.model.small_files)
     if job.adapter and adapter:
         small |= fetch(adapter, job.adapter.small_files)
-    small = prepared(small, scratch / "small")
+    small = check(small)
     plan, matrices = _plan(job, model, adapter, small)
     resume_log = ResumeLog(
         plan.digest(), target.identity, target.read_journal(), target.save_journal

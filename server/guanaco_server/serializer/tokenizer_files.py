@@ -48,9 +48,10 @@ def main() -> int:
 
     from guanaco_server.serializer import sentencepiece_model  # noqa: F401
 
-    confined.confine(LIMITS)
+    folder = Path(sys.argv[1])
+    confined.confine(LIMITS, folder)
     try:
-        _convert(Path(sys.argv[1]))
+        _convert(folder)
     except ValueError as error:
         confined.tell(str(error))
     except RecursionError:

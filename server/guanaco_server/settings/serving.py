@@ -38,6 +38,11 @@ class EngineSettings(BaseModel):
         ge=0,
         description="Size limit of that folder; the least recently used artifacts are deleted first. 0 keeps none.",
     )
+    engine_memory_bytes: int = Field(
+        default=6 * GIB,
+        ge=GIB,
+        description="Memory that each process of a model server on this machine's CPU may take beside its weights, KV cache included.",
+    )
     engine_ports: tuple[int, int] = Field(
         default=(21_000, 29_999), description="Ports of model servers, first and last."
     )

@@ -20,6 +20,7 @@ OTHER_VARIABLES = {
     "GUANACO_RUN": "the run of a deployment",
     "GUANACO_ENGINE_THREADS": "threads of a model server on the CPU",
     "GUANACO_ARTIFACT_URLS": "signed URLs of the artifact that a model server reads",
+    "GUANACO_ENGINE_MEMORY": "the memory limit of a model server's processes, in bytes",
     "GUANACO_TICKET": "where a serializer job finds its work",
     # Scripts and tests
     "GUANACO_TORCH_INDEX": "package index of scripts/setup-engine",

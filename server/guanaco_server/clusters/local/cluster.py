@@ -14,6 +14,7 @@ import asyncio
 import logging
 import shutil
 import subprocess
+import tempfile
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -42,6 +43,8 @@ from guanaco_server.clusters.local.servers import (
 )
 from guanaco_server.engine.lifeline import GRACE_VARIABLE, PATH_VARIABLE
 
+SERVER_MEMORY_BYTES = 6 * 1024**3  # the tiny model with 1 GiB of KV cache takes 2
+
 logger = logging.getLogger(__name__)
 
 
@@ -53,12 +56,18 @@ class LocalCluster:
         lifeline_grace_s: float,
         ports: tuple[int, int],
         drain_s: float,
+        server_memory_bytes: int = SERVER_MEMORY_BYTES,
     ) -> None:
-        """``drain_s`` is how long a replica that is no longer wanted may finish its replies."""
+        """``drain_s`` is how long a replica that is no longer wanted may finish its replies.
+
+        ``server_memory_bytes`` is what each process of a model server may take beside its weights.
+        """
         self._folder = folder.absolute()
         self._lifeline = lifeline.absolute()
         self._drain_s = drain_s
-        self._starter = ServerStarter(ports, self._lifeline_environment(lifeline_grace_s))
+        self._starter = ServerStarter(
+            ports, self._lifeline_environment(lifeline_grace_s), server_memory_bytes
+        )
         self._instance = ""
         self._deployments: dict[str, LocalReplicas] = {}
         self._jobs: dict[str, asyncio.Task[JobResult]] = {}
@@ -142,10 +151,16 @@ class LocalCluster:
         return {port for replicas in self._deployments.values() for port in replicas.ports}
 
     async def _run_job(self, spec: JobSpec, on_line: LineSink) -> JobResult:
+        with tempfile.TemporaryDirectory(prefix="guanaco-", ignore_cleanup_errors=True) as own:
+            return await self._run_job_in(spec, on_line, {"HOME": own, "TMPDIR": own})
+
+    async def _run_job_in(
+        self, spec: JobSpec, on_line: LineSink, folders: dict[str, str]
+    ) -> JobResult:
         async with asyncio.timeout(spec.timeout_s):
             process = spawn(
                 spec.command,
-                {**spec.environment, **spec.secrets, **self._lifeline_environment(0)},
+                {**spec.environment, **spec.secrets, **self._lifeline_environment(0), **folders},
                 self._marker(spec.name),
                 cwd=self._folder,
                 stdout=subprocess.PIPE,

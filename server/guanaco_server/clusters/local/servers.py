@@ -9,9 +9,12 @@ from __future__ import annotations
 import json
 import random
 import secrets
+import shutil
 import socket
 import subprocess
+import tempfile
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -23,9 +26,13 @@ from guanaco_server.clusters.cluster import (
     Resources,
 )
 from guanaco_server.clusters.local.processes import GroupLeader, spawn, stop_group
+from guanaco_server.engine.memory_limit import MEMORY_VARIABLE
 
 HOST = "127.0.0.1"
 LOG_NAME = "server.log"
+HOME_NAME = "home"
+TEMPORARY_NAME = "tmp"
+WEIGHT_COPIES = 2  # while they are loaded and rearranged
 LOG_BYTES = 1_048_576  # given at one call; the caller asks again
 
 
@@ -59,8 +66,9 @@ class LocalServer:
         return not self.is_running() and bool(self.record.leader.group())
 
     async def stop(self) -> None:
-        """Stop the process and everything it started."""
+        """Stop the process and everything it started; remove its temporary files."""
         await stop_group(self.record.leader, self.child)
+        remove_private_folder(self.folder)
 
     def forget(self) -> None:
         """Remove the record, so that a later platform does not find this server."""
@@ -69,10 +77,14 @@ class LocalServer:
 
 @dataclass(frozen=True)
 class ServerStarter:
-    """``ports`` are the first and the last that may be used; ``environment`` comes in addition to a spec's own."""
+    """``ports`` are the first and the last that may be used; ``environment`` comes in addition to a spec's own.
+
+    ``memory_bytes`` is what a process of a server may take beside its weights.
+    """
 
     ports: tuple[int, int]
     environment: dict[str, str]
+    memory_bytes: int
 
     def start(
         self, spec: DeploymentSpec, marker: str, folder: Path, taken: Collection[int]
@@ -87,7 +99,13 @@ class ServerStarter:
                     part.replace("{port}", str(port)).replace("{host}", HOST)
                     for part in spec.command
                 ],
-                {**spec.environment, **spec.secrets, **self.environment},
+                {
+                    **spec.environment,
+                    **spec.secrets,
+                    **self.environment,
+                    **own_folders(folder),
+                    MEMORY_VARIABLE: str(self.memory_bytes + WEIGHT_COPIES * spec.artifact_bytes),
+                },
                 marker,
                 cwd=folder,
                 stdout=log.fileno(),
@@ -102,6 +120,25 @@ class ServerStarter:
             if port not in taken and _is_free(port):
                 return port
         raise OSError(f"no free port between {first} and {last}")
+
+
+def own_folders(folder: Path) -> dict[str, str]:
+    """The variables of a home and a temporary folder that no other process shares.
+
+    The second is a link to a folder with a short path: a socket's path has at most 107 characters.
+    """
+    remove_private_folder(folder)
+    home, temporary = folder / HOME_NAME, tempfile.mkdtemp(prefix="guanaco-")
+    home.mkdir(exist_ok=True)
+    (folder / TEMPORARY_NAME).symlink_to(temporary)
+    return {"HOME": str(home), "TMPDIR": temporary}
+
+
+def remove_private_folder(folder: Path) -> None:
+    link = folder / TEMPORARY_NAME
+    with suppress(OSError):
+        shutil.rmtree(link.readlink(), ignore_errors=True)
+        link.unlink()
 
 
 def read_lines(path: Path, offset: int) -> tuple[list[str], int]:

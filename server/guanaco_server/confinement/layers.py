@@ -1,0 +1,190 @@
+"""Which layers of the confinement this machine has, found by trying each in a process of its own.
+
+    python -m guanaco_server.confinement.layers FILE PORT     one JSON list; see ``examine``
+
+A layer that is not in force leaves the others: nothing is skipped silently, `guanaco doctor` lists them all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from guanaco_server.confinement import landlock, privileges, seccomp
+from guanaco_server.confinement.kernel import MACHINE
+from guanaco_server.confinement.landlock import Access
+
+TIMEOUT_S = 60
+FILES, PORTS, SIGNALS = "files", "ports", "signals"
+CALLS, PROCESSES, USER, PRIVILEGES = "system calls", "new processes", "own user", "privileges"
+MEMORY = "memory"
+
+
+@dataclass(frozen=True)
+class Layer:
+    """``says`` is one sentence: what the layer does here, or why it is not in force."""
+
+    name: str
+    is_in_force: bool
+    says: str
+
+
+def examine() -> tuple[Layer, ...]:
+    """Try every layer. OSError, ValueError or SubprocessError where the trial itself cannot run."""
+    with tempfile.NamedTemporaryFile() as file, socket.create_server(("127.0.0.1", 0)) as server:
+        command = [
+            sys.executable,
+            "-s",
+            "-P",
+            "-m",
+            __name__,
+            file.name,
+            str(server.getsockname()[1]),
+        ]
+        answer = subprocess.run(command, capture_output=True, check=True, timeout=TIMEOUT_S)
+    return tuple(Layer(**layer) for layer in json.loads(answer.stdout))
+
+
+def _try_all(place: Path, port: int) -> list[Layer]:
+    """In the order in which they can be tried in one process."""
+    was_root, parent = os.geteuid() == 0, os.getppid()
+    return [
+        _privileges(),
+        _files(place),
+        _ports(port),
+        _signals(parent),
+        _user(was_root),
+        _calls(),
+        _processes(),
+        Layer(
+            MEMORY,
+            True,
+            "Each such process has a memory limit (rlimit); a model server on a GPU has none.",
+        ),
+    ]
+
+
+def _privileges() -> Layer:
+    try:
+        privileges.forbid_new_privileges()
+    except OSError as error:
+        return Layer(PRIVILEGES, False, f"The kernel refuses no_new_privs: {error.strerror}.")
+    return Layer(
+        PRIVILEGES, True, "No process gets new privileges, and root's capabilities are dropped."
+    )
+
+
+def _files(place: Path) -> Layer:
+    version = landlock.version()
+    if version == 0:
+        return Layer(
+            FILES,
+            False,
+            "The kernel has no Landlock (5.13, or switched off): files are protected by user rights only.",
+        )
+    try:
+        landlock.restrict(Access(reads=(Path(sys.prefix), Path(sys.base_prefix))))
+    except OSError as error:
+        return Layer(FILES, False, f"Landlock {version} is refused: {error.strerror}.")
+    if _works(lambda: place.read_bytes()):
+        return Layer(FILES, False, f"Landlock {version} does not hold.")
+    return Layer(
+        FILES,
+        True,
+        f"Each process sees only its own files, and into no other process (Landlock {version}).",
+    )
+
+
+def _ports(port: int) -> Layer:
+    if _works(lambda: socket.create_connection(("127.0.0.1", port), timeout=5).close()):
+        return Layer(
+            PORTS,
+            False,
+            "The kernel is older than 6.7: serializer jobs and model servers may connect to any port.",
+        )
+    return Layer(
+        PORTS,
+        True,
+        "Serializer jobs and model servers use only their own TCP ports; templates and tokenizers none.",
+    )
+
+
+def _signals(parent: int) -> Layer:
+    if _works(lambda: os.kill(parent, 0)):
+        return Layer(
+            SIGNALS,
+            False,
+            "The kernel is older than 6.12: serializer jobs and model servers may signal processes of their user.",
+        )
+    return Layer(SIGNALS, True, "No process can signal one outside.")
+
+
+def _user(was_root: bool) -> Layer:
+    if not was_root:
+        return Layer(
+            USER,
+            False,
+            "The platform does not run as root, so all run as its user; the other layers hold.",
+        )
+    if not privileges.become_nobody_else():
+        return Layer(USER, False, "No other user can be had in this container.")
+    return Layer(
+        USER,
+        True,
+        "Templates and tokenizers each run as a user of their own; jobs, their checks and model servers as root without its powers.",
+    )
+
+
+def _calls() -> Layer:
+    if not seccomp.is_supported():
+        return Layer(CALLS, False, f"No filter of system calls is known for {MACHINE}.")
+    try:
+        seccomp.without(("getitimer",))
+    except OSError as error:
+        return Layer(CALLS, False, f"The kernel refuses filters of system calls: {error.strerror}.")
+    return Layer(
+        CALLS,
+        True,
+        "Templates and tokenizers can only compute; no other process can trace, mount or load code into the kernel.",
+    )
+
+
+def _processes() -> Layer:
+    try:
+        seccomp.without_processes()
+    except (OSError, KeyError):
+        return Layer(PROCESSES, False, "Without a filter of system calls they may start processes.")
+    if _works(_fork):
+        return Layer(PROCESSES, False, "The filter of system calls does not hold.")
+    return Layer(
+        PROCESSES,
+        True,
+        "None starts a process while it handles untrusted bytes; a model server on a GPU may.",
+    )
+
+
+def _fork() -> None:
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+
+
+def _works(act: Callable[[], object]) -> bool:
+    try:
+        act()
+    except OSError:
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    tried = _try_all(Path(sys.argv[1]), int(sys.argv[2]))
+    print(json.dumps([asdict(layer) for layer in tried]), flush=True)

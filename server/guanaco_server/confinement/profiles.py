@@ -1,0 +1,163 @@
+"""What each kind of process keeps; everything else is taken from it before it sees the first untrusted byte.
+
+    computation   templates, tokenizers: memory and its open pipes; no file, no network, no process, no one to signal
+    checker       a try of a repo's small files: the same, and one folder
+    program       serializer job, model server: the files and ports that it names; no way into other processes
+
+Layers, of which each that this machine has is in force (``layers.py`` says which): no new privileges, a user of its own
+where root starts us, no capabilities, Landlock, a filter of system calls. All are taken by the process itself, after its
+imports, and never given back.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import guanaco
+import guanaco_server
+from guanaco_server.confinement import landlock, privileges, seccomp
+from guanaco_server.confinement.kernel import IS_LINUX
+from guanaco_server.confinement.landlock import Access
+
+SYSTEM_LIBRARIES = tuple(
+    map(
+        Path,
+        (
+            "/lib",
+            "/lib64",
+            "/usr/lib",
+            "/usr/lib64",
+            "/usr/local/lib",
+            "/usr/local/cuda",
+            "/opt/rocm",
+        ),
+    )
+)
+SYSTEM_FILES = tuple(
+    map(
+        Path,
+        (
+            *(
+                "/usr/share",
+                "/usr/include",
+                "/proc",
+                "/sys",
+                "/run/systemd/resolve",
+                "/etc/resolv.conf",
+                "/etc/hosts",
+            ),
+            *(
+                "/etc/nsswitch.conf",
+                "/etc/host.conf",
+                "/etc/gai.conf",
+                "/etc/services",
+                "/etc/protocols",
+            ),
+            *(
+                "/etc/ld.so.cache",
+                "/etc/localtime",
+                "/etc/passwd",
+                "/etc/group",
+                "/etc/mime.types",
+                "/etc/os-release",
+            ),
+            *(
+                "/etc/ssl",
+                "/etc/pki",
+                "/etc/ca-certificates",
+                "/etc/alternatives",
+                "/etc/OpenCL",
+                "/etc/vulkan",
+            ),
+        ),
+    )
+)
+SYSTEM_PROGRAMS = (Path("/bin"), Path("/sbin"), Path("/usr/bin"), Path("/usr/sbin"))
+DNS_PORT = 53
+PORTS = {"http": 80, "https": 443}
+
+
+def confine_computation() -> None:
+    """Leave this process nothing but computing and the pipes that it has open, as a user of its own."""
+    _confine(Access())
+    _try(privileges.become_nobody_else)
+    _try(privileges.drop_capabilities)
+    _only(seccomp.COMPUTE)
+
+
+def confine_checker(folder: Path) -> None:
+    """Leave this process computing, its open files, and reading and writing in one folder."""
+    _confine(Access(reads=_libraries(), writes=(folder,)))
+    _try(privileges.drop_capabilities)
+    _only((*seccomp.COMPUTE, *seccomp.FILES))
+
+
+def confine_program(access: Access) -> None:
+    """Leave this process what it names, and what a Python program reads to run; before it starts its first thread."""
+    given = replace(
+        access,
+        reads=(*_libraries(), *SYSTEM_FILES, *_certificates(), *access.reads),
+        executes=(*SYSTEM_LIBRARIES, Path(sys.executable).resolve(), *access.executes),
+    )
+    _confine(given)
+    _try(privileges.drop_capabilities)
+    _try(lambda: seccomp.without(seccomp.DANGEROUS))
+
+
+def forbid_processes() -> None:
+    """From now on neither this process nor its threads may start another process or program."""
+    _try(seccomp.without_processes)
+
+
+def ports_of(*urls: str) -> tuple[int, ...]:
+    """The ports that a client of these URLs connects to, and DNS's; a file URL has none."""
+    found = {DNS_PORT}
+    for url in urls:
+        parts = urlsplit(url)
+        if port := parts.port or PORTS.get(parts.scheme):
+            found.add(port)
+    return tuple(sorted(found))
+
+
+def _confine(access: Access) -> None:
+    _try(privileges.forbid_new_privileges)
+    _try(lambda: landlock.restrict(access))
+
+
+def _only(names: tuple[str, ...]) -> None:
+    own = (0, (os.getpid(),))
+    _try(lambda: seccomp.only(names, {"kill": own, "tgkill": own}))
+
+
+def _try(take: Callable[[], object]) -> None:
+    """Take a layer where this machine has it; ``layers.py`` reports those that it lacks."""
+    if IS_LINUX:
+        with suppress(OSError, KeyError):  # KeyError: an architecture whose calls are not known
+            take()
+
+
+def _libraries() -> tuple[Path, ...]:
+    """The Python environment and our own packages: not the folder they lie in, which may be a checkout with a data folder."""
+    packages = [
+        Path(path) for path in sys.path if Path(path).name in ("site-packages", "dist-packages")
+    ]
+    own = [
+        Path(package.__file__).parent for package in (guanaco, guanaco_server) if package.__file__
+    ]
+    prefixes = [
+        Path(prefix) / name
+        for prefix in (sys.prefix, sys.base_prefix)
+        for name in ("bin", "lib", "lib64", "include", "share", "pyvenv.cfg")
+    ]
+    return (*prefixes, *packages, *own, *SYSTEM_LIBRARIES)
+
+
+def _certificates() -> tuple[Path, ...]:
+    names = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+    return tuple(Path(os.environ[name]) for name in names if os.environ.get(name))

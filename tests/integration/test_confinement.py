@@ -1,0 +1,259 @@
+"""What code can do from inside each process that handles untrusted bytes: each attempt must fail.
+
+The code under attack is the product's own start of each process; only its work is replaced by the attempts. All are tried
+as root, where the tests run as root, and as a user without privileges.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from guanaco_server.confinement import layers
+from guanaco_server.serializer.task import TICKET_VARIABLE, SerializerTask, Source, Upload
+from tests.fixtures.artifacts import KEY, random_tensors, write_artifact
+
+pytestmark = pytest.mark.slow
+
+IMPORTS = ":".join([str(Path("server").absolute()), str(Path().absolute())])
+UNPRIVILEGED = 65534
+
+ATTEMPTS = """
+import json, os, socket, sys
+from pathlib import Path
+
+places = json.loads(os.environ.pop("PLACES", "null") or Path(sys.argv[1]).read_text())
+
+def become() -> None:
+    if places["user"] and os.geteuid() == 0:
+        os.setgroups([])
+        os.setresgid(*[places["user"]] * 3)
+        os.setresuid(*[places["user"]] * 3)
+
+def listens(port):
+    with socket.socket() as tried:
+        tried.connect(("127.0.0.1", port))
+        return True
+
+def forks():
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    return True
+
+def spawns():
+    child = os.posix_spawn("/bin/true", ["true"], {})
+    os.waitpid(child, 0)
+    return True
+
+ATTEMPTS = {
+    "database": lambda: Path(places["database"]).read_bytes(),
+    "environment": lambda: Path(f"/proc/{places['platform']}/environ").read_bytes(),
+    "memory": lambda: open(f"/proc/{places['platform']}/mem", "rb").close() or True,
+    "connect": lambda: listens(places["port"]),
+    "fork": forks,
+    "program": spawns,
+    "signal": lambda: os.kill(places["platform"], 0) or True,
+    "write": lambda: Path(places["outside"]).write_text("x"),
+}
+
+def attempt():
+    done = []
+    for name, act in ATTEMPTS.items():
+        try:
+            if act():
+                done.append(name)
+        except OSError:
+            pass
+    return done
+"""
+
+TEMPLATE = (
+    ATTEMPTS
+    + """
+from guanaco_server.prompts import sandbox
+from guanaco_server.serializer import confined
+become()
+confined.confine_pipes(sandbox.MEMORY_BYTES)
+print(json.dumps(attempt()), flush=True)
+"""
+)
+
+CHECKER = (
+    ATTEMPTS
+    + """
+from guanaco_server.serializer import confined
+become()
+confined.confine(confined.ProcessLimits(60, 2 * 10**9, 60, 10**6), Path(places["folder"]))
+assert Path(places["folder"], "own").write_text("x")
+print(json.dumps(attempt()), flush=True)
+"""
+)
+
+JOB = (
+    ATTEMPTS
+    + """
+from guanaco_server.serializer import job
+import huggingface_hub.file_download  # another user cannot read every Python environment
+
+class Manifest:
+    tensor_count = size_bytes = 0
+
+def make_artifact(task, target, workers, scratch, before_weights):
+    assert (scratch / "own").write_text("x") and Path(task.upload.folder, "own").write_text("x")
+    before_weights()
+    print(json.dumps(attempt()), flush=True)
+    return Manifest()
+
+become()
+job.make_artifact = make_artifact
+assert job.main() == 0
+"""
+)
+
+SERVER = (
+    ATTEMPTS
+    + """
+from guanaco_server.confinement.profiles import forbid_processes
+from guanaco_server.engine import serve
+
+def work(options, found, further):
+    assert (found.path / "config.json").read_bytes()
+    with socket.create_server(("127.0.0.1", options.port)):
+        pass
+    forbid_processes()  # as vllm_internals does once the engine has started
+    print(json.dumps(attempt()), flush=True)
+
+become()
+serve._serve = work
+serve.is_cpu_build = lambda: True
+serve.main(["--artifact", Path(places["artifact"]).as_uri(), "--name", "x", "--port", "21099", "--max-model-len", "8"])
+"""
+)
+PROCESSES = {"template": TEMPLATE, "checker": CHECKER, "serializer": JOB, "model server": SERVER}
+
+
+@pytest.fixture
+def listener() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def in_force() -> set[str]:
+    return {layer.name for layer in layers.examine() if layer.is_in_force}
+
+
+def expected(name: str, in_force: set[str]) -> set[str]:
+    """The attempts that must fail with the layers of this machine; those of a template fail everywhere."""
+    if name == "template":
+        needs = dict.fromkeys(ALL, layers.CALLS)
+    elif name == "checker":
+        needs = NEEDS | dict.fromkeys(("connect", "fork", "program", "signal"), layers.CALLS)
+    else:
+        needs = NEEDS
+    return {attempt for attempt, layer in needs.items() if layer in in_force}
+
+
+NEEDS = {
+    "database": layers.FILES,
+    "environment": layers.FILES,
+    "memory": layers.FILES,
+    "write": layers.FILES,
+    "connect": layers.PORTS,
+    "signal": layers.SIGNALS,
+    "fork": layers.PROCESSES,
+    "program": layers.PROCESSES,
+}
+ALL = tuple(NEEDS)
+IN_ORDER = ("database", "environment", "memory", "connect", "fork", "program", "signal", "write")
+
+
+@pytest.mark.parametrize("user", [0, UNPRIVILEGED], ids=["as root", "as nobody"])
+@pytest.mark.parametrize("name", PROCESSES)
+def test_nothing_is_to_be_had_from_inside(
+    name: str, user: int, tmp_path: Path, listener: int, in_force: set[str]
+) -> None:
+    if user and os.geteuid() != 0:
+        pytest.skip("The tests already run without privileges.")
+    done = attempts_from_inside(name, user, tmp_path, listener)
+    assert not expected(name, in_force) & set(done)
+
+
+def test_without_confinement_every_attempt_succeeds(tmp_path: Path, listener: int) -> None:
+    """Else the attempts would prove nothing."""
+    assert attempts_from_inside("", 0, tmp_path, listener) == list(IN_ORDER)
+
+
+def test_the_environment_that_others_see_has_no_secret() -> None:
+    code = "from guanaco_server.confinement import environment as e; import os; e.hide_secrets(); "
+    code += "print(os.environ['HF_TOKEN'], os.popen('echo $GUANACO_DATABASE_URL').read(), flush=True); input()"
+    secrets = {"HF_TOKEN": "hf_secret", "GUANACO_DATABASE_URL": "postgresql://u:pw@db/x"}
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": IMPORTS, **secrets},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().split() == list(secrets.values())  # itself it has them
+        seen = Path(f"/proc/{process.pid}/environ").read_text()
+        process.communicate("\n")
+    assert "HF_TOKEN=***" in seen
+    assert IMPORTS in seen
+    assert not any(secret in seen for secret in secrets.values())
+
+
+def attempts_from_inside(name: str, user: int, folder: Path, listener: int) -> list[str]:
+    code = PROCESSES.get(name, ATTEMPTS + "print(json.dumps(attempt()))")
+    data, own, artifact = folder / "data", folder / "own", folder / "artifact"
+    for made in (data, own):
+        made.mkdir()
+    (data / "guanaco.db").write_text("users")
+    write_artifact(artifact, random_tensors(10))
+    for path in (folder, *folder.rglob("*"), *folder.parents[:2]):
+        path.chmod(0o777)  # only the confinement is in the way
+    places = {
+        "user": user,
+        "database": str(data / "guanaco.db"),
+        "outside": str(data / "written"),
+        "folder": str(own),
+        "artifact": str(artifact),
+        "platform": os.getpid(),
+        "port": listener,
+    }
+    (folder / "tried.py").write_text(code)
+    task = SerializerTask(
+        key=KEY,
+        hub_endpoint="https://hub.invalid",
+        memory_bytes=2**30,
+        model=Source(repo="acme/tiny", commit="c" * 40, weight_files=(), small_files=()),
+        upload=Upload(folder=str(own)),
+    )
+    (own / "ticket.json").write_text(task.model_dump_json())
+    ran = subprocess.run(
+        [sys.executable, "-c", f"exec(open({str(folder / 'tried.py')!r}).read())"],
+        env={
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": IMPORTS,
+            "TMPDIR": str(own),
+            "HOME": str(own),
+            "PLACES": json.dumps(places),
+            TICKET_VARIABLE: (own / "ticket.json").as_uri(),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = [line for line in ran.stdout.splitlines() if line.startswith("[")]
+    assert lines, ran.stdout + ran.stderr
+    return list(json.loads(lines[-1]))
