@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -10,6 +10,9 @@ from guanaco_cli import words
 from guanaco_cli.connection import connect, transport
 from guanaco_cli.console import console
 from guanaco_cli.options import AsJson
+
+if TYPE_CHECKING:
+    from guanaco.quotas import Quota
 
 app = typer.Typer()
 
@@ -95,6 +98,79 @@ def revoke(
         console.json(key)
     else:
         console.say(f"Revoked {key.id} of {key.name}.")
+
+
+quota_app = typer.Typer(invoke_without_command=True)
+
+
+@quota_app.callback(epilog="Example: guanaco quota --account alice")
+def quota(
+    context: typer.Context,
+    account: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Another developer's (admin).", show_default=False),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show your limits and what is left of them; `set` changes a developer's (admin)."""
+    if context.invoked_subcommand is None:
+        with connect() as client:
+            _print_quota(client.quota(account), as_json)
+
+
+@quota_app.command("set", epilog="Example: guanaco quota set alice --live 50 --per-hour 0")
+def set_quota(
+    account: Annotated[str, typer.Argument(metavar="NAME", help="The developer's account.")],
+    per_hour: Annotated[
+        int | None, typer.Option(min=0, help="Submissions and redeploys within an hour.")
+    ] = None,
+    live: Annotated[
+        int | None, typer.Option(min=0, help="Submissions that are live or on their way.")
+    ] = None,
+    in_progress: Annotated[
+        int | None, typer.Option(min=0, help="Submissions in the queue and the pipeline.")
+    ] = None,
+    artifact_bytes: Annotated[
+        int | None, typer.Option(min=0, help="Bytes of weights of those submissions.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Set a developer's limits, all anew: 0 is no limit, and what is left out is the platform's own (admin)."""
+    with connect() as client:
+        quota = client.set_quota(
+            account,
+            per_hour=per_hour,
+            live=live,
+            in_progress=in_progress,
+            artifact_bytes=artifact_bytes,
+        )
+    _print_quota(quota, as_json)
+
+
+def _print_quota(quota: Quota, as_json: bool) -> None:
+    if as_json:
+        console.json(quota)
+        return
+    uses = (
+        ("submissions within an hour", quota.per_hour),
+        ("live, or on their way", quota.live),
+        ("in the queue and the pipeline", quota.in_progress),
+        ("bytes of weights", quota.artifact_bytes),
+    )
+    console.table(
+        (quota.account, "used", "limit", "left"),
+        [
+            (
+                what,
+                f"{use.used:,}",
+                "none" if use.limit is None else f"{use.limit:,}",
+                "" if use.left is None else f"{use.left:,}",
+            )
+            for what, use in uses
+        ],
+    )
+    if quota.next_submission_at is not None:
+        console.say(f"The next submission is possible at {words.moment(quota.next_submission_at)}.")
 
 
 users_app = typer.Typer(no_args_is_help=True)

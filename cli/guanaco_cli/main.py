@@ -49,6 +49,7 @@ GROUPS = {
     "votes": (competitions.votes_app, "Ratings that rules left out: flags, allow (admin)."),
     "experiments": (experiments.app, "A/B experiments: start, stop, results (admin)."),
     "keys": (accounts.keys_app, "API keys: create, list, revoke (admin)."),
+    "quota": (accounts.quota_app, "Your limits and what is left; set (admin)."),
     "prompt": (chat.prompt_app, "Prompts: try one out."),
     "webhook": (webhook.app, "Notifications to your server: set, show, test, rotate, remove."),
     "users": (accounts.users_app, "Users' rights: erase (admin)."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
@@ -27,6 +28,23 @@ Config = Annotated[
     typer.Option(metavar="FILE", help="TOML file of settings.", exists=True, dir_okay=False),
 ]
 Port = Annotated[int | None, typer.Option("--port", min=0, max=65_535, help="Port of the API.")]
+
+
+HubToken = Annotated[
+    bool,
+    typer.Option(
+        "--hub-token",
+        help="Give your own Hub token, for a private or gated repo: HF_TOKEN, or asked for, unseen. It is deleted when the weights are fetched.",
+    ),
+]
+
+
+def read_hub_token(is_wanted: bool) -> str | None:
+    """The developer's own Hub token. It is no option's value: those are seen in the list of processes."""
+    if not is_wanted:
+        return None
+    given: str = os.environ.get("HF_TOKEN") or typer.prompt("Hub token", hide_input=True, err=True)
+    return given.strip()
 
 
 def _complete_presets(incomplete: str) -> list[str]:

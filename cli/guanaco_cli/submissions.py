@@ -9,7 +9,14 @@ import typer
 from guanaco_cli import words
 from guanaco_cli.connection import connect
 from guanaco_cli.console import console
-from guanaco_cli.options import AsJson, SubmissionId, Verbose, Wait
+from guanaco_cli.options import (
+    AsJson,
+    HubToken,
+    SubmissionId,
+    Verbose,
+    Wait,
+    read_hub_token,
+)
 from guanaco_cli.progress import conclude, explain_failure, watch
 
 if TYPE_CHECKING:
@@ -143,13 +150,14 @@ def reactivate(submission_id: SubmissionId, as_json: AsJson = False) -> None:
 @app.command(epilog="Example: guanaco redeploy org-model_v1")
 def redeploy(
     submission_id: SubmissionId,
+    hub_token: HubToken = False,
     wait: Wait = True,
     verbose: Verbose = False,
     as_json: AsJson = False,
 ) -> None:
     """Run the pipeline again, at the same commit, and follow it."""
     with connect() as client:
-        submission = client.redeploy(submission_id)
+        submission = client.redeploy(submission_id, hub_token=read_hub_token(hub_token))
         if wait:
             since = submission.updated_at
             submission = watch(client, submission_id, is_verbose=verbose, since=since)

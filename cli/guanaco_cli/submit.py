@@ -41,6 +41,7 @@ def submit(
     reward: options.Reward = None,
     reward_repo: options.RewardRepo = None,
     reward_formatter: options.RewardFormatter = None,
+    hub_token: options.HubToken = False,
     wait: options.Wait = True,
     verbose: options.Verbose = False,
     as_json: options.AsJson = False,
@@ -65,6 +66,7 @@ def submit(
             kind=kind,
             reward=reward,
             reward_formatter=reward_formatter,
+            hub_token=options.read_hub_token(hub_token),
         )
         console.say(f"Submitted {submission.repo} as {submission.id}.")
         if wait:

@@ -6,6 +6,7 @@ from guanaco.accounts import ApiKey, AuditPage, CreatedKey, Identity, KeyRequest
 from guanaco.calls.wire import API, Call, get, post, put, segment
 from guanaco.contract import reader
 from guanaco.feedback import Erasure, ErasureRequest
+from guanaco.quotas import Quota, QuotaOverride
 from guanaco.webhooks import Delivery, Webhook, WebhookRequest, WebhookSet
 
 WEBHOOK = "/webhook"
@@ -30,6 +31,26 @@ def keys() -> Call[list[ApiKey]]:
 def revoke_key(key_id: str) -> Call[ApiKey]:
     """From now on the key opens nothing. Admin."""
     return post(f"/keys/{segment(key_id)}/revoke", ApiKey)
+
+
+def quota(account: str | None = None) -> Call[Quota]:
+    """Your limits and what you have used of them; of another developer for an admin."""
+    return get(f"/accounts/{segment(account)}/quota" if account else "/quota", Quota)
+
+
+def set_quota(
+    account: str,
+    *,
+    per_hour: int | None = None,
+    live: int | None = None,
+    in_progress: int | None = None,
+    artifact_bytes: int | None = None,
+) -> Call[Quota]:
+    """Set a developer's limits, all anew: None is the platform's own, 0 no limit. Admin."""
+    override = QuotaOverride(
+        per_hour=per_hour, live=live, in_progress=in_progress, artifact_bytes=artifact_bytes
+    )
+    return put(f"/accounts/{segment(account)}/quota", Quota, override)
 
 
 def webhook() -> Call[Webhook]:

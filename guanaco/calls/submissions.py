@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from datetime import datetime
 from typing import cast
 
@@ -39,10 +40,14 @@ def submit(
     reward: str | None = None,
     reward_formatter: Prompt | str | None = None,
     idempotency_key: str | None = None,
+    hub_token: str | None = None,
 ) -> Call[Submission]:
     """Enter a Hub repo; the answer is queued, not yet checked. Formatters may name a preset or a file.
 
     With ``params.best_of`` over 1 the submission ``reward``, one of ``kind="reward"``, picks the reply.
+
+    ``hub_token`` is your own token for the Hub, for a private or gated repo. The platform keeps it encrypted and deletes it
+    when the weights are serialized.
 
     It carries a random Idempotency-Key unless you give one, so sending it again makes no second submission.
     """
@@ -62,7 +67,7 @@ def submit(
         method="POST",
         path=f"{API}/submissions",
         json=to_json(request),
-        headers={"Idempotency-Key": idempotency_key or uuid.uuid4().hex},
+        headers={"Idempotency-Key": idempotency_key or uuid.uuid4().hex} | _token(hub_token),
         parse=reader(Submission).from_json,
         is_repeatable=True,
     )
@@ -115,9 +120,9 @@ def reactivate(submission_id: str) -> Call[Submission]:
     return _change(submission_id, "reactivate")
 
 
-def redeploy(submission_id: str) -> Call[Submission]:
-    """Run the pipeline again, at the same commit."""
-    return _change(submission_id, "redeploy")
+def redeploy(submission_id: str, *, hub_token: str | None = None) -> Call[Submission]:
+    """Run the pipeline again, at the same commit. A private or gated repo needs your Hub token anew."""
+    return replace(_change(submission_id, "redeploy"), headers=_token(hub_token))
 
 
 def teardown(submission_id: str) -> Call[Submission]:
@@ -154,6 +159,10 @@ def costs(*, since: datetime | None = None, until: datetime | None = None) -> Ca
 
 def _formatter(given: Prompt | str | None) -> Prompt | None:
     return load_formatter(given) if isinstance(given, str) else given
+
+
+def _token(hub_token: str | None) -> dict[str, str]:
+    return {"X-Hub-Token": hub_token} if hub_token else {}
 
 
 def _change(submission_id: str, verb: str) -> Call[Submission]:

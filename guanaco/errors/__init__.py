@@ -19,6 +19,7 @@ GuanacoError
 ├── Unauthenticated              no key, or one that is wrong or revoked
 ├── Forbidden                    a valid key whose role does not allow this
 ├── TooManyAttempts              the same was tried too often in a short time
+├── TooManySubmissions           the developer has submitted as often within an hour as they may
 ├── NotFound                     it does not exist, or the caller may not see it
 │   ├── SubmissionNotFound, ConversationNotFound, KeyNotFound, ArtifactNotFound, CompetitionNotFound,
 │   │   WebhookNotFound, FeedbackNotFound, AccountNotFound, ExperimentNotFound, FlagNotFound
@@ -29,6 +30,7 @@ GuanacoError
 │   ├── IdempotencyConflict      the same Idempotency-Key with another body
 │   ├── ConversationBusy         a reply is still being written
 │   ├── AlreadyRated, NothingToRegenerate
+│   ├── QuotaExceeded            the developer has as many submissions, or bytes, as they may have
 │   ├── RewardInUse              live submissions are served with this reward model
 │   ├── ExperimentConflict       its name is taken, it has run, or another has its users
 │   ├── NewerVersionNeeded       a newer version has stored what this server does not understand
@@ -54,7 +56,7 @@ GuanacoError
 │   ├── StoreUnreachable         (chance) the artifact store did not answer
 │   ├── ClusterUnreachable       (chance) the Kubernetes API did not answer
 │   ├── ClusterRefused           (platform) it has no room, no such image, or does not allow it
-│   ├── RepoNotFound, RepoGated, RevisionNotFound, PickleWeights, MissingFile, CorruptWeights,
+│   ├── RepoNotFound, RepoGated, HubTokenRefused, StorageQuotaExceeded, RevisionNotFound, PickleWeights, MissingFile, CorruptWeights,
 │   │   CorruptConfig, RemoteCode, UnsupportedArchitecture, UnsupportedAdapter, UnsupportedTokenizer,
 │   │   BadChatTemplate, BadPrompt, ModelTooLarge, ContextTooLong          (developer)
 │   ├── DiskFull, SerializerDied, EngineMissing                            (platform)

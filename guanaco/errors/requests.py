@@ -140,6 +140,23 @@ class TooManyRatings(GuanacoError):
         self.retry_after_s = retry_after_s
 
 
+class TooManySubmissions(GuanacoError):
+    code = "too_many_submissions"
+    retry_after_s: float | None = None
+
+    def __init__(self, limit: int, retry_after_s: float) -> None:
+        super().__init__(
+            f"You have submitted or redeployed {limit} times within an hour, which is your limit.",
+            hint=f"Try again in {_minutes(retry_after_s)}; `guanaco quota` shows your limits.",
+        )
+        self.retry_after_s = retry_after_s
+
+
+def _minutes(seconds: float) -> str:
+    minutes = max(1, math.ceil(seconds / 60))
+    return f"{minutes} minute{'s' if minutes > 1 else ''}"
+
+
 class NotFound(GuanacoError):
     code = "not_found"
 
@@ -266,6 +283,12 @@ class IdempotencyConflict(Conflict):
             "This Idempotency-Key was used before with another request.",
             hint="Use a new key for a new request.",
         )
+
+
+class QuotaExceeded(Conflict):
+    """The detail says of what the developer has as much as they may have, the hint what to do."""
+
+    code = "quota_exceeded"
 
 
 class RewardInUse(Conflict):

@@ -27,7 +27,7 @@ class RepoNotFound(SubmissionFailure):
     def __init__(self, repo: str) -> None:
         super().__init__(
             f"There is no model repo {repo} on the Hub, or it is private.",
-            hint="Check the spelling, or make the repo public.",
+            hint="Check the spelling. A private repo is opened by your own Hub token: `guanaco submit … --hub-token`.",
         )
 
 
@@ -36,8 +36,28 @@ class RepoGated(SubmissionFailure):
 
     def __init__(self, repo: str) -> None:
         super().__init__(
-            f"The repo {repo} is gated: the platform has not been granted access.",
-            hint="Remove the gate, or ask the operator to request access with the platform's Hub token.",
+            f"The repo {repo} is gated, and is opened only by a Hub token that was granted access.",
+            hint="Ask for access on the Hub, then give your own token: `guanaco submit … --hub-token`.",
+        )
+
+
+class HubTokenRefused(SubmissionFailure):
+    code = "hub_token_refused"
+
+    def __init__(self, repo: str) -> None:
+        super().__init__(
+            f"The Hub refuses the token that was given for {repo}.",
+            hint="Give one that is valid and may read the repo: `guanaco redeploy … --hub-token`.",
+        )
+
+
+class StorageQuotaExceeded(SubmissionFailure):
+    code = "storage_quota_exceeded"
+
+    def __init__(self, used: int, wanted: int, limit: int) -> None:
+        super().__init__(
+            f"The model has {wanted:,} bytes of weights, your other submissions have {used:,}, and your limit is {limit:,}.",
+            hint="`guanaco teardown ID` makes room; then `guanaco redeploy`.",
         )
 
 

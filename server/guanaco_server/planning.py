@@ -173,4 +173,4 @@ def _served_bytes(infos: Iterable[TensorInfo]) -> int:
 
 def _hub(settings: Settings) -> HuggingFaceHub:
     token = settings.hub_token.get_secret_value() if settings.hub_token else None
-    return HuggingFaceHub(settings.hub_endpoint, token)
+    return HuggingFaceHub(settings.hub_endpoint, None).with_token(token)  # the operator's own

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from guanaco.errors import CorruptWeights, HubUnreachable, SubmissionFailure
 from guanaco.submissions import Level, WeightDtype
@@ -36,7 +37,7 @@ pytestmark = pytest.mark.both_databases
 
 SNAPSHOT = RepoSnapshot("acme/tiny", "c" * 40, ())
 MODEL = CheckedModel("LlamaForCausalLM", 10, 20, 512, ("model.safetensors",), (), 1, ())
-OPTIONS = SerializerOptions(("serialize",), "http://hub.invalid", 2**30, 60.0, {"HF_TOKEN": "hf_x"})
+OPTIONS = SerializerOptions(("serialize",), "http://hub.invalid", 2**30, 60.0)
 AUTO = WeightDtype.AUTO
 
 
@@ -60,8 +61,10 @@ class Yard:
         works: Callable[[JobSpec], Awaitable[None]] | None = None if exit_code else self._work
         self.cluster.job = JobScript([json.dumps(line) for line in lines], exit_code, works)
 
-    async def ensure(self, owner: str = "tiny_v1", dtype: WeightDtype = AUTO) -> Manifest:
-        return await self.service.ensure(owner, SNAPSHOT, MODEL, dtype, self._log)
+    async def ensure(
+        self, owner: str = "tiny_v1", dtype: WeightDtype = AUTO, hub_token: SecretStr | None = None
+    ) -> Manifest:
+        return await self.service.ensure(owner, SNAPSHOT, MODEL, dtype, hub_token, self._log)
 
     async def _work(self, spec: JobSpec) -> None:
         key = spec.secrets[TICKET_VARIABLE].rpartition("/")[2]
@@ -108,11 +111,18 @@ async def test_another_dtype_is_another_artifact(yard: Yard) -> None:
 
 async def test_the_job_gets_its_secrets_apart(yard: Yard) -> None:
     yard.will()
-    manifest = await yard.ensure()
+    manifest = await yard.ensure(hub_token=SecretStr("hf_x"))
     (spec,) = yard.cluster.jobs
     assert spec.secrets == {"HF_TOKEN": "hf_x", TICKET_VARIABLE: f"memory://staging/{manifest.key}"}
     assert "hf_x" not in repr(spec)
     assert spec.environment == {}
+
+
+async def test_a_job_without_a_developers_token_gets_none(yard: Yard) -> None:
+    yard.will()
+    await yard.ensure()
+    (spec,) = yard.cluster.jobs
+    assert spec.secrets.keys() == {TICKET_VARIABLE}
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,7 @@ HUGE_HEADERS = [
     pytest.param([b"GET / HTTP/1.1\r\n", *lines(100) * 500], id="endless lines"),
     pytest.param([b"GET /", *[BLOCK] * 1_000], id="an endless path"),
     pytest.param([b"GET / HTTP/1.1\r\n", *lines(66), b"\r\n"], id="complete, and too long"),
+    pytest.param([b"GET / HTTP/1.1\r\n", b"a:\r\n" * 2_000, b"\r\n"], id="too many lines"),
 ]
 
 
@@ -216,12 +217,20 @@ async def receive_all(receive: Receive) -> None:
         pass
 
 
-async def test_a_body_of_tiny_chunks_ends_at_its_size_on_the_wire() -> None:
+async def test_a_body_of_long_chunk_extensions_ends_at_its_size_on_the_wire() -> None:
     limits = replace(LONG, body_bytes=65_536)
     app = Echo()
     async with served(app, limits) as url, connected(url) as client:
-        await client.send(CHUNKED, *[b"1\r\na\r\n" * 10_000] * 100)
+        await client.send(CHUNKED, *[b"1;" + b"x" * 1_000 + b"\r\na\r\n"] * 1_000)
         assert await client.rest() == b""
+    assert app.left == 1
+
+
+async def test_a_body_of_very_many_chunks_is_refused() -> None:
+    app = Echo()
+    async with served(app, LONG) as url, connected(url) as client:
+        await client.send(CHUNKED, b"1\r\na\r\n" * 5_000)
+        assert b"malformed_request" in await client.rest()
     assert app.left == 1
 
 
@@ -266,8 +275,10 @@ async def test_an_answer_before_the_body_ends_the_connection_only_if_the_rest_do
         assert await client.rest() == b""
 
 
-async def test_a_full_server_closes_an_idle_connection_for_a_new_one() -> None:
-    limits = replace(LONG, connections=3, per_address=9)
+@pytest.mark.parametrize(
+    "limits", [replace(LONG, connections=3, per_address=9), replace(LONG, per_address=3)]
+)
+async def test_an_idle_connection_makes_room_for_a_new_one(limits: DoorLimits) -> None:
     async with served(Echo(), limits) as url, contextlib.AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(connected(url)) for _ in range(3)]
         await clients[0].send(GET)

@@ -22,15 +22,17 @@ from guanaco_server.demo.hub_server import commit_of
 from tests.fixtures.hub import ControlledHub
 
 CONTENT = b'{"a": 1}'
+GRANTED, PLATFORMS = "hf_granted", "hf_oftheplatform"
 SNAPSHOT = RepoSnapshot("acme/good", "a" * 40, (RepoFile("config.json", len(CONTENT)),))
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    for name in ("good", "gated"):
+    for name in ("good", "gated", "private"):
         (tmp_path / "acme" / name).mkdir(parents=True)
         (tmp_path / "acme" / name / "config.json").write_bytes(CONTENT)
-    (tmp_path / "acme" / "gated" / ".gated").touch()
+    (tmp_path / "acme" / "gated" / ".gated").write_text(f"{GRANTED}\n{PLATFORMS}\n")
+    (tmp_path / "acme" / "private" / ".private").write_text(f"{GRANTED}\n{PLATFORMS}\n")
     return tmp_path
 
 
@@ -44,11 +46,13 @@ def server(root: Path) -> Iterator[ControlledHub]:
 @pytest.fixture(params=["hugging_face", "memory"])
 def hub(request: pytest.FixtureRequest, server: ControlledHub) -> Hub:
     if request.param == "hugging_face":
-        return HuggingFaceHub(server.url, None, 30)
+        return HuggingFaceHub(server.url, PLATFORMS, 30)
     memory = MemoryHub()
     memory.add_repo("acme/good", {"config.json": CONTENT})
     memory.add_repo("acme/gated", {"config.json": CONTENT})
-    memory.gate("acme/gated")
+    memory.gate("acme/gated", GRANTED)
+    memory.add_repo("acme/private", {"config.json": CONTENT})
+    memory.make_private("acme/private", GRANTED)
     return memory
 
 
@@ -73,6 +77,7 @@ async def test_a_range_is_read_and_nothing_behind_the_end(hub: Hub) -> None:
         ("acme/none", None, errors.RepoNotFound),
         ("../../etc", None, errors.RepoNotFound),
         ("acme/gated", None, errors.RepoGated),
+        ("acme/private", None, errors.RepoNotFound),
         ("acme/good", "gone", errors.RevisionNotFound),
         ("acme/good", "refs/pr/1", errors.RevisionNotFound),
     ],
@@ -82,6 +87,36 @@ async def test_what_cannot_be_had_is_told_apart(
 ) -> None:
     with pytest.raises(kind, match=repo):
         await hub.resolve(repo, revision)
+
+
+@pytest.mark.parametrize("repo", ["acme/gated", "acme/private"])
+async def test_a_developers_own_token_opens_what_it_was_granted(hub: Hub, repo: str) -> None:
+    opened = hub.with_token(GRANTED)
+    snapshot = await opened.resolve(repo, None)
+    assert await opened.read(snapshot, "config.json", 0, 100) == CONTENT
+    assert (await opened.resolve("acme/good", None)).repo == "acme/good"
+
+
+@pytest.mark.parametrize(
+    ("repo", "error"),
+    [("acme/gated", errors.RepoGated), ("acme/private", errors.RepoNotFound)],
+)
+async def test_a_token_that_was_granted_nothing_opens_nothing(
+    hub: Hub, repo: str, error: type[errors.GuanacoError]
+) -> None:
+    stranger = hub.with_token("hf_ofastranger")
+
+    async def read() -> None:
+        await stranger.read(await stranger.resolve(repo, None), "config.json", 0, 100)
+
+    with pytest.raises(error, match=repo):
+        await read()
+
+
+async def test_a_token_that_the_hub_refuses_is_told(server: ControlledHub) -> None:
+    server.fail(401)
+    with pytest.raises(errors.HubTokenRefused, match="acme/good"):
+        await HuggingFaceHub(server.url, None, 30).with_token("hf_old").resolve("acme/good", None)
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])

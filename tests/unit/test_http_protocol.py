@@ -36,12 +36,12 @@ OVERRIDDEN = (
     "data_received",
     "on_message_begin",
     "on_header",
+    "on_body",
     "on_headers_complete",
     "on_message_complete",
     "on_response_complete",
     "pause_writing",
     "resume_writing",
-    "_should_upgrade_to_ws",
 )
 
 
@@ -73,6 +73,23 @@ def test_connections_leave_files_for_the_platform(
 )
 def test_an_ipv6_network_counts_as_one_address(address: str, network: str) -> None:
     assert network_of(address) == network
+
+
+@pytest.mark.parametrize(
+    ("forwarded_for", "client"),
+    [
+        ("192.0.2.1", "192.0.2.1"),
+        ("203.0.113.9, 192.0.2.1:80, 10.0.0.2", "192.0.2.1"),
+        ("[2001:db8::1]:80", "2001:db8::1"),
+        ("10.0.0.2, 10.0.0.3", "10.0.0.2"),
+        ("nonsense", "nonsense"),
+        ("", ""),
+    ],
+)
+def test_the_client_behind_proxies_is_the_last_that_is_no_proxy(
+    forwarded_for: str, client: str
+) -> None:
+    assert AddressCount(1, ("10.0.0.0/8",)).client_of(forwarded_for) == client
 
 
 def test_an_address_has_its_limit_and_a_trusted_proxy_none() -> None:

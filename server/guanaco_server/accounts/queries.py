@@ -15,6 +15,10 @@ async def account_by_name(session: AsyncSession, name: str) -> AccountRow | None
     return await session.scalar(select(AccountRow).where(AccountRow.name == name))
 
 
+async def account_by_id(session: AsyncSession, account_id: str) -> AccountRow:
+    return await session.get_one(AccountRow, account_id)
+
+
 async def key_by_id(session: AsyncSession, key_id: str) -> ApiKeyRow | None:
     return await session.get(ApiKeyRow, key_id)
 

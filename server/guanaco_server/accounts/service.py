@@ -112,6 +112,18 @@ class AccountService:
         await self._note_use(row)
         return _account(row.account)
 
+    async def named(self, name: str) -> Account:
+        """AccountNotFound where there is none of that name."""
+        async with self._database.read() as session:
+            row = await queries.account_by_name(session, name)
+        if row is None:
+            raise AccountNotFound(name)
+        return _account(row)
+
+    async def role_of(self, account_id: str) -> Role:
+        async with self._database.read() as session:
+            return Role((await queries.account_by_id(session, account_id)).role)
+
     async def built_in(self, name: str, role: Role) -> Account:
         """An account of the platform's own, which needs no key; made if new. AccountRoleConflict if it has another role."""
         async with self._database.write() as session:

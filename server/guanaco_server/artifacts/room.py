@@ -41,13 +41,11 @@ def build_artifacts(
         needed_keys,
         Graces(),
     )
-    token = settings.hub_token
     options = SerializerOptions(
         command=(compute.python, "-m", "guanaco_server.serializer.job"),
         hub_endpoint=settings.hub_endpoint,
         memory_bytes=settings.serializer_memory_bytes,
         timeout_s=settings.serializer_timeout_s,
-        secrets={"HF_TOKEN": token.get_secret_value()} if token else {},
     )
     service = ArtifactService(store, collector, compute.cluster, options, exclusive, metrics)
     return ArtifactsRoom(service, collector)

@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
+from pydantic import SecretStr
+
 from guanaco.errors import (
     BadChatTemplate,
     CorruptConfig,
@@ -43,13 +45,12 @@ TENSOR_OVERHEAD_BYTES = 16_384  # more than a tensor's header and index entry ca
 
 @dataclass(frozen=True)
 class SerializerOptions:
-    """How this platform runs serializer jobs. ``secrets`` may hold the Hub token."""
+    """How this platform runs serializer jobs."""
 
     command: tuple[str, ...]
     hub_endpoint: str
     memory_bytes: int
     timeout_s: float
-    secrets: dict[str, str]
 
 
 class ArtifactService:
@@ -79,9 +80,13 @@ class ArtifactService:
         snapshot: RepoSnapshot,
         model: CheckedModel,
         dtype: WeightDtype,
+        hub_token: SecretStr | None,
         log: Log,
     ) -> Manifest:
-        """Return the artifact of a checked commit; serialize it unless it is there already. ``owner`` waits for it."""
+        """Return the artifact of a checked commit; serialize it unless it is there already. ``owner`` waits for it.
+
+        ``hub_token`` is the developer's own, if the repo needs one. The job gets no other.
+        """
         options = self._options
         job = serializer_job(snapshot, model, dtype, options.hub_endpoint, options.memory_bytes)
         async with self._locks[job.key], self._exclusive(f"serialize-{job.key}"):
@@ -94,7 +99,7 @@ class ArtifactService:
             await self._require_room(model)
             self._begun[owner] = job.key
             try:
-                await self._serialize(job, model, log)
+                await self._serialize(job, model, hub_token, log)
                 manifest = await self._store.publish(job.key)
             except OSError as error:
                 raise DiskFull(f"The artifact could not be written: {error.strerror}.") from error
@@ -125,14 +130,16 @@ class ArtifactService:
                 hint="The operator has to make room; then `guanaco redeploy`.",
             )
 
-    async def _serialize(self, job: SerializerJob, model: CheckedModel, log: Log) -> None:
+    async def _serialize(
+        self, job: SerializerJob, model: CheckedModel, hub_token: SecretStr | None, log: Log
+    ) -> None:
         max_bytes = model.weight_bytes + model.tensor_count * TENSOR_OVERHEAD_BYTES + 1_000_000
         ticket_url = await self._store.begin(job, max_bytes)
         reader = _JobReader(log)
         spec = JobSpec(
             name=f"s-{job.key[:32]}",
             command=self._options.command,
-            secrets={**self._options.secrets, TICKET_VARIABLE: ticket_url},
+            secrets={**_token(hub_token), TICKET_VARIABLE: ticket_url},
             timeout_s=self._options.timeout_s,
         )
         try:
@@ -148,6 +155,10 @@ class ArtifactService:
             ) from None
         if result.exit_code != 0:
             raise reader.failure(result)
+
+
+def _token(hub_token: SecretStr | None) -> dict[str, str]:
+    return {"HF_TOKEN": hub_token.get_secret_value()} if hub_token else {}
 
 
 FAILURES: dict[str, type[SubmissionFailure]] = {

@@ -59,7 +59,9 @@ def build_adapters(settings: Settings, data_dir: DataDir) -> Adapters:
 
 def build_verifier(settings: Settings) -> ArtifactVerifier:
     """The artifact verifier of the operator's command, which works without a platform."""
-    return ArtifactVerifier(_store(settings), _hub(settings), settings.hub_endpoint)
+    token = settings.hub_token.get_secret_value() if settings.hub_token else None
+    hub = _hub(settings).with_token(token)  # the operator's own: the command runs for nobody else
+    return ArtifactVerifier(_store(settings), hub, settings.hub_endpoint)
 
 
 def _hub(settings: Settings) -> HuggingFaceHub:

@@ -88,7 +88,9 @@ def build_rooms(
         database,
         clock,
         deployments=deployments.service,
+        accounts=accounts.accounts,
         audit=accounts.audit,
+        secret=pseudonym_key,
         settings=settings,
     )
     costs = build_costs(database, clock, settings=settings)
@@ -223,6 +225,8 @@ def build_rooms(
         store,
         model_server,
         changes=submissions.changes,
+        quotas=submissions.quotas,
+        hub_tokens=submissions.hub_tokens,
         artifacts=artifacts.service,
         prompts=prompts.service,
         deployments=deployments.service,

@@ -2,7 +2,7 @@
 
 It speaks the part of the Hub's read protocol that huggingface_hub uses to look at a model repo and to fetch
 its files, over real folders: ``root/org/name/…``. It is no Hub: one revision a repo, no accounts. A file
-``.gated`` in a repo makes it a gated one.
+``.gated`` in a repo makes it a gated one, ``.private`` a private one; each holds the tokens that open the repo all the same.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 NAME = r"[A-Za-z0-9_-][A-Za-z0-9._-]*"  # never a dot first, so that no request leaves the root
 INFO_PATH = re.compile(rf"^/api/models/(?P<repo>{NAME}/{NAME})(?:/revision/(?P<revision>[^/]+))?$")
+GATED, PRIVATE = ".gated", ".private"
+MARKS = frozenset({GATED, PRIVATE})
 FILE_PATH = re.compile(rf"^/(?P<repo>{NAME}/{NAME})/resolve/(?P<revision>[^/]+)/(?P<path>.+)$")
 RANGE = re.compile(r"^bytes=(\d+)-(\d*)$")
 
@@ -106,14 +108,18 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer_info(self, repo: str, revision: str | None, with_sizes: bool) -> None:
         folder = self.server.hub.root / repo
-        if not self._is_readable(folder, revision):
+        if not self._is_there(folder, revision):
             return
         siblings = [
             {"rfilename": name} | ({"size": path.stat().st_size} if with_sizes else {})
             for name, path in _files(folder).items()
         ]
-        body = {"id": repo, "modelId": repo, "sha": commit_of(folder), "private": False}
-        self._send(200, json.dumps(body | {"gated": False, "siblings": siblings}).encode())
+        body = {"id": repo, "modelId": repo, "sha": commit_of(folder)}
+        access = {
+            "private": (folder / PRIVATE).exists(),
+            "gated": "manual" if (folder / GATED).exists() else False,
+        }
+        self._send(200, json.dumps(body | access | {"siblings": siblings}).encode())
 
     def _answer_file(self, repo: str, revision: str, name: str) -> None:
         folder = self.server.hub.root / repo
@@ -144,11 +150,25 @@ class _Handler(BaseHTTPRequestHandler):
     def _is_partial(self, size: int) -> bool:
         return "Range" in self.headers and size > 0
 
-    def _is_readable(self, folder: Path, revision: str | None) -> bool:
-        if not folder.is_dir():
-            self._refuse(404, "RepoNotFound")
-        elif (folder / ".gated").exists():
+    def _is_readable(self, folder: Path, revision: str) -> bool:
+        """Whether the files may be read; of a gated repo everybody sees what files there are."""
+        if not self._is_there(folder, revision):
+            return False
+        if not self._opens(folder / GATED):
             self._refuse(403, "GatedRepo")
+            return False
+        return True
+
+    def _opens(self, mark: Path) -> bool:
+        """Whether the request has one of the tokens that are written in the mark, a line each."""
+        if not mark.exists():
+            return True
+        given = self.headers.get("Authorization", "").removeprefix("Bearer ")
+        return given in mark.read_text().split()
+
+    def _is_there(self, folder: Path, revision: str | None) -> bool:
+        if not folder.is_dir() or not self._opens(folder / PRIVATE):
+            self._refuse(404, "RepoNotFound")
         elif revision not in (None, "main", commit_of(folder)):
             self._refuse(404, "RevisionNotFound")
         else:
@@ -184,7 +204,9 @@ def commit_of(folder: Path) -> str:
 
 
 def _files(folder: Path) -> dict[str, Path]:
-    paths = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != ".gated")
+    paths = (
+        path for path in sorted(folder.rglob("*")) if path.is_file() and path.name not in MARKS
+    )
     return {path.relative_to(folder).as_posix(): path for path in paths}
 
 

@@ -30,6 +30,7 @@ STATUS_BY_CLASS: dict[type[errors.GuanacoError], int] = {
     errors.Conflict: 409,
     errors.TooManyRatings: 429,
     errors.TooManyAttempts: 429,
+    errors.TooManySubmissions: 429,
     errors.ModelTimedOut: 504,
     errors.Unavailable: 503,
     errors.ClusterUnreachable: 503,
@@ -41,6 +42,12 @@ STATUS_BY_CLASS: dict[type[errors.GuanacoError], int] = {
     errors.GuanacoError: 500,
 }
 
+KNOWS_WHEN = (
+    errors.Unavailable,
+    errors.TooManyRatings,
+    errors.TooManyAttempts,
+    errors.TooManySubmissions,
+)
 RETRY_AFTER_S = {429: "60", 503: "5", 504: "5"}
 
 logger = logging.getLogger(__name__)
@@ -63,7 +70,7 @@ def answer(error: errors.GuanacoError) -> JSONResponse:
 
 def _retry_after(error: errors.GuanacoError) -> str | None:
     """Where the error knows better; at least a second."""
-    if not isinstance(error, errors.Unavailable | errors.TooManyRatings | errors.TooManyAttempts):
+    if not isinstance(error, KNOWS_WHEN):
         return None
     seconds = error.retry_after_s
     return None if seconds is None else str(max(1, math.ceil(seconds)))

@@ -8,17 +8,15 @@ the setting of one number.
 from __future__ import annotations
 
 import asyncio
+import functools
 import heapq
 import resource
 from collections import Counter
 from dataclasses import dataclass
-from ipaddress import IPv6Address, ip_address
+from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Protocol
 
 from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.middleware.proxy_headers import (
-    _TrustedHosts as TrustedHosts,
-)  # as the app's middleware asks
 
 from guanaco.errors import TooManyConnections
 from guanaco_server.http.errors import answer
@@ -32,6 +30,8 @@ MOST_CONNECTIONS = 16_384  # an idle one takes 10 KB, one with an open stream 20
 MIN_CONNECTIONS = 64
 SHARE_OF_AN_ADDRESS = 4  # a quarter of them
 ROOM_MADE = 32  # idle connections that are closed at once where there is no room for a new one
+KNOWN_ADDRESSES = 4_096
+LONGEST_ADDRESS = 64
 NETWORK_BITS = 64  # one customer of a provider has all addresses of an IPv6 network of this length
 
 
@@ -77,12 +77,30 @@ def _connections_for(files: int) -> int:
     return max(MIN_CONNECTIONS, min((files - reserved) // FILES_A_STREAM, MOST_CONNECTIONS))
 
 
+class TrustedAddresses:
+    """The addresses of the proxies in front."""
+
+    def __init__(self, networks: tuple[str, ...]) -> None:
+        self._networks = [ip_network(network) for network in networks]
+        self._is_within = functools.lru_cache(KNOWN_ADDRESSES)(self._look_up)
+
+    def __contains__(self, address: str) -> bool:
+        return self._is_within(address[:LONGEST_ADDRESS])
+
+    def _look_up(self, address: str) -> bool:
+        try:
+            found = ip_address(address)
+        except ValueError:
+            return False
+        return any(found in network for network in self._networks)
+
+
 class AddressCount:
     """Counts what each address has at once. Addresses of trusted proxies have no limit."""
 
     def __init__(self, limit: int, trusted_proxies: tuple[str, ...] = ()) -> None:
         self._limit = limit
-        self._trusted = TrustedHosts(list(trusted_proxies))
+        self._trusted = TrustedAddresses(trusted_proxies)
         self._counts: Counter[str] = Counter()
 
     def enter(self, address: str | None) -> str | None:
@@ -91,7 +109,7 @@ class AddressCount:
             return None
         network = network_of(address)
         if self._counts[network] >= self._limit:
-            raise OverLimit
+            raise OverLimit(network)
         self._counts[network] += 1
         return network
 
@@ -106,13 +124,17 @@ class AddressCount:
         return address is not None and address in self._trusted
 
     def client_of(self, forwarded_for: str) -> str:
-        """The client that X-Forwarded-For of a trusted proxy names."""
-        host, _ = self._trusted.get_trusted_client_address(forwarded_for)
-        return host
+        """The client that X-Forwarded-For of a trusted proxy names: the last address that is no trusted proxy's."""
+        hops = [host_of(hop) for hop in forwarded_for.split(",")]
+        return next((hop for hop in reversed(hops) if hop not in self._trusted), hops[0])
 
 
 class OverLimit(Exception):
     """There is no room for one more of this address."""
+
+    def __init__(self, network: str) -> None:
+        super().__init__(network)
+        self.network = network
 
 
 def network_of(address: str) -> str:
@@ -156,6 +178,14 @@ class ProxiedRequests:
             self._addresses.leave(network)
 
 
+def host_of(hop: str) -> str:
+    """The address in one entry of X-Forwarded-For, which may have a port: 192.0.2.1:80 or [2001:db8::1]:80."""
+    hop = hop.strip()
+    if hop.startswith("["):
+        return hop[1:].partition("]")[0]
+    return hop.partition(":")[0] if hop.count(":") == 1 else hop
+
+
 class Connection(Protocol):
     """What the door knows of a connection. ``deadline`` is on the loop's clock."""
 
@@ -185,12 +215,12 @@ class FrontDoor:
         self._timer: asyncio.TimerHandle | None = None
 
     def enter(self, connection: Connection, address: str | None) -> bool:
-        """Whether the connection may stay. Where all places are taken, idle connections make room."""
+        """Whether the connection may stay. Where all places are taken, of all or of its address, idle ones make room."""
         if len(self._inside) >= self.limits.connections and not self._make_room():
             self.note("full")
             return False
         try:
-            network = self._addresses.enter(address)
+            network = self._enter_address(address)
         except OverLimit:
             self.note("address")
             return False
@@ -209,9 +239,18 @@ class FrontDoor:
         if self._metrics is not None:
             self._metrics.note_connection_ended(reason)
 
-    def _make_room(self) -> bool:
-        """End those idle connections that have been idle longest."""
-        idle = (one for one in self._inside if one.is_idle)
+    def _enter_address(self, address: str | None) -> str | None:
+        try:
+            return self._addresses.enter(address)
+        except OverLimit as full:
+            if not self._make_room(full.network):
+                raise
+            return self._addresses.enter(address)
+
+    def _make_room(self, network: str | None = None) -> bool:
+        """End those idle connections, of the network if one is given, that have been idle longest."""
+        inside = self._inside.items()
+        idle = (one for one, of in inside if (network is None or of == network) and one.is_idle)
         oldest = heapq.nsmallest(ROOM_MADE, idle, key=lambda one: one.deadline)
         for connection in oldest:
             self.note("idle")

@@ -22,7 +22,7 @@ import math
 from collections.abc import Callable
 from enum import IntEnum
 from http import HTTPStatus
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import httptools
 from starlette.types import Scope
@@ -42,7 +42,9 @@ MADE_FOR = "0.54"
 ABORT = "guanaco.abort"
 PIECE_BYTES = 16_384  # parsed at once: a read may have 256 KB, with 13,000 requests in them
 PIPELINED = 32  # requests that may wait for the answer to an earlier one
-WIRE_FACTOR = 8  # what chunks of one byte each take on the wire, and more
+HEADER_LINES = 1_000
+BODY_CHUNKS = 4_096  # each costs 3 µs, however short it is
+WIRE_FACTOR = 8  # of a body on the wire, with what is between its chunks
 DRAINED_BYTES = 1_048_576  # that a client may send after the answer to them, before it is cut off
 
 NEVER = math.inf
@@ -71,6 +73,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._limits = door.limits
         self._phase = RequestPhase.IDLE
         self._bytes = 0  # of this header or body, as they came
+        self._chunks = 0
         self._refusal: GuanacoError | None = None
         self._unsent_bytes = 0  # at the last deadline
 
@@ -108,16 +111,25 @@ class GuardedProtocol(HttpToolsProtocol):
         self._phase, self._bytes = RequestPhase.HEADER, 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._phase is RequestPhase.HEADER:  # else it is a trailer, which nobody reads
-            super().on_header(name, value)
+        if self._phase is not RequestPhase.HEADER:
+            return  # a trailer, which nobody reads
+        if len(self.headers) >= HEADER_LINES:
+            self._door.note("header_bytes")
+            self._refuse_within(HeaderTooLarge(self._limits.header_bytes))
+        super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        self._chunks += 1
+        if self._chunks > BODY_CHUNKS:
+            self._refuse_within(MalformedRequest("The request's body comes in too many chunks."))
+        super().on_body(body)
 
     def on_headers_complete(self) -> None:
         if self._bytes > self._limits.header_bytes - 2 * PIECE_BYTES:
             self._require_small_header()
         if len(self.pipeline) >= PIPELINED:
-            self._refusal = MalformedRequest("There are too many requests on one connection.")
-            raise _Refused
-        self._phase, self._bytes = RequestPhase.BODY, 0
+            self._refuse_within(MalformedRequest("There are too many requests on one connection."))
+        self._phase, self._bytes, self._chunks = RequestPhase.BODY, 0, 0
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
@@ -128,14 +140,16 @@ class GuardedProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Do as uvicorn's does, without a timer for each request: the door's sweep ends idle connections."""
-        self.server_state.total_requests += 1
+        """Do as uvicorn's does, but without its timer: the door's sweep ends idle connections."""
+        is_last = not self.pipeline
+        super().on_response_complete()
+        if self.timeout_keep_alive_task is not None:
+            self.timeout_keep_alive_task.cancel()
+            self.timeout_keep_alive_task = None
         if self.transport.is_closing():
             self._wait_for_end()
-            return
-        self.flow.resume_reading()
-        if self.pipeline:
-            self._start_asgi_task(*self.pipeline.pop())
+        elif not is_last:
+            pass  # uvicorn has begun the next one
         elif self._phase is RequestPhase.WORKING:
             self._wait(RequestPhase.IDLE, self._limits.idle_s)
         elif self._phase is RequestPhase.BODY:
@@ -185,9 +199,6 @@ class GuardedProtocol(HttpToolsProtocol):
         is_sent = self.transport.get_write_buffer_size() == 0
         self._wait(RequestPhase.CLOSING, self._limits.linger_s if is_sent else self._limits.write_s)
 
-    def _should_upgrade_to_ws(self) -> bool:
-        return False
-
     def _wait(self, phase: RequestPhase, longest_s: float) -> None:
         self._phase = phase
         self.deadline = self.loop.time() + longest_s
@@ -229,8 +240,12 @@ class GuardedProtocol(HttpToolsProtocol):
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if size > self._limits.header_bytes:
             self._door.note("header_bytes")
-            self._refusal = HeaderTooLarge(self._limits.header_bytes)
-            raise _Refused
+            self._refuse_within(HeaderTooLarge(self._limits.header_bytes))
+
+    def _refuse_within(self, error: GuanacoError) -> NoReturn:
+        """Refuse from within a callback of the parser."""
+        self._refusal = error
+        raise _Refused
 
     def _refuse(self, error: GuanacoError) -> None:
         """Answer in the application's place, unless it has begun to answer, and close the connection."""

@@ -17,13 +17,32 @@ class StorageSettings(BaseModel):
         default="https://huggingface.co", description="Base URL of the Hugging Face Hub."
     )
     hub_token: SecretStr | None = Field(
-        default=None, description="Hub token of the platform, for gated repos it was granted."
+        default=None,
+        description="Hub token of the platform, for its rate limit at the Hub. It opens no private or gated repo to developers: they give their own with a submission.",
     )
     max_parameters: int = Field(
         default=15_000_000_000, ge=1, description="Largest model, in parameters."
     )
     max_weight_bytes: int = Field(
         default=64 * GIB, ge=1, description="Largest model, in bytes of weights."
+    )
+    quota_per_hour: int = Field(
+        default=30,
+        ge=0,
+        description="Submissions and redeploys of one developer within an hour. 0 is no limit, here and below; an admin may set another for a developer, and has none.",
+    )
+    quota_live: int = Field(
+        default=20,
+        ge=0,
+        description="Submissions of one developer that are live, inactive or on their way.",
+    )
+    quota_in_progress: int = Field(
+        default=10, ge=0, description="Submissions of one developer in the queue and the pipeline."
+    )
+    quota_artifact_bytes: int = Field(
+        default=512 * GIB,
+        ge=0,
+        description="Bytes of weights of one developer's live submissions; models that several of them share count once.",
     )
     artifacts_dir: Path | None = Field(
         default=None,

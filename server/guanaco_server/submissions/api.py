@@ -6,19 +6,29 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header
 from fastapi.responses import StreamingResponse
+from pydantic import SecretStr
 
 from guanaco.accounts import Role
+from guanaco.quotas import Quota, QuotaOverride
 from guanaco.recipes import RecipeOverride, RecipeStatus
 from guanaco.submissions import StressReport, Submission, SubmissionRequest
 from guanaco_server.accounts.auth import Auth
 from guanaco_server.accounts.service import Account
 from guanaco_server.http.sse import event_stream
 from guanaco_server.submissions.events import EventFeed, encoded
+from guanaco_server.submissions.quotas import QuotaService
 from guanaco_server.submissions.service import SubmissionService
 
 MAX_SEQ = 2**31 - 1  # what the database's integer holds
 
 IdempotencyKey = Annotated[str | None, Header(min_length=1, max_length=128)]
+HubToken = Annotated[
+    SecretStr | None,
+    Header(
+        alias="X-Hub-Token",
+        description="Your own Hub token, for a private or gated repo; encrypted, and deleted when the weights are serialized.",
+    ),
+]
 LastEventId = Annotated[int, Header(ge=0, le=MAX_SEQ)]
 
 
@@ -30,9 +40,10 @@ def router(submissions: SubmissionService, feed: EventFeed, auth: Auth) -> APIRo
     async def submit(
         request: SubmissionRequest,
         idempotency_key: IdempotencyKey = None,
+        hub_token: HubToken = None,
         account: Account = developer,
     ) -> Submission:
-        return await submissions.submit(account, request, idempotency_key)
+        return await submissions.submit(account, request, idempotency_key, hub_token)
 
     @routes.get("")
     async def list_submissions(account: Account = developer) -> list[Submission]:
@@ -69,12 +80,34 @@ def router(submissions: SubmissionService, feed: EventFeed, auth: Auth) -> APIRo
         return await submissions.reactivate(account, submission_id)
 
     @routes.post("/{submission_id}/redeploy", status_code=202)
-    async def redeploy(submission_id: str, account: Account = developer) -> Submission:
-        return await submissions.redeploy(account, submission_id)
+    async def redeploy(
+        submission_id: str, hub_token: HubToken = None, account: Account = developer
+    ) -> Submission:
+        return await submissions.redeploy(account, submission_id, hub_token)
 
     @routes.post("/{submission_id}/teardown")
     async def teardown(submission_id: str, account: Account = developer) -> Submission:
         return await submissions.teardown(account, submission_id)
+
+    return routes
+
+
+def quota_router(quotas: QuotaService, auth: Auth) -> APIRouter:
+    routes = APIRouter(prefix="/api/v1", tags=["accounts"])
+    developer = auth.require(Role.DEVELOPER)
+    admin = auth.require(Role.ADMIN)
+
+    @routes.get("/quota")
+    async def read_own_quota(account: Account = developer) -> Quota:
+        return await quotas.quota_of(account)
+
+    @routes.get("/accounts/{name}/quota", dependencies=[admin])
+    async def read_quota(name: str) -> Quota:
+        return await quotas.quota_named(name)
+
+    @routes.put("/accounts/{name}/quota")
+    async def set_quota(name: str, override: QuotaOverride, account: Account = admin) -> Quota:
+        return await quotas.set(name, override, account)
 
     return routes
 

@@ -21,6 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from guanaco.errors import IllegalTransition, SubmissionNotFound
 from guanaco.submissions import PIPELINE_STATUSES, EventKind, Failure, Level, Stage, Status
 from guanaco_server.database.database import was_changed
+from guanaco_server.submissions import queries
 from guanaco_server.submissions.tables import SubmissionEventRow, SubmissionRow
 
 SERVED = (Status.DEPLOYED, Status.INACTIVE)
@@ -61,6 +62,8 @@ async def transition(
         raise SubmissionNotFound(submission_id)
     if not was_changed(changed):
         raise IllegalTransition(submission_id, row.status, to)
+    if to not in queries.READS_THE_HUB:
+        await queries.delete_hub_token(session, submission_id)
     await append_event(
         session,
         submission_id,

@@ -5,18 +5,23 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Row, func, or_, select
+from sqlalchemy import ColumnElement, Row, delete, func, or_, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.submissions import EventKind, GenerationParams, Stage, Status, SubmissionKind
 from guanaco_server.submissions.tables import (
+    HubTokenRow,
+    QuotaRow,
+    RunStartRow,
     StageRunRow,
     StressReportRow,
     SubmissionEventRow,
     SubmissionNumberRow,
     SubmissionRow,
 )
+
+READS_THE_HUB = (Status.QUEUED, Status.CHECKING, Status.SERIALIZING)
 
 
 async def next_number(session: AsyncSession, slug: str) -> int:
@@ -32,6 +37,90 @@ async def next_number(session: AsyncSession, slug: str) -> int:
     number: int | None = await session.scalar(statement)
     assert number is not None
     return number
+
+
+async def sealed_hub_token(session: AsyncSession, submission_id: str) -> str | None:
+    statement = select(HubTokenRow.sealed).where(HubTokenRow.submission_id == submission_id)
+    return await session.scalar(statement)
+
+
+async def delete_hub_token(session: AsyncSession, submission_id: str) -> None:
+    await session.execute(
+        delete(HubTokenRow)
+        .where(HubTokenRow.submission_id == submission_id)
+        .execution_options(synchronize_session=False)
+    )
+
+
+async def delete_unneeded_hub_tokens(session: AsyncSession) -> None:
+    """Delete those of submissions that are past serializing: a version without tokens has moved them on."""
+    needing = select(SubmissionRow.id).where(SubmissionRow.status.in_(READS_THE_HUB))
+    await session.execute(
+        delete(HubTokenRow)
+        .where(HubTokenRow.submission_id.not_in(needing))
+        .execution_options(synchronize_session=False)
+    )
+
+
+async def quota(session: AsyncSession, account_id: str) -> QuotaRow | None:
+    return await session.get(QuotaRow, account_id, populate_existing=True)
+
+
+async def lock_quota(session: AsyncSession, account_id: str) -> QuotaRow:
+    """Read the account's row, made if new. Until this transaction ends nobody else gets it so."""
+    dialect = session.get_bind().dialect.name
+    insert = postgresql.insert if dialect == "postgresql" else sqlite.insert
+    await session.execute(
+        insert(QuotaRow)
+        .values(account_id=account_id)
+        .on_conflict_do_update(index_elements=["account_id"], set_={"account_id": account_id})
+    )
+    row = await quota(session, account_id)
+    assert row is not None
+    return row
+
+
+async def run_starts(session: AsyncSession, account_id: str, since: datetime) -> list[datetime]:
+    """When the account has begun runs since then, the oldest first."""
+    statement = select(RunStartRow.at).where(
+        RunStartRow.account_id == account_id, RunStartRow.at > since
+    )
+    return list(await session.scalars(statement.order_by(RunStartRow.at)))
+
+
+async def add_run_start(
+    session: AsyncSession, account_id: str, at: datetime, forget_before: datetime
+) -> None:
+    await session.execute(
+        delete(RunStartRow).where(
+            RunStartRow.account_id == account_id, RunStartRow.at <= forget_before
+        )
+    )
+    session.add(RunStartRow(account_id=account_id, at=at))
+    await session.flush()
+
+
+async def count_own(session: AsyncSession, account_id: str, statuses: Collection[Status]) -> int:
+    statement = select(func.count()).where(
+        SubmissionRow.account_id == account_id, SubmissionRow.status.in_(statuses)
+    )
+    return await session.scalar(statement.select_from(SubmissionRow)) or 0
+
+
+async def artifact_bytes(
+    session: AsyncSession, account_id: str, statuses: Collection[Status], but: str | None
+) -> int:
+    """Add up the weights of the account's submissions with these statuses, except one; each artifact counts once."""
+    artifact = func.coalesce(SubmissionRow.artifact_key, SubmissionRow.id)
+    each = (
+        select(func.max(SubmissionRow.weight_bytes).label("size"))
+        .where(SubmissionRow.account_id == account_id, SubmissionRow.status.in_(statuses))
+        .group_by(artifact)
+    )
+    if but is not None:
+        each = each.where(SubmissionRow.id != but)
+    total = await session.scalar(select(func.sum(each.subquery().c.size)))
+    return int(total or 0)
 
 
 async def by_id(session: AsyncSession, submission_id: str) -> SubmissionRow | None:

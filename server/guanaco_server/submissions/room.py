@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from guanaco_server.accounts.audit import AuditLog
+from guanaco_server.accounts.service import AccountService
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.settings import Settings
 from guanaco_server.submissions.events import EventFeed, StatusChanges
+from guanaco_server.submissions.hub_tokens import HubTokens
+from guanaco_server.submissions.quotas import Limits, QuotaService
 from guanaco_server.submissions.service import SubmissionService
 
 
@@ -18,6 +21,8 @@ class SubmissionsRoom:
     """``changes`` announces each change of a status within this process."""
 
     service: SubmissionService
+    quotas: QuotaService
+    hub_tokens: HubTokens
     events: EventFeed
     changes: StatusChanges
 
@@ -27,11 +32,23 @@ def build_submissions(
     clock: Clock,
     *,
     deployments: DeploymentService,
+    accounts: AccountService,
     audit: AuditLog,
+    secret: bytes,
     settings: Settings,
 ) -> SubmissionsRoom:
+    """``secret`` is one that every process of the platform has."""
     changes = StatusChanges()
+    quotas = QuotaService(database, clock, accounts, audit, Limits.of(settings))
+    hub_tokens = HubTokens(secret)
     service = SubmissionService(
-        database, clock, changes, deployments, audit, settings.default_reward_submission
+        database,
+        clock,
+        changes,
+        deployments,
+        audit,
+        quotas,
+        hub_tokens,
+        settings.default_reward_submission,
     )
-    return SubmissionsRoom(service, EventFeed(database), changes)
+    return SubmissionsRoom(service, quotas, hub_tokens, EventFeed(database), changes)

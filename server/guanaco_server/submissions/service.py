@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from pydantic import SecretStr
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -33,7 +34,9 @@ from guanaco_server.runtime.clock import Clock
 from guanaco_server.scaling.usage import Ownership
 from guanaco_server.submissions import lifecycle, queries
 from guanaco_server.submissions.events import StatusChanges
+from guanaco_server.submissions.hub_tokens import HubTokens
 from guanaco_server.submissions.lifecycle import SERVED
+from guanaco_server.submissions.quotas import QuotaService
 from guanaco_server.submissions.recipes import RecipeService
 from guanaco_server.submissions.rewards import RewardService
 from guanaco_server.submissions.tables import StageRunRow, SubmissionRow
@@ -95,8 +98,12 @@ class SubmissionService:
         changes: StatusChanges,
         deployments: DeploymentService,
         audit: AuditLog,
+        quotas: QuotaService,
+        hub_tokens: HubTokens,
         default_reward: str | None,
     ) -> None:
+        self._quotas = quotas
+        self._hub_tokens = hub_tokens
         self._database = database
         self._clock = clock
         self._changes = changes
@@ -107,13 +114,20 @@ class SubmissionService:
         self.rewards = RewardService(database, default_reward)
 
     async def submit(
-        self, account: Account, request: SubmissionRequest, idempotency_key: str | None
+        self,
+        account: Account,
+        request: SubmissionRequest,
+        idempotency_key: str | None,
+        hub_token: SecretStr | None = None,
     ) -> Submission:
-        """A queued submission. The same key with the same request gives the same one, also when two race."""
+        """A queued submission. The same key with the same request gives the same one, also when two race.
+
+        ``hub_token`` is the developer's own, for a private or gated repo; it is deleted when the weights are serialized.
+        """
         try:
-            row = await self._insert(account, request, idempotency_key)
+            row = await self._insert(account, request, idempotency_key, hub_token)
         except IntegrityError:  # the other of two racers was first: its row is there now
-            row = await self._insert(account, request, idempotency_key)
+            row = await self._insert(account, request, idempotency_key, hub_token)
         self._changes.announce(row.id, Status(row.status))
         return read_submission(row)
 
@@ -239,9 +253,16 @@ class SubmissionService:
         """Stop its model server; its feedback stays readable. RewardInUse for a reward model that is named by others."""
         return await self._move(account, submission_id, "tear down", Status.TORN_DOWN)
 
-    async def redeploy(self, account: Account, submission_id: str) -> Submission:
-        """Run the pipeline again, at the same commit if one was resolved; a serialized artifact is used again."""
-        return await self._move(account, submission_id, "redeploy", Status.QUEUED)
+    async def redeploy(
+        self, account: Account, submission_id: str, hub_token: SecretStr | None = None
+    ) -> Submission:
+        """Run the pipeline again, at the same commit if one was resolved; a serialized artifact is used again.
+
+        A private or gated repo needs its developer's ``hub_token`` anew.
+        """
+        return await self._move(
+            account, submission_id, "redeploy", Status.QUEUED, hub_token=hub_token
+        )
 
     async def _move(
         self,
@@ -250,10 +271,14 @@ class SubmissionService:
         verb: str,
         to: Status,
         sources: frozenset[Status] | None = None,
+        hub_token: SecretStr | None = None,
     ) -> Submission:
         """An admin's with another's submission is noted in the audit log."""
         async with self._database.write() as session:
             row = await self._visible_row(session, account, submission_id)
+            if to is Status.QUEUED:
+                await self._quotas.take(session, account, is_live=row.status in SERVED)
+                await self._hub_tokens.keep(session, submission_id, hub_token, self._clock.now())
             row = await lifecycle.transition(
                 session,
                 submission_id,
@@ -273,20 +298,27 @@ class SubmissionService:
         return moved
 
     async def _insert(
-        self, account: Account, request: SubmissionRequest, idempotency_key: str | None
+        self,
+        account: Account,
+        request: SubmissionRequest,
+        idempotency_key: str | None,
+        hub_token: SecretStr | None,
     ) -> SubmissionRow:
         request_hash = hashlib.sha256(request.model_dump_json().encode()).hexdigest()
         async with self._database.write() as session:
             if idempotency_key is not None:
+                await queries.lock_quota(session, account.id)  # of two racers one waits here
                 known = await queries.by_idempotency_key(session, account.id, idempotency_key)
                 if known is not None and known.request_hash != request_hash:
                     raise IdempotencyConflict
                 if known is not None:
                     return known
+            await self._quotas.take(session, account)
             row = await self._new_row(session, account, request)
             row.idempotency_key, row.request_hash = idempotency_key, request_hash
             session.add(row)
             await session.flush()
+            await self._hub_tokens.keep(session, row.id, hub_token, row.created_at)
             await lifecycle.append_event(
                 session,
                 row.id,

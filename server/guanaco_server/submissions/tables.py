@@ -75,6 +75,39 @@ def is_understood(submission: SubmissionRow | Submission) -> bool:
     return not any(unknown_members([*how, submission.formatter, submission.reward_formatter]))
 
 
+class HubTokenRow(Table):
+    """A developer's own Hub token, encrypted (hub_tokens.py), until the submission's weights are serialized."""
+
+    __tablename__ = "hub_tokens"
+
+    submission_id: Mapped[str] = mapped_column(ForeignKey("submissions.id"), primary_key=True)
+    sealed: Mapped[str] = mapped_column(String(2_048))
+    kept_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class QuotaRow(Table):
+    """What an admin has set for one developer; where it is none, the platform's own limit holds, and 0 is no limit."""
+
+    __tablename__ = "quotas"
+
+    account_id: Mapped[str] = mapped_column(ForeignKey("accounts.id"), primary_key=True)
+    per_hour: Mapped[int | None] = mapped_column(BigInteger)
+    live: Mapped[int | None] = mapped_column(BigInteger)
+    in_progress: Mapped[int | None] = mapped_column(BigInteger)
+    artifact_bytes: Mapped[int | None] = mapped_column(BigInteger)
+
+
+class RunStartRow(Table):
+    """When a developer began a run of the pipeline, by a submission or a redeploy; kept for an hour."""
+
+    __tablename__ = "run_starts"
+    __table_args__ = (Index("ix_run_starts_account_id_at", "account_id", "at"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    account_id: Mapped[str] = mapped_column(ForeignKey("accounts.id"))
+    at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
 class SubmissionNumberRow(Table):
     """The last version number given to a repo's name, counted atomically."""
 

@@ -25,7 +25,15 @@ class RepoSnapshot:
 
 
 class Hub(Protocol):
-    """Errors are RepoNotFound, RepoGated, RevisionNotFound and HubUnreachable."""
+    """Errors are RepoNotFound, RepoGated, RevisionNotFound, HubTokenRefused and HubUnreachable.
+
+    A private or gated repo is opened by its developer's own token alone, never by the platform's: a private one is
+    RepoNotFound, as one that does not exist.
+    """
+
+    def with_token(self, token: str | None) -> Hub:
+        """The Hub as a developer with this token sees it; without one, public repos only."""
+        ...
 
     async def resolve(self, repo: str, revision: str | None) -> RepoSnapshot:
         """The exact commit that a branch, tag or commit (main without one) means now, and its files."""

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 import httpx2  # huggingface_hub's HTTP client: its transport errors come through
-from huggingface_hub import HfApi, get_session, hf_hub_url, hf_raise_for_status
+from huggingface_hub import HfApi, ModelInfo, get_session, hf_hub_url, hf_raise_for_status
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
@@ -18,7 +18,13 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils import build_hf_headers
 
-from guanaco.errors import HubUnreachable, RepoGated, RepoNotFound, RevisionNotFound
+from guanaco.errors import (
+    HubTokenRefused,
+    HubUnreachable,
+    RepoGated,
+    RepoNotFound,
+    RevisionNotFound,
+)
 from guanaco_server.artifacts.hub.hub import RepoFile, RepoSnapshot
 
 T = TypeVar("T")
@@ -27,13 +33,26 @@ ANSWER_TIMEOUT_S = 20.0
 
 
 class HuggingFaceHub:
+    """``token`` is the platform's, for its own rate limit. With ``opens_private`` it is its repos' developer's own."""
+
     def __init__(
-        self, endpoint: str, token: str | None, timeout_s: float = ANSWER_TIMEOUT_S
+        self,
+        endpoint: str,
+        token: str | None,
+        timeout_s: float = ANSWER_TIMEOUT_S,
+        *,
+        opens_private: bool = False,
     ) -> None:
+        self._opens_private = opens_private
         self._endpoint = endpoint.rstrip("/")
         self._token = token or False  # False: never a token that happens to lie on this machine
         self._timeout_s = timeout_s
         self._api = HfApi(endpoint=self._endpoint, token=self._token)
+
+    def with_token(self, token: str | None) -> HuggingFaceHub:
+        if token is None:
+            return self
+        return HuggingFaceHub(self._endpoint, token, self._timeout_s, opens_private=True)
 
     async def resolve(self, repo: str, revision: str | None) -> RepoSnapshot:
         return await self._ask(repo, revision, lambda: self._resolve(repo, revision))
@@ -45,7 +64,7 @@ class HuggingFaceHub:
 
     async def _ask(self, repo: str, revision: str | None, question: Callable[[], T]) -> T:
         def ask() -> T:
-            with _translated(self._endpoint, repo, revision):
+            with _translated(self._endpoint, repo, revision, self._opens_private):
                 return question()
 
         return await asyncio.to_thread(ask)
@@ -62,14 +81,22 @@ class HuggingFaceHub:
                 f"What the Hub at {self._endpoint} answered about {repo} is not its protocol.",
                 hint="The operator has to look at GUANACO_HUB_ENDPOINT.",
             ) from None
-        if info.gated and not self._token:
-            raise RepoGated(repo)
+        self._require_open(repo, info)
         files = tuple(
             RepoFile(sibling.rfilename, sibling.size or 0) for sibling in info.siblings or []
         )
         if not info.sha:
             raise HubUnreachable(f"The Hub named no commit for {repo}.")
         return RepoSnapshot(repo, info.sha, files)
+
+    def _require_open(self, repo: str, info: ModelInfo) -> None:
+        """Also where the platform's own token opens it: it is no developer's."""
+        if self._opens_private:
+            return
+        if info.private:
+            raise RepoNotFound(repo)
+        if info.gated:
+            raise RepoGated(repo)
 
     def _read(self, snapshot: RepoSnapshot, path: str, start: int, length: int) -> bytes:
         """At most ``length`` bytes are read, also from a server that ignores ranges."""
@@ -105,7 +132,9 @@ def _take(pieces: Iterator[bytes], skip: int, length: int) -> bytes:
 
 
 @contextmanager
-def _translated(endpoint: str, repo: str, revision: str | None) -> Iterator[None]:
+def _translated(
+    endpoint: str, repo: str, revision: str | None, has_developers_token: bool
+) -> Iterator[None]:
     """GatedRepoError is a RepositoryNotFoundError, so it comes first."""
     try:
         yield
@@ -117,6 +146,8 @@ def _translated(endpoint: str, repo: str, revision: str | None) -> Iterator[None
         raise RepoNotFound(repo) from None
     except HfHubHTTPError as error:
         status = error.response.status_code if error.response is not None else "no status"
+        if has_developers_token and status in (401, 403):
+            raise HubTokenRefused(repo) from None
         raise HubUnreachable(
             f"The Hub answered {status} when asked for {repo}.", hint="Try again later."
         ) from None

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from pydantic import SecretStr
 from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -30,6 +31,7 @@ from guanaco_server.deployments.service import Deployment, DeploymentService
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions import lifecycle, queries
 from guanaco_server.submissions.events import StatusChanges
+from guanaco_server.submissions.hub_tokens import HubTokens
 from guanaco_server.submissions.service import read_submission
 from guanaco_server.submissions.tables import (
     StageRunRow,
@@ -80,7 +82,9 @@ class RunRecords:
         clock: Clock,
         changes: StatusChanges,
         deployments: DeploymentService,
+        hub_tokens: HubTokens,
     ) -> None:
+        self._hub_tokens = hub_tokens
         self._database = database
         self._clock = clock
         self._changes = changes
@@ -90,6 +94,11 @@ class RunRecords:
     async def load(self, run: PipelineRun) -> Submission:
         async with self._database.read() as session:
             return read_submission(await _row(session, run))
+
+    async def hub_token(self, run: PipelineRun) -> SecretStr | None:
+        """The developer's own Hub token, if one was given for this run."""
+        async with self._database.read() as session:
+            return await self._hub_tokens.read(session, run.submission_id)
 
     async def recipe_override(self, run: PipelineRun) -> RecipeOverride | None:
         async with self._database.read() as session:
@@ -162,6 +171,8 @@ class RunRecords:
             async with self._database.write() as session:
                 await self._close(session, run, stage, Outcome.DONE)
                 await _note_facts(session, run, facts)
+                if stage is Stage.SERIALIZE and (await _row(session, run)).run == run.number:
+                    await queries.delete_hub_token(session, run.submission_id)
                 if stage is LAST_STAGE:
                     await self._require_wanted(session, run)
                     await lifecycle.transition(

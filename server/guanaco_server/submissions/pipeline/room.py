@@ -19,6 +19,7 @@ from guanaco_server.runtime.clock import Clock
 from guanaco_server.settings import Settings
 from guanaco_server.stress.service import StressService
 from guanaco_server.submissions.events import StatusChanges
+from guanaco_server.submissions.hub_tokens import HubTokens
 from guanaco_server.submissions.pipeline.content_checks import ContentChecks
 from guanaco_server.submissions.pipeline.quantization_check import QuantizationCheck
 from guanaco_server.submissions.pipeline.records import RunRecords
@@ -26,6 +27,7 @@ from guanaco_server.submissions.pipeline.runner import StageRunner
 from guanaco_server.submissions.pipeline.server_start import ServerStart, evidence
 from guanaco_server.submissions.pipeline.stages import StageParts
 from guanaco_server.submissions.pipeline.workflow import ListWorkers, Pipeline
+from guanaco_server.submissions.quotas import QuotaService
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,8 @@ def build_pipeline(
     model_server: ModelServer,
     *,
     changes: StatusChanges,
+    quotas: QuotaService,
+    hub_tokens: HubTokens,
     artifacts: ArtifactService,
     prompts: PromptService,
     deployments: DeploymentService,
@@ -66,7 +70,7 @@ def build_pipeline(
     metrics: Metrics,
     settings: Settings,
 ) -> PipelineRoom:
-    records = RunRecords(database, clock, changes, deployments)
+    records = RunRecords(database, clock, changes, deployments, hub_tokens)
     quantization = QuantizationCheck(
         records,
         store,
@@ -84,6 +88,7 @@ def build_pipeline(
     )
     parts = StageParts(
         records=records,
+        quotas=quotas,
         hub=hub,
         limits=CheckLimits(settings.max_parameters, settings.max_weight_bytes),
         artifacts=artifacts,

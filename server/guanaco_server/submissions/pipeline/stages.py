@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import SecretStr
+
 from guanaco.bots import BOTS
 from guanaco.errors import BadPrompt, ModelTooLarge, PromptFailed, StressCheckFailed
 from guanaco.prompts import Prompt
@@ -32,6 +34,7 @@ from guanaco_server.stress.load import Prompted, conversation_prompts
 from guanaco_server.stress.service import SCORED_AT_ONCE, StressService
 from guanaco_server.submissions.pipeline.records import PipelineRun, RunRecords
 from guanaco_server.submissions.pipeline.server_start import ServerStart
+from guanaco_server.submissions.quotas import QuotaService
 
 Facts = dict[str, Any]
 
@@ -44,6 +47,7 @@ class StageParts:
     """The services that the stages use."""
 
     records: RunRecords
+    quotas: QuotaService
     hub: Hub
     limits: CheckLimits
     artifacts: ArtifactService
@@ -70,15 +74,18 @@ def performs(stage: Stage) -> Callable[[StageFunction], StageFunction]:
 @performs(Stage.RESOLVE)
 async def resolve(parts: StageParts, run: PipelineRun, submission: Submission) -> Facts:
     """Pin the commit; a redeploy keeps the one it had."""
-    snapshot = await _snapshot(parts, submission)
+    hub = _hub(parts, await parts.records.hub_token(run))
+    snapshot = await _snapshot(hub, submission)
     await parts.records.log(run, Stage.RESOLVE, f"{snapshot.repo} is at commit {snapshot.commit}.")
     return {"commit": snapshot.commit}
 
 
 @performs(Stage.CHECK)
 async def check(parts: StageParts, run: PipelineRun, submission: Submission) -> Facts:
-    snapshot, model = await _checked(parts, submission)
-    await check_prompt(parts.hub, snapshot, model, parts.prompts, submission.formatter)
+    hub = _hub(parts, await parts.records.hub_token(run))
+    snapshot, model = await _checked(hub, parts, submission)
+    await parts.quotas.require_disk(submission.id, model.weight_bytes)
+    await check_prompt(hub, snapshot, model, parts.prompts, submission.formatter)
     if model.adapter and model.base:
         await parts.records.log(
             run,
@@ -102,12 +109,16 @@ async def check(parts: StageParts, run: PipelineRun, submission: Submission) -> 
 
 @performs(Stage.SERIALIZE)
 async def serialize(parts: StageParts, run: PipelineRun, submission: Submission) -> Facts:
-    snapshot, model = await _checked(parts, submission)
+    token = await parts.records.hub_token(run)
+    hub = _hub(parts, token)
+    snapshot, model = await _checked(hub, parts, submission)
 
     async def log(message: str, level: Level) -> None:
         await parts.records.log(run, Stage.SERIALIZE, message, level=level)
 
-    manifest = await parts.artifacts.ensure(submission.id, snapshot, model, submission.dtype, log)
+    manifest = await parts.artifacts.ensure(
+        submission.id, snapshot, model, submission.dtype, token, log
+    )
     await log(
         f"Artifact {manifest.key[:12]} holds {manifest.tensor_count} tensors, {manifest.size_bytes:,} bytes.",
         Level.INFO,
@@ -171,16 +182,21 @@ async def _stressed(
     return await parts.stress.check(endpoint, submission.id, prompts, submission.params)
 
 
-async def _snapshot(parts: StageParts, submission: Submission) -> RepoSnapshot:
-    return await parts.hub.resolve(submission.repo, submission.commit or submission.revision)
+def _hub(parts: StageParts, token: SecretStr | None) -> Hub:
+    """The Hub as the developer's own token opens it, if one was given; else its public repos."""
+    return parts.hub.with_token(token.get_secret_value() if token else None)
 
 
-async def _checked(parts: StageParts, submission: Submission) -> tuple[RepoSnapshot, CheckedModel]:
+async def _snapshot(hub: Hub, submission: Submission) -> RepoSnapshot:
+    return await hub.resolve(submission.repo, submission.commit or submission.revision)
+
+
+async def _checked(
+    hub: Hub, parts: StageParts, submission: Submission
+) -> tuple[RepoSnapshot, CheckedModel]:
     """Checked again where it is needed again: a few small requests, and nothing stale is trusted."""
-    snapshot = await _snapshot(parts, submission)
-    model = await check_repo(
-        parts.hub, snapshot, parts.limits, submission.base_commit, submission.kind
-    )
+    snapshot = await _snapshot(hub, submission)
+    model = await check_repo(hub, snapshot, parts.limits, submission.base_commit, submission.kind)
     check_context(model, submission.params, submission.kind)
     return snapshot, model
 

@@ -1,0 +1,170 @@
+"""What each developer may use: runs of the pipeline an hour, submissions that are live or in progress, bytes of weights.
+
+Every check is made in the transaction that takes a place, which holds the developer's row: of two requests at the same
+time the second counts the first. Admins have no limits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from guanaco.accounts import Role
+from guanaco.errors import QuotaExceeded, StorageQuotaExceeded, TooManySubmissions
+from guanaco.quotas import Quota, QuotaOverride, QuotaUse
+from guanaco.submissions import IN_PROGRESS
+from guanaco_server.accounts.audit import AuditLog
+from guanaco_server.accounts.service import Account, AccountService
+from guanaco_server.database.database import Database
+from guanaco_server.runtime.clock import Clock
+from guanaco_server.settings import Settings
+from guanaco_server.submissions import queries
+from guanaco_server.submissions.lifecycle import SERVED
+from guanaco_server.submissions.tables import QuotaRow
+
+WINDOW = timedelta(hours=1)
+LIVE = frozenset((*SERVED, *IN_PROGRESS))
+SET_QUOTA = "set quota"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """0 is no limit."""
+
+    per_hour: int
+    live: int
+    in_progress: int
+    artifact_bytes: int
+
+    @classmethod
+    def of(cls, settings: Settings) -> Limits:
+        return cls(
+            per_hour=settings.quota_per_hour,
+            live=settings.quota_live,
+            in_progress=settings.quota_in_progress,
+            artifact_bytes=settings.quota_artifact_bytes,
+        )
+
+    def but(self, row: QuotaRow | None) -> Limits:
+        """The same, with what an admin has set for one developer."""
+        if row is None:
+            return self
+        own = {name: getattr(row, name) for name in QuotaOverride.model_fields}
+        return Limits(
+            **vars(self) | {name: value for name, value in own.items() if value is not None}
+        )
+
+
+class QuotaService:
+    """``defaults`` hold for developers for whom no admin has set anything."""
+
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        accounts: AccountService,
+        audit: AuditLog,
+        defaults: Limits,
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self._accounts = accounts
+        self._audit = audit
+        self._defaults = defaults
+
+    async def take(self, session: AsyncSession, account: Account, *, is_live: bool = False) -> None:
+        """Take the place of one more run, within the caller's transaction. ``is_live``: its submission counts already.
+
+        Raises:
+            TooManySubmissions: The hour's runs are used up; it knows when the next may begin.
+            QuotaExceeded: There are as many submissions, or bytes, as there may be.
+        """
+        if account.role is Role.ADMIN:
+            return
+        limits = self._defaults.but(await queries.lock_quota(session, account.id))
+        quota = await self._quota(session, account.id, account.name, limits)
+        if quota.next_submission_at is not None:
+            wait = quota.next_submission_at - self._clock.now()
+            raise TooManySubmissions(limits.per_hour, wait.total_seconds())
+        if quota.in_progress.left == 0:
+            raise QuotaExceeded(
+                f"You have {quota.in_progress.used} submissions in the queue and the pipeline, which is your limit.",
+                hint="Submit again when one of them has ended; `guanaco quota` shows your limits.",
+            )
+        if quota.live.left == 0 and not is_live:
+            raise QuotaExceeded(
+                f"You have {quota.live.used} submissions that are live or in progress, which is your limit.",
+                hint="`guanaco teardown ID` makes room for another.",
+            )
+        if quota.artifact_bytes.left == 0:
+            raise QuotaExceeded(
+                f"Your submissions have {quota.artifact_bytes.used:,} bytes of weights, and your limit is {limits.artifact_bytes:,}.",
+                hint="`guanaco teardown ID` makes room for another.",
+            )
+        now = self._clock.now()
+        await queries.add_run_start(session, account.id, now, now - WINDOW)
+
+    async def require_disk(self, submission_id: str, weight_bytes: int) -> None:
+        """Check a submission's weights before they are fetched. Raise StorageQuotaExceeded if its developer has no room for them."""
+        async with self._database.read() as session:
+            row = await queries.by_id(session, submission_id)
+            if row is None or await self._accounts.role_of(row.account_id) is Role.ADMIN:
+                return
+            limits = self._defaults.but(await queries.quota(session, row.account_id))
+            used = await queries.artifact_bytes(session, row.account_id, LIVE, submission_id)
+        if limits.artifact_bytes and used + weight_bytes > limits.artifact_bytes:
+            raise StorageQuotaExceeded(used, weight_bytes, limits.artifact_bytes)
+
+    async def quota_of(self, account: Account) -> Quota:
+        async with self._database.read() as session:
+            limits = self._defaults.but(await queries.quota(session, account.id))
+            if account.role is Role.ADMIN:
+                limits = Limits(0, 0, 0, 0)
+            return await self._quota(session, account.id, account.name, limits)
+
+    async def quota_named(self, name: str) -> Quota:
+        """Raise AccountNotFound where there is no such developer."""
+        return await self.quota_of(await self._accounts.named(name))
+
+    async def set(self, name: str, override: QuotaOverride, by: Account) -> Quota:
+        """Set the developer's limits, all of them anew."""
+        account = await self._accounts.named(name)
+        async with self._database.write() as session:
+            row = await queries.lock_quota(session, account.id)
+            for field in QuotaOverride.model_fields:
+                setattr(row, field, getattr(override, field))
+            changes = override.model_dump(exclude_none=True)
+            words = ", ".join(f"{field} {value}" for field, value in changes.items())
+            await self._audit.note(session, by, SET_QUOTA, f"{name}: {words or 'as everybody'}")
+        return await self.quota_of(account)
+
+    async def _quota(
+        self, session: AsyncSession, account_id: str, name: str, limits: Limits
+    ) -> Quota:
+        starts = await queries.run_starts(session, account_id, self._clock.now() - WINDOW)
+        return Quota(
+            account=name,
+            per_hour=_use(len(starts), limits.per_hour),
+            live=_use(await queries.count_own(session, account_id, LIVE), limits.live),
+            in_progress=_use(
+                await queries.count_own(session, account_id, IN_PROGRESS), limits.in_progress
+            ),
+            artifact_bytes=_use(
+                await queries.artifact_bytes(session, account_id, LIVE, None),
+                limits.artifact_bytes,
+            ),
+            next_submission_at=_next(starts, limits.per_hour),
+        )
+
+
+def _use(used: int, limit: int) -> QuotaUse:
+    return QuotaUse(used=used, limit=limit or None)
+
+
+def _next(starts: list[datetime], per_hour: int) -> datetime | None:
+    """When so many of the runs are an hour ago that another may begin; None if it may now."""
+    if not per_hour or len(starts) < per_hour:
+        return None
+    return starts[len(starts) - per_hour] + WINDOW
