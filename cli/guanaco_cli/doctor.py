@@ -139,6 +139,7 @@ def examine(target: ExaminedPlatform) -> Iterator[Finding]:
     yield _disk(target.data_dir)
     yield _memory()
     yield _data_dir(target.data_dir)
+    yield from _confinement()
     if target.settings is not None and target.settings.database_url is not None:
         yield _database(target.settings)
     yield _port(target.host, target.port)
@@ -245,6 +246,23 @@ def _data_dir(data_dir: Path) -> Finding:
         f"{data_dir.absolute()} is not writable",
         "Choose another --data-dir.",
     )
+
+
+def _confinement() -> Iterator[Finding]:
+    """Yield each layer that keeps strangers' files from this machine; the platform works with fewer."""
+    if importlib.util.find_spec("guanaco_server") is None:
+        return
+    from guanaco_server.confinement import layers
+
+    try:
+        found = layers.examine()
+    except (OSError, ValueError, subprocess.SubprocessError):
+        detail = "the layers could not be tried out"
+        yield Finding("confinement", FindingHealth.NOTE, detail)
+        return
+    for layer in found:
+        health = FindingHealth.OK if layer.is_in_force else FindingHealth.NOTE
+        yield Finding(f"confinement: {layer.name}", health, layer.says)
 
 
 def _port(host: str, port: int) -> Finding:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from guanaco_server.confinement import layers
+from guanaco_server.engine.memory_limit import MEMORY_VARIABLE
 from guanaco_server.serializer.task import TICKET_VARIABLE, SerializerTask, Source, Upload
 from tests.fixtures.artifacts import KEY, random_tensors, write_artifact
 
@@ -63,6 +65,7 @@ ATTEMPTS = {
     "program": spawns,
     "signal": lambda: os.kill(places["platform"], 0) or True,
     "write": lambda: Path(places["outside"]).write_text("x"),
+    "hoard": lambda: len(bytearray(4 * 2**30)),
 }
 
 def attempt():
@@ -71,7 +74,7 @@ def attempt():
         try:
             if act():
                 done.append(name)
-        except OSError:
+        except (OSError, MemoryError):
             pass
     return done
 """
@@ -168,13 +171,17 @@ NEEDS = {
     "environment": layers.FILES,
     "memory": layers.FILES,
     "write": layers.FILES,
+    "hoard": layers.MEMORY,
     "connect": layers.PORTS,
     "signal": layers.SIGNALS,
     "fork": layers.PROCESSES,
     "program": layers.PROCESSES,
 }
 ALL = tuple(NEEDS)
-IN_ORDER = ("database", "environment", "memory", "connect", "fork", "program", "signal", "write")
+IN_ORDER = (
+    *("database", "environment", "memory", "connect", "fork"),
+    *("program", "signal", "write", "hoard"),
+)
 
 
 @pytest.mark.parametrize("user", [0, UNPRIVILEGED], ids=["as root", "as nobody"])
@@ -213,6 +220,22 @@ def test_the_environment_that_others_see_has_no_secret() -> None:
     assert not any(secret in seen for secret in secrets.values())
 
 
+def test_a_server_whose_memory_only_a_watch_can_limit_is_ended() -> None:
+    """On a GPU the kernel's limit does not fit."""
+    code = "from guanaco_server.engine.memory_limit import limit_memory; limit_memory(is_kernels=False); "
+    code += "import os, time; os.fork(); kept = b'x' * 200_000_000; time.sleep(600)"
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": IMPORTS, MEMORY_VARIABLE: "300000000"},
+        capture_output=True,
+        text=True,
+        check=False,
+        start_new_session=True,
+    )
+    assert ran.returncode == -signal.SIGKILL
+    assert "more than 300,000,000 bytes of memory" in ran.stdout
+
+
 def attempts_from_inside(name: str, user: int, folder: Path, listener: int) -> list[str]:
     code = PROCESSES.get(name, ATTEMPTS + "print(json.dumps(attempt()))")
     data, own, artifact = folder / "data", folder / "own", folder / "artifact"
@@ -248,6 +271,7 @@ def attempts_from_inside(name: str, user: int, folder: Path, listener: int) -> l
             "TMPDIR": str(own),
             "HOME": str(own),
             "PLACES": json.dumps(places),
+            MEMORY_VARIABLE: str(2**30),
             TICKET_VARIABLE: (own / "ticket.json").as_uri(),
         },
         capture_output=True,

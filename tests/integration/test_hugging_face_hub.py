@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.client
 import re
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -260,3 +262,30 @@ def test_the_stand_in_serves_nothing_outside_its_root(server: ControlledHub, pat
     connection.request("GET", path)
     assert connection.getresponse().status == 404
     connection.close()
+
+
+class _Trickle(BaseHTTPRequestHandler):
+    """One byte of the body at a time, each well within the time that a read may take."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "1000000")
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            while True:
+                self.wfile.write(b"{")
+                time.sleep(0.05)
+
+    def log_message(self, format: str, *args: object) -> None:
+        return
+
+
+async def test_a_body_that_trickles_is_given_up() -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Trickle) as trickling:
+        trickling.daemon_threads = True
+        Thread(target=trickling.serve_forever, daemon=True).start()
+        hub = HuggingFaceHub(f"http://127.0.0.1:{trickling.server_port}", None, 0.5)
+        for ask in (hub.resolve("acme/good", None), hub.read(SNAPSHOT, "config.json", 0, 1000)):
+            with pytest.raises(errors.HubUnreachable):
+                await ask
+        trickling.shutdown()

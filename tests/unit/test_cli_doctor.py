@@ -123,3 +123,11 @@ def test_a_database_that_does_not_answer_is_missing(
     assert database.health is FindingHealth.MISSING
     assert database.detail.startswith("The platform's database does not answer: connection")
     assert "hush" not in repr(database)
+
+
+def test_every_layer_of_the_confinement_is_listed_with_a_sentence() -> None:
+    found = [finding for finding in findings().values() if finding.what.startswith("confinement")]
+    names = {"files", "ports", "signals", "own user", "system calls", "new processes", "memory"}
+    assert {finding.what.partition(": ")[2] for finding in found} > names
+    assert all(finding.detail.endswith(".") for finding in found)
+    assert all(finding.health is not FindingHealth.MISSING for finding in found)

@@ -198,3 +198,24 @@ def test_egress_that_names_no_place_is_refused(text: str) -> None:
 def test_egress_by_either_family() -> None:
     assert Egress.parse("10.0.0.0/8:443") == Egress("10.0.0.0/8", 443)
     assert Egress.parse("[fd00::/8]:9000") == Egress("fd00::/8", 9000)
+
+
+def test_private_addresses_are_left_out_unless_they_are_named() -> None:
+    everything = Egress("0.0.0.0/0", 443).private
+    assert {"10.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16"} <= set(everything)
+    assert {"fc00::/7", "fe80::/10"} <= set(Egress.parse("[::/0]:443").private)
+    assert Egress("10.42.0.0/16", 9000).private == ()  # a store in the cluster
+    assert Egress("10.0.0.0/8", 443).private == ()
+    assert Egress("192.0.0.0/8", 443).private == ("192.168.0.0/16",)
+    (policy,) = (found for found in job_objects(JOB, OPTIONS) if found["kind"] == "NetworkPolicy")
+    blocks = [rule["to"][0]["ipBlock"] for rule in policy["spec"]["egress"] if "to" in rule]
+    assert [(block["cidr"], "except" in block) for block in blocks] == [
+        ("10.1.0.0/16", False),
+        ("0.0.0.0/0", True),
+    ]
+
+
+def test_every_volume_has_a_limit() -> None:
+    for made in (deployment_object(SERVER, OPTIONS), job_object(JOB, OPTIONS)):
+        volumes = made["spec"]["template"]["spec"]["volumes"]
+        assert all(int(volume["emptyDir"]["sizeLimit"]) > 0 for volume in volumes)

@@ -66,7 +66,7 @@ def _try_all(place: Path, port: int) -> list[Layer]:
         Layer(
             MEMORY,
             True,
-            "Each such process has a memory limit (rlimit); a model server on a GPU has none.",
+            "Each such process has a memory limit: the kernel holds it to it; of a model server on a GPU a watch does.",
         ),
     ]
 

@@ -153,7 +153,7 @@ def _libraries() -> tuple[Path, ...]:
     prefixes = [
         Path(prefix) / name
         for prefix in (sys.prefix, sys.base_prefix)
-        for name in ("bin", "lib", "lib64", "include", "share", "pyvenv.cfg")
+        for name in ("bin", "lib", "lib64", "include", "share", "ssl", "etc", "pyvenv.cfg")
     ]
     return (*prefixes, *packages, *own, *SYSTEM_LIBRARIES)
 

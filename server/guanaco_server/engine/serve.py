@@ -67,9 +67,8 @@ def main(argv: list[str] | None = None) -> None:
     options, further = _parser().parse_known_args(argv)
     os.environ.update(ENVIRONMENT)
     source = ArtifactSource.from_environment(options.artifact)
-    if is_cpu_build():
-        limit_memory()
     confine_program(access_of(options, further, source))
+    limit_memory(is_kernels=is_cpu_build())
     lifeline.hold()
     try:
         with model_folder(source, _cache(options)) as found:

@@ -48,11 +48,11 @@ class KubernetesSettings(BaseModel):
     )
     kubernetes_engine_egress: list[str] = Field(
         default=[],
-        description="Where model servers may connect to beside DNS (10.0.0.0/8:443): the artifact store; required with Kubernetes.",
+        description="Where model servers may connect to beside DNS (0.0.0.0/0:443): the artifact store; required with Kubernetes. Private and link-local addresses within are left out; a store in the cluster is named by its own network (10.42.0.0/16:9000).",
     )
     kubernetes_serializer_egress: list[str] = Field(
         default=["0.0.0.0/0:443"],
-        description="Where serializer jobs may connect to beside DNS: the artifact store and the Hub.",
+        description="Where serializer jobs may connect to beside DNS: the artifact store and the Hub; private addresses as above.",
     )
     kubernetes_endpoint: str = Field(
         default="http://{address}:8000",

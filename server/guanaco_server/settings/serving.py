@@ -41,7 +41,7 @@ class EngineSettings(BaseModel):
     engine_memory_bytes: int = Field(
         default=6 * GIB,
         ge=GIB,
-        description="Memory that each process of a model server on this machine's CPU may take beside its weights, KV cache included.",
+        description="Main memory that a model server on this machine may take beside twice its weights, a KV cache on the CPU included.",
     )
     engine_ports: tuple[int, int] = Field(
         default=(21_000, 29_999), description="Ports of model servers, first and last."

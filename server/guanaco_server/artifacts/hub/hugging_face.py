@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -30,6 +32,8 @@ from guanaco_server.artifacts.hub.hub import RepoFile, RepoSnapshot
 T = TypeVar("T")
 
 ANSWER_TIMEOUT_S = 20.0
+LEAST_BYTES_A_SECOND = 65_536  # after that time; a tokenizer of 30 MB may take eight minutes
+LONGEST = 30  # times that, for one question
 
 
 class HuggingFaceHub:
@@ -65,9 +69,14 @@ class HuggingFaceHub:
     async def _ask(self, repo: str, revision: str | None, question: Callable[[], T]) -> T:
         def ask() -> T:
             with _translated(self._endpoint, repo, revision, self._opens_private):
+                _asking.patience_s = self._timeout_s
+                _watch_rate()
                 return question()
 
-        return await asyncio.to_thread(ask)
+        try:  # a thread cannot be ended: one that waits for a header that trickles is left behind
+            return await asyncio.wait_for(asyncio.to_thread(ask), LONGEST * self._timeout_s)
+        except TimeoutError:
+            raise _unreachable(self._endpoint, "too slowly") from None
 
     def _resolve(self, repo: str, revision: str | None) -> RepoSnapshot:
         try:
@@ -129,6 +138,46 @@ def _take(pieces: Iterator[bytes], skip: int, length: int) -> bytes:
         if len(taken) >= skip + length:
             break
     return bytes(taken[skip : skip + length])
+
+
+class _WatchedStream(httpx2.SyncByteStream):
+    """A body that must come faster than a trickle, which holds every other limit of time."""
+
+    def __init__(self, stream: httpx2.SyncByteStream, patience_s: float) -> None:
+        self._stream = stream
+        self._patience_s = patience_s
+
+    def __iter__(self) -> Iterator[bytes]:
+        began, count = time.monotonic(), 0
+        for piece in self._stream:
+            count += len(piece)
+            if time.monotonic() - began > self._patience_s + count / LEAST_BYTES_A_SECOND:
+                raise httpx2.ReadTimeout("the body trickles")
+            yield piece
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+_asking = threading.local()
+
+
+def _watch_rate() -> None:
+    """Watch every body that huggingface_hub's client reads; it may make a new client at any time."""
+    session = get_session()
+    if _watched not in session.event_hooks["response"]:
+        hooks = session.event_hooks
+        session.event_hooks = {**hooks, "response": [*hooks["response"], _watched]}
+
+
+def _watched(response: httpx2.Response) -> None:
+    assert isinstance(response.stream, httpx2.SyncByteStream), "the client is not async"
+    patience_s = getattr(_asking, "patience_s", ANSWER_TIMEOUT_S)
+    response.stream = _WatchedStream(response.stream, patience_s)
+
+
+def _unreachable(endpoint: str, how: str) -> HubUnreachable:
+    return HubUnreachable(f"The Hub at {endpoint} answers {how}.", hint="Try again later.")
 
 
 @contextmanager

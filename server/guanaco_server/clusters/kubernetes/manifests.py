@@ -100,7 +100,7 @@ def network_policy(
     dns = {"ports": [{"protocol": protocol, "port": 53} for protocol in ("UDP", "TCP")]}
     allowed = [
         {
-            "to": [{"ipBlock": {"cidr": place.cidr}}],
+            "to": [{"ipBlock": {"cidr": place.cidr, **_left_out(place)}}],
             "ports": [{"protocol": "TCP", "port": place.port}],
         }
         for place in egress
@@ -116,6 +116,11 @@ def network_policy(
             "egress": [dns, *allowed],
         },
     }
+
+
+def _left_out(place: Egress) -> Json:
+    """The private addresses within it; those that the operator names by themselves stay."""
+    return {"except": list(place.private)} if place.private else {}
 
 
 def secret_object(metadata: Json, secrets: Mapping[str, str]) -> Json:
@@ -154,7 +159,7 @@ def _pod(spec: DeploymentSpec, options: KubernetesOptions, selector: Mapping[str
         "livenessProbe": _probe(failures=6),
     }
     return {
-        **pod_spec(container, object_name(spec.name), resources, options),
+        **pod_spec(container, object_name(spec.name), resources, options, SERVER_TMP_BYTES),
         "terminationGracePeriodSeconds": DRAIN_S + STOP_S,
         "topologySpreadConstraints": [
             {
@@ -252,7 +257,9 @@ def job_object(spec: JobSpec, options: KubernetesOptions) -> Json:
                 "annotations": annotated(spec.name, spec.submission_id),
             },
             "spec": {
-                **pod_spec(container, object_name(spec.name), resources, options),
+                **pod_spec(
+                    container, object_name(spec.name), resources, options, options.job_tmp_bytes
+                ),
                 "restartPolicy": "Never",
                 "terminationGracePeriodSeconds": JOB_STOP_S,
             },
@@ -296,13 +303,20 @@ CONTAINER = "main"
 CACHE = "/cache"  # where a model server may keep its artifact
 TMP = "/tmp"  # noqa: S108 - an empty folder of the pod's own
 HOST, PORT = "0.0.0.0", 8000  # noqa: S104 - within the pod; the network policy says who reaches it
+SERVER_TMP_BYTES = 8 * 1024**3  # small files of the model, and what the compilers keep
+CACHE_SLACK_BYTES = 1024**3
+SHARED_MEMORY_BYTES = 16 * 1024**3
 NVIDIA, AMD = "nvidia.com/gpu", "amd.com/gpu"
 
 
 def pod_spec(
-    container: Json, secret: str, resources: Resources, options: KubernetesOptions
+    container: Json,
+    secret: str,
+    resources: Resources,
+    options: KubernetesOptions,
+    tmp_bytes: int,
 ) -> Json:
-    """``container`` has what differs: image, command, environment, probes."""
+    """``container`` has what differs: image, command, environment, probes; ``tmp_bytes`` is the most that /tmp may hold."""
     spec: Json = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
@@ -314,7 +328,7 @@ def pod_spec(
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "containers": [_container(container, secret, resources)],
-        "volumes": _volumes(resources),
+        "volumes": _volumes(resources, tmp_bytes, options.cache_bytes),
     }
     if options.priority_class:
         spec["priorityClassName"] = options.priority_class
@@ -384,13 +398,14 @@ def _asked(resources: Resources) -> Json:
     return {"requests": dict(asked), "limits": asked} if asked else {}
 
 
-def _volumes(resources: Resources) -> list[Json]:
-    limit = {"sizeLimit": str(resources.disk_bytes)} if resources.disk_bytes else {}
-    shared_memory = [{"name": "shm", "emptyDir": {"medium": "Memory"}}]
+def _volumes(resources: Resources, tmp_bytes: int, cache_bytes: int) -> list[Json]:
+    """Each with a limit: a pod that exceeds one is evicted, and the node's disk stays the others' too."""
+    limit = str(resources.disk_bytes or cache_bytes + CACHE_SLACK_BYTES)
+    shared_memory = {"medium": "Memory", "sizeLimit": str(SHARED_MEMORY_BYTES)}
     return [
-        {"name": "tmp", "emptyDir": {}},
-        {"name": "cache", "emptyDir": limit},
-        *(shared_memory if resources.gpu_count else []),
+        {"name": "tmp", "emptyDir": {"sizeLimit": str(tmp_bytes)}},
+        {"name": "cache", "emptyDir": {"sizeLimit": limit}},
+        *([{"name": "shm", "emptyDir": shared_memory}] if resources.gpu_count else []),
     ]
 
 

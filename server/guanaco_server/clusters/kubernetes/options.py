@@ -13,7 +13,26 @@ from guanaco_server.clusters.kubernetes.names import Json
 from guanaco_server.settings import Settings
 
 NOTHING_ASKED = Resources()
+GIB = 1024**3
 ENDPOINT = "http://{address}:8000"
+# Loopback, private, carrier-grade NAT, link-local with the clouds' metadata, benchmarks, multicast, reserved.
+PRIVATE = tuple(
+    map(
+        ip_network,
+        (
+            *(
+                "0.0.0.0/8",
+                "10.0.0.0/8",
+                "100.64.0.0/10",
+                "127.0.0.0/8",
+                "169.254.0.0/16",
+                "172.16.0.0/12",
+            ),
+            *("192.168.0.0/16", "198.18.0.0/15", "224.0.0.0/4", "240.0.0.0/4"),
+            *("::1/128", "fc00::/7", "fe80::/10", "ff00::/8"),
+        ),
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -22,6 +41,18 @@ class Egress:
 
     cidr: str
     port: int
+
+    @property
+    def private(self) -> tuple[str, ...]:
+        """The private, link-local and other special networks that lie within, each smaller than the whole."""
+        whole = ip_network(self.cidr)
+        return tuple(
+            str(network)
+            for network in PRIVATE
+            if network.version == whole.version
+            and network.prefixlen > whole.prefixlen
+            and network.network_address in whole
+        )
 
     @staticmethod
     def parse(text: str) -> Egress:
@@ -58,6 +89,8 @@ class KubernetesOptions:
     job_defaults: Resources = NOTHING_ASKED
     engine_defaults: Resources = NOTHING_ASKED
     pending_s: float = 300
+    cache_bytes: int = 50 * GIB
+    job_tmp_bytes: int = 64 * GIB
 
     @property
     def has_replica_addresses(self) -> bool:
@@ -84,6 +117,8 @@ def has_replica_addresses(endpoint: str) -> bool:
 
 
 JOB_ROOM_BYTES = 512 * 1024**2  # beside what the serializer counts: its code, and files in memory
+
+JOB_TMP_ROOM_BYTES = 2 * GIB
 
 
 def connected(settings: Settings, region: str) -> tuple[KubernetesApi, KubernetesOptions]:
@@ -117,6 +152,9 @@ def options_of(settings: Settings, namespace: str, context: str = "") -> Kuberne
         platform_namespace=settings.kubernetes_platform_namespace,
         job_defaults=Resources(memory_bytes=settings.serializer_memory_bytes + JOB_ROOM_BYTES),
         pending_s=settings.kubernetes_pending_s,
+        cache_bytes=settings.engine_cache_bytes,
+        # A Hub that sends whole files only is downloaded before it is streamed.
+        job_tmp_bytes=settings.max_weight_bytes + JOB_TMP_ROOM_BYTES,
     )
 
 
