@@ -16,7 +16,9 @@ from guanaco_server.database.database import Database
 from tests.fixtures.world import World
 
 CORPUS = Path(__file__).parents[1] / "fuzz" / "corpus" / "http" / "requests.jsonl"
-ENDLESS = "/events"  # a stream of events ends when its reader leaves, which an in-process client cannot
+ENDLESS = (
+    "/events"  # a stream of events ends when its reader leaves, which an in-process client cannot
+)
 
 
 @pytest.fixture
