@@ -35,7 +35,9 @@ class ConversationRequest(BaseModel):
     bot: Bot
     user_name: OneLine = "You"
     consent: bool = Field(
-        default=False, description="True when the user agreed to talk to an experimental model."
+        default=False,
+        strict=True,
+        description="True when the user agreed to talk to an experimental model.",
     )
     competition: Slug = Field(
         default=OPEN, description="Of which competition a submission is to be assigned."

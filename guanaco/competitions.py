@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Self
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from guanaco.forms import OneLine, Slug
+from guanaco.forms import Moment, OneLine, Slug
 from guanaco.open_enum import OpenEnum
 
 Weight = Annotated[float, Field(ge=0, le=1_000, allow_inf_nan=False)]
@@ -80,8 +80,8 @@ class CompetitionRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: OneLine
-    starts_at: AwareDatetime
-    ends_at: AwareDatetime | None = None
+    starts_at: Moment
+    ends_at: Moment | None = None
     entry: EntryRule = EntryRule()
     assignment: AssignmentRule = AssignmentRule()
     ranking: RankingRule = RankingRule.THUMBS_UP

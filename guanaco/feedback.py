@@ -5,10 +5,11 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from guanaco.chat import Conversation, Message
 from guanaco.competitions import OPEN
+from guanaco.forms import Moment
 from guanaco.submissions import GenerationParams
 
 ExportFormat = Literal["jsonl", "csv", "parquet"]
@@ -68,8 +69,8 @@ class FeedbackFilter(BaseModel):
     )
     bot: Words | None = Field(default=None, description="The bot's name, in any case.")
     user: Words | None = Field(default=None, description="The user's pseudonym.")
-    since: AwareDatetime | None = Field(default=None, description="Rated then or later.")
-    until: AwareDatetime | None = Field(default=None, description="Rated before.")
+    since: Moment | None = Field(default=None, description="Rated then or later.")
+    until: Moment | None = Field(default=None, description="Rated before.")
     min_length: int | None = Field(default=None, ge=0, le=1_000_000)
     max_length: int | None = Field(default=None, ge=0, le=1_000_000)
 

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from typing import Annotated
 
-from pydantic import AfterValidator, StringConstraints, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    StringConstraints,
+    ValidationInfo,
+    WithJsonSchema,
+)
+
+from guanaco.contract import is_tolerant
 
 
 def _must_match(pattern: str, sentence: str) -> AfterValidator:
@@ -24,6 +33,33 @@ REVISION = r"[A-Za-z0-9][A-Za-z0-9._/-]*"
 ACCOUNT = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 SLUG = r"[a-z0-9][a-z0-9-]*"
 ONE_LINE = r"[^\x00-\x1f\x7f]+"
+# C1 controls, lone surrogates, and marks that hide text or reverse its direction. What joins or parts letters stays.
+DECEPTIVE = re.compile(
+    "[\x80-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
+)
+FIRST_YEAR, LAST_YEAR = 1900, 9998  # of a moment that every time zone can name
+
+
+def _not_deceptive(text: str, info: ValidationInfo) -> str:
+    if DECEPTIVE.search(text) and not is_tolerant(info):
+        raise ValueError("It should have no invisible characters, nor ones that turn text around")
+    return text
+
+
+def _in_every_zone(moment: datetime, info: ValidationInfo) -> datetime:
+    if is_tolerant(info):
+        return moment
+    try:
+        year = moment.astimezone(UTC).year
+    except OverflowError:
+        year = 0
+    if not FIRST_YEAR <= year <= LAST_YEAR:
+        raise ValueError(f"It should be a time between the years {FIRST_YEAR} and {LAST_YEAR}")
+    return moment
+
+
+Moment = Annotated[AwareDatetime, AfterValidator(_in_every_zone)]
+"""A time with its zone."""
 
 Repo = Annotated[
     str,
@@ -47,6 +83,7 @@ OneLine = Annotated[
     str,
     StringConstraints(max_length=64),
     _must_match(ONE_LINE, "It should be 1 to 64 characters on one line"),
+    AfterValidator(_not_deceptive),
     WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 64}),
 ]
 """A name that people read."""

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from guanaco.accounts import Role
+from guanaco.prompts import ChatTemplatePrompt
 from guanaco.submissions import Status
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.memory_server import Script
@@ -62,6 +63,16 @@ async def world(database: Database) -> OldWorld:
     world.ada_key = await world.key(Role.DEVELOPER, "ada")
     await world.publish(await world.accounts.authenticate(world.ada_key))
     return world
+
+
+async def test_a_prompt_that_the_old_client_does_not_know_is_left_out(world: OldWorld) -> None:
+    ada = await world.accounts.authenticate(world.ada_key)
+    await world.publish(ada, "acme-chat_v1", formatter=ChatTemplatePrompt())
+    async with world.old() as old:
+        listed = (await old.get("/models/")).json()
+        info = (await old.get("/models/acme-chat_v1")).json()
+    assert listed["acme-tiny_v1"]["formatter"]["memory_template"]
+    assert listed["acme-chat_v1"]["formatter"] is info["formatter"] is None
 
 
 async def test_the_real_old_client_submits_chats_and_reads(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from guanaco.chat import Bot
+from guanaco.chat import Bot, ConversationRequest
 from guanaco.competitions import Competition, CompetitionRequest, RankingRule
 from guanaco.contract import (
     Reader,
@@ -20,6 +20,7 @@ from guanaco.contract import (
     unknown_members,
     without_unknown_fields,
 )
+from guanaco.feedback import FeedbackFilter
 from guanaco.prompts import Prompt, PromptFormatter, UnknownPrompt
 from guanaco.recipes import RecipeOverride
 from guanaco.submissions import Status, SubmissionRequest
@@ -187,3 +188,44 @@ def test_a_flag_that_has_become_the_platforms_own_is_still_read() -> None:
 def test_values_of_a_wrong_type_are_refused_by_a_reader_too() -> None:
     with pytest.raises(ValidationError):
         reader(Bot).from_json(b'{"name": 3}')
+
+
+@pytest.mark.parametrize(
+    "name", ["Lu\u202ena", "\u2066Luna", "Luna\u200b", "\ufeffLuna", "Lu\u0085na", "Lu\u2028na"]
+)
+def test_a_name_has_no_characters_that_deceive_its_reader(name: str) -> None:
+    with pytest.raises(ValidationError, match="invisible characters"):
+        Bot(name=name)
+    assert Reader[Bot](Bot).from_python({"name": name}).name == name, "stored ones are still read"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "\u0646\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645",
+        "\U0001f469\u200d\U0001f680",
+        "\u05d9\u05e2\u05dc",
+        "Zo\u00eb",
+    ],
+)
+def test_a_name_may_be_in_any_script(name: str) -> None:
+    assert Bot(name=name).name == name
+
+
+@pytest.mark.parametrize(
+    "moment", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-12:00", "9999-01-01T00:00:00Z"]
+)
+def test_a_moment_can_be_told_in_every_zone(moment: str) -> None:
+    for fields in ({"since": moment}, {"until": moment}):
+        with pytest.raises(ValidationError, match="between the years 1900 and 9998"):
+            FeedbackFilter.model_validate(fields)
+    with pytest.raises(ValidationError, match="between the years 1900 and 9998"):
+        CompetitionRequest.model_validate({"name": "Open", "starts_at": moment})
+
+
+@pytest.mark.parametrize("consent", ["yes", "true", 1, "1", None])
+def test_consent_is_true_and_nothing_like_it(consent: object) -> None:
+    with pytest.raises(ValidationError, match="consent"):
+        ConversationRequest.model_validate(
+            {"user_id": "u", "bot": {"name": "Luna"}, "consent": consent}
+        )

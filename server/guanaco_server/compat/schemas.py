@@ -53,7 +53,7 @@ class LogEntry(BaseModel):
 
 
 class OldSubmission(BaseModel):
-    """``safety_score`` is not measured here, and so never there."""
+    """``safety_score`` is not measured here, and so never there; ``formatter`` is there if the old client knows its kind."""
 
     model_config = ConfigDict(protected_namespaces=())
 
@@ -64,7 +64,7 @@ class OldSubmission(BaseModel):
     model_repo: str
     reward_repo: str | None
     generation_params: GenerationParams
-    formatter: PromptFormatter
+    formatter: PromptFormatter | None
     timestamp: Iso
     safety_score: float | None = None
 

@@ -77,7 +77,7 @@ def submission(ours: Submission, reward_repos: Mapping[str, str]) -> OldSubmissi
         model_repo=ours.repo,
         reward_repo=reward_repos.get(ours.reward or ""),
         generation_params=ours.params,
-        formatter=ours.formatter,
+        formatter=ours.formatter if isinstance(ours.formatter, PromptFormatter) else None,
         timestamp=ours.created_at,
     )
 

@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
 from fastapi import APIRouter
-from pydantic import AwareDatetime
 
 from guanaco.accounts import Role
 from guanaco.costs import Costs, SubmissionCost
+from guanaco.forms import Moment
 from guanaco.submissions import Submission
 from guanaco_server.accounts.auth import Auth
 from guanaco_server.accounts.service import Account
@@ -25,8 +25,8 @@ def router(costs: CostService, require_visible: RequireVisible, auth: Auth) -> A
 
     @routes.get("/costs")
     async def read_costs(
-        since: AwareDatetime | None = None,
-        until: AwareDatetime | None = None,
+        since: Moment | None = None,
+        until: Moment | None = None,
         account: Account = admin,
     ) -> Costs:
         return await costs.costs(_utc(since), _utc(until))

@@ -12,6 +12,7 @@ from fastapi.responses import Response
 from guanaco.accounts import Role
 from guanaco.errors import InvalidInput
 from guanaco.feedback import ExportFormat, Order
+from guanaco.forms import FIRST_YEAR, LAST_YEAR
 from guanaco_server.feedback.api import file_answer
 from guanaco_server.feedback.export import formats
 from guanaco_server.web.guards import Member
@@ -151,6 +152,9 @@ def _day(name: str, text: str) -> date | None:
     if not text:
         return None
     try:
-        return date.fromisoformat(text)
+        day = date.fromisoformat(text)
     except ValueError:
-        raise InvalidInput(f"{name}: It is a day, like 2026-01-31.") from None
+        day = date.min
+    if not FIRST_YEAR <= day.year < LAST_YEAR:
+        raise InvalidInput(f"{name}: It is a day, like 2026-01-31.")
+    return day
