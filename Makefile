@@ -9,7 +9,7 @@ TEST := $(BIN)/python -m pytest -q -n 2
 SOURCES := guanaco cli server migrations tests benchmarks scripts/document_settings.py scripts/document_metrics.py scripts/new-migration hatch_build.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engine both demo test test-fast check lint format audit sbom pin-images bench-artifacts bench-assignment bench-database bench-export bench-feedback bench-gateway bench-journey bench-prefix bench-privacy bench-prompts bench-web migration docs lock clean
+.PHONY: help setup engine both demo test test-fast check lint format audit sbom pin-images bench-artifacts bench-assignment bench-database bench-export bench-feedback bench-gateway bench-hostile bench-journey bench-prefix bench-privacy bench-prompts bench-web migration docs lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,6 +60,9 @@ bench-database: setup  ## our connection to PostgreSQL beside psycopg's cursors 
 
 bench-export: setup  ## 100,000 ratings exported from PostgreSQL, and how fast they are anonymized (ARGS=--ratings=20000)
 	@$(BIN)/python -m benchmarks.feedback_export $(ARGS)
+
+bench-hostile: both  ## hostile repos, requests and connections while people chat, in 5 minutes (ARGS="--seconds=120")
+	@$(BIN)/python -m benchmarks.hostile $(ARGS)
 
 bench-privacy: setup  ## recall and false finds of the anonymizer in five languages, beside presidio (ARGS=--peer=none)
 	@$(BIN)/python -m benchmarks.privacy $(ARGS)

@@ -8,11 +8,14 @@ several rounds, for other processes share the machine. Prints a table, then one 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from itertools import count
 from pathlib import Path
@@ -23,12 +26,13 @@ from guanaco.chat import Bot, Sender
 from guanaco.prompts import PromptFormatter
 from guanaco_server.demo.tiny_repo import make_tiny_repo
 from guanaco_server.prompts.chat_templates import ChatTemplate, ChatTemplateCounter
-from guanaco_server.prompts.counting import TokenCounter
+from guanaco_server.prompts.counting import Counters, TokenCounter
 from guanaco_server.prompts.layouts import Layout, Utterance, formatter_layout
 from guanaco_server.prompts.rendering import render
 from guanaco_server.prompts.service import chat_layout
 from guanaco_server.prompts.template_process import TemplateProcess
 from guanaco_server.prompts.transcript import Transcript
+from guanaco_server.tokenization.service import Tokenizers
 
 ROUNDS = 60
 SEEDS = count(1_000)
@@ -59,20 +63,54 @@ BUDGETS = {"20 turns, all fit": (20, 4_096), "20 turns, cut": (20, 700), "200 tu
 
 
 def main() -> None:
+    with _process() as new_counter:
+        _run(new_counter)
+
+
+def _run(new_counter: Callable[[], TokenCounter]) -> None:
     tokenizer = _tokenizer()
-    content = json.loads(tokenizer.to_str())
     turns = _conversation(204)
     layout = formatter_layout(PromptFormatter(), BOT, "Sam")
     figures = {
-        name: _figures(layout, turns, length, budget, tokenizer, TokenCounter(tokenizer, content))
+        name: _figures(layout, turns, length, budget, tokenizer, new_counter())
         for name, (length, budget) in BUDGETS.items()
     }
-    figures["chat template, 20 turns"] = _chat_template(turns, TokenCounter(tokenizer, content))
+    figures["chat template, 20 turns"] = _chat_template(turns, new_counter())
     print(f"{'µs':28} {' '.join(f'{title:>9}' for title in COLUMNS.values())}")
     for name, row in figures.items():
         cells = (f"{row[key]:>9,.0f}" if key in row else " " * 9 for key in COLUMNS)
         print(f"{name:28} {' '.join(cells)}")
     print(json.dumps({"microseconds": figures}))
+
+
+class _Folder:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    async def read(self, key: str, path: str) -> bytes:
+        return (self._folder / key / path).read_bytes()
+
+
+@contextmanager
+def _process() -> Iterator[Callable[[], TokenCounter]]:
+    """Counters without anything kept, over one tokenizer's process; this thread waits for what they count."""
+    with tempfile.TemporaryDirectory() as folder, asyncio.Runner() as runner:
+        make_tiny_repo(Path(folder) / "sample")
+        loop = runner.get_loop()
+        thread = threading.Thread(target=loop.run_forever)
+        thread.start()
+        tokenizers = Tokenizers(_Folder(Path(folder)))
+
+        def new_counter() -> TokenCounter:
+            made = Counters(tokenizers).counter("sample")
+            return asyncio.run_coroutine_threadsafe(made, loop).result()
+
+        try:
+            yield new_counter
+        finally:
+            loop.call_soon_threadsafe(tokenizers.close)
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
 
 
 def _figures(

@@ -13,9 +13,10 @@ from guanaco.errors import BadChatTemplate, MessageTooLong, MissingFile, PromptF
 from guanaco.prompts import ChatTemplatePrompt, Prompt, PromptFile, PromptFormatter, PromptPart
 from guanaco_server.artifacts.stores.memory import MemoryStore
 from guanaco_server.formats.manifest import Manifest
-from guanaco_server.prompts.room import build_prompts
+from guanaco_server.prompts.room import PromptsRoom, build_prompts
 from guanaco_server.prompts.service import PromptService
 from guanaco_server.runtime.clock import FixedClock
+from guanaco_server.tokenization.service import Tokenizers
 from tests.fixtures.tokenizers import tokenizer_of
 
 BOT = Bot(
@@ -59,10 +60,20 @@ async def store() -> MemoryStore:
 
 
 @pytest.fixture
-async def prompts(store: MemoryStore) -> AsyncIterator[PromptService]:
-    service = build_prompts(store).service
-    yield service
-    await service.close()
+async def room(store: MemoryStore) -> AsyncIterator[PromptsRoom]:
+    room = build_prompts(store)
+    yield room
+    await room.service.close()
+
+
+@pytest.fixture
+def prompts(room: PromptsRoom) -> PromptService:
+    return room.service
+
+
+@pytest.fixture
+def tokenizers(room: PromptsRoom) -> Tokenizers:
+    return room.tokenizers
 
 
 async def put(store: MemoryStore, template: Any = CHATML, kind: str = "llama_3") -> None:
@@ -86,24 +97,17 @@ async def rendered(
     )  # fmt: skip
 
 
-async def test_templates_are_rendered_at_once_when_the_tokenizer_is_in_memory(
-    prompts: PromptService, store: MemoryStore
+async def test_what_was_counted_is_not_counted_again(
+    prompts: PromptService, store: MemoryStore, tokenizers: Tokenizers
 ) -> None:
     await put(store)
-    given: dict[str, Any] = {
-        "formatter": PromptFormatter(),
-        "artifact_key": KEY,
-        "max_input_tokens": 500,
-        "bot": BOT,
-        "user_name": "Sam",
-        "turns": turns(3),
-    }
-    assert prompts.try_render(**given) is None
-    made = await prompts.render(**given)
-    assert prompts.try_render(**given) == made
+    made = await rendered(prompts, PromptFormatter(), turns(3))
     assert made.endswith(
         "Nia: Ahoy!\nSam: 0 hello there\nNia: 1 hello there\nSam: 2 hello there\nNia:"
     )
+    tokenizers.close()
+    await store.delete(KEY)
+    assert await rendered(prompts, PromptFormatter(), turns(3)) == made
 
 
 async def test_a_chat_template_gets_system_message_greeting_and_turns(

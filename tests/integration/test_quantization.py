@@ -97,13 +97,12 @@ async def test_only_as_much_of_the_text_is_scored_as_the_context_holds(
     params = GenerationParams(max_input_tokens=30, max_output_tokens=10, stopping_words=[])
     world = await quantized(database, tiny_files(tmp_path), UNQUANTIZED, params=params)
     submission = await world.journal.load(RUN)
-    tokenizer = await world.prompts.tokenizers.tokenizer(submission.artifact_key or "")
     wish = deployment_of(RUN, submission)
     await world.quantization.measure_unquantized(RUN, wish, "memory://1")
     ((_, text),) = world.model_server.scored
     assert world.quantization.remembered(wish) == 2
     assert TEXT.startswith(text)
-    assert 30 < len(tokenizer.encode(text)) <= 40
+    assert 30 < await world.tokenizers.whole(submission.artifact_key or "", text) <= 40
 
 
 @pytest.mark.parametrize(

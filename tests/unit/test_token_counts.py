@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from guanaco_server.prompts.breaks import find_breaks
 from guanaco_server.prompts.counting import Generations
+from guanaco_server.tokenization.breaks import find_breaks
 from tests.fixtures.tokenizers import KINDS, counter_of, tokenizer_of
 
 FRAGMENTS = [

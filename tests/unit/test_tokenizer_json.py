@@ -1,17 +1,24 @@
-"""tokenizer.json from strangers, which the platform reads in its own process."""
+"""tokenizer.json from strangers, which is limited before the library reads it."""
 
 from __future__ import annotations
 
+import base64
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from guanaco.errors import CorruptConfig
-from guanaco_server.artifacts.checking.tokenizer_json import MAX_TOKENIZER_BYTES, check_tokenizer
 from guanaco_server.demo.tiny_repo import VOCABULARY, make_tiny_repo
-from guanaco_server.prompts.counting import load_tokenizer
+from guanaco_server.tokenization.breaks import KNOWN_PATTERNS
+from guanaco_server.tokenization.child import load
+from guanaco_server.tokenization.declared import (
+    MAX_TOKENIZER_BYTES,
+    Refused,
+    count_entries,
+    has_nested_repetition,
+    read_tokenizer,
+)
 
 WORDS = {"type": "WordLevel", "vocab": {"a": 0, "b": 1}, "unk_token": "a"}
 UNIGRAM = {"type": "Unigram", "unk_id": 0}
@@ -46,6 +53,12 @@ def sequence(*parts: dict[str, Any]) -> dict[str, Any]:
     return {"type": "Sequence", "normalizers": list(parts)}
 
 
+def charsmap(text: bytes) -> dict[str, Any]:
+    """A table with an empty trie that maps to this text."""
+    table = base64.b64encode(bytes(4) + b"ok\0" + text + b"\0").decode()
+    return {"type": "Precompiled", "precompiled_charsmap": table}
+
+
 def nested(levels: int) -> dict[str, Any]:
     inner: dict[str, Any] = {"type": "NFC"}
     for _ in range(levels):
@@ -56,8 +69,9 @@ def nested(levels: int) -> dict[str, Any]:
 def test_the_demos_tokenizer_passes_and_its_entries_are_counted(tmp_path: Path) -> None:
     make_tiny_repo(tmp_path)
     data = (tmp_path / "tokenizer.json").read_bytes()
-    assert check_tokenizer(data) == VOCABULARY
-    assert len(load_tokenizer(data).encode("Hello there.").ids) > 1
+    tokenizer, facts = load(data)
+    assert facts.entries == VOCABULARY
+    assert tokenizer.count({"texts": ["Hello there."], "wholes": []})["counts"][0] > 1
 
 
 @pytest.mark.parametrize(
@@ -70,12 +84,13 @@ def test_the_demos_tokenizer_passes_and_its_entries_are_counted(tmp_path: Path) 
     ],
 )
 def test_entries_are_counted_up_to_the_highest_id(changes: Any, count: int) -> None:
-    assert check_tokenizer(tokenizer(**changes)) == count
+    assert count_entries(read_tokenizer(tokenizer(**changes))) == count
 
 
 @pytest.mark.parametrize("changes", [{"padding": PADDING}, {"truncation": TRUNCATION}])
 def test_padding_and_truncation_do_not_change_the_count(changes: Any) -> None:
-    assert len(load_tokenizer(tokenizer(**changes)).encode("a b a").ids) == 3
+    loaded, _ = load(tokenizer(**changes))
+    assert loaded.count({"texts": ["a b a"], "wholes": []})["counts"] == [3]
 
 
 @pytest.mark.parametrize(
@@ -114,10 +129,33 @@ def test_padding_and_truncation_do_not_change_the_count(changes: Any) -> None:
         (tokenizer(post_processor={"special_tokens": {"a": {"ids": [1] * 65}}}), "65 tokens around a text"),
         (tokenizer(model={"vocab": {"a": 0}, "type": "Nonsense"}), "cannot be read"),
         (tokenizer(pre_tokenizer={"type": "Split", "pattern": {"Regex": "("}, "behavior": "Isolated", "invert": False}), "cannot be read"),
-        (tokenizer(normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAA"}), "cannot be read"),
+        (tokenizer(normalizer={"type": "Precompiled", "precompiled_charsmap": "AA!A"}), "is not base64"),
+        (tokenizer(normalizer=charsmap(b"x" * 65)), "maps a character to 65 bytes; 64"),
+        (tokenizer(normalizer=sequence(charsmap(b"x" * 33), DOUBLING, *[DOUBLING] * 4)), "160 times as long"),
+        (tokenizer(normalizer={"type": "Precompiled", "precompiled_charsmap": "A" * 3_000_000}), "over 2,000,000 bytes"),
+        (tokenizer(model=WORDS | {"type": "WordPiece", "max_input_chars_per_word": 10**9}), "is 1,000,000,000; 256"),
+        (tokenizer(model=WORDS | {"continuing_subword_prefix": "#" * 17}), "continuing_subword_prefix in tokenizer.json has 17"),
+        (tokenizer(model=WORDS | {"end_of_word_suffix": "#" * 17}), "end_of_word_suffix in tokenizer.json has 17"),
+        (tokenizer(model=UNIGRAM | {"vocab": [["a" * 1_001, 0.0]]}), "A piece in tokenizer.json has 1,001 bytes"),
+        (tokenizer(pre_tokenizer={"type": "Split", "pattern": {"Regex": "a{2,100001}"}}), "repeats over 1,000 times"),
+        (tokenizer(pre_tokenizer={"type": "Split", "pattern": {"Regex": "(?:x+x+)+y"}}), "repetition inside a repeated group"),
     ],
 )  # fmt: skip
 def test_a_hostile_tokenizer_is_refused_with_one_sentence(data: bytes, says: str) -> None:
-    with pytest.raises(CorruptConfig, match=says) as refused:
-        load_tokenizer(data)
+    with pytest.raises(Refused, match=says) as refused:
+        load(data)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "pattern", [*KNOWN_PATTERNS, r"(a)+|b+(c)*", r"[(a+)+]+", r"(\(a\+)+", "(?:a{2,3}){4}"]
+)
+def test_a_usual_pattern_repeats_no_repetition(pattern: str) -> None:
+    assert not has_nested_repetition(pattern)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["(a+)+", "(?:a*b)*", "((a{3,}))+", r"(\p{L}+|\s)+x", "(a|[b]+){2,}"]
+)
+def test_a_repeated_repetition_is_found(pattern: str) -> None:
+    assert has_nested_repetition(pattern)

@@ -179,7 +179,7 @@ def build_rooms(
         conversations=chat.conversations,
         replies=chat.replies,
         generator=chat.generator,
-        prompts=prompts.service,
+        tokenizers=prompts.tokenizers,
     )
     compat = build_compat(
         submissions=submissions.service,
@@ -229,6 +229,7 @@ def build_rooms(
         hub_tokens=submissions.hub_tokens,
         artifacts=artifacts.service,
         prompts=prompts.service,
+        tokenizers=prompts.tokenizers,
         deployments=deployments.service,
         costs=costs.service,
         stress=stress.service,

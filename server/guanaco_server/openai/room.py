@@ -8,8 +8,8 @@ from guanaco_server.chat.conversations.service import ConversationService
 from guanaco_server.chat.gateway.generation import ReplyGenerator
 from guanaco_server.chat.gateway.replies import ReplyService
 from guanaco_server.openai.service import OpenAiService
-from guanaco_server.prompts.service import PromptService
 from guanaco_server.routing.service import RoutingService
+from guanaco_server.tokenization.service import Tokenizers
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,6 @@ def build_openai(
     conversations: ConversationService,
     replies: ReplyService,
     generator: ReplyGenerator,
-    prompts: PromptService,
+    tokenizers: Tokenizers,
 ) -> OpenAiRoom:
-    return OpenAiRoom(OpenAiService(routing, conversations, replies, generator, prompts))
+    return OpenAiRoom(OpenAiService(routing, conversations, replies, generator, tokenizers))

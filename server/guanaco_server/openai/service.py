@@ -10,7 +10,6 @@ conversation each time: what comes before the last message must be what was reco
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -27,9 +26,9 @@ from guanaco_server.chat.gateway.replies import ReplyEvents, ReplyService
 from guanaco_server.deployments.model_server import Generation
 from guanaco_server.experiments.variants import apply_variant
 from guanaco_server.openai.schemas import ChatCompletionRequest, CompletionRequest
-from guanaco_server.prompts.service import PromptService
 from guanaco_server.routing.replicas import rendezvous
 from guanaco_server.routing.service import LiveSubmission, RoutingService
+from guanaco_server.tokenization.service import Tokenizers
 
 AUTO = "guanaco/auto"
 PROMPT_KEY_CHARS = 256  # of the beginning of a prompt, which may grow
@@ -44,12 +43,12 @@ class OpenAiService:
         conversations: ConversationService,
         replies: ReplyService,
         generator: ReplyGenerator,
-        prompts: PromptService,
+        tokenizers: Tokenizers,
     ) -> None:
         self._routing = routing
         self._recorded = RecordedChats(conversations, replies)
         self._generator = generator
-        self._prompts = prompts
+        self._tokenizers = tokenizers
 
     def models(self, account: Account) -> list[str]:
         """What the caller may name as a model."""
@@ -78,9 +77,9 @@ class OpenAiService:
     async def complete(self, account: Account, request: CompletionRequest) -> ReplyEvents:
         key = _key(account.id, request.user or "", request.prompt[:PROMPT_KEY_CHARS])
         live = _changed(await self._live(account, request.model, key), request)
-        counter = await self._prompts.tokenizers.counter(live.serving.artifact_key)
         room = live.serving.params.max_input_tokens
-        if (tokens := await asyncio.to_thread(counter.whole, request.prompt)) > room:
+        tokens = await self._tokenizers.whole(live.serving.artifact_key, request.prompt)
+        if tokens > room:
             raise MessageTooLong(
                 f"The prompt has {tokens:,} tokens; this model is given {room:,}.",
                 hint="Shorten it.",

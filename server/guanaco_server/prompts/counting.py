@@ -1,33 +1,31 @@
-"""Loads tokenizers and counts tokens. Counts are kept by message: a turn costs only its new text.
+"""Counts tokens by message: a turn costs only its new text.
 
-A text is cut into chunks at its lines' ends (breaks.py says where, and why the sum over neighbours is exact), and
-what is kept is, for two neighbours, how many tokens the second adds to the first. Where the tokenizer leaves
+A text is cut into chunks at its lines' ends (tokenization/breaks.py says where, and why the sum over neighbours is exact),
+and what is kept is, for two neighbours, how many tokens the second adds to the first. Where the tokenizer leaves
 a doubt, ``is_exact`` says so, and whoever needs the figure counts the whole text.
+
+The tokenizer itself is in a process of its own (tokenization/). A thread waits for what it counts. On the event loop, work
+that needs a count which is not known ends with Uncounted; ``TokenCounter.counted`` has it counted, and runs the work again.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, NamedTuple, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
-from tokenizers import Tokenizer
-
-from guanaco.errors import CorruptConfig
-from guanaco_server.artifacts.checking.tokenizer_json import check_tokenizer
-from guanaco_server.prompts.breaks import Breaks, find_breaks
+from guanaco_server.tokenization.facts import TokenizerFacts
+from guanaco_server.tokenization.service import KEPT, Tokenizers
 
 T = TypeVar("T")
 
 KEPT_CHARS = 4_000_000  # of one tokenizer: 40,000 messages of 100 characters
 ENTRY_CHARS = 100  # what an entry costs beside its text
 UNSURE = 12  # 8 %: by so much sums may be wrong where nothing is claimed of a tokenizer
-PROBES = ("a", "a b\na: b\n")
+MAX_ROUNDS = 16  # a new prompt takes four
 
 
 class CountedText(NamedTuple):
@@ -50,23 +48,66 @@ class AddedTokens(NamedTuple):
     is_exact: bool
 
 
+class TextCounts(Protocol):
+    """Counts texts, in a thread. On the event loop both raise Uncounted, and ``count_later`` is for that."""
+
+    def counts(self, texts: Sequence[str]) -> Sequence[int]:
+        """Without special tokens."""
+
+    def whole(self, text: str) -> int:
+        """With the special tokens around it."""
+
+    async def count_later(self, uncounted: Uncounted) -> Sequence[int]: ...
+
+
+class Uncounted(Exception):  # caught by ``TokenCounter.counted``
+    """The counts of these texts are not known, and the event loop does not wait for them."""
+
+    def __init__(self, texts: Sequence[str], *, is_whole: bool = False) -> None:
+        super().__init__(f"{len(texts)} texts are not counted yet")
+        self.texts = texts
+        self.is_whole = is_whole
+
+
 class TokenCounter:
     """Of one tokenizer. Threads may share it: at worst, one counts again what another has counted."""
 
-    def __init__(self, tokenizer: Tokenizer, content: dict[str, Any]) -> None:
-        self._tokenizer = tokenizer
-        self.special_tokens = tokenizer.num_special_tokens_to_add(False)
-        ends = tokenizer.encode("").tokens
-        self.begin = ends[0] if ends else ""  # the text of the token that every prompt begins with
-        self._breaks = find_breaks(content) if self._adds_the_same_to_all() else Breaks()
+    def __init__(self, facts: TokenizerFacts, source: TextCounts) -> None:
+        self._source = source
+        self.special_tokens = facts.special_tokens
+        self.begin = facts.begin  # the text of the token that every prompt begins with
+        self.bound = facts.bound
+        self._breaks = facts.breaks
         self._kept: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
         self._alone: Generations[str, int] = Generations(KEPT_CHARS)
+        self._wholes: Generations[str, int] = Generations(KEPT_CHARS)
         self._pieces: Generations[str, CountedText] = Generations(KEPT_CHARS)
         self._steps: Generations[tuple[str, str], AddedTokens] = Generations(KEPT_CHARS)
 
+    @property
+    def kept_chars(self) -> int:
+        kept = (self._alone, self._wholes, self._pieces, self._steps)
+        return sum(each.size for each in kept)
+
+    async def counted(self, work: Callable[[], T]) -> T:
+        """What ``work`` gives, run on the event loop; what it needs counted is counted meanwhile."""
+        for _ in range(MAX_ROUNDS):
+            try:
+                return work()
+            except Uncounted as uncounted:
+                kept = self._wholes if uncounted.is_whole else self._alone
+                counts = await self._source.count_later(uncounted)
+                for text, count in zip(uncounted.texts, counts, strict=True):
+                    kept.keep(text, count, len(text) + ENTRY_CHARS)
+        return await asyncio.to_thread(work)  # it needs more than is kept
+
     def whole(self, text: str) -> int:
         """Count a text as the model server does, special tokens included. Reads the whole text."""
-        return len(self._tokenizer.encode(text))
+        count = self._wholes.find(text)
+        if count is None:
+            count = self._source.whole(text)
+            self._wholes.keep(text, count, len(text) + ENTRY_CHARS)
+        return count
 
     def count(self, text: str) -> int:
         """The same count as ``whole``, from the cached counts of its lines where that is exact."""
@@ -94,6 +135,8 @@ class TokenCounter:
         if not pieces:
             return AddedTokens(self.special_tokens, True)
         first = pieces[0]
+        joints = [(left.last, right.first) for left, right in pairwise(pieces)]
+        self._count_ahead(joints, first.first)
         tokens = self.special_tokens + self.alone(first.first) + first.inner
         is_exact = first.is_exact
         for left, right in pairwise(pieces):
@@ -109,6 +152,7 @@ class TokenCounter:
         if not text:
             return EMPTY
         chunks = self._breaks.split(text)
+        self._count_ahead(list(pairwise(chunks)))
         inner, is_exact = 0, True
         for left, right in pairwise(chunks):
             tokens, is_break = self._chunk_step(left, right)
@@ -117,6 +161,12 @@ class TokenCounter:
         piece = CountedText(text, chunks[0], chunks[-1], inner, is_exact)
         self._pieces.keep(text, piece, len(text) + ENTRY_CHARS)
         return piece
+
+    def pieces(self, texts: Sequence[str]) -> list[CountedText]:
+        """Several at once, which is cheaper where they are new."""
+        new = (text for text in texts if text and self._pieces.find(text) is None)
+        self._count_ahead([pair for text in new for pair in pairwise(self._breaks.split(text))])
+        return [self.piece(text) for text in texts]
 
     def step(self, left: CountedText, right: CountedText) -> AddedTokens:
         """What ``right`` adds to a prompt that ends with ``left``."""
@@ -136,6 +186,9 @@ class TokenCounter:
         """
         pieces, steps = [], []
         known_piece, known_step = self._pieces.get, self._steps.get
+        texts = list(texts)
+        if not all(map(known_piece, texts)):
+            self._count_row(left, texts)
         for text in texts:
             entry = known_piece(text)
             piece = entry[0] if entry else self.piece(text)
@@ -155,29 +208,38 @@ class TokenCounter:
 
     def alone(self, chunk: str) -> int:
         """Without the special tokens that are put around a whole text."""
-        count = self._alone.find(chunk)
-        if count is None:
-            count = len(self._tokenizer.encode(chunk, add_special_tokens=False))
-            self._alone.keep(chunk, count, len(chunk) + ENTRY_CHARS)
-        return count
+        return self._counts([chunk])[0]
 
     def _chunk_step(self, left: str, right: str) -> AddedTokens:
         key = (left, right)
         step = self._steps.find(key)
         if step is None:
-            both = len(self._tokenizer.encode(left + right, add_special_tokens=False))
-            tokens = both - self.alone(left)  # negative where a token swallows whitespace before it
+            both, alone = self._counts([left + right, left])
+            tokens = both - alone  # negative where a token swallows whitespace before it
             step = AddedTokens(max(0, tokens), tokens >= 0 and self._breaks.is_break(left, right))
             self._steps.keep(key, step, len(right) + ENTRY_CHARS)
         return step
 
-    def _adds_the_same_to_all(self) -> bool:
-        """Whether the special tokens around a text are as many for each; a post-processor might repeat the text."""
-        return all(
-            self.whole(text)
-            == self.special_tokens + len(self._tokenizer.encode(text, add_special_tokens=False))
-            for text in PROBES
-        )
+    def _count_row(self, left: CountedText, texts: Sequence[str]) -> None:
+        """Count whatever ``follow`` will need, in one request."""
+        chunks = [chunk for text in texts if text for chunk in self._breaks.split(text)]
+        if left.text:
+            self._count_ahead(list(pairwise([left.last, *chunks])))
+        elif chunks:
+            self._count_ahead(list(pairwise(chunks)), chunks[0])
+
+    def _count_ahead(self, pairs: Sequence[tuple[str, str]], *alone: str) -> None:
+        """Count what the steps between two chunks will need, in one request."""
+        new = [pair for pair in pairs if self._steps.find(pair) is None]
+        self._counts([*alone, *chain.from_iterable((a + b, a) for a, b in new)])
+
+    def _counts(self, texts: Sequence[str]) -> list[int]:
+        known = {text: self._alone.find(text) for text in texts}
+        if missing := [text for text, count in known.items() if count is None]:
+            for text, count in zip(missing, self._source.counts(missing), strict=True):
+                known[text] = count
+                self._alone.keep(text, count, len(text) + ENTRY_CHARS)
+        return [known[text] or 0 for text in texts]
 
 
 K = TypeVar("K")
@@ -195,6 +257,11 @@ class Generations(dict[K, tuple[V, int]]):
         self._limit = limit
         self._size = 0
         self._old: dict[K, tuple[V, int]] = {}
+
+    @property
+    def size(self) -> int:
+        """In units, without the old generation's, which is at most ``limit``."""
+        return self._size
 
     def find(self, key: K) -> V | None:
         entry = self.get(key)
@@ -214,72 +281,65 @@ class Generations(dict[K, tuple[V, int]]):
             self._size += size
 
 
-KEPT = 32  # a tokenizer of 128,000 words takes some 60 MB
+MAX_COUNTERS_CHARS = 48_000_000  # of all counters
 
 
-class SmallFiles(Protocol):
-    """What is needed of an artifact store."""
+class Counters:
+    """A counter for each artifact in use; submissions of one commit share one. The least recently used go first."""
 
-    async def read(self, key: str, path: str) -> bytes: ...
-
-
-@dataclass(frozen=True)
-class LoadedTokenizer:
-    tokenizer: Tokenizer
-    counter: TokenCounter
-
-
-class TokenizerCache:
-    """The most recently used tokenizers; submissions of one commit share one."""
-
-    def __init__(self, store: SmallFiles) -> None:
-        self._store = store
-        self._loaded: OrderedDict[str, LoadedTokenizer] = OrderedDict()
-
-    async def tokenizer(self, artifact_key: str) -> Tokenizer:
-        """CorruptConfig when the file is no tokenizer."""
-        return (await self._load(artifact_key)).tokenizer
+    def __init__(self, tokenizers: Tokenizers) -> None:
+        self._tokenizers = tokenizers
+        self._counters: OrderedDict[str, TokenCounter] = OrderedDict()
 
     async def counter(self, artifact_key: str) -> TokenCounter:
-        """Counts the tokens of a prompt as the model server does."""
-        return (await self._load(artifact_key)).counter
+        """Counts the tokens of a prompt as the model server does. PromptFailed where the tokenizer cannot be used."""
+        if artifact_key not in self._counters:
+            facts = await self._tokenizers.facts(artifact_key)
+            made = TokenCounter(facts, _CountedByProcess(artifact_key, self._tokenizers))
+            self._counters.setdefault(artifact_key, made)
+        self._counters.move_to_end(artifact_key)
+        self._forget_unused()
+        return self._counters[artifact_key]
 
     def loaded_counter(self, artifact_key: str) -> TokenCounter | None:
-        """Without waiting: None for a tokenizer that is not in memory."""
-        loaded = self._loaded.get(artifact_key)
-        if loaded is None:
-            return None
-        self._loaded.move_to_end(artifact_key)
-        return loaded.counter
+        """Without waiting: None for a tokenizer that is not in use."""
+        counter = self._counters.get(artifact_key)
+        if counter is not None:
+            self._counters.move_to_end(artifact_key)
+        return counter
 
-    async def _load(self, artifact_key: str) -> LoadedTokenizer:
-        if artifact_key not in self._loaded:
-            content = await self._store.read(artifact_key, "tokenizer.json")
-            loaded = await asyncio.to_thread(_load, content)
-            self._loaded.setdefault(artifact_key, loaded)
-            if len(self._loaded) > KEPT:
-                self._loaded.popitem(last=False)
-        self._loaded.move_to_end(artifact_key)
-        return self._loaded[artifact_key]
+    def _forget_unused(self) -> None:
+        total = sum(counter.kept_chars for counter in self._counters.values())
+        while len(self._counters) > 1 and (
+            total > MAX_COUNTERS_CHARS or len(self._counters) > KEPT
+        ):
+            _, counter = self._counters.popitem(last=False)
+            total -= counter.kept_chars
 
 
-def _load(content: bytes) -> LoadedTokenizer:
-    tokenizer = load_tokenizer(content)
-    return LoadedTokenizer(tokenizer, TokenCounter(tokenizer, json.loads(content)))
+class _CountedByProcess:
+    """Made on the event loop that the tokenizers belong to."""
 
+    def __init__(self, artifact_key: str, tokenizers: Tokenizers) -> None:
+        self._key = artifact_key
+        self._tokenizers = tokenizers
+        self._loop = asyncio.get_running_loop()
 
-def load_tokenizer(content: bytes) -> Tokenizer:
-    """A stranger's tokenizer.json, for whole texts; CorruptConfig if it cannot be one."""
-    check_tokenizer(content)
-    try:
-        tokenizer = Tokenizer.from_str(content.decode())
-    except BaseException as error:  # a panic of the library is no Exception
-        if type(error).__name__ not in (
-            "Exception",
-            "PanicException",
-        ):  # it has no class of its own
-            raise
-        raise CorruptConfig(f"tokenizer.json cannot be read: {str(error)[:200]}.") from None
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
-    return tokenizer
+    def counts(self, texts: Sequence[str]) -> Sequence[int]:
+        return self._wait(Uncounted(texts))
+
+    def whole(self, text: str) -> int:
+        return self._wait(Uncounted([text], is_whole=True))[0]
+
+    async def count_later(self, uncounted: Uncounted) -> Sequence[int]:
+        if uncounted.is_whole:
+            return [await self._tokenizers.whole(self._key, text) for text in uncounted.texts]
+        return await self._tokenizers.counts(self._key, uncounted.texts)
+
+    def _wait(self, uncounted: Uncounted) -> Sequence[int]:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:  # in a thread
+            counting = asyncio.run_coroutine_threadsafe(self.count_later(uncounted), self._loop)
+            return counting.result()
+        raise uncounted

@@ -76,15 +76,16 @@ def surroundings(layout: Layout, counter: TokenCounter) -> Surroundings:
 
 def _count(layout: Layout, counter: TokenCounter) -> Surroundings:
     kept = [layout.kept(dropped) for dropped in range(len(layout.droppable) + 1)]
-    sides = tuple((_joined(counter, before), _joined(counter, after)) for before, after in kept)
+    counted = iter(counter.pieces([_joined(parts) for both in kept for parts in both]))
+    sides = tuple(zip(counted, counted, strict=True))
     sizes = [counter.sequence(pair).tokens for pair in sides]
     frame = Frame(sizes, layout.eager, are_turns_kept=layout.turn_priority == 0)
     return Surroundings(sides, frame)
 
 
-def _joined(counter: TokenCounter, parts: Sequence[Part]) -> CountedText:
+def _joined(parts: Sequence[Part]) -> str:
     """Parts that always stand together are counted together, so that no junction between them is in doubt."""
-    return counter.piece("".join([part.text for part in parts]))
+    return "".join([part.text for part in parts])
 
 
 class Utterance(NamedTuple):

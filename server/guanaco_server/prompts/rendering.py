@@ -14,7 +14,7 @@ from guanaco.errors import MessageTooLong
 from guanaco_server.prompts.counting import EMPTY, AddedTokens, CountedText, TokenCounter
 from guanaco_server.prompts.layouts import Layout, Spoken, surroundings
 from guanaco_server.prompts.transcript import Transcript
-from guanaco_server.prompts.truncation import Cut, Frame, Replay, TurnSizes
+from guanaco_server.prompts.truncation import RESERVE, Cut, Frame, Replay, TurnSizes
 
 
 def render(
@@ -29,6 +29,23 @@ def render(
     ``transcript`` will know of it how to go on.
     """
     return _Fitting(layout, turns, counter, budget).prompt(transcript)
+
+
+def render_uncounted(
+    layout: Layout, turns: Sequence[Spoken], counter: TokenCounter, budget: int
+) -> str | None:
+    """The prompt with everything in it, where its bytes alone show that it is within the budget; else None."""
+    bound = counter.bound
+    if bound is None:
+        return None
+    room = counter.sure(budget) - RESERVE - bound.around
+    if sum([len(turn.content) for turn in turns]) > room:
+        return None
+    before, after = layout.kept(0)
+    texts = [part.text for part in before]
+    texts += map(layout.turn_text, turns)
+    texts += (part.text for part in after)
+    return "".join(texts) if sum(map(bound.tokens, texts)) <= room else None
 
 
 class _Fitting:

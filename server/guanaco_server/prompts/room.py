@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.prompts.service import PromptService
+from guanaco_server.tokenization.service import SmallFiles, Tokenizers
 
 
 @dataclass(frozen=True)
 class PromptsRoom:
+    """The service's ``close`` ends the tokenizers' processes too."""
+
     service: PromptService
+    tokenizers: Tokenizers
 
 
-def build_prompts(store: ArtifactStore) -> PromptsRoom:
-    return PromptsRoom(PromptService(store))
+def build_prompts(store: SmallFiles) -> PromptsRoom:
+    tokenizers = Tokenizers(store)
+    return PromptsRoom(PromptService(store, tokenizers), tokenizers)

@@ -1,6 +1,6 @@
 """Makes prompts for model servers, of any kind and with any submission's tokenizer.
 
-templates       parsed once; what is known of bot, turns and counts costs microseconds, without waiting
+templates       parsed once; what is known of bot, turns and counts costs microseconds, and only counts are waited for
 chat_template   the artifact's own template, rendered in a process of its own
 file            parts and turns, rendered there once each, then laid out as text or by the chat template
 
@@ -15,6 +15,7 @@ import contextlib
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
 
@@ -23,21 +24,21 @@ from guanaco.errors import MissingFile, PromptFailed
 from guanaco.prompts import ChatTemplatePrompt, Prompt, PromptFile, PromptFormatter, UnknownPrompt
 from guanaco_server.prompts import chat_templates
 from guanaco_server.prompts.chat_templates import ChatTemplate, ChatTemplateCounter
-from guanaco_server.prompts.counting import KEPT, SmallFiles, TokenCounter, TokenizerCache
+from guanaco_server.prompts.counting import Counters, TokenCounter, Uncounted
 from guanaco_server.prompts.layouts import (
     Layout,
     Part,
     Spoken,
     Utterance,
-    formatter_layout,
     layout_like,
 )
 from guanaco_server.prompts.prompt_files import PromptFileRenderer
-from guanaco_server.prompts.rendering import render
+from guanaco_server.prompts.rendering import render, render_uncounted
 from guanaco_server.prompts.template_process import Allowance, TemplateProcess
 from guanaco_server.prompts.template_queue import WIDTH, TemplateQueue
 from guanaco_server.prompts.transcript import Transcript
 from guanaco_server.serializer.metered_jinja import CHECK_STEPS
+from guanaco_server.tokenization.service import KEPT, SmallFiles, Tokenizers
 
 LONG_CHARS = (
     100_000  # of a history; beyond, it is counted in a thread: 10 ms for each 30,000 new ones
@@ -52,10 +53,11 @@ T = TypeVar("T")
 
 
 class PromptService:
-    """``render`` for whoever generates. ``close`` ends the processes that render strangers' Jinja."""
+    """``render`` for whoever generates. ``close`` ends the processes that render strangers' Jinja and count with their tokenizers."""
 
-    def __init__(self, store: SmallFiles) -> None:
-        self.tokenizers = TokenizerCache(store)
+    def __init__(self, store: SmallFiles, tokenizers: Tokenizers) -> None:
+        self._tokenizers = tokenizers
+        self._counters = Counters(tokenizers)
         self._store = store
         self._process = TemplateProcess(WIDTH)
         self._queue = TemplateQueue(WIDTH)
@@ -81,25 +83,15 @@ class PromptService:
         """
         if isinstance(formatter, UnknownPrompt):
             raise PromptFailed(UNKNOWN_PROMPT, "a newer version of Guanaco has stored it")
-        at_once = self.try_render(
-            formatter=formatter,
-            artifact_key=artifact_key,
-            max_input_tokens=max_input_tokens,
-            bot=bot,
-            user_name=user_name,
-            turns=turns,
-            transcript=transcript,
-        )
-        if at_once is not None:
-            return at_once
         until = time.monotonic() + within_s
-        counter = await self.tokenizers.counter(artifact_key)
-        said = with_greeting(bot, turns)
+        counter = self._counters.loaded_counter(artifact_key)
+        if counter is None:
+            counter = await self._counters.counter(artifact_key)
         if isinstance(formatter, PromptFormatter):
-            layout = formatter_layout(formatter, bot, user_name)
-            return await asyncio.to_thread(
-                render, layout, said, counter, max_input_tokens, transcript
-            )
+            plain = _PlainPrompt(formatter, max_input_tokens, bot, user_name, turns, transcript)
+            at_once = plain.try_render(counter)
+            return at_once if at_once is not None else await _rendered(plain, counter)
+        said = with_greeting(bot, turns)
         template = None
         if is_by_chat_template(formatter):
             template = await self._chat_template(artifact_key, counter, until)
@@ -115,33 +107,6 @@ class PromptService:
             return template.render(layout, said, max_input_tokens)
 
         return await self._in_turn((artifact_key, formatter), work, until)
-
-    def try_render(
-        self,
-        *,
-        formatter: Prompt,
-        artifact_key: str,
-        max_input_tokens: int,
-        bot: Bot,
-        user_name: str,
-        turns: Sequence[Spoken],
-        transcript: Transcript | None = None,
-    ) -> str | None:
-        """``render`` where nothing must be waited for: with templates, and the tokenizer in memory; else None."""
-        if not isinstance(formatter, PromptFormatter):
-            return None
-        counter = self.tokenizers.loaded_counter(artifact_key)
-        if counter is None:
-            return None
-        known = transcript.layout if transcript is not None else None
-        layout = layout_like(known, formatter, bot, user_name)
-        if transcript is not None:
-            prompt = transcript.next_prompt(layout, turns, counter, max_input_tokens)
-            if prompt is not None:
-                return prompt
-        if sum([len(turn.content) for turn in turns]) > LONG_CHARS:
-            return None
-        return render(layout, with_greeting(bot, turns), counter, max_input_tokens, transcript)
 
     async def check(self, formatter: Prompt, files: dict[str, bytes], bot: Bot) -> None:
         """Before anything is served: MissingFile, BadChatTemplate or PromptFailed for what could make no prompt.
@@ -171,6 +136,7 @@ class PromptService:
         await self.check(formatter, files, bot)
 
     async def close(self) -> None:
+        self._tokenizers.close()
         await asyncio.to_thread(self._process.close)
         await asyncio.to_thread(self._queue.close)
 
@@ -221,6 +187,53 @@ class PromptService:
             with contextlib.suppress(FileNotFoundError):
                 files[name] = await self._store.read(artifact_key, name)
         return files
+
+
+async def _rendered(plain: _PlainPrompt, counter: TokenCounter) -> str:
+    prompt = await counter.counted(lambda: plain.go_on(counter))
+    if prompt is not None:
+        return prompt
+    if sum([len(turn.content) for turn in plain.turns]) > LONG_CHARS:
+        return await asyncio.to_thread(plain.render, counter)
+    return await counter.counted(lambda: plain.render(counter))
+
+
+@dataclass(frozen=True)
+class _PlainPrompt:
+    """A prompt by templates, which needs nothing but counts."""
+
+    formatter: PromptFormatter
+    budget: int
+    bot: Bot
+    user_name: str
+    turns: Sequence[Spoken]
+    transcript: Transcript | None
+
+    def try_render(self, counter: TokenCounter) -> str | None:
+        """Without counting anything: what is counted already, or short enough for any count; else None."""
+        try:
+            prompt = self.go_on(counter)
+        except Uncounted:
+            prompt = None
+        if prompt is not None:
+            return prompt
+        said = with_greeting(self.bot, self.turns)
+        return render_uncounted(self._layout, said, counter, self.budget)
+
+    def go_on(self, counter: TokenCounter) -> str | None:
+        """From where the transcript is; None where it cannot."""
+        if self.transcript is None:
+            return None
+        return self.transcript.next_prompt(self._layout, self.turns, counter, self.budget)
+
+    def render(self, counter: TokenCounter) -> str:
+        said = with_greeting(self.bot, self.turns)
+        return render(self._layout, said, counter, self.budget, self.transcript)
+
+    @property
+    def _layout(self) -> Layout:
+        known = self.transcript.layout if self.transcript is not None else None
+        return layout_like(known, self.formatter, self.bot, self.user_name)
 
 
 def is_by_chat_template(formatter: Prompt) -> bool:

@@ -69,10 +69,13 @@ class Transcript:
             return None
         if budget != self._budget or surroundings(layout, counter) is not self._around:
             return None
-        self._newest = None  # until all has gone well
-        ahead = self._replay.turn_count - known
         cut = self._replay.cut
-        texts = self._take(turns[known:], layout, counter)
+        new = turns[known:]
+        pieces, steps = counter.follow(self._last, map(layout.turn_text, new))
+        counter.step(pieces[-1] if pieces else self._last, self._around.sides[cut.dropped][1])
+        self._newest = None  # all is counted; until all has gone well
+        ahead = self._replay.turn_count - known
+        texts = self._take(new, pieces, steps)
         if self._replay.cut is cut:
             self._text += "".join(texts)
         elif (first := self._replay.cut.first - ahead) >= 0:
@@ -93,12 +96,11 @@ class Transcript:
         return 0
 
     def _take(
-        self, turns: Sequence[Spoken], layout: Layout, counter: TokenCounter
+        self, turns: Sequence[Spoken], pieces: Sequence[CountedText], steps: Sequence[AddedTokens]
     ) -> Sequence[str]:
         if not turns:
             return ()
         replay = self._replay
-        pieces, steps = counter.follow(self._last, map(layout.turn_text, turns))
         self._note_unsure(replay.turn_count, steps)
         for turn, step in zip(turns, steps, strict=True):
             replay.add(len(turn.content), turn.sender is Sender.USER, step[0])

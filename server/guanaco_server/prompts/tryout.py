@@ -8,7 +8,8 @@ from pathlib import Path
 from guanaco.chat import Bot, Sender, Turn
 from guanaco.errors import MissingFile
 from guanaco.prompts import Prompt
-from guanaco_server.prompts.service import PromptService, is_by_chat_template
+from guanaco_server.prompts.room import build_prompts
+from guanaco_server.prompts.service import is_by_chat_template
 
 WORDS = b"""{"version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "Whitespace"},
 "model": {"type": "WordLevel", "vocab": {"[UNK]": 0}, "unk_token": "[UNK]"}}"""
@@ -47,7 +48,7 @@ class _Folder:
 async def _render(
     prompt: Prompt, bot: Bot, turn_count: int, max_input_tokens: int, folder: _Folder
 ) -> str:
-    service = PromptService(folder)
+    service = build_prompts(folder).service
     try:
         return await service.render(
             formatter=prompt,

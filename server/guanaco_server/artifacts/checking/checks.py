@@ -7,7 +7,6 @@ and then the adapter against it. Each file's name must mean the same one file on
 
 from __future__ import annotations
 
-import asyncio
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -37,11 +36,11 @@ from guanaco_server.artifacts.checking.model_config import (
     max_positions_of,
 )
 from guanaco_server.artifacts.checking.repo_json import read_json
-from guanaco_server.artifacts.checking.tokenizer_json import MAX_TOKENIZER_BYTES, check_tokenizer
 from guanaco_server.artifacts.checking.weights import FileTensors, find_weight_files, read_tensors
 from guanaco_server.artifacts.hub.hub import Hub, RepoSnapshot
 from guanaco_server.formats.safetensors_header import TensorInfo, parameter_count
 from guanaco_server.serializer.task import SMALL_FILES
+from guanaco_server.tokenization.declared import MAX_TOKENIZER_BYTES
 
 TRANSPOSED = frozenset(
     {"GPT2LMHeadModel", "GPT2ForSequenceClassification"}
@@ -185,7 +184,6 @@ async def _check_adapter(
     own = adapter_files(snapshot)
     kept = model.small_files
     if own:
-        await check_tokenizer_fits(hub, snapshot, infos)
         kept = tuple(path for path in kept if path in MODEL_FILES)
     adapter = CheckedAdapter(WEIGHT_FILE, own, modules)
     return replace(model, small_files=kept, adapter=adapter, base=base)
@@ -301,21 +299,20 @@ def adapter_files(snapshot: RepoSnapshot) -> tuple[str, ...]:
     return _present(snapshot, TOKENIZER_FILES) if snapshot.file(TOKENIZER_NAME) else ()
 
 
-async def check_tokenizer_fits(
-    hub: Hub, snapshot: RepoSnapshot, tensors: Iterable[TensorInfo]
-) -> None:
-    """UnsupportedTokenizer where an adapter's tokenizer has tokens for which the base has no embedding."""
-    rows = next((info.shape[0] for info in tensors if _is_embedding(info)), None)
-    file = snapshot.file(TOKENIZER_NAME)
-    if rows is None or file is None:
+def require_rows(entries: int, model: CheckedModel) -> None:
+    """UnsupportedTokenizer where a tokenizer has more entries than the model's embedding has rows."""
+    rows = next((info.shape[0] for info in _flat(model.tensors) if _is_embedding(info)), None)
+    if rows is None or entries <= rows:
         return
-    data = await hub.read(snapshot, TOKENIZER_NAME, 0, file.size_bytes)
-    count = await asyncio.to_thread(check_tokenizer, data)
-    if count > rows:
+    if model.adapter is not None and model.adapter.small_files:
         raise UnsupportedTokenizer(
-            f"The adapter's tokenizer has {count:,} entries, and the base's embedding only {rows:,}.",
+            f"The adapter's tokenizer has {entries:,} entries, and the base's embedding only {rows:,}.",
             hint="Merge the adapter into its resized base, and submit the result.",
         )
+    raise UnsupportedTokenizer(
+        f"The tokenizer has {entries:,} entries, and the model's embedding only {rows:,}.",
+        hint="Call `model.resize_token_embeddings(len(tokenizer))` before saving, or push the tokenizer that the model was trained with.",
+    )
 
 
 def _is_embedding(info: TensorInfo) -> bool:

@@ -23,8 +23,6 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
-from tokenizers import Tokenizer
-
 from guanaco.errors import ContentCheckFailed, ModelServerDied
 from guanaco.submissions import GenerationParams, Level, Stage, Submission, SubmissionKind
 from guanaco_server.artifacts.stores.store import ArtifactStore
@@ -39,6 +37,8 @@ from guanaco_server.deployments.model_server import (
 from guanaco_server.prompts.service import PromptService
 from guanaco_server.stress.load import Prompted, conversation_prompts
 from guanaco_server.submissions.pipeline.records import PipelineRun, RunRecords
+from guanaco_server.tokenization.facts import TokenizerFacts
+from guanaco_server.tokenization.service import Tokenizers
 
 PROMPTS = ("Hello", "My name is", "2 + 2 =", "Once upon", "Why?")
 PROBE = GenerationParams(temperature=0, stopping_words=[], max_output_tokens=8)  # greedy
@@ -55,7 +55,6 @@ REPLIES = (
 )
 TEXTS = tuple(CONVERSATION + reply for reply in REPLIES)
 SPECIAL_IDS = ("bos_token_id", "eos_token_id")
-NEIGHBOUR = "a"  # some tokenizers treat the beginning and end of a text specially
 
 
 @dataclass(frozen=True)
@@ -77,31 +76,30 @@ class ContentChecks:
         records: RunRecords,
         store: ArtifactStore,
         prompts: PromptService,
+        tokenizers: Tokenizers,
         model_server: ModelServer,
         deadline_s: float,
     ) -> None:
         self._records = records
         self._store = store
         self._prompts = prompts
+        self._tokenizers = tokenizers
         self._model_server = model_server
         self._deadline_s = deadline_s
 
     async def check_files(self, run: PipelineRun, submission: Submission) -> None:
         """Check the artifact's files, before the model is served."""
         assert submission.artifact_key is not None, "the serialize stage is done"
-        tokenizer = await self._prompts.tokenizers.tokenizer(submission.artifact_key)
-        config = await self._read_json(submission.artifact_key, "config.json")
-        generation = await self._read_json(submission.artifact_key, "generation_config.json")
-        sizes = await asyncio.to_thread(check_sizes, tokenizer, config, generation)
-        await self._pass(run, "vocabulary", sizes)
+        key = submission.artifact_key
+        facts = await self._tokenizers.examine(await self._store.read(key, "tokenizer.json"))
+        config = await self._read_json(key, "config.json")
+        generation = await self._read_json(key, "generation_config.json")
+        await self._pass(run, "vocabulary", check_sizes(facts, config, generation))
         if submission.kind is SubmissionKind.REWARD:
             return
         words = submission.params.stopping_words
-        await self._pass(
-            run,
-            "stopping words",
-            await asyncio.to_thread(check_stopping_words, tokenizer, words),
-        )
+        respelled = await self._tokenizers.respelled(key, words)
+        await self._pass(run, "stopping words", check_stopping_words(words, respelled))
 
     async def check_served(self, run: PipelineRun, submission: Submission, endpoint: str) -> None:
         """Check what a healthy model server says, or how it scores."""
@@ -275,30 +273,28 @@ async def check_scores(
     ]
 
 
-def check_sizes(tokenizer: Tokenizer, config: dict[str, Any], generation: dict[str, Any]) -> str:
+def check_sizes(facts: TokenizerFacts, config: dict[str, Any], generation: dict[str, Any]) -> str:
     """Say what was found. Raise ContentCheckFailed when the tokenizer or a special id points past the embedding's rows."""
     rows = _text_config(config).get("vocab_size")
     if type(rows) is not int:
         return "config.json has no vocab_size, so the tokenizer is not compared with it."
-    highest = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
-    if highest >= rows:
+    if facts.highest >= rows:
         raise ContentCheckFailed(
-            f"Content check `vocabulary` failed: the tokenizer's highest token id is {highest:,} ({_shown_token(tokenizer.id_to_token(highest))}), and the embedding has {rows:,} rows.",
+            f"Content check `vocabulary` failed: the tokenizer's highest token id is {facts.highest:,} ({facts.highest_token!r}), and the embedding has {rows:,} rows.",
             hint="Call `model.resize_token_embeddings(len(tokenizer))` before saving, or push the tokenizer that the model was trained with.",
         )
     files = {"config.json": _text_config(config), "generation_config.json": generation}
     for file, content in files.items():
         _check_special_ids(file, content, rows)
-    return f"The tokenizer's highest id is {highest:,}, and the embedding has {rows:,} rows."
+    return f"The tokenizer's highest id is {facts.highest:,}, and the embedding has {rows:,} rows."
 
 
-def check_stopping_words(tokenizer: Tokenizer, words: Sequence[str]) -> str:
-    """Say what was found. Raise ContentCheckFailed for a word that no sequence of tokens spells."""
-    unknown = _unknown_id(tokenizer)
-    for word in words:
-        if not any(_is_spelled(tokenizer, unknown, word, text) for text in _texts_with(word)):
+def check_stopping_words(words: Sequence[str], respelled: Sequence[str | None]) -> str:
+    """Say what was found. Raise ContentCheckFailed for a word that no sequence of tokens spells, and so has become another text."""
+    for word, text in zip(words, respelled, strict=True):
+        if text is not None:
             raise ContentCheckFailed(
-                f"Content check `stopping words` failed: the tokenizer cannot spell the stopping word {word!r}; it makes {_respelled(tokenizer, word)!r} of it, so the word would never end a reply.",
+                f"Content check `stopping words` failed: the tokenizer cannot spell the stopping word {word!r}; it makes {text!r} of it, so the word would never end a reply.",
                 hint="Submit again with stopping words that the model can write.",
             )
     return f"The tokenizer can spell all {len(words)} stopping words."
@@ -319,33 +315,3 @@ def _check_special_ids(file: str, content: dict[str, Any], rows: int) -> None:
                     f"Content check `vocabulary` failed: {name} in {file} is {special:,}, and the embedding has {rows:,} rows.",
                     hint=f"Put the tokenizer's own id into {file}.",
                 )
-
-
-def _unknown_id(tokenizer: Tokenizer) -> int | None:
-    model = tokenizer.model
-    if word := getattr(model, "unk_token", None):
-        found: int | None = tokenizer.token_to_id(word)
-        return found
-    if type(model).__name__ == "Unigram":  # keeps it to itself, but writes it down
-        unknown = json.loads(tokenizer.to_str())["model"].get("unk_id")
-        return unknown if type(unknown) is int else None
-    return None
-
-
-def _texts_with(word: str) -> tuple[str, ...]:
-    return word, NEIGHBOUR + word + NEIGHBOUR
-
-
-def _is_spelled(tokenizer: Tokenizer, unknown: int | None, word: str, text: str) -> bool:
-    ids = tokenizer.encode(text, add_special_tokens=False).ids
-    is_known = unknown not in ids or tokenizer.token_to_id(word) == unknown
-    return is_known and word in tokenizer.decode(ids, skip_special_tokens=False)
-
-
-def _respelled(tokenizer: Tokenizer, word: str) -> str:
-    ids = tokenizer.encode(word, add_special_tokens=False).ids
-    return str(tokenizer.decode(ids, skip_special_tokens=False))
-
-
-def _shown_token(token: str | None) -> str:
-    return repr((token or "")[:40])

@@ -18,9 +18,9 @@ from guanaco.submissions import Quantization, Stage
 from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.deployments.model_server import ModelServer, ModelServerFault, NotANumber
 from guanaco_server.deployments.service import Deployment
-from guanaco_server.prompts.counting import TokenizerCache
 from guanaco_server.submissions.pipeline.content_checks import no_number
 from guanaco_server.submissions.pipeline.records import PipelineRun, RunRecords
+from guanaco_server.tokenization.service import Tokenizers
 
 SPARE_TOKENS = 8  # for special tokens, and for the one that vLLM insists on generating
 EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
@@ -33,7 +33,7 @@ class QuantizationCheck:
         self,
         records: RunRecords,
         store: ArtifactStore,
-        tokenizers: TokenizerCache,
+        tokenizers: Tokenizers,
         model_server: ModelServer,
         max_ratio: float,
     ) -> None:
@@ -98,10 +98,9 @@ class QuantizationCheck:
 
     async def _text_within(self, deployment: Deployment) -> str:
         """Return the fixed text, cut to what the model server has room for."""
-        tokenizer = await self._tokenizers.tokenizer(deployment.artifact_key)
-        ends = [end for _, end in tokenizer.encode(TEXT).offsets]
         room = deployment.max_model_tokens - SPARE_TOKENS
-        return TEXT if len(ends) <= room else TEXT[: ends[room - 1]]
+        end = await self._tokenizers.characters_of(deployment.artifact_key, TEXT, room)
+        return TEXT[:end]
 
 
 def perplexity(logprobs: Sequence[float]) -> float:

@@ -28,6 +28,7 @@ from guanaco_server.submissions.pipeline.server_start import ServerStart, eviden
 from guanaco_server.submissions.pipeline.stages import StageParts
 from guanaco_server.submissions.pipeline.workflow import ListWorkers, Pipeline
 from guanaco_server.submissions.quotas import QuotaService
+from guanaco_server.tokenization.service import Tokenizers
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ def build_pipeline(
     hub_tokens: HubTokens,
     artifacts: ArtifactService,
     prompts: PromptService,
+    tokenizers: Tokenizers,
     deployments: DeploymentService,
     costs: CostService,
     stress: StressService,
@@ -74,14 +76,14 @@ def build_pipeline(
     quantization = QuantizationCheck(
         records,
         store,
-        prompts.tokenizers,
+        tokenizers,
         model_server,
         settings.quantization_max_perplexity_ratio,
     )
     server_start = ServerStart(
         records,
         deployments,
-        ContentChecks(records, store, prompts, model_server, settings.reply_timeout_s),
+        ContentChecks(records, store, prompts, tokenizers, model_server, settings.reply_timeout_s),
         quantization,
         costs,
         settings.ready_timeout_s,
@@ -93,6 +95,7 @@ def build_pipeline(
         limits=CheckLimits(settings.max_parameters, settings.max_weight_bytes),
         artifacts=artifacts,
         prompts=prompts,
+        tokenizers=tokenizers,
         deployments=deployments,
         server_start=server_start,
         stress=stress,

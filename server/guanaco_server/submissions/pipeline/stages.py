@@ -19,10 +19,12 @@ from guanaco.errors import BadPrompt, ModelTooLarge, PromptFailed, StressCheckFa
 from guanaco.prompts import Prompt
 from guanaco.submissions import Level, Stage, StressReport, Submission, SubmissionKind
 from guanaco_server.artifacts.checking.checks import (
+    TOKENIZER_NAME,
     CheckedModel,
     CheckLimits,
     check_context,
     check_repo,
+    require_rows,
 )
 from guanaco_server.artifacts.hub.hub import Hub, RepoSnapshot
 from guanaco_server.artifacts.service import ArtifactService
@@ -35,6 +37,7 @@ from guanaco_server.stress.service import SCORED_AT_ONCE, StressService
 from guanaco_server.submissions.pipeline.records import PipelineRun, RunRecords
 from guanaco_server.submissions.pipeline.server_start import ServerStart
 from guanaco_server.submissions.quotas import QuotaService
+from guanaco_server.tokenization.service import Tokenizers
 
 Facts = dict[str, Any]
 
@@ -52,6 +55,7 @@ class StageParts:
     limits: CheckLimits
     artifacts: ArtifactService
     prompts: PromptService
+    tokenizers: Tokenizers
     deployments: DeploymentService
     server_start: ServerStart
     stress: StressService
@@ -85,6 +89,7 @@ async def check(parts: StageParts, run: PipelineRun, submission: Submission) -> 
     hub = _hub(parts, await parts.records.hub_token(run))
     snapshot, model = await _checked(hub, parts, submission)
     await parts.quotas.require_disk(submission.id, model.weight_bytes)
+    await check_tokenizer(hub, snapshot, model, parts.tokenizers)
     await check_prompt(hub, snapshot, model, parts.prompts, submission.formatter)
     if model.adapter and model.base:
         await parts.records.log(
@@ -215,6 +220,21 @@ async def check_prompt(
             error.detail,
             hint="Submit with another prompt; `guanaco prompt render` tries one without submitting it.",
         ) from None
+
+
+async def check_tokenizer(
+    hub: Hub, snapshot: RepoSnapshot, model: CheckedModel, tokenizers: Tokenizers
+) -> None:
+    """CorruptConfig or UnsupportedTokenizer for a tokenizer.json that cannot be served, or has more entries than the embedding.
+
+    One that the serializer will make of a sentencepiece model is checked when it is there.
+    """
+    repo = _tokenizers_repo(snapshot, model)
+    file = repo.file(TOKENIZER_NAME)
+    if file is None:
+        return
+    facts = await tokenizers.examine(await hub.read(repo, TOKENIZER_NAME, 0, file.size_bytes))
+    require_rows(facts.entries, model)
 
 
 def _tokenizers_repo(snapshot: RepoSnapshot, model: CheckedModel) -> RepoSnapshot:

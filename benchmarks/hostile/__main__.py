@@ -1,0 +1,399 @@
+"""Attacks a running platform with files and traffic while people chat with it, and reports what gave way.
+
+    make bench-hostile ARGS='--seed=1 --seconds=300'
+
+Hostile repos, fuzzed API requests over all roles, and hostile connections, one after another, each while the same chats
+go on that were measured alone before. The model servers are scripted. Prints a table, then one line of JSON. The exit
+status is 1 when code of a repo ran, a repo that must be refused was deployed, or a request was answered with a 5xx.
+
+schemathesis makes the requests, in a temporary environment: --fuzzer=PYTHON names one that has it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import venv
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+from benchmarks.hostile.traffic import Answers, FuzzedRequest, attack_connections, replay
+from guanaco import Client
+from guanaco.accounts import Role
+from guanaco.chat import Bot
+from guanaco.errors import GuanacoError
+from guanaco.submissions import Status
+from guanaco_server.demo.tiny_repo import make_tiny_repo
+from tests.fixtures.hostile_repos import GoodRepo, HostileRepo, hostile_repos, write_repo
+from tests.fixtures.lying_hub import LyingHub
+from tests.fixtures.up import SCRIPTED_ENGINE, Up
+
+ROOT = Path(__file__).parents[2]
+SCHEMATHESIS = "schemathesis==4.32.5"
+ROLES = ("anonymous", "developer", "backend", "admin")
+ALONE_S = 20.0
+KEEP_CONNECTIONS_S = 40.0
+REPOS_OF_A_DEVELOPER = 10
+SUBMITTERS = 6
+MIB = 2**20
+ENDED = {Status.FAILED, Status.CANCELLED, Status.DEPLOYED, Status.TORN_DOWN, Status.INACTIVE}
+ADVERSARIAL = (
+    "a" * 4_000,
+    "\uff41" * 2_000,
+    "\u0303" * 2_000,
+    "a b " * 1_000,
+    "\u202e\x00" * 500,
+    "9" * 4_000,
+)
+
+
+@dataclass
+class Findings:
+    """What the attacks brought to light, by name."""
+
+    executed: list[str] = field(default_factory=list)
+    escaped: list[str] = field(default_factory=list)
+    unfinished: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+
+def main() -> None:
+    arguments = _arguments()
+    with tempfile.TemporaryDirectory(prefix="guanaco-hostile-") as folder:
+        figures = _attack(Path(folder), arguments)
+    print(json.dumps(figures))
+    sys.exit(bool(figures["executed"] or figures["escaped"] or figures["server_errors"]))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.hostile", description=__doc__)
+    parser.add_argument("--seed", type=int, default=12)
+    parser.add_argument("--seconds", type=float, default=300.0, help="for all attacks together")
+    parser.add_argument("--requests", type=int, default=10_000)
+    parser.add_argument("--connections", type=int, default=200)
+    parser.add_argument("--repos", type=int, default=10_000, help="the first so many of them")
+    parser.add_argument("--only", action="append", choices=("requests", "connections", "repos"))
+    parser.add_argument("--fuzzer", help="an interpreter that has schemathesis")
+    parser.add_argument(
+        "--found", type=Path, help="write the requests that got a 5xx into this file"
+    )
+    return parser.parse_args()
+
+
+def _attack(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
+    make_tiny_repo(folder / "hub" / "acme" / "good")
+    good = GoodRepo(folder / "hub" / "acme" / "good")
+    canaries = folder / "canaries"
+    canaries.mkdir()
+    repos = hostile_repos(good, arguments.seed, canaries)[: arguments.repos]
+    for repo in repos:
+        write_repo(good, repo, folder / "hub" / "evil" / repo.name)
+    lies = {f"evil/{repo.name}": repo.lie for repo in repos if repo.lie}
+    with (
+        LyingHub(folder / "hub", lies, inside="http://127.0.0.1:9/") as hub,
+        _platform(folder, hub) as up,
+    ):
+        arena = Arena(up, arguments, canaries)
+        arena.begin()
+        return arena.run(repos)
+
+
+@contextlib.contextmanager
+def _platform(folder: Path, hub: LyingHub) -> Iterator[Up]:
+    up = Up(
+        folder / "up",
+        hub_endpoint=hub.url,
+        engine_command=SCRIPTED_ENGINE,
+        engine_python=str(ROOT / ".venv-engine" / "bin" / "python"),
+        stress_duration_s=0.5,
+        stress_rate=4,
+        pipeline_concurrency=SUBMITTERS,
+    )
+    up.start()
+    try:
+        yield up
+    finally:
+        up.stop()
+
+
+class Arena:
+    """A platform with one good submission, people who chat with it, and a watch on its loop and its memory."""
+
+    def __init__(self, up: Up, arguments: argparse.Namespace, canaries: Path) -> None:
+        self._up = up
+        self._arguments = arguments
+        self._canaries = canaries
+        self._findings = Findings()
+        self._answers = Answers()
+        self._keys: dict[str, str] = {"anonymous": ""}
+        self._phases: dict[str, dict[str, float]] = {}
+        self._seconds_left = arguments.seconds
+
+    def begin(self) -> None:
+        admin = self._up.client()
+        for role in (Role.DEVELOPER, Role.BACKEND, Role.ADMIN):
+            self._keys[role.value] = admin.create_key(f"fuzz-{role.value}", role).key
+        good = self._up.client(Role.DEVELOPER, "innocent")
+        made = good.submit("acme/good")
+        _wait(good, made.id, 60)
+
+    def run(self, repos: Sequence[HostileRepo]) -> dict[str, Any]:
+        chosen = self._arguments.only or ("requests", "connections", "repos")
+        requests = self._make_requests() if "requests" in chosen else []
+        counts = {"hostile_repos": 0, "requests": 0, "connections": 0}
+        with self._phase("alone"):
+            time.sleep(ALONE_S)
+        begun = time.monotonic()
+        if "connections" in chosen:
+            with self._phase("connections"):
+                counts["connections"] = self._connect()
+        if "requests" in chosen:
+            with self._phase("requests"):
+                share = 0.5 if "repos" in chosen else 1.0
+                left = self._arguments.seconds - (time.monotonic() - begun)
+                counts["requests"] = self._send(requests, share * left)
+        if "repos" in chosen:
+            with self._phase("repos"):
+                left = self._arguments.seconds - (time.monotonic() - begun)
+                counts["hostile_repos"] = self._submit(repos, left)
+        self._findings.executed = sorted(path.name for path in self._canaries.iterdir())
+        return self._report(counts)
+
+    @contextlib.contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        """Measure chats, loop and memory meanwhile."""
+        backend = self._up.client(Role.BACKEND, f"app-{name}").transport.address.key or ""
+        chat = _traffic("chat", self._up.base_url, backend)
+        watch = _traffic("watch", self._up.base_url)
+        assert self._up.process is not None
+        with _memory(self._up.process.pid) as memory:
+            yield
+        chats = [one for one in _lines(chat)]
+        looks = [one for one in _lines(watch)]
+        waits = sorted(one["s"] for one in chats)
+        bad = sum(one["status"] != 200 for one in chats)
+        stalls = sorted((one["s"] for one in looks if one["late"] < 0.1), reverse=True)
+        self._phases[name] = {
+            "chats": len(chats),
+            "failed": bad,
+            "p50_ms": round(statistics.median(waits) * 1e3, 1) if waits else 0,
+            "p99_ms": round(waits[int(len(waits) * 0.99)] * 1e3, 1) if waits else 0,
+            "stall_ms": round(stalls[0] * 1e3, 1) if stalls else 0,
+            "platform_mib": round(memory[0] / MIB),
+            "all_mib": round(memory[1] / MIB),
+        }
+        _talk(f"{name}: {json.dumps(self._phases[name])}")
+
+    def _make_requests(self) -> list[FuzzedRequest]:
+        """Have schemathesis make a quarter of the requests: each is sent in every role."""
+        document = httpx.get(f"{self._up.base_url}/openapi.json", timeout=60).content
+        count = self._arguments.requests // len(ROLES)
+        with tempfile.TemporaryDirectory() as folder:
+            python = self._arguments.fuzzer or _install(Path(folder))
+            _talk(f"making {count:,} requests")
+            command = [python, str(Path(__file__).with_name("requests_peer.py")), str(count)]
+            limits = [str(self._arguments.seed), "300"]
+            done = subprocess.run(
+                [*command, *limits], input=document, capture_output=True, check=True
+            )
+        return [FuzzedRequest.read(line) for line in done.stdout.decode().splitlines()]
+
+    def _connect(self) -> int:
+        count: int = self._arguments.connections
+        ends = asyncio.run(
+            attack_connections(self._up.base_url, count, KEEP_CONNECTIONS_S, self._arguments.seed)
+        )
+        for end, number in sorted(ends.items()):
+            _talk(f"  {number:4} {end}")
+        return count
+
+    def _send(self, requests: Sequence[FuzzedRequest], seconds: float) -> int:
+        work = [(role, self._keys[role], one) for one in requests for role in ROLES]
+        deadline = time.monotonic() + seconds
+        self._answers = asyncio.run(replay(self._up.base_url, work, self._ids(), deadline))
+        _talk(f"  answers: {dict(sorted(self._answers.statuses.items()))}")
+        if self._answers.unanswered:
+            kinds = Counter(f"{kind} {one.operation}" for kind, one in self._answers.unanswered)
+            _talk(f"  unanswered: {dict(kinds.most_common(8))}")
+        for status, role, one, text in self._answers.failures[:20]:
+            _talk(
+                f"  {status} {role} {one.method} {one.path[:200]} {one.body[:300]!r}: {text[:200]}"
+            )
+        if self._arguments.found and self._answers.failures:
+            lines = [f"{status} {role} {one}\n" for status, role, one, _ in self._answers.failures]
+            self._arguments.found.write_text("".join(lines))
+        return self._answers.sent
+
+    def _ids(self) -> dict[str, str]:
+        """Things of the fuzzing roles themselves, for the requests to name."""
+        ids = {"submission_id": "acme-good_v1", "competition_id": "open", "name": "fuzz", "model": "acme-good_v1", "key_id": "none"}  # fmt: skip
+        with Client(self._up.base_url, self._keys["developer"]) as developer:
+            decoy = developer.submit("acme/good", name="decoy")
+            ids["submission_id"] = decoy.id
+            _wait(developer, decoy.id, 60)
+        with Client(self._up.base_url, self._keys["backend"]) as backend:
+            opened = backend.open_conversation("fuzz", Bot(name="Luna"), consent=True)
+            ids["conversation_id"] = opened.conversation_id
+        return ids | {"feedback_id": "fb_none"}
+
+    def _submit(self, repos: Sequence[HostileRepo], seconds: float) -> int:
+        """Submit them, a few at a time, chat with what is deployed, and take it down again."""
+        deadline = time.monotonic() + seconds
+        batches = [
+            repos[start : start + REPOS_OF_A_DEVELOPER]
+            for start in range(0, len(repos), REPOS_OF_A_DEVELOPER)
+        ]
+        clients = [self._up.client(Role.DEVELOPER, f"evil-{n}") for n in range(len(batches))]
+        tried: list[str] = []
+        with ThreadPoolExecutor(SUBMITTERS) as pool:
+
+            def one_developer(number: int) -> None:
+                for repo in batches[number]:
+                    if time.monotonic() > deadline:
+                        return
+                    tried.append(repo.name)
+                    self._try(clients[number], repo, deadline + 30)
+
+            list(pool.map(one_developer, range(len(batches))))
+        return len(tried)
+
+    def _try(self, client: Client, repo: HostileRepo, deadline: float) -> None:
+        try:
+            made = client.submit(f"evil/{repo.name}", formatter=repo.formatter)
+            status = _wait(client, made.id, deadline - time.monotonic())
+        except GuanacoError as error:
+            if error.code in ("internal_error", "unreachable"):
+                self._findings.failures.append(f"{repo.name}: {error}")
+            return
+        if status is None:
+            self._findings.unfinished.append(repo.name)
+        elif status is Status.DEPLOYED:
+            if repo.must_be_refused:
+                self._findings.escaped.append(repo.name)
+            self._chat_with(made.id)
+            with contextlib.suppress(GuanacoError):
+                client.teardown(made.id)
+
+    def _chat_with(self, submission_id: str) -> None:
+        """Render prompts of adversarial texts with it, as its developer's previews do."""
+        with httpx.Client(base_url=self._up.base_url, timeout=60, trust_env=False) as http:
+            headers = {"Authorization": f"Bearer {self._up.admin_key}"}
+            for text in ADVERSARIAL:
+                body = {"bot": {"name": "Luna"}, "turns": [{"sender": "user", "content": text}]}
+                path = f"/api/v1/submissions/{submission_id}/preview"
+                with contextlib.suppress(httpx.HTTPError):
+                    answer = http.post(path, json=body, headers=headers)
+                    if answer.status_code >= 500 and "retry-after" not in answer.headers:
+                        self._findings.failures.append(f"{submission_id}: {answer.text[:200]}")
+
+    def _report(self, counts: dict[str, int]) -> dict[str, Any]:
+        print(
+            "| phase | chats | failed | p50 | p99 | longest stall | platform | with its children |"
+        )
+        print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+        for name, one in self._phases.items():
+            print(
+                f"| {name} | {one['chats']:,} | {one['failed']} | {one['p50_ms']} ms | {one['p99_ms']} ms "
+                f"| {one['stall_ms']} ms | {one['platform_mib']} MiB | {one['all_mib']} MiB |"
+            )
+        found = self._findings
+        for title, names in vars(found).items():
+            if names:
+                print(f"{title}: {', '.join(names[:40])}")
+        alone = self._phases["alone"]
+        attacked = [one for name, one in self._phases.items() if name != "alone"] or [alone]
+        return counts | {
+            "executed": len(found.executed),
+            "escaped": len(found.escaped),
+            "unfinished": len(found.unfinished),
+            "server_errors": len(self._answers.failures) + len(found.failures),
+            "unanswered": len(self._answers.unanswered),
+            "failed_chats": sum(int(one["failed"]) for one in attacked),
+            "stall_ms": max(one["stall_ms"] for one in attacked),
+            "stall_alone_ms": alone["stall_ms"],
+            "p99_ms": max(one["p99_ms"] for one in attacked),
+            "p99_alone_ms": alone["p99_ms"],
+            "p99_ratio": round(
+                max(one["p99_ms"] for one in attacked) / max(alone["p99_ms"], 0.1), 2
+            ),
+            "platform_mib": max(one["platform_mib"] for one in self._phases.values()),
+            "all_mib": max(one["all_mib"] for one in self._phases.values()),
+        }
+
+
+def _wait(client: Client, submission_id: str, seconds: float) -> Status | None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        status = client.submission(submission_id).status
+        if status in ENDED:
+            return status
+        time.sleep(0.3)
+    return None
+
+
+def _traffic(command: str, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.hostile.traffic", command, *arguments],
+        cwd=ROOT, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def _lines(process: subprocess.Popen[str]) -> list[dict[str, float]]:
+    process.terminate()
+    text, _ = process.communicate()
+    return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
+
+
+@contextlib.contextmanager
+def _memory(pid: int) -> Iterator[list[int]]:
+    """Yield the most memory of a process, and of it with its children, in bytes: two looks a second."""
+    most, is_over = [0, 0], threading.Event()
+
+    def look() -> None:
+        process = psutil.Process(pid)
+        while not is_over.wait(0.5):
+            with contextlib.suppress(psutil.Error):
+                own = process.memory_info().rss
+                children = 0
+                for child in process.children(recursive=True):
+                    with contextlib.suppress(psutil.Error):
+                        children += child.memory_info().rss
+                most[:] = max(most[0], own), max(most[1], own + children)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield most
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def _install(folder: Path) -> str:
+    venv.create(folder, with_pip=True)
+    python = str(folder / "bin" / "python")
+    subprocess.run([python, "-m", "pip", "install", "--quiet", SCHEMATHESIS], check=True)
+    return python
+
+
+def _talk(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

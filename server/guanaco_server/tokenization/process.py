@@ -1,0 +1,267 @@
+"""One tokenizer in a process of its own, asked from the event loop, which never waits for it.
+
+What is asked while an answer is on its way shares the next request, so a busy tokenizer costs fewer round trips.
+A request that ends the process is taken apart: each of its texts is asked for alone, so that one text fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from guanaco_server.serializer import confined
+from guanaco_server.tokenization import child
+from guanaco_server.tokenization.facts import TokenizerFacts, facts_of_json
+from guanaco_server.tokenization.frames import LENGTH, MAX_MESSAGE_BYTES, packed
+
+LOAD_CPU_S = 30.0  # Gemma's takes 3 s
+TRY_CPU_S = 60.0  # the trials have their own limit, which is the same on every machine
+COUNT_CPU_S = 0.5
+COUNT_CPU_S_A_BYTE = 20e-6  # the dearest usual kind takes 2e-6
+WALL_FACTOR = 10  # on a machine that is busy with other things
+MAX_TOGETHER_BYTES = 1_000_000  # of several requests in one
+READ_BYTES = 1_048_576
+
+Json = dict[str, Any]
+
+
+class TokenizerRefused(Exception):  # translated by the service, which knows whose fault it is
+    """The file is no tokenizer that can be served; the text is a sentence."""
+
+
+class TextFailed(Exception):  # as above
+    """A text was not counted; the text is the end of a sentence. ``was_shared`` where it may be another one's fault."""
+
+    def __init__(self, why: str, *, was_shared: bool = False) -> None:
+        super().__init__(why)
+        self.was_shared = was_shared
+
+
+class TokenizerDied(TextFailed):
+    """The process ended, by its limits or by itself."""
+
+
+class UnreadableText(TextFailed):
+    """The library has refused a text."""
+
+
+@dataclass(eq=False)
+class _Asked:
+    content: Json
+    cpu_s: float
+    answer: asyncio.Future[Json]
+    data: bytes = b""
+    texts: tuple[str, ...] = ()  # of a request that others may share
+    is_alone: bool = False
+
+
+class TokenizerProcess:
+    """Started by ``start``; ended by ``close``, by its limits, or with this object. Belongs to one event loop."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdin is not None, "it is a pipe"
+        assert process.stdout is not None, "it is a pipe"
+        self._process = process
+        self._to, self._from = process.stdin.fileno(), process.stdout.fileno()
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[_Asked] = deque()
+        self._together: list[_Asked] = []  # what is being answered
+        self._unsent = memoryview(b"")
+        self._received = bytearray()
+        self._timer: asyncio.TimerHandle | None = None
+        self.is_closed = False
+        self.resident_bytes = 0
+        for pipe in (self._to, self._from):
+            os.set_blocking(pipe, False)
+        self._finalizer = weakref.finalize(self, _end, process)
+        self._loop.add_reader(self._from, self._read)
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._together or self._waiting)
+
+    @classmethod
+    async def start(cls) -> TokenizerProcess:
+        return cls(await asyncio.to_thread(confined.start, child.__name__))
+
+    async def load(self, data: bytes) -> TokenizerFacts:
+        answer = await self._ask({"do": "load", "bytes": len(data)}, LOAD_CPU_S, data)
+        return facts_of_json(answer["facts"])
+
+    async def attempt(self) -> None:
+        """Try texts that are hard for tokenizers. Raise TokenizerRefused if one takes too much work."""
+        await self._ask({"do": "try"}, TRY_CPU_S)
+
+    async def respelled(self, words: Sequence[str]) -> list[str | None]:
+        """None for each word that a sequence of tokens spells, else what becomes of it."""
+        answer = await self._ask({"do": "spell", "words": list(words)}, LOAD_CPU_S)
+        return list(answer["spelled"])
+
+    async def characters_of(self, text: str, tokens: int) -> int:
+        """How many characters of the text its first ``tokens`` tokens cover."""
+        answer = await self._ask({"do": "cut", "text": text, "tokens": tokens}, LOAD_CPU_S)
+        return int(answer["chars"])
+
+    async def whole(self, text: str) -> int:
+        """Count a text with the special tokens around it."""
+        answer = await self._ask({"do": "count", "texts": [], "wholes": [text]}, _cpu_s([text]))
+        return int(answer["wholes"][0])
+
+    async def counts(self, texts: Sequence[str], *, is_alone: bool = False) -> list[int]:
+        """Count texts without special tokens; ``is_alone`` in a request of their own."""
+        asked = _Asked({}, 0.0, self._loop.create_future(), texts=tuple(texts), is_alone=is_alone)
+        return list((await self._queued(asked))["counts"])
+
+    def close(self) -> None:
+        """End the process. What is asked fails."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        self._loop.remove_reader(self._from)
+        self._loop.remove_writer(self._to)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._process.kill()
+        with contextlib.suppress(RuntimeError):  # the loop closes, and the finalizer waits
+            self._loop.run_in_executor(None, self._finalizer)
+        was_shared = len(self._together) > 1
+        for asked in self._together:
+            _fail([asked], TokenizerDied(_why(asked), was_shared=was_shared))
+        for asked in self._waiting:
+            _fail([asked], TokenizerDied(_why(asked), was_shared=True))
+        self._together, self._waiting = [], deque()
+
+    async def _ask(self, content: Json, cpu_s: float, data: bytes = b"") -> Json:
+        return await self._queued(_Asked(content, cpu_s, self._loop.create_future(), data))
+
+    async def _queued(self, asked: _Asked) -> Json:
+        if self.is_closed:
+            raise TokenizerDied(_why(asked), was_shared=True)
+        self._waiting.append(asked)
+        if not self._together:
+            self._send_next()
+        return await asked.answer
+
+    def _send_next(self) -> None:
+        while self._waiting and self._waiting[0].answer.done():  # nobody waits for it any more
+            self._waiting.popleft()
+        if not self._waiting:
+            return
+        self._together = [self._waiting.popleft()]
+        first = self._together[0]
+        content, cpu_s = first.content, first.cpu_s
+        if first.texts:
+            texts = self._shared_texts()
+            content, cpu_s = {"do": "count", "texts": texts, "wholes": []}, _cpu_s(texts)
+        self._timer = self._loop.call_later(WALL_FACTOR * max(1.0, cpu_s), self.close)
+        self._unsent = memoryview(packed({**content, "cpu_s": cpu_s}) + first.data)
+        self._write()
+
+    def _shared_texts(self) -> list[str]:
+        texts = list(self._together[0].texts)
+        size = sum(map(len, texts))
+        while self._waiting and not self._together[0].is_alone:
+            following = self._waiting[0]
+            size += sum(map(len, following.texts))
+            if not following.texts or following.is_alone or size > MAX_TOGETHER_BYTES:
+                break
+            self._together.append(self._waiting.popleft())
+            texts += following.texts
+        return texts
+
+    def _write(self) -> None:
+        try:
+            sent = os.write(self._to, self._unsent)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self.close()
+            return
+        self._unsent = self._unsent[sent:]
+        if self._unsent:
+            self._loop.add_writer(self._to, self._write)
+        else:
+            self._loop.remove_writer(self._to)
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._from, READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        self._received += data
+        length = int.from_bytes(self._received[: LENGTH.size], "big")
+        if not data or length > MAX_MESSAGE_BYTES or not self._together:
+            self.close()
+        elif len(self._received) >= LENGTH.size + length:
+            message, self._received = self._received[LENGTH.size :], bytearray()
+            self._take(bytes(message))
+
+    def _take(self, message: bytes) -> None:
+        together, self._together = self._together, []
+        assert self._timer is not None, "something was asked"
+        self._timer.cancel()
+        try:
+            answer = json.loads(message)
+            self.resident_bytes = int(answer.get("resident_bytes", 0))
+            _give(together, answer)
+        except (ValueError, TypeError, KeyError, AttributeError):  # a child that was taken over
+            self._together = together
+            self.close()
+            return
+        self._send_next()
+
+
+def _give(together: list[_Asked], answer: Json) -> None:
+    if (refused := answer.get("refused")) is not None:
+        _fail(together, TokenizerRefused(str(refused)))
+    elif (fault := answer.get("fault")) is not None:
+        _fail(together, UnreadableText(str(fault), was_shared=len(together) > 1))
+    elif not together[0].texts:
+        _set(together[0], answer)
+    else:
+        counts = [int(count) for count in answer["counts"]]
+        if len(counts) != sum(len(asked.texts) for asked in together):
+            raise ValueError("the answer is too short")
+        for asked in together:
+            mine, counts = counts[: len(asked.texts)], counts[len(asked.texts) :]
+            _set(asked, {"counts": mine})
+
+
+def _set(asked: _Asked, answer: Json) -> None:
+    if not asked.answer.done():
+        asked.answer.set_result(answer)
+
+
+def _fail(together: list[_Asked], error: Exception) -> None:
+    for asked in together:
+        if not asked.answer.done():
+            asked.answer.set_exception(error)
+
+
+def _cpu_s(texts: Sequence[str]) -> float:
+    return COUNT_CPU_S + COUNT_CPU_S_A_BYTE * 4 * sum(map(len, texts))
+
+
+def _why(asked: _Asked) -> str:
+    limit_s = asked.cpu_s or _cpu_s(asked.texts)
+    memory = f"{child.MEMORY_BYTES // 10**6:,} MB of memory"
+    return f"it takes more than {limit_s:.3g} s of CPU time or {memory}, or it crashed"
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        with contextlib.suppress(OSError):
+            assert pipe is not None, "both are pipes"
+            pipe.close()
