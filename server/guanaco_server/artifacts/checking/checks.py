@@ -18,10 +18,11 @@ from guanaco.errors import (
     CorruptWeights,
     MissingFile,
     ModelTooLarge,
+    QuantizationUnsupported,
     UnsupportedAdapter,
     UnsupportedTokenizer,
 )
-from guanaco.submissions import GenerationParams, SubmissionKind
+from guanaco.submissions import GenerationParams, Quantization, SubmissionKind
 from guanaco_server.artifacts.checking.adapters import (
     AS_PLAIN_LORA,
     WEIGHT_FILE,
@@ -30,9 +31,11 @@ from guanaco_server.artifacts.checking.adapters import (
     read_modules,
     resolve_base,
 )
+from guanaco_server.artifacts.checking.consistency import check_consistency, is_embedding
 from guanaco_server.artifacts.checking.model_config import (
     architecture_of,
     check_no_code,
+    has_experts,
     max_positions_of,
 )
 from guanaco_server.artifacts.checking.repo_json import read_json
@@ -62,14 +65,6 @@ TOKENIZER_NAME = "tokenizer.json"
 SENTENCEPIECE_NAME = "tokenizer.model"  # converted by serializer/tokenizer_files.py
 MODEL_FILES = frozenset({"config.json", "generation_config.json"})  # always the base's own
 TOKENIZER_FILES = tuple(name for name in SMALL_FILES if name not in MODEL_FILES)
-EMBEDDINGS = (
-    "embed_tokens.weight",
-    "wte.weight",
-    "word_embeddings.weight",
-    "embed_in.weight",
-    "tok_embeddings.weight",
-    "embeddings.weight",
-)
 
 
 @dataclass(frozen=True)
@@ -94,6 +89,8 @@ class CheckedModel:
     tensor_count: int
     tensors: FileTensors
     is_tied: bool = False
+    is_quantized: bool = False
+    has_experts: bool = False
     adapter: CheckedAdapter | None = None
     base: RepoSnapshot | None = None
 
@@ -129,6 +126,22 @@ def check_context(
     _check_positions(model, "max_input_tokens + max_output_tokens", wanted)
 
 
+def check_quantization(
+    quantization: Quantization, *, is_quantized: bool, has_experts: bool
+) -> None:
+    """QuantizationUnsupported where vLLM would refuse it for such a model, or do nothing."""
+    if is_quantized:
+        raise QuantizationUnsupported(
+            f"The checkpoint is quantized already, so it cannot be quantized to {quantization} when it is served.",
+            hint="Submit it without --quantization.",
+        )
+    if quantization is Quantization.INT8 and not has_experts:
+        raise QuantizationUnsupported(
+            "int8 quantizes the experts of a mixture, and this model has none.",
+            hint="Submit it with --quantization fp8, or without.",
+        )
+
+
 def _check_positions(model: CheckedModel, what: str, wanted: int) -> None:
     if model.max_positions is not None and wanted > model.max_positions:
         raise ContextTooLong(
@@ -147,6 +160,7 @@ async def _check_model(
     files = model_files(snapshot)
     tensors = await read_tensors(hub, snapshot, weights)
     infos = _flat(tensors)
+    check_consistency(config, infos, has_head=kind is SubmissionKind.CHAT)
     if kind is SubmissionKind.REWARD:
         check_score_head(config, infos)
     model = CheckedModel(
@@ -159,6 +173,8 @@ async def _check_model(
         tensor_count=len(infos),
         tensors=tensors,
         is_tied=config.get("tie_word_embeddings") is True,
+        is_quantized="quantization_config" in config,
+        has_experts=has_experts(config),
     )
     _check_size(model, limits)
     return model
@@ -301,7 +317,7 @@ def adapter_files(snapshot: RepoSnapshot) -> tuple[str, ...]:
 
 def require_rows(entries: int, model: CheckedModel) -> None:
     """UnsupportedTokenizer where a tokenizer has more entries than the model's embedding has rows."""
-    rows = next((info.shape[0] for info in _flat(model.tensors) if _is_embedding(info)), None)
+    rows = next((info.shape[0] for info in _flat(model.tensors) if is_embedding(info)), None)
     if rows is None or entries <= rows:
         return
     if model.adapter is not None and model.adapter.small_files:
@@ -313,10 +329,6 @@ def require_rows(entries: int, model: CheckedModel) -> None:
         f"The tokenizer has {entries:,} entries, and the model's embedding only {rows:,}.",
         hint="Call `model.resize_token_embeddings(len(tokenizer))` before saving, or push the tokenizer that the model was trained with.",
     )
-
-
-def _is_embedding(info: TensorInfo) -> bool:
-    return len(info.shape) == 2 and info.name.endswith(EMBEDDINGS)
 
 
 def _present(snapshot: RepoSnapshot, names: Iterable[str]) -> tuple[str, ...]:

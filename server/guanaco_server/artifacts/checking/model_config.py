@@ -6,6 +6,7 @@ and reward models. A repo's own code is never run, so no other architecture can 
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from guanaco.errors import CorruptConfig, RemoteCode, UnsupportedArchitecture
@@ -13,6 +14,9 @@ from guanaco.submissions import SubmissionKind
 from guanaco_server.artifacts.checking.repo_json import read_json
 from guanaco_server.artifacts.hub.hub import Hub, RepoSnapshot
 
+CONFIGS = ("config.json", "tokenizer_config.json", "generation_config.json")
+EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+TOKENIZER_CLASS = re.compile(r"[A-Z][A-Za-z0-9_]{0,60}(?:Tokenizer|TokenizerFast|Backend)")
 KNOWN_ARCHITECTURES = frozenset(
     [
         "AXK1ForCausalLM",
@@ -154,13 +158,47 @@ REWARD_ARCHITECTURES = frozenset(
 
 
 async def check_no_code(hub: Hub, snapshot: RepoSnapshot) -> None:
-    """RemoteCode where a config of the repo names code of its own."""
-    for name in ("config.json", "tokenizer_config.json"):
-        if snapshot.file(name) and "auto_map" in await read_json(hub, snapshot, name):
+    """RemoteCode where a config of the repo names code of its own, CorruptConfig where it names another model or an odd class."""
+    for name in CONFIGS:
+        if not snapshot.file(name):
+            continue
+        config = await read_json(hub, snapshot, name)
+        if _holds(config, "auto_map"):
             raise RemoteCode(
                 f"{name} has an auto_map: the model needs the repo's own code, which is never run.",
                 hint="Submit a model of an architecture that vLLM knows, without auto_map.",
             )
+        if _holds(config, "speculators_config"):
+            raise CorruptConfig(
+                f"{name} has a speculators_config, which names another model to be served.",
+                hint="Submit the model that it speeds up.",
+            )
+        tokenizer = config.get("tokenizer_class")
+        if tokenizer is not None and not _is_tokenizer_class(tokenizer):
+            raise CorruptConfig(
+                f"tokenizer_class in {name} is {str(tokenizer)[:80]!r}, which is no tokenizer of transformers.",
+                hint="Save the tokenizer again with `save_pretrained(...)`.",
+            )
+
+
+def has_experts(config: dict[str, Any]) -> bool:
+    """Whether the model is a mixture of experts."""
+    nested = config.get("text_config")
+    texts = [config, nested] if isinstance(nested, dict) else [config]
+    return any(
+        isinstance(c.get(name), int) and c[name] > 1 for c in texts for name in EXPERT_COUNTS
+    )
+
+
+def _holds(content: Any, key: str) -> bool:
+    """At any depth; read_json has limited it."""
+    if isinstance(content, dict):
+        return key in content or any(_holds(value, key) for value in content.values())
+    return isinstance(content, list) and any(_holds(value, key) for value in content)
+
+
+def _is_tokenizer_class(name: Any) -> bool:
+    return isinstance(name, str) and TOKENIZER_CLASS.fullmatch(name) is not None
 
 
 def architecture_of(config: dict[str, Any], kind: SubmissionKind = SubmissionKind.CHAT) -> str:

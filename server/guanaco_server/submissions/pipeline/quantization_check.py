@@ -13,8 +13,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from guanaco.errors import ModelServerDied, QuantizationTooLossy, QuantizationUnsupported
+from guanaco.errors import ModelServerDied, QuantizationTooLossy
 from guanaco.submissions import Quantization, Stage
+from guanaco_server.artifacts.checking.checks import check_quantization
+from guanaco_server.artifacts.checking.model_config import has_experts
 from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.deployments.model_server import ModelServer, ModelServerFault, NotANumber
 from guanaco_server.deployments.service import Deployment
@@ -23,7 +25,6 @@ from guanaco_server.submissions.pipeline.records import PipelineRun, RunRecords
 from guanaco_server.tokenization.service import Tokenizers
 
 SPARE_TOKENS = 8  # for special tokens, and for the one that vLLM insists on generating
-EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
 
 class QuantizationCheck:
@@ -47,16 +48,11 @@ class QuantizationCheck:
     async def require_possible(self, artifact_key: str, quantization: Quantization) -> None:
         """QuantizationUnsupported where the config tells already that vLLM would refuse, or do nothing."""
         config: dict[str, Any] = json.loads(await self._store.read(artifact_key, "config.json"))
-        if "quantization_config" in config:
-            raise QuantizationUnsupported(
-                f"The checkpoint is quantized already, so it cannot be quantized to {quantization} when it is served.",
-                hint="Submit it without --quantization.",
-            )
-        if quantization is Quantization.INT8 and not _has_experts(config):
-            raise QuantizationUnsupported(
-                "int8 quantizes the experts of a mixture, and this model has none.",
-                hint="Submit it with --quantization fp8, or without.",
-            )
+        check_quantization(
+            quantization,
+            is_quantized="quantization_config" in config,
+            has_experts=has_experts(config),
+        )
 
     def remembered(self, deployment: Deployment) -> float | None:
         """The unquantized perplexity, if this process has measured it."""
@@ -114,14 +110,6 @@ def perplexity(logprobs: Sequence[float]) -> float:
 def _measured(deployment: Deployment) -> tuple[str, int]:
     """Return what the unquantized figure depends on: the artifact, and how much of the text fits."""
     return deployment.artifact_key, deployment.max_model_tokens
-
-
-def _has_experts(config: dict[str, Any]) -> bool:
-    nested = config.get("text_config")
-    texts = [config, nested] if isinstance(nested, dict) else [config]
-    return any(
-        isinstance(c.get(name), int) and c[name] > 1 for c in texts for name in EXPERT_COUNTS
-    )
 
 
 TEXT = """\

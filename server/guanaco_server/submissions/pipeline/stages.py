@@ -23,6 +23,7 @@ from guanaco_server.artifacts.checking.checks import (
     CheckedModel,
     CheckLimits,
     check_context,
+    check_quantization,
     check_repo,
     require_rows,
 )
@@ -89,6 +90,12 @@ async def check(parts: StageParts, run: PipelineRun, submission: Submission) -> 
     hub = _hub(parts, await parts.records.hub_token(run))
     snapshot, model = await _checked(hub, parts, submission)
     await parts.quotas.require_disk(submission.id, model.weight_bytes)
+    if submission.quantization is not None:
+        check_quantization(
+            submission.quantization,
+            is_quantized=model.is_quantized,
+            has_experts=model.has_experts,
+        )
     await check_tokenizer(hub, snapshot, model, parts.tokenizers)
     await check_prompt(hub, snapshot, model, parts.prompts, submission.formatter)
     if model.adapter and model.base:

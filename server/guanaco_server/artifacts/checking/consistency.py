@@ -1,0 +1,277 @@
+"""Whether config.json describes the tensors that the headers name: what vLLM would report after minutes, or never.
+
+    always            no number beyond what any model has: vLLM makes layers, caches and tables of that size
+    every model       layers, rows of the embedding, and the hidden size, where the config says them
+    known families    besides, the shape of each projection, from heads, KV heads, head size, widths and experts;
+                      no layer lacks one; an output matrix unless it is the embedding
+
+A checkpoint that is quantized already packs its projections; of these only the layers and the embedding are compared.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from guanaco.errors import CorruptConfig, CorruptWeights
+from guanaco_server.formats.safetensors_header import TensorInfo
+from guanaco_server.recipes.model_shape import GATED, TIED_BY_DEFAULT, text_config
+
+EMBEDDINGS = (
+    "embed_tokens.weight",
+    "wte.weight",
+    "word_embeddings.weight",
+    "embed_in.weight",
+    "tok_embeddings.weight",
+    "embeddings.weight",
+)
+MOST = {
+    "num_hidden_layers": 1_000,
+    "n_layer": 1_000,
+    "num_layers": 1_000,
+    "hidden_size": 100_000,
+    "n_embd": 100_000,
+    "intermediate_size": 1_000_000,
+    "moe_intermediate_size": 1_000_000,
+    "shared_expert_intermediate_size": 1_000_000,
+    "num_attention_heads": 4_096,
+    "n_head": 4_096,
+    "num_key_value_heads": 4_096,
+    "head_dim": 8_192,
+    "vocab_size": 10_000_000,
+    "num_experts": 8_192,
+    "num_local_experts": 8_192,
+    "n_routed_experts": 8_192,
+    "num_experts_per_tok": 8_192,
+    "max_position_embeddings": 20_000_000,  # Llama 4 Scout has 10,485,760
+    "n_positions": 20_000_000,
+    "original_max_position_embeddings": 20_000_000,
+    "num_nextn_predict_layers": 16,
+}
+LAYER_COUNTS = ("num_hidden_layers", "n_layer", "num_layers")
+HIDDEN_SIZES = ("hidden_size", "n_embd")
+LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d{1,6})\.(.+)")
+MIXTURES = frozenset({"mixtral", "qwen2_moe", "qwen3_moe"})
+FAMILIES = GATED | MIXTURES
+
+Config = dict[str, Any]
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def check_consistency(config: Config, tensors: Iterable[TensorInfo], *, has_head: bool) -> None:
+    """CorruptConfig or CorruptWeights where the two contradict each other. ``has_head`` of a model that generates."""
+    text = text_config(config)
+    for part in (config, text):
+        _require_sane(part)
+    shapes = {info.name: info.shape for info in tensors}
+    layers = _layers(shapes)
+    _check_layers(text, layers)
+    is_known = text.get("model_type") in FAMILIES
+    _check_vocabulary(text, shapes, is_known=is_known)
+    if "quantization_config" in config or "quantization_config" in text:
+        return
+    if is_known and _int(text, "num_attention_heads"):
+        _check_projections(text, layers)
+        if has_head:
+            _check_output(config, text, shapes)
+
+
+def is_embedding(info: TensorInfo) -> bool:
+    return len(info.shape) == 2 and info.name.endswith(EMBEDDINGS)
+
+
+def _require_sane(config: Config) -> None:
+    for name, most in MOST.items():
+        value = config.get(name)
+        if value is None:
+            continue
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if is_number and value > most:
+            raise CorruptConfig(
+                f"{name} in config.json is {str(value)[:40]}; {most:,} are allowed."
+            )
+    scaling = config.get("rope_scaling") or config.get("rope_parameters")
+    if isinstance(scaling, dict):
+        positions = _int(config, "max_position_embeddings") or 1
+        factor = scaling.get("factor")
+        most = MOST["max_position_embeddings"]
+        if isinstance(factor, (int, float)) and not 0 < factor * positions <= 16 * most:
+            raise CorruptConfig(f"The factor of rope_scaling in config.json is {str(factor)[:40]}.")
+
+
+def _layers(shapes: Shapes) -> dict[int, dict[str, tuple[int, ...]]]:
+    """The tensors of each layer, by their names inside it. Other stacks, as of a vision part, are left out."""
+    found: dict[str, dict[int, dict[str, tuple[int, ...]]]] = defaultdict(lambda: defaultdict(dict))
+    for name, shape in shapes.items():
+        match = LAYER.search(name)
+        if match is not None and "vision" not in name and "audio" not in name:
+            found[name[: match.start()]][int(match[1])][match[2]] = shape
+    return max(found.values(), key=len, default={})
+
+
+def _check_layers(text: Config, layers: Mapping[int, object]) -> None:
+    said = next((_int(text, name) for name in LAYER_COUNTS if _int(text, name)), None)
+    if said is None or not layers:
+        if said is not None and text.get("model_type") in FAMILIES:
+            raise CorruptConfig(
+                f"config.json has {said:,} layers, and the weights have none.",
+                hint="Push the config and the weights of the same save.",
+            )
+        return
+    missing = next((number for number in range(said) if number not in layers), None)
+    if missing is not None:
+        raise CorruptConfig(
+            f"config.json has {said:,} layers, and the weights have no layer {missing:,} (they have {len(layers):,}).",
+            hint="Push the config and the weights of the same save.",
+        )
+    extra = len(layers) - said - (_int(text, "num_nextn_predict_layers") or 0)
+    if extra > 0 and text.get("model_type") in FAMILIES:
+        raise CorruptConfig(
+            f"config.json has {said:,} layers, and the weights have {len(layers):,}.",
+            hint="Push the config and the weights of the same save.",
+        )
+
+
+def _check_vocabulary(text: Config, shapes: Shapes, *, is_known: bool) -> None:
+    embedding = next((s for n, s in shapes.items() if len(s) == 2 and n.endswith(EMBEDDINGS)), None)
+    hidden = next((_int(text, name) for name in HIDDEN_SIZES if _int(text, name)), None)
+    rows = _int(text, "vocab_size")
+    if embedding is None:
+        return
+    if rows is not None and (rows > embedding[0] or (is_known and rows != embedding[0])):
+        raise CorruptConfig(
+            f"vocab_size in config.json is {rows:,}, and the embedding has {embedding[0]:,} rows.",
+            hint="Push the config and the weights of the same save.",
+        )
+    if hidden is not None and (hidden != embedding[1] if is_known else not _occurs(hidden, shapes)):
+        raise CorruptConfig(
+            f"hidden_size in config.json is {hidden:,}, and the embedding has {embedding[1]:,} columns.",
+            hint="Push the config and the weights of the same save.",
+        )
+
+
+def _occurs(size: int, shapes: Shapes) -> bool:
+    return any(size in shape for shape in shapes.values())
+
+
+def _check_projections(text: Config, layers: Mapping[int, Shapes]) -> None:
+    expected = _expected(text)
+    for number, tensors in sorted(layers.items()):
+        if number >= (_int(text, "num_hidden_layers") or 0):
+            continue  # it predicts further tokens, and has a shape of its own
+        for name, shape in tensors.items():
+            wanted = expected.get(re.sub(r"\.experts\.\d+\.", ".experts.*.", name))
+            if wanted is not None and shape != wanted:
+                raise CorruptConfig(
+                    f"By config.json {name} of layer {number} is {_shown(wanted)}, and in the weights it is {_shown(shape)}.",
+                    hint="Push the config and the weights of the same save.",
+                )
+        _require_complete(number, tensors)
+        _check_experts(text, number, tensors)
+
+
+def _require_complete(number: int, tensors: Shapes) -> None:
+    """CorruptWeights where a layer has a part of what belongs together."""
+    for together in (
+        ("q_proj", "k_proj", "v_proj", "o_proj"),
+        ("gate_proj", "up_proj", "down_proj"),
+    ):
+        names = [
+            f"{'self_attn' if 'q_proj' in together else 'mlp'}.{each}.weight" for each in together
+        ]
+        there = [name for name in names if name in tensors]
+        if there and len(there) < len(names):
+            gone = next(name for name in names if name not in tensors)
+            raise CorruptWeights(
+                f"The weights have no {gone} of layer {number}.", hint="Push the weights again."
+            )
+
+
+def _check_experts(text: Config, number: int, tensors: Shapes) -> None:
+    count = next(
+        (_int(text, n) for n in ("num_experts", "num_local_experts") if _int(text, n)), None
+    )
+    found = {match[1] for name in tensors if (match := re.search(r"\.experts\.(\d+)\.", name))}
+    if count is None or not found or text.get("model_type") not in MIXTURES:
+        return
+    if len(found) != count:
+        raise CorruptConfig(
+            f"config.json has {count:,} experts, and layer {number} of the weights has {len(found):,}.",
+            hint="Push the config and the weights of the same save.",
+        )
+
+
+def _check_output(config: Config, text: Config, shapes: Shapes) -> None:
+    default = text.get("model_type") in TIED_BY_DEFAULT
+    is_tied = config.get("tie_word_embeddings", text.get("tie_word_embeddings", default))
+    head = next((shape for name, shape in shapes.items() if name.endswith("lm_head.weight")), None)
+    embedding = next((s for n, s in shapes.items() if len(s) == 2 and n.endswith(EMBEDDINGS)), None)
+    if head is None and embedding is not None and is_tied is not True:
+        raise CorruptWeights(
+            "The weights have no lm_head.weight, and config.json does not tie it to the embedding.",
+            hint="Set tie_word_embeddings to true if the model was trained so, or push the missing tensor.",
+        )
+    if head is not None and embedding is not None and head != embedding:
+        raise CorruptWeights(
+            f"lm_head.weight is {_shown(head)}, and the embedding is {_shown(embedding)}."
+        )
+
+
+def _expected(text: Config) -> dict[str, tuple[int, ...]]:
+    """The shapes of a layer's matrices in the known families, by name; those that the config does not tell are left out."""
+    hidden, heads = _int(text, "hidden_size"), _int(text, "num_attention_heads")
+    if hidden is None or heads is None:
+        return {}
+    kv_heads = _int(text, "num_key_value_heads") or heads
+    head_dim = _int(text, "head_dim") or hidden // heads
+    queries, keys = heads * head_dim, kv_heads * head_dim
+    if heads % kv_heads:
+        raise CorruptConfig(
+            f"config.json has {heads} heads, which {kv_heads} KV heads cannot share."
+        )
+    found = {
+        "self_attn.q_proj.weight": (queries, hidden),
+        "self_attn.k_proj.weight": (keys, hidden),
+        "self_attn.v_proj.weight": (keys, hidden),
+        "self_attn.o_proj.weight": (hidden, queries),
+        "self_attn.qkv_proj.weight": (queries + 2 * keys, hidden),
+        "input_layernorm.weight": (hidden,),
+        "post_attention_layernorm.weight": (hidden,),
+    }
+    if width := _int(text, "intermediate_size"):
+        found |= _mlp("mlp", width, hidden) | {"mlp.gate_up_proj.weight": (2 * width, hidden)}
+        for name, shape in (
+            ("w1", (width, hidden)),
+            ("w2", (hidden, width)),
+            ("w3", (width, hidden)),
+        ):
+            found[f"block_sparse_moe.experts.*.{name}.weight"] = shape
+    if width := _int(text, "moe_intermediate_size"):
+        found |= _mlp("mlp.experts.*", width, hidden)
+    if width := _int(text, "shared_expert_intermediate_size"):
+        found |= _mlp("mlp.shared_expert", width, hidden)
+    if experts := _int(text, "num_experts"):
+        found["mlp.gate.weight"] = (experts, hidden)
+    if experts := _int(text, "num_local_experts"):
+        found["block_sparse_moe.gate.weight"] = (experts, hidden)
+    return found
+
+
+def _mlp(name: str, width: int, hidden: int) -> dict[str, tuple[int, ...]]:
+    return {
+        f"{name}.gate_proj.weight": (width, hidden),
+        f"{name}.up_proj.weight": (width, hidden),
+        f"{name}.down_proj.weight": (hidden, width),
+    }
+
+
+def _shown(shape: tuple[int, ...]) -> str:
+    return " x ".join(f"{size:,}" for size in shape)
+
+
+def _int(config: Config, name: str) -> int | None:
+    """The number, where it is one above 0."""
+    value = config.get(name)
+    return value if type(value) is int and value > 0 else None
