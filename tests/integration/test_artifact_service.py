@@ -154,7 +154,7 @@ def test_an_adapters_job_merges_into_its_pinned_base() -> None:
     a, b = (TensorInfo(name, "F32", (2, 2), 0, 16) for name in ("x.lora_A", "x.lora_B"))
     adapter = CheckedAdapter("adapter_model.safetensors", (), (LoraModule("x", a, b, 0.5),))
     model = CheckedModel(
-        "LlamaForCausalLM", 10, 20, 512, ("m.safetensors",), (), 1, (), False, adapter, base
+        "LlamaForCausalLM", 10, 20, 512, ("m.safetensors",), (), 1, (), adapter=adapter, base=base
     )
     job = serializer_job(SNAPSHOT, model, AUTO, "http://hub.invalid", 2**30)
     assert (job.model.repo, job.model.commit) == ("acme/base", "b" * 40)

@@ -13,7 +13,7 @@ from guanaco_server.deployments.vllm_server import MAX_ANSWER_BYTES
 from tests.fixtures.clocks import after
 from tests.fixtures.rogue_server import END, HEAD, Behave, chunk, event, rogue, well
 from tests.fixtures.rogue_world import Patient, said, talking
-from tests.fixtures.world import TEST_SETTINGS
+from tests.fixtures.world import TEST_SETTINGS, World
 
 FIRST_TOKEN_S = TEST_SETTINGS["first_token_timeout_s"]
 
@@ -147,6 +147,10 @@ async def test_as_many_replies_are_chosen_among_candidates_as_users_ask_for(
         assert {answer.status_code for answer in answers} == {200}
 
 
+class Lively(World):
+    heartbeat_s = 0.2
+
+
 async def test_a_quiet_stream_gets_heartbeats(database: Database) -> None:
     heard = asyncio.Event()
 
@@ -155,7 +159,7 @@ async def test_a_quiet_stream_gets_heartbeats(database: Database) -> None:
         await heard.wait()
         writer.write(chunk(event(" well.", "stop")) + END)
 
-    async with rogue(slow) as endpoint, talking(database, endpoint) as (http, path, _):
+    async with rogue(slow) as endpoint, talking(database, endpoint, make=Lively) as (http, path, _):
         body = {"content": "Hello", "stream": True}
         async with http.stream("POST", f"{path}/messages", json=body) as answer:
             lines = []
