@@ -97,19 +97,19 @@ async def test_a_csv_has_parameters_and_times_and_marks_deleted_turns(world: Web
 
 async def test_reading_goes_on_and_back_over_pages_in_both_orders(world: WebWorld) -> None:
     backend = await world.accounts.built_in("app", Role.BACKEND)
-    for number in range(59):
+    for number in range(29):  # with the world's own more than a page
         await rate(world, backend, "acme-tiny_v1", f"user-{number}", number % 2 == 0)
     ada = await signed_in(world, Role.DEVELOPER, "ada")
     oldest = [item["id"] for item in (await read(world, BASE, limit=100)).json()["items"]]
-    assert len(oldest) == 60
+    assert len(oldest) == 30
     for begin, expected in ((BASE, oldest[::-1]), (f"{BASE}?order=oldest", oldest)):
         forwards = await walk(ada, begin, "later")
         assert [rating_id for rating_id, _ in forwards] == expected
         backwards = await walk(ada, forwards[-1][1], "earlier")
         assert [rating_id for rating_id, _ in backwards] == expected[::-1]
     up = await walk(ada, f"{BASE}?rating=up", "later")
-    assert len(up) == 31
-    assert len(await walk(ada, up[-1][1], "earlier")) == 31
+    assert len(up) == 16
+    assert len(await walk(ada, up[-1][1], "earlier")) == 16
 
 
 async def walk(browser: httpx.AsyncClient, path: str, link: str) -> list[tuple[str, str]]:

@@ -30,7 +30,6 @@ def pipelines(database: Database, tmp_path: Path) -> Iterator[Pipelines]:
     pipelines.stop_all()
 
 
-@pytest.mark.both_databases
 @pytest.mark.parametrize(
     ("entry", "held", "done"),
     [

@@ -28,6 +28,10 @@ USED: dict[str, list[str]] = {
     "vllm.model_executor.models:ModelRegistry.register_model": [],
     "vllm.model_executor.models.registry:_BaseRegisteredModel.load_model_cls": [],
     "vllm.v1.executor.uniproc_executor:UniProcExecutor._init_executor": ["self"],
+    "vllm.v1.executor.uniproc_executor:UniProcExecutor.initialize_from_config": [
+        "self",
+        "kv_cache_configs",
+    ],
     "vllm.engine.arg_utils:AsyncEngineArgs.from_cli_args": [],
     "vllm.engine.arg_utils:AsyncEngineArgs.create_engine_config": ["usage_context"],
     "vllm.v1.engine.async_llm:AsyncLLM.from_vllm_config": ["vllm_config", "usage_context"],

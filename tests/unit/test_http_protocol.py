@@ -35,8 +35,6 @@ OVERRIDDEN = (
     "connection_lost",
     "data_received",
     "on_message_begin",
-    "on_header",
-    "on_body",
     "on_headers_complete",
     "on_message_complete",
     "on_response_complete",

@@ -27,6 +27,7 @@ from guanaco_server.deployments.model_server import (
     RequestRefused,
     ServerLoad,
 )
+from guanaco_server.observability.redaction import Redaction
 
 NAN_REFUSAL = (
     "Out of range float"  # what vLLM 0.32 answers, with 400, when an answer would hold NaN
@@ -138,9 +139,11 @@ def _parse(data: str | bytes) -> dict[str, Any]:
 
 
 def error_text(answer: Any) -> str | None:
+    """What the server says of an error, without what a developer must not read."""
     if not isinstance(answer, dict) or not (error := answer.get("error")):
         return None
-    return str(error.get("message") if isinstance(error, dict) else error)[:300]
+    said = str(error.get("message") if isinstance(error, dict) else error)[:MAX_ERROR_CHARS]
+    return _redaction.clean_output(said)
 
 
 def _first_choice(event: dict[str, Any]) -> dict[str, Any]:
@@ -252,6 +255,9 @@ class _Event(msgspec.Struct, gc=False):
     usage: _Usage | None = None
     error: Any = None
 
+
+MAX_ERROR_CHARS = 300
+_redaction = Redaction(())
 
 # What a decoder may raise on a server's words: msgspec's errors are ValueErrors, nested brackets exhaust the stack.
 UNREADABLE = (ValueError, RecursionError)

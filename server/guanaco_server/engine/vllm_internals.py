@@ -37,6 +37,7 @@ from guanaco_server.engine import lifeline
 
 VLLM_VERSION = "0.32"
 THREADS_VARIABLE = "GUANACO_ENGINE_THREADS"
+CLASSIFIER = "TransformersForSequenceClassification"
 ROUTES_LOGGER = "vllm.entrypoints.launchers.launcher"  # 36 lines at each start
 
 __all__ = [
@@ -182,15 +183,19 @@ def _validate(args: Namespace) -> None:
 
 
 def _import_before_fork(model_dir: Path) -> None:
-    """Import what the engine process needs, the model's class too: vLLM would inspect it in a process of its own, 10 s the first time."""
+    """Import what the engine process needs, and each class that vLLM would inspect in a process of its own.
+
+    That takes 10 s the first time, and with a home of its own each server's is the first.
+    """
     import vllm.v1.engine.core
     import vllm.v1.worker.cpu_worker  # noqa: F401
     from vllm.model_executor.models import ModelRegistry
 
     config = json.loads((model_dir / "config.json").read_text())
-    for architecture in map(_class_of, config.get("architectures", [])):
-        if known := ModelRegistry.models.get(architecture):
-            ModelRegistry.register_model(architecture, known.load_model_cls())
+    for architecture in config.get("architectures", []):
+        for inspected in (_class_of(architecture), *_fallbacks(architecture)):
+            if known := ModelRegistry.models.get(inspected):
+                ModelRegistry.register_model(inspected, known.load_model_cls())
 
 
 def _class_of(architecture: str) -> str:
@@ -200,6 +205,11 @@ def _class_of(architecture: str) -> str:
     if architecture in ModelRegistry.models:
         return architecture
     return architecture.replace("ForSequenceClassification", "ForCausalLM")
+
+
+def _fallbacks(architecture: str) -> tuple[str, ...]:
+    """The class that vLLM considers for a classifier, besides the one that it chooses."""
+    return (CLASSIFIER,) if architecture.endswith("ForSequenceClassification") else ()
 
 
 async def _run_forked(args: Namespace) -> None:
