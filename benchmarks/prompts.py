@@ -29,10 +29,10 @@ from guanaco_server.prompts.chat_templates import ChatTemplate, ChatTemplateCoun
 from guanaco_server.prompts.counting import Counters, TokenCounter
 from guanaco_server.prompts.layouts import Layout, Utterance, formatter_layout
 from guanaco_server.prompts.rendering import render
+from guanaco_server.prompts.room import build_prompts
 from guanaco_server.prompts.service import chat_layout
 from guanaco_server.prompts.template_process import TemplateProcess
 from guanaco_server.prompts.transcript import Transcript
-from guanaco_server.tokenization.service import Tokenizers
 
 ROUNDS = 60
 SEEDS = count(1_000)
@@ -99,7 +99,7 @@ def _process() -> Iterator[Callable[[], TokenCounter]]:
         loop = runner.get_loop()
         thread = threading.Thread(target=loop.run_forever)
         thread.start()
-        tokenizers = Tokenizers(_Folder(Path(folder)))
+        tokenizers = build_prompts(_Folder(Path(folder))).tokenizers
 
         def new_counter() -> TokenCounter:
             made = Counters(tokenizers).counter("sample")

@@ -275,6 +275,24 @@ async def test_an_answer_before_the_body_ends_the_connection_only_if_the_rest_do
         assert await client.rest() == b""
 
 
+async def test_requests_that_are_still_arriving_share_their_memory() -> None:
+    limits = replace(LONG, held_bytes=50_000)
+    async with served(Echo(), limits) as url, connected(url) as slow, connected(url) as large:
+        for client in (slow, large):
+            await client.send(b"GET / HTTP/1.1\r\nHost: x\r\n", *lines(30))
+        done, waiting = await asyncio.wait(
+            [asyncio.create_task(client.rest()) for client in (slow, large)],
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        (refused,) = done
+        assert refused.result().startswith(b"HTTP/1.1 503 ")
+        async with connected(url) as other:
+            await other.send(b"GET / HTTP/1.1\r\nHost: x\r\n", *lines(10), b"\r\n")
+            assert (await other.answer()).endswith(b"0"), "what was refused is given back"
+        for task in waiting:
+            task.cancel()
+
+
 @pytest.mark.parametrize(
     "limits", [replace(LONG, connections=3, per_address=9), replace(LONG, per_address=3)]
 )

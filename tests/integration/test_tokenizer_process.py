@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from guanaco.errors import CorruptConfig, PromptFailed, UnsupportedTokenizer
+from guanaco_server.prompts.room import build_prompts
 from guanaco_server.tokenization import process as processes
 from guanaco_server.tokenization import service
 from guanaco_server.tokenization.service import MAX_DEATHS, Tokenizers
@@ -60,7 +61,7 @@ def files() -> Files:
 
 @pytest.fixture
 async def tokenizers(files: Files) -> AsyncIterator[Tokenizers]:
-    made = Tokenizers(files)
+    made = build_prompts(files).tokenizers
     yield made
     made.close()
 

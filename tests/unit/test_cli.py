@@ -370,3 +370,35 @@ def test_login_tries_the_key_before_it_is_stored(server: Any, profile: Path, cap
     assert script.requests[0].headers["Authorization"] == "Bearer right"
     assert Profile.read(profile) == Profile("http://new.test", "right")
     assert "right" not in capsys.readouterr().err
+
+
+def test_a_quota_is_shown_with_what_is_left_and_when(server: Any, capsys: Any) -> None:
+    quota = {
+        "account": "ada",
+        "per_hour": {"used": 30, "limit": 30},
+        "live": {"used": 3, "limit": 20},
+        "in_progress": {"used": 0, "limit": None},
+        "artifact_bytes": {"used": 1_000, "limit": 4_000},
+        "next_submission_at": "2026-11-22T10:00:00Z",
+    }
+    script = server(httpx.Response(200, json=quota), httpx.Response(200, json=quota))
+    assert run(["quota"]) == 0
+    shown = capsys.readouterr()
+    assert all(text in shown.out for text in ("17", "3,000"))
+    assert "none" in shown.out
+    assert "next submission" in shown.err
+    assert run(["quota", "set", "ada", "--live", "50"]) == 0
+    assert script.requests[1].url.path == "/api/v1/accounts/ada/quota"
+    assert json.loads(script.requests[1].content)["live"] == 50
+
+
+def test_the_hub_token_comes_from_the_environment_and_only_when_wanted(
+    server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_mine")
+    accepted = httpx.Response(202, json=submission_json(status="queued"))
+    script = server(accepted, accepted)
+    assert run(["submit", "org/model", "--no-wait", "--hub-token"]) == 0
+    assert run(["submit", "org/model", "--no-wait"]) == 0
+    assert [request.headers.get("X-Hub-Token") for request in script.requests] == ["hf_mine", None]
+    assert b"hf_mine" not in script.requests[0].content

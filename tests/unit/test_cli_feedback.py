@@ -141,7 +141,10 @@ def test_an_export_is_written_whole_or_not_at_all(server: Any, tmp_path: Path, c
 
 
 def test_erasing_asks_first(server: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    erased = {"user": "user_0a", "conversations": 2, "messages": 4, "ratings": 1}
+    known_as = {"ada": "user_0b"}
+    erased = {"user": "user_0a", "conversations": 2, "messages": 4, "ratings": 1} | {
+        "known_as": known_as
+    }
     script = server(httpx.Response(200, json=erased))
     monkeypatch.setattr("sys.stdin", io.StringIO())
     assert run(["users", "erase", "user-17"]) != 0

@@ -15,8 +15,8 @@ ISOLATED = (
 
 
 def is_private(name: str) -> bool:
-    """Python's own protocols (``__name__``, and enum's ``_value_``) are public."""
-    return name.startswith("_") and not name.endswith("_")
+    """Python's own protocols (``__name__``, and enum's ``_value_``) and ``os._exit`` are public."""
+    return name.startswith("_") and not name.endswith("_") and name != "_exit"
 
 
 def private_imports(tree: ast.Module) -> Iterator[str]:

@@ -47,6 +47,7 @@ class DoorLimits:
     per_address: int = 256
     header_bytes: int = 65_536
     body_bytes: int = 262_144
+    held_bytes: int = 134_217_728  # of all requests that are still arriving
     header_s: float = 20.0
     body_s: float = 30.0
     idle_s: float = 75.0  # longer than nginx keeps its connections to us (60 s), so that it never uses a closed one
@@ -212,6 +213,7 @@ class FrontDoor:
         self._addresses = AddressCount(limits.per_address, trusted_proxies)
         self._metrics = metrics
         self._inside: dict[Connection, str | None] = {}
+        self._held_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def enter(self, connection: Connection, address: str | None) -> bool:
@@ -233,6 +235,14 @@ class FrontDoor:
         """Also for one that was not let in."""
         if connection in self._inside:
             self._addresses.leave(self._inside.pop(connection))
+
+    def hold(self, size: int) -> bool:
+        """Count bytes of a request that is still arriving. Whether there is room for them; they are to be released anyway."""
+        self._held_bytes += size
+        return self._held_bytes <= self.limits.held_bytes
+
+    def release(self, size: int) -> None:
+        self._held_bytes -= size
 
     def note(self, reason: str) -> None:
         """Count a connection that was refused or ended for this reason."""

@@ -68,6 +68,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._limits = door.limits
         self._phase = IDLE
         self._bytes = 0  # of this header or body, as they came
+        self._held_bytes = 0  # of a request that has not come to its end
         self._chunks = 0
         self._refusal: GuanacoError | None = None
         self._unsent_bytes = 0  # at the last deadline
@@ -87,6 +88,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._door.leave(self)
+        self._release()
         self._phase, self.deadline = CLOSING, NEVER
         super().connection_lost(exc)
 
@@ -124,6 +126,8 @@ class GuardedProtocol(HttpToolsProtocol):
             self._refuse_within(MalformedRequest("The request's body comes in too many chunks."))
 
     def on_message_complete(self) -> None:
+        if self._held_bytes:
+            self._release()
         if self._phase == BODY:
             self._phase, self.deadline = WORKING, NEVER
         elif self._phase == DRAINING:
@@ -209,6 +213,12 @@ class GuardedProtocol(HttpToolsProtocol):
     def _count(self, before: int, size: int) -> None:
         """Count a piece to the header or body that it has left unfinished."""
         phase = self._phase
+        if phase in (HEADER, BODY):
+            self._held_bytes += size
+            if not self._door.hold(size):
+                self._door.note("memory")
+                self._refuse(TooManyConnections())
+                return
         if phase == HEADER:
             if before in (IDLE, HEADER):
                 self._bytes += size
@@ -227,6 +237,10 @@ class GuardedProtocol(HttpToolsProtocol):
             self._bytes += size
             if self._bytes > DRAINED_BYTES:
                 self.hang_up()
+
+    def _release(self) -> None:
+        self._door.release(self._held_bytes)
+        self._held_bytes = 0
 
     def _require_small_header(self) -> None:
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
@@ -250,6 +264,7 @@ class GuardedProtocol(HttpToolsProtocol):
             cycle.disconnected = True
             cycle.message_event.set()
         self._wait(CLOSING, self._limits.linger_s)
+        self._release()
         self._bytes = 0
         self.flow.resume_reading()
         if not self.transport.is_closing():
