@@ -15,6 +15,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import random
 import statistics
 import subprocess
 import sys
@@ -100,7 +101,9 @@ def _attack(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     good = GoodRepo(folder / "hub" / "acme" / "good")
     canaries = folder / "canaries"
     canaries.mkdir()
-    repos = hostile_repos(good, arguments.seed, canaries)[: arguments.repos]
+    repos = hostile_repos(good, arguments.seed, canaries)
+    random.Random(arguments.seed).shuffle(repos)  # of every kind some, however little time there is
+    repos = repos[: arguments.repos]
     for repo in repos:
         write_repo(good, repo, folder / "hub" / "evil" / repo.name)
     lies = {f"evil/{repo.name}": repo.lie for repo in repos if repo.lie}
@@ -227,6 +230,8 @@ class Arena:
         deadline = time.monotonic() + seconds
         self._answers = asyncio.run(replay(self._up.base_url, work, self._ids(), deadline))
         _talk(f"  answers: {dict(sorted(self._answers.statuses.items()))}")
+        slowest = sorted(self._answers.slowest.items(), key=lambda one: -one[1])[:5]
+        _talk(f"  slowest: {', '.join(f'{name} {seconds:.2f} s' for name, seconds in slowest)}")
         if self._answers.unanswered:
             kinds = Counter(f"{kind} {one.operation}" for kind, one in self._answers.unanswered)
             _talk(f"  unanswered: {dict(kinds.most_common(8))}")

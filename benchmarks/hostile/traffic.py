@@ -27,6 +27,7 @@ PAUSE_S = 0.25
 WATCH_S = 0.02
 WORKERS = 8
 ANSWER_S = 30.0
+PART_OF_TIME = 0.9  # in which the fuzzed requests are sent, if the platform keeps up
 READ_BYTES = 65_536
 BOT = {"name": "Luna", "memory": "A keeper of a lighthouse."}
 WORDS = [
@@ -119,6 +120,7 @@ class Answers:
     statuses: dict[int, int] = field(default_factory=dict)
     failures: list[tuple[int, str, FuzzedRequest, str]] = field(default_factory=list)
     unanswered: list[tuple[str, FuzzedRequest]] = field(default_factory=list)
+    slowest: dict[str, float] = field(default_factory=dict)  # seconds to the status, by operation
 
     @property
     def sent(self) -> int:
@@ -131,15 +133,18 @@ async def replay(
     ids: dict[str, str],
     deadline: float,
 ) -> Answers:
-    """Send requests, each with the role and the key that it goes with, and collect what comes back."""
-    answers, left = Answers(), iter(requests)
+    """Send requests at an even pace, each with the role and the key that it goes with, and collect the answers."""
+    answers, left = Answers(), iter(enumerate(requests))
+    begun = time.monotonic()
+    pace_s = max(0.0, deadline - begun) * PART_OF_TIME / max(1, len(requests))
     limits = httpx.Limits(max_connections=WORKERS, max_keepalive_connections=WORKERS)
     async with httpx.AsyncClient(
         base_url=url, timeout=ANSWER_S, trust_env=False, limits=limits, follow_redirects=False
     ) as http:
 
         async def work() -> None:
-            for role, key, request in left:
+            for number, (role, key, request) in left:
+                await asyncio.sleep(max(0.0, begun + number * pace_s - time.monotonic()))
                 if time.monotonic() > deadline:
                     return
                 await _send(http, role, key, request, ids, answers)
@@ -162,6 +167,7 @@ async def _send(
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     if request.type:
         headers["Content-Type"] = request.type
+    started = time.monotonic()
     try:
         made = http.build_request(
             request.method, path, headers=headers, content=request.body or None
@@ -170,6 +176,8 @@ async def _send(
     except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
         answers.unanswered.append((type(error).__name__, request))
         return
+    took_s = time.monotonic() - started
+    answers.slowest[request.operation] = max(took_s, answers.slowest.get(request.operation, 0.0))
     text = b""
     try:
         async with asyncio.timeout(2):  # an event stream has no end

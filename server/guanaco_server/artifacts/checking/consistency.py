@@ -50,6 +50,11 @@ MOST = {
     "original_max_position_embeddings": 20_000_000,
     "num_nextn_predict_layers": 16,
 }
+# What every model has some of. A known family says a whole number; another may give a list, one for each layer.
+POSITIVE = (
+    *("num_hidden_layers", "n_layer", "num_layers", "hidden_size", "n_embd", "intermediate_size"),
+    *("num_attention_heads", "n_head", "vocab_size"),
+)
 LAYER_COUNTS = ("num_hidden_layers", "n_layer", "num_layers")
 HIDDEN_SIZES = ("hidden_size", "n_embd")
 LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d{1,6})\.(.+)")
@@ -92,6 +97,11 @@ def _require_sane(config: Config) -> None:
             raise CorruptConfig(
                 f"{name} in config.json is {str(value)[:40]}; {most:,} are allowed."
             )
+    for name in POSITIVE:
+        if name in config and not _is_count(config[name], config.get("model_type") in FAMILIES):
+            raise CorruptConfig(
+                f"{name} in config.json is {str(config[name])[:40]}, and not a whole number over 0."
+            )
     scaling = config.get("rope_scaling") or config.get("rope_parameters")
     if isinstance(scaling, dict):
         positions = _int(config, "max_position_embeddings") or 1
@@ -99,6 +109,12 @@ def _require_sane(config: Config) -> None:
         most = MOST["max_position_embeddings"]
         if isinstance(factor, (int, float)) and not 0 < factor * positions <= 16 * most:
             raise CorruptConfig(f"The factor of rope_scaling in config.json is {str(factor)[:40]}.")
+
+
+def _is_count(value: object, is_known: bool) -> bool:
+    if not is_known and (value is None or isinstance(value, list)):
+        return True
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 def _layers(shapes: Shapes) -> dict[int, dict[str, tuple[int, ...]]]:
