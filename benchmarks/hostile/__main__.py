@@ -240,8 +240,8 @@ class Arena:
                 f"  {status} {role} {one.method} {one.path[:200]} {one.body[:300]!r}: {text[:200]}"
             )
         if self._arguments.found and self._answers.failures:
-            lines = [f"{status} {role} {one}\n" for status, role, one, _ in self._answers.failures]
-            self._arguments.found.write_text("".join(lines))
+            lines = {one.line() for _, _, one, _ in self._answers.failures}
+            self._arguments.found.write_text("".join(sorted(lines)))
         return self._answers.sent
 
     def _ids(self) -> dict[str, str]:

@@ -112,6 +112,10 @@ class FuzzedRequest:
         found["body"] = base64.b64decode(found["body"])
         return cls(**found)
 
+    def line(self) -> str:
+        """Return the line that it was read from, as tests/fuzz/corpus/http keeps it."""
+        return json.dumps(vars(self) | {"body": base64.b64encode(self.body).decode()}) + "\n"
+
 
 @dataclass
 class Answers:
