@@ -79,16 +79,22 @@ def attempt():
     return done
 """
 
-TEMPLATE = (
+PIPED = (
     ATTEMPTS
     + """
-from guanaco_server.prompts import sandbox
-from guanaco_server.serializer import confined
+from {module} import {name} as child
+
+def receive(pipe):
+    print(json.dumps(attempt()), flush=True)
+    raise ValueError("the parent has gone")
+
 become()
-confined.confine_pipes(sandbox.MEMORY_BYTES)
-print(json.dumps(attempt()), flush=True)
+child.receive = receive  # the first that it does once it is confined
+child.main()
 """
 )
+TEMPLATE = PIPED.replace("{module}", "guanaco_server.prompts").replace("{name}", "sandbox")
+TOKENIZER = PIPED.replace("{module}", "guanaco_server.tokenization").replace("{name}", "child")
 
 CHECKER = (
     ATTEMPTS
@@ -141,7 +147,13 @@ serve.is_cpu_build = lambda: True
 serve.main(["--artifact", Path(places["artifact"]).as_uri(), "--name", "x", "--port", "21099", "--max-model-len", "8"])
 """
 )
-PROCESSES = {"template": TEMPLATE, "checker": CHECKER, "serializer": JOB, "model server": SERVER}
+PROCESSES = {
+    "template": TEMPLATE,
+    "tokenizer": TOKENIZER,
+    "checker": CHECKER,
+    "serializer": JOB,
+    "model server": SERVER,
+}
 
 
 @pytest.fixture
@@ -157,7 +169,7 @@ def in_force() -> set[str]:
 
 def expected(name: str, in_force: set[str]) -> set[str]:
     """The attempts that must fail with the layers of this machine; those of a template fail everywhere."""
-    if name == "template":
+    if name in ("template", "tokenizer"):
         needs = dict.fromkeys(ALL, layers.CALLS)
     elif name == "checker":
         needs = NEEDS | dict.fromkeys(("connect", "fork", "program", "signal"), layers.CALLS)

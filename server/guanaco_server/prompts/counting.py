@@ -135,8 +135,9 @@ class TokenCounter:
         if not pieces:
             return AddedTokens(self.special_tokens, True)
         first = pieces[0]
-        joints = [(left.last, right.first) for left, right in pairwise(pieces)]
-        self._count_ahead(joints, first.first)
+        if len(pieces) > 2:
+            joints = [(left.last, right.first) for left, right in pairwise(pieces)]
+            self._count_ahead(joints, first.first)
         tokens = self.special_tokens + self.alone(first.first) + first.inner
         is_exact = first.is_exact
         for left, right in pairwise(pieces):
@@ -208,7 +209,8 @@ class TokenCounter:
 
     def alone(self, chunk: str) -> int:
         """Without the special tokens that are put around a whole text."""
-        return self._counts([chunk])[0]
+        count = self._alone.find(chunk)
+        return self._counts([chunk])[0] if count is None else count
 
     def _chunk_step(self, left: str, right: str) -> AddedTokens:
         key = (left, right)
