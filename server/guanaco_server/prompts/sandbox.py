@@ -32,6 +32,16 @@ MEMORY_BYTES = 256_000_000
 MAX_ANSWER_BYTES = 64_000_000
 MAX_OUTPUT_CHARS = 1_000_000
 KEPT_TEMPLATES = 256
+WARM_UP_STEPS = 10_000
+WARM_UP = (  # escapes, filters, the date, and each way to fail
+    r"{{ 'a\n\u00e9' ~ (x | tojson(indent=2)) ~ (x | first | upper | trim) ~ ('%s' | format(1)) }}",
+    "{{ strftime_now('%d %b %Y') }}",
+    "{{ raise_exception('no') }}",
+    "{{ nothing.at.all }}",
+    "{{ ''.__class__.__mro__ }}",
+    "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+    "{% if %}",
+)
 LENGTH = struct.Struct(">I")
 
 Answer = dict[str, Any]
@@ -147,9 +157,19 @@ def receive(pipe: IO[bytes]) -> Any:
     return json.loads(pipe.read(length))
 
 
+def _warm_up(sandbox: Sandbox) -> None:
+    """Have Python and Jinja import what they import late: once this process is confined, no file can be opened."""
+    for template in WARM_UP:
+        for is_strict in (False, True):
+            job = {"template": template, "variables": {"x": ["é"]}, "is_strict": is_strict}
+            for weighs_values in (False, True):
+                sandbox.answer([job], WARM_UP_STEPS, weighs_values)
+
+
 def main() -> None:
     """Answer requests until the parent has gone."""
     sandbox = Sandbox()
+    _warm_up(sandbox)
     confine_pipes(MEMORY_BYTES)
     while True:
         try:
