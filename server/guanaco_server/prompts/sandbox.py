@@ -10,26 +10,24 @@ do not count: the process's own timer, which no template can stop, then ends the
 
 from __future__ import annotations
 
-import json
 import signal
-import struct
 import sys
 import time
 from collections import OrderedDict
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import IO, Any
+from typing import Any
 
 from jinja2 import StrictUndefined, Template
 from jinja2.exceptions import SecurityError, TemplateSyntaxError
 
 from guanaco_server.serializer.chat_template import environment
 from guanaco_server.serializer.confined import confine_pipes
+from guanaco_server.serializer.frames import receive, send
 from guanaco_server.serializer.metered_jinja import MeteredEnvironment, OutOfSteps
 
 COMPILE_S = 10.0  # for templates seen for the first time; the longest that is allowed takes 1.5 s
 MEMORY_BYTES = 256_000_000
-MAX_ANSWER_BYTES = 64_000_000
 MAX_OUTPUT_CHARS = 1_000_000
 KEPT_TEMPLATES = 256
 WARM_UP_STEPS = 10_000
@@ -42,7 +40,6 @@ WARM_UP = (  # escapes, filters, the date, and each way to fail
     "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
     "{% if %}",
 )
-LENGTH = struct.Struct(">I")
 
 Answer = dict[str, Any]
 
@@ -138,23 +135,6 @@ def _reason(error: Exception) -> str:
     return (
         f"line {error.lineno}: {sentence}" if isinstance(error, TemplateSyntaxError) else sentence
     )
-
-
-def send(pipe: IO[bytes], content: Any) -> None:
-    data = json.dumps(content).encode()
-    pipe.write(LENGTH.pack(len(data)) + data)
-    pipe.flush()
-
-
-def receive(pipe: IO[bytes]) -> Any:
-    """What the other side sent; ValueError if it ended in between."""
-    header = pipe.read(LENGTH.size)
-    if len(header) < LENGTH.size:
-        raise ValueError("the other side has gone")
-    (length,) = LENGTH.unpack(header)
-    if length > MAX_ANSWER_BYTES:
-        raise ValueError("the other side sent too much")
-    return json.loads(pipe.read(length))
 
 
 def _warm_up(sandbox: Sandbox) -> None:

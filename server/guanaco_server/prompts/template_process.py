@@ -26,8 +26,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from guanaco_server.prompts import sandbox
-from guanaco_server.prompts.sandbox import receive, send
 from guanaco_server.serializer import confined
+from guanaco_server.serializer.frames import receive, send
 
 STEPS = 5_000_000  # of a whole prompt; 200 messages take Llama 3's template 7,000
 CPU_S = 3.0  # of a whole prompt, as the last resort; the steps take a tenth of it

@@ -25,6 +25,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from guanaco_server.serializer.confined import confine_pipes
+from guanaco_server.serializer.frames import read_bytes, receive, send
 from guanaco_server.tokenization.bounds import find_bound
 from guanaco_server.tokenization.breaks import Breaks, find_breaks
 from guanaco_server.tokenization.declared import (
@@ -34,7 +35,6 @@ from guanaco_server.tokenization.declared import (
     unusual_characters,
 )
 from guanaco_server.tokenization.facts import TokenizerFacts, facts_as_json
-from guanaco_server.tokenization.frames import read_bytes, receive, send
 from guanaco_server.tokenization.trials import try_texts
 
 MEMORY_BYTES = (

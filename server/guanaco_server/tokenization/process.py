@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from guanaco_server.serializer import confined
+from guanaco_server.serializer.frames import LENGTH, MAX_MESSAGE_BYTES, packed
 from guanaco_server.tokenization import child
 from guanaco_server.tokenization.facts import TokenizerFacts, facts_of_json
-from guanaco_server.tokenization.frames import LENGTH, MAX_MESSAGE_BYTES, packed
 
 LOAD_CPU_S = 30.0  # Gemma's takes 3 s
 TRY_CPU_S = 60.0  # the trials have their own limit, which is the same on every machine
