@@ -62,16 +62,29 @@ def files() -> Files:
 @pytest.fixture
 async def tokenizers(files: Files) -> AsyncIterator[Tokenizers]:
     made = build_prompts(files).tokenizers
+    OTHERS.clear()
+    OTHERS.update(child.pid for child in children())
     yield made
     made.close()
+
+
+OTHERS: set[int] = set()
+"""Processes of earlier tests' worlds, which end when those worlds are collected."""
 
 
 def children() -> list[psutil.Process]:
     return [
         child
         for child in psutil.Process().children()
-        if "guanaco_server.tokenization.child" in child.cmdline()
+        if child.pid not in OTHERS and is_tokenizer(child)
     ]
+
+
+def is_tokenizer(process: psutil.Process) -> bool:
+    try:
+        return "guanaco_server.tokenization.child" in process.cmdline()
+    except psutil.Error:  # it has just ended
+        return False
 
 
 async def test_texts_are_counted_in_the_order_in_which_they_were_asked(
