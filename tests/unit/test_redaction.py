@@ -13,7 +13,7 @@ from guanaco_server.observability.redaction import Redaction
 
 SIGNATURE = "0123456789abcdef" * 4
 TICKET = f"/bucket/staging/ab/ticket.json?X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=AKIAIOSFODNN7EXAMPLE%2F20261122&X-Amz-Expires=7200&X-Amz-Signature={SIGNATURE}"
-REDACTION = Redaction(["s3cret-value"], [Path("/work/guanaco-data")])
+REDACTION = Redaction(["s3cret-value"], [Path("/srv/guanaco-data")])
 
 
 @pytest.mark.parametrize(
@@ -53,14 +53,14 @@ def test_a_secret_is_masked(line: str, shown: str) -> None:
     ("line", "shown"),
     [
         (
-            'File "/work/x/.venv-engine/lib/python3.11/site-packages/vllm/engine.py", line 7',
+            'File "/srv/x/.venv-engine/lib/python3.11/site-packages/vllm/engine.py", line 7',
             'File "vllm/engine.py", line 7',
         ),
         (
             'File "/usr/lib/python3.11/asyncio/runners.py", line 1',
             'File "asyncio/runners.py", line 1',
         ),
-        ("no file:///work/guanaco-data/artifacts/ab/config.json", "no …/config.json"),
+        ("no file:///srv/guanaco-data/artifacts/ab/config.json", "no …/config.json"),
         ("open('/root/guanaco/key')", "open('…/key')"),
         ("POST /v1/chat/completions, and/or", "POST /v1/chat/completions, and/or"),
         ("http://hub/home/x is no path", "http://hub/home/x is no path"),
