@@ -32,7 +32,7 @@ Found = Sequence[tuple[int, int, str]]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one analyzer found in each line of the corpus, in the corpus' order."""
+    """Holds what one analyzer found in each line of the corpus, in the corpus' order."""
 
     name: str
     found: Sequence[Found]

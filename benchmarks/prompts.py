@@ -1,4 +1,4 @@
-"""What rendering a prompt costs: going on with a kept one, all anew, and bisecting the whole prompt as it once was.
+"""Measures what rendering a prompt costs: going on with a kept one, all anew, and bisecting the whole prompt as it once was.
 
     make bench-prompts
 
@@ -164,7 +164,7 @@ def _chat_template(turns: Sequence[Utterance], counter: TokenCounter) -> dict[st
 
 
 def _bisected(layout: Layout, turns: Sequence[Utterance], tokenizer: Tokenizer, budget: int) -> str:
-    """As prompts were cut before: the most turns that fit, each try tokenized as a whole."""
+    """Cut a prompt as it was cut before: to the most turns that fit, each try tokenized as a whole."""
     rendered = [layout.turn_text(turn) for turn in turns]
     before, after = ("".join(part.text for part in parts) for parts in layout.kept(0))
     low, high = 0, len(rendered) - 1

@@ -93,7 +93,7 @@ class Timings(BaseModel):
 
 
 class Reply(BaseModel):
-    """What the model said. A stream sends ``token`` events with ``{"text"}``, then this as ``done``, or ``error``."""
+    """The model's answer. A stream sends ``token`` events with ``{"text"}``, then this as ``done``, or ``error``."""
 
     message_id: str | None = Field(description="None in a preview, which is not recorded.")
     conversation_id: str | None = Field(

@@ -279,7 +279,7 @@ class AsyncClient(AsyncFeedbackMethods):
 
 
 def _address(url: str | None, key: str | None) -> Address:
-    """What is not given comes from the profile, whose key goes to the profile's server only."""
+    """Take what is not given from the profile, whose key goes to the profile's server only."""
     if url is not None and key is not None:
         profile = Profile(url, key)
     else:

@@ -1,4 +1,4 @@
-"""What a beta user thought of a conversation, as the developer reads it."""
+"""A beta user's opinion of a conversation, as the developer reads it."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class FeedbackPage(BaseModel):
 
 
 class RawFeedback(BaseModel):
-    """As the user wrote it; for admins, and every reading of it is audited."""
+    """A rating as the user wrote it. Only admins read it, and every reading is audited."""
 
     id: str
     user_id: str
@@ -129,7 +129,7 @@ class ErasureRequest(BaseModel):
 
 
 class Erasure(BaseModel):
-    """What is gone. ``user`` is the pseudonym in the audit log."""
+    """Counts what was erased. ``user`` is the pseudonym in the audit log."""
 
     user: str
     known_as: dict[str, str] = Field(

@@ -19,6 +19,7 @@ from xdist.remote import Producer
 from guanaco_server.database.database import Database
 from guanaco_server.database.migrations import upgrade
 from tests.fixtures import s3
+from tests.fixtures.endings import end_all
 from tests.fixtures.postgres import MissingPostgresError, PostgresServer, running_server
 from tests.fixtures.s3 import S3Server
 from tests.fixtures.workers import StoriesApart
@@ -160,6 +161,7 @@ async def database(database_url: str) -> AsyncIterator[Database]:
     if database.engine.dialect.name == SQLITE:
         event.listen(database.engine.sync_engine, "connect", _never_wait_for_the_disk)
     yield database
+    await end_all()
     await database.close()
 
 

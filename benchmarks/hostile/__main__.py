@@ -65,7 +65,7 @@ ADVERSARIAL = (
 
 @dataclass
 class Findings:
-    """What the attacks brought to light, by name."""
+    """Holds what the attacks brought to light, by name."""
 
     executed: list[str] = field(default_factory=list)
     escaped: list[str] = field(default_factory=list)

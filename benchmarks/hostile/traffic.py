@@ -1,4 +1,4 @@
-"""What reaches the platform over HTTP in `make bench-hostile`: innocent chats, a watch, fuzzed requests, bad connections.
+"""Sends what reaches the platform over HTTP in `make bench-hostile`: innocent chats, a watch, fuzzed requests, bad connections.
 
 The innocent chats and the watch are processes of their own, so that the attackers' work does not slow them down:
 
@@ -31,27 +31,9 @@ PART_OF_TIME = 0.9  # in which the fuzzed requests are sent, if the platform kee
 READ_BYTES = 65_536
 BOT = {"name": "Luna", "memory": "A keeper of a lighthouse."}
 WORDS = [
-    "The",
-    "sea",
-    "was",
-    "calm",
-    "that",
-    "evening",
-    "and",
-    "nobody",
-    "had",
-    "seen",
-    "a",
-    "ship",
-    "for",
-    "days",
-    "so",
-    "we",
-    "told",
-    "each",
-    "other",
-    "stories",
-]
+    "The", "sea", "was", "calm", "that", "evening", "and", "nobody", "had", "seen", "a", "ship", "for", "days",
+    "so", "we", "told", "each", "other", "stories",
+]  # fmt: skip
 
 
 async def chat(url: str, key: str) -> None:
@@ -119,7 +101,7 @@ class FuzzedRequest:
 
 @dataclass
 class Answers:
-    """What the fuzzed requests were answered. ``failures`` are 5xx other than a 503 that says when to come back."""
+    """Counts the answers to the fuzzed requests. ``failures`` are 5xx other than a 503 that says when to come back."""
 
     statuses: dict[int, int] = field(default_factory=dict)
     failures: list[tuple[int, str, FuzzedRequest, str]] = field(default_factory=list)

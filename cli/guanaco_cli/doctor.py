@@ -56,7 +56,7 @@ print(json.dumps(found))
 
 
 class FindingHealth(StrEnum):
-    """Whether the platform can run with what was found."""
+    """Return whether the platform can run with what was found."""
 
     OK = "ok"
     NOTE = "note"  # works without

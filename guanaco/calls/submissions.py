@@ -101,7 +101,7 @@ def events(
 
 
 def stress(submission_id: str) -> Call[StressReport]:
-    """What the stress check measured; ReportNotFound before it ran."""
+    """Read what the stress check measured. ReportNotFound before it ran."""
     return get(of_submission(submission_id, "stress"), StressReport)
 
 
@@ -146,12 +146,12 @@ def set_recipe(submission_id: str, override: RecipeOverride) -> Call[RecipeStatu
 
 
 def cost(submission_id: str) -> Call[SubmissionCost]:
-    """What a submission's GPUs have cost so far."""
+    """Read what a submission's GPUs have cost so far."""
     return get(of_submission(submission_id, "cost"), SubmissionCost)
 
 
 def costs(*, since: datetime | None = None, until: datetime | None = None) -> Call[Costs]:
-    """What all GPUs have cost: this calendar month, unless told otherwise. Admin."""
+    """Read what all GPUs have cost: this calendar month, unless told otherwise. Admin."""
     times = {"since": since, "until": until}
     params = {name: at.isoformat() for name, at in times.items() if at is not None}
     return get("/costs", Costs, params=params)

@@ -15,10 +15,8 @@ from guanaco_server.confinement.kernel import IS_LINUX, PR_SET_DUMPABLE, prctl
 SECRET = re.compile(
     r"(?i).*(token|secret|password|passwd|credential|api_key|access_key|pseudonym_key|private_key|ticket|artifact_urls|database_url).*"
 )
-ENVIRONMENT_START, ENVIRONMENT_END = (
-    47,
-    48,
-)  # in /proc/self/stat after the name, which may hold spaces
+# Fields of /proc/self/stat, counted after the name, which may hold spaces.
+ENVIRONMENT_START, ENVIRONMENT_END = 47, 48
 
 
 def hide_secrets() -> None:

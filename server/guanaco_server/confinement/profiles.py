@@ -25,60 +25,23 @@ from guanaco_server.confinement import landlock, privileges, seccomp
 from guanaco_server.confinement.kernel import IS_LINUX
 from guanaco_server.confinement.landlock import Access
 
-SYSTEM_LIBRARIES = tuple(
-    map(
-        Path,
-        (
-            "/lib",
-            "/lib64",
-            "/usr/lib",
-            "/usr/lib64",
-            "/usr/local/lib",
-            "/usr/local/cuda",
-            "/opt/rocm",
-        ),
-    )
+
+def _paths(names: str) -> tuple[Path, ...]:
+    return tuple(map(Path, names.split()))
+
+
+SYSTEM_LIBRARIES = _paths(
+    "/lib /lib64 /usr/lib /usr/lib64 /usr/local/lib /usr/local/cuda /opt/rocm"
 )
-SYSTEM_FILES = tuple(
-    map(
-        Path,
-        (
-            *(
-                "/usr/share",
-                "/usr/include",
-                "/proc",
-                "/sys",
-                "/run/systemd/resolve",
-                "/etc/resolv.conf",
-                "/etc/hosts",
-            ),
-            *(
-                "/etc/nsswitch.conf",
-                "/etc/host.conf",
-                "/etc/gai.conf",
-                "/etc/services",
-                "/etc/protocols",
-            ),
-            *(
-                "/etc/ld.so.cache",
-                "/etc/localtime",
-                "/etc/passwd",
-                "/etc/group",
-                "/etc/mime.types",
-                "/etc/os-release",
-            ),
-            *(
-                "/etc/ssl",
-                "/etc/pki",
-                "/etc/ca-certificates",
-                "/etc/alternatives",
-                "/etc/OpenCL",
-                "/etc/vulkan",
-            ),
-        ),
-    )
+SYSTEM_FILES = _paths(
+    """
+    /usr/share /usr/include /proc /sys /run/systemd/resolve
+    /etc/resolv.conf /etc/hosts /etc/nsswitch.conf /etc/host.conf /etc/gai.conf /etc/services /etc/protocols
+    /etc/ld.so.cache /etc/localtime /etc/passwd /etc/group /etc/mime.types /etc/os-release
+    /etc/ssl /etc/pki /etc/ca-certificates /etc/alternatives /etc/OpenCL /etc/vulkan
+    """
 )
-SYSTEM_PROGRAMS = (Path("/bin"), Path("/sbin"), Path("/usr/bin"), Path("/usr/sbin"))
+SYSTEM_PROGRAMS = _paths("/bin /sbin /usr/bin /usr/sbin")
 DNS_PORT = 53
 PORTS = {"http": 80, "https": 443}
 

@@ -21,11 +21,14 @@ import os
 import re
 import sys
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import guanaco
+import guanaco_server
 from guanaco_server.confinement.environment import hide_secrets
 from guanaco_server.confinement.landlock import Access
 from guanaco_server.confinement.profiles import SYSTEM_PROGRAMS, confine_program, ports_of
@@ -71,7 +74,7 @@ def main(argv: list[str] | None = None) -> None:
     limit_memory(is_kernels=is_cpu_build())
     lifeline.hold()
     try:
-        with model_folder(source, _cache(options)) as found:
+        with _findable_packages(), model_folder(source, _cache(options)) as found:
             _serve(options, found, further)
     except ArtifactError as error:
         sys.exit(str(error))
@@ -100,6 +103,18 @@ def access_of(options: argparse.Namespace, further: list[str], source: ArtifactS
         connects=ports_of(options.artifact, *source.urls.values()) if is_alone else None,
         listens=(options.port, FREE_PORT) if is_alone else None,
     )
+
+
+@contextmanager
+def _findable_packages() -> Iterator[None]:
+    """Put links to our packages first on the path: a process that vLLM spawns may not list a checkout to find them."""
+    with tempfile.TemporaryDirectory(
+        prefix="guanaco-packages-", ignore_cleanup_errors=True
+    ) as links:
+        for package in (guanaco, guanaco_server):
+            Path(links, package.__name__).symlink_to(Path(str(package.__file__)).parent)
+        sys.path.insert(0, links)
+        yield
 
 
 def _cache(options: argparse.Namespace) -> NodeCache | None:

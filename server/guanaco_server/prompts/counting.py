@@ -89,17 +89,22 @@ class TokenCounter:
         kept = (self._alone, self._wholes, self._pieces, self._steps)
         return sum(each.size for each in kept)
 
-    async def counted(self, work: Callable[[], T]) -> T:
-        """What ``work`` gives, run on the event loop; what it needs counted is counted meanwhile."""
+    async def counted(self, work: Callable[[], T], missing: Uncounted | None = None) -> T:
+        """Run ``work`` on the event loop, and again once what it missed is counted. ``missing`` is what it has missed already."""
         for _ in range(MAX_ROUNDS):
+            if missing is not None:
+                await self._count(missing)
             try:
                 return work()
             except Uncounted as uncounted:
-                kept = self._wholes if uncounted.is_whole else self._alone
-                counts = await self._source.count_later(uncounted)
-                for text, count in zip(uncounted.texts, counts, strict=True):
-                    kept.keep(text, count, len(text) + ENTRY_CHARS)
+                missing = uncounted
         return await asyncio.to_thread(work)  # it needs more than is kept
+
+    async def _count(self, missing: Uncounted) -> None:
+        kept = self._wholes if missing.is_whole else self._alone
+        counts = await self._source.count_later(missing)
+        for text, count in zip(missing.texts, counts, strict=True):
+            kept.keep(text, count, len(text) + ENTRY_CHARS)
 
     def whole(self, text: str) -> int:
         """Count a text as the model server does, special tokens included. Reads the whole text."""

@@ -16,7 +16,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TypeVar
 
 from guanaco.chat import Bot, Sender
@@ -89,8 +89,7 @@ class PromptService:
             counter = await self._counters.counter(artifact_key)
         if isinstance(formatter, PromptFormatter):
             plain = _PlainPrompt(formatter, max_input_tokens, bot, user_name, turns, transcript)
-            at_once = plain.try_render(counter)
-            return at_once if at_once is not None else await _rendered(plain, counter)
+            return await _rendered(plain, counter)
         said = with_greeting(bot, turns)
         template = None
         if is_by_chat_template(formatter):
@@ -190,7 +189,16 @@ class PromptService:
 
 
 async def _rendered(plain: _PlainPrompt, counter: TokenCounter) -> str:
-    prompt = await counter.counted(lambda: plain.go_on(counter))
+    """Wait for nothing where all is counted, or short enough for any count."""
+    prompt, missing = None, None
+    try:
+        prompt = plain.go_on(counter)
+    except Uncounted as uncounted:
+        missing = uncounted
+    if prompt is None:
+        prompt = plain.render_uncounted(counter)
+    if prompt is None and missing is not None:
+        prompt = await counter.counted(lambda: plain.go_on(counter), missing)
     if prompt is not None:
         return prompt
     if sum([len(turn.content) for turn in plain.turns]) > LONG_CHARS:
@@ -209,31 +217,27 @@ class _PlainPrompt:
     turns: Sequence[Spoken]
     transcript: Transcript | None
 
-    def try_render(self, counter: TokenCounter) -> str | None:
-        """Without counting anything: what is counted already, or short enough for any count; else None."""
-        try:
-            prompt = self.go_on(counter)
-        except Uncounted:
-            prompt = None
-        if prompt is not None:
-            return prompt
-        said = with_greeting(self.bot, self.turns)
-        return render_uncounted(self._layout, said, counter, self.budget)
-
     def go_on(self, counter: TokenCounter) -> str | None:
-        """From where the transcript is; None where it cannot."""
+        """Go on from where the transcript is; None where that cannot be done."""
         if self.transcript is None:
             return None
         return self.transcript.next_prompt(self._layout, self.turns, counter, self.budget)
 
-    def render(self, counter: TokenCounter) -> str:
-        said = with_greeting(self.bot, self.turns)
-        return render(self._layout, said, counter, self.budget, self.transcript)
+    def render_uncounted(self, counter: TokenCounter) -> str | None:
+        """Render everything if its bytes alone show that it fits; else None."""
+        return render_uncounted(self._layout, self._said, counter, self.budget)
 
-    @property
+    def render(self, counter: TokenCounter) -> str:
+        return render(self._layout, self._said, counter, self.budget, self.transcript)
+
+    @cached_property
     def _layout(self) -> Layout:
         known = self.transcript.layout if self.transcript is not None else None
         return layout_like(known, self.formatter, self.bot, self.user_name)
+
+    @cached_property
+    def _said(self) -> Sequence[Spoken]:
+        return with_greeting(self.bot, self.turns)
 
 
 def is_by_chat_template(formatter: Prompt) -> bool:

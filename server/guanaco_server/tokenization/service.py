@@ -139,6 +139,7 @@ class Tokenizers:
         artifact = self._artifact(artifact_key)
         for _ in range(MAX_TRIES):
             process = await self._process(artifact_key, artifact)
+            held_bytes = process.resident_bytes
             try:
                 answer = await ask(process)
             except TextFailed as failed:
@@ -147,7 +148,8 @@ class Tokenizers:
                     raise PromptFailed(WHAT, _why(failed)) from None
                 ask = ask_alone or ask
             else:
-                self._trim(keep=artifact)
+                if process.resident_bytes > held_bytes:
+                    self._trim(keep=artifact)
                 return answer
         raise PromptFailed(WHAT, "the submission's tokenizer keeps dying")
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from guanaco.errors import CorruptConfig, CorruptWeights
 from guanaco_server.formats.safetensors_header import TensorInfo
-from guanaco_server.recipes.model_shape import GATED, TIED_BY_DEFAULT, text_config
+from guanaco_server.recipes.model_shape import GATED, MIXTURES, TIED_BY_DEFAULT, text_config
 
 EMBEDDINGS = (
     "embed_tokens.weight",
@@ -58,8 +58,9 @@ POSITIVE = (
 LAYER_COUNTS = ("num_hidden_layers", "n_layer", "num_layers")
 HIDDEN_SIZES = ("hidden_size", "n_embd")
 LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d{1,6})\.(.+)")
-MIXTURES = frozenset({"mixtral", "qwen2_moe", "qwen3_moe"})
-FAMILIES = GATED | MIXTURES
+COMPARED_MIXTURES = MIXTURES - {"phimoe"}  # whose projections have other names
+FAMILIES = GATED | COMPARED_MIXTURES
+SAME_SAVE = "Push the config and the weights of the same save."
 
 Config = dict[str, Any]
 Shapes = Mapping[str, tuple[int, ...]]
@@ -133,25 +134,25 @@ def _check_layers(text: Config, layers: Mapping[int, object]) -> None:
         if said is not None and text.get("model_type") in FAMILIES:
             raise CorruptConfig(
                 f"config.json has {said:,} layers, and the weights have none.",
-                hint="Push the config and the weights of the same save.",
+                hint=SAME_SAVE,
             )
         return
     missing = next((number for number in range(said) if number not in layers), None)
     if missing is not None:
         raise CorruptConfig(
             f"config.json has {said:,} layers, and the weights have no layer {missing:,} (they have {len(layers):,}).",
-            hint="Push the config and the weights of the same save.",
+            hint=SAME_SAVE,
         )
     extra = len(layers) - said - (_int(text, "num_nextn_predict_layers") or 0)
     if extra > 0 and text.get("model_type") in FAMILIES:
         raise CorruptConfig(
             f"config.json has {said:,} layers, and the weights have {len(layers):,}.",
-            hint="Push the config and the weights of the same save.",
+            hint=SAME_SAVE,
         )
 
 
 def _check_vocabulary(text: Config, shapes: Shapes, *, is_known: bool) -> None:
-    embedding = next((s for n, s in shapes.items() if len(s) == 2 and n.endswith(EMBEDDINGS)), None)
+    embedding = _embedding(shapes)
     hidden = next((_int(text, name) for name in HIDDEN_SIZES if _int(text, name)), None)
     rows = _int(text, "vocab_size")
     if embedding is None:
@@ -159,13 +160,17 @@ def _check_vocabulary(text: Config, shapes: Shapes, *, is_known: bool) -> None:
     if rows is not None and (rows > embedding[0] or (is_known and rows != embedding[0])):
         raise CorruptConfig(
             f"vocab_size in config.json is {rows:,}, and the embedding has {embedding[0]:,} rows.",
-            hint="Push the config and the weights of the same save.",
+            hint=SAME_SAVE,
         )
     if hidden is not None and (hidden != embedding[1] if is_known else not _occurs(hidden, shapes)):
         raise CorruptConfig(
             f"hidden_size in config.json is {hidden:,}, and the embedding has {embedding[1]:,} columns.",
-            hint="Push the config and the weights of the same save.",
+            hint=SAME_SAVE,
         )
+
+
+def _embedding(shapes: Shapes) -> tuple[int, ...] | None:
+    return next((s for n, s in shapes.items() if len(s) == 2 and n.endswith(EMBEDDINGS)), None)
 
 
 def _occurs(size: int, shapes: Shapes) -> bool:
@@ -182,7 +187,7 @@ def _check_projections(text: Config, layers: Mapping[int, Shapes]) -> None:
             if wanted is not None and shape != wanted:
                 raise CorruptConfig(
                     f"By config.json {name} of layer {number} is {_shown(wanted)}, and in the weights it is {_shown(shape)}.",
-                    hint="Push the config and the weights of the same save.",
+                    hint=SAME_SAVE,
                 )
         _require_complete(number, tensors)
         _check_experts(text, number, tensors)
@@ -210,12 +215,12 @@ def _check_experts(text: Config, number: int, tensors: Shapes) -> None:
         (_int(text, n) for n in ("num_experts", "num_local_experts") if _int(text, n)), None
     )
     found = {match[1] for name in tensors if (match := re.search(r"\.experts\.(\d+)\.", name))}
-    if count is None or not found or text.get("model_type") not in MIXTURES:
+    if count is None or not found or text.get("model_type") not in COMPARED_MIXTURES:
         return
     if len(found) != count:
         raise CorruptConfig(
             f"config.json has {count:,} experts, and layer {number} of the weights has {len(found):,}.",
-            hint="Push the config and the weights of the same save.",
+            hint=SAME_SAVE,
         )
 
 
@@ -223,7 +228,7 @@ def _check_output(config: Config, text: Config, shapes: Shapes) -> None:
     default = text.get("model_type") in TIED_BY_DEFAULT
     is_tied = config.get("tie_word_embeddings", text.get("tie_word_embeddings", default))
     head = next((shape for name, shape in shapes.items() if name.endswith("lm_head.weight")), None)
-    embedding = next((s for n, s in shapes.items() if len(s) == 2 and n.endswith(EMBEDDINGS)), None)
+    embedding = _embedding(shapes)
     if head is None and embedding is not None and is_tied is not True:
         raise CorruptWeights(
             "The weights have no lm_head.weight, and config.json does not tie it to the embedding.",
