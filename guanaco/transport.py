@@ -64,7 +64,7 @@ class SyncTransport:
         for delay_s in _delays(call):
             try:
                 return self._run_once(call)
-            except ServerUnreachable:
+            except (ServerUnreachable, RequestInProgress):
                 time.sleep(delay_s)
         return self._run_once(call)
 
@@ -126,7 +126,7 @@ class AsyncTransport:
         for delay_s in _delays(call):
             try:
                 return await self._run_once(call)
-            except ServerUnreachable:
+            except (ServerUnreachable, RequestInProgress):
                 await asyncio.sleep(delay_s)
         return await self._run_once(call)
 
