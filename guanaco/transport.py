@@ -17,7 +17,13 @@ from urllib.parse import urlsplit
 import httpx
 
 from guanaco.calls.wire import Call, Request, StreamCall
-from guanaco.errors import GuanacoError, InvalidInput, ServerUnreachable, Unavailable
+from guanaco.errors import (
+    GuanacoError,
+    InvalidInput,
+    RequestInProgress,
+    ServerUnreachable,
+    Unavailable,
+)
 from guanaco.sse import SseDecoder
 
 S = TypeVar("S")
