@@ -36,6 +36,28 @@ class FeedbackRecorded(BaseModel):
     feedback_id: str
 
 
+class Rating(BaseModel):
+    """A conversation's rating, as the app that gave it reads it."""
+
+    feedback_id: str
+    thumbs_up: bool
+    text: str
+    at: datetime
+    changed_at: datetime | None = None
+    changeable_until: datetime = Field(description="Until then it can be changed or withdrawn.")
+
+
+class RatingChange(BaseModel):
+    """What a rating was before it was changed, or withdrawn."""
+
+    feedback_id: str
+    thumbs_up: bool
+    text: str
+    given_at: datetime
+    changed_at: datetime
+    now_up: bool | None = Field(description="The rating after the change; None: it was withdrawn.")
+
+
 class Feedback(BaseModel):
     """``user`` is a keyed pseudonym: the same for one user in all of one developer's submissions, another for each developer.
 

@@ -17,7 +17,13 @@ from urllib.parse import urlsplit
 import httpx
 
 from guanaco.calls.wire import Call, Request, StreamCall
-from guanaco.errors import GuanacoError, InvalidInput, ServerUnreachable, Unavailable
+from guanaco.errors import (
+    GuanacoError,
+    InvalidInput,
+    RequestInProgress,
+    ServerUnreachable,
+    Unavailable,
+)
 from guanaco.sse import SseDecoder
 
 S = TypeVar("S")
@@ -64,7 +70,7 @@ class SyncTransport:
         for delay_s in _delays(call):
             try:
                 return self._run_once(call)
-            except ServerUnreachable:
+            except (ServerUnreachable, RequestInProgress):
                 time.sleep(delay_s)
         return self._run_once(call)
 
@@ -126,7 +132,7 @@ class AsyncTransport:
         for delay_s in _delays(call):
             try:
                 return await self._run_once(call)
-            except ServerUnreachable:
+            except (ServerUnreachable, RequestInProgress):
                 await asyncio.sleep(delay_s)
         return await self._run_once(call)
 

@@ -13,6 +13,7 @@ from guanaco.calls.wire import (
     Call,
     StreamCall,
     get,
+    keyed,
     of_conversation,
     of_submission,
     post,
@@ -55,11 +56,16 @@ def stream_preview(
 
 
 def open_conversation(
-    user_id: str, bot: Bot, *, consent: bool, user_name: str = "You"
+    user_id: str,
+    bot: Bot,
+    *,
+    consent: bool,
+    user_name: str = "You",
+    idempotency_key: str | None = None,
 ) -> Call[ConversationOpened]:
     """Begin a conversation of a consenting user with a submission that the platform chooses. Backend."""
     request = ConversationRequest(user_id=user_id, bot=bot, user_name=user_name, consent=consent)
-    return post("/conversations", ConversationOpened, request)
+    return post("/conversations", ConversationOpened, request, idempotency_key=idempotency_key)
 
 
 def conversation(conversation_id: str) -> Call[Conversation]:
@@ -67,27 +73,32 @@ def conversation(conversation_id: str) -> Call[Conversation]:
     return get(of_conversation(conversation_id), Conversation)
 
 
-def send(conversation_id: str, content: str) -> Call[Reply]:
-    """Say something; the answer is the bot's whole reply. Backend."""
-    return _reply(of_conversation(conversation_id, "messages"), MessageRequest(content=content))
+def send(conversation_id: str, content: str, *, idempotency_key: str | None = None) -> Call[Reply]:
+    """Say something; the answer is the bot's whole reply. With a key it is one turn, however often it is sent. Backend."""
+    request = MessageRequest(content=content)
+    return _reply(of_conversation(conversation_id, "messages"), request, idempotency_key)
 
 
-def stream_send(conversation_id: str, content: str) -> StreamCall[Token | Reply]:
+def stream_send(
+    conversation_id: str, content: str, *, idempotency_key: str | None = None
+) -> StreamCall[Token | Reply]:
     """``send``, token by token; the whole Reply comes last. Backend."""
     request = MessageRequest(content=content, stream=True)
-    return _reply_stream(of_conversation(conversation_id, "messages"), request)
+    return _reply_stream(of_conversation(conversation_id, "messages"), request, idempotency_key)
 
 
-def regenerate(conversation_id: str) -> Call[Reply]:
+def regenerate(conversation_id: str, *, idempotency_key: str | None = None) -> Call[Reply]:
     """Another reply in place of the last one. Backend."""
-    return _reply(of_conversation(conversation_id, "regenerate"), RegenerateRequest())
+    path = of_conversation(conversation_id, "regenerate")
+    return _reply(path, RegenerateRequest(), idempotency_key)
 
 
-def stream_regenerate(conversation_id: str) -> StreamCall[Token | Reply]:
+def stream_regenerate(
+    conversation_id: str, *, idempotency_key: str | None = None
+) -> StreamCall[Token | Reply]:
     """``regenerate``, token by token; the whole Reply comes last. Backend."""
-    return _reply_stream(
-        of_conversation(conversation_id, "regenerate"), RegenerateRequest(stream=True)
-    )
+    path = of_conversation(conversation_id, "regenerate")
+    return _reply_stream(path, RegenerateRequest(stream=True), idempotency_key)
 
 
 def assignment(conversation_id: str) -> Call[AssignmentReplay]:
@@ -98,15 +109,18 @@ def assignment(conversation_id: str) -> Call[AssignmentReplay]:
     )
 
 
-def _reply(path: str, body: BaseModel) -> Call[Reply]:
-    return post(path, Reply, body, timeout_s=REPLY_TIMEOUT_S)
+def _reply(path: str, body: BaseModel, idempotency_key: str | None = None) -> Call[Reply]:
+    return post(path, Reply, body, timeout_s=REPLY_TIMEOUT_S, idempotency_key=idempotency_key)
 
 
-def _reply_stream(path: str, body: BaseModel) -> StreamCall[Token | Reply]:
+def _reply_stream(
+    path: str, body: BaseModel, idempotency_key: str | None = None
+) -> StreamCall[Token | Reply]:
     return StreamCall(
         method="POST",
         path=f"{API}{path}",
         json=to_json(body),
+        headers=keyed(idempotency_key),
         parse=parse_reply_event,
         must_end_with=LAST_EVENT,
     )

@@ -10,10 +10,12 @@ from guanaco.calls.wire import (
     API,
     Call,
     Request,
+    delete,
     get,
     of_conversation,
     of_submission,
     post,
+    put,
     segment,
 )
 from guanaco.errors import InvalidInput
@@ -24,14 +26,44 @@ from guanaco.feedback import (
     FeedbackQuery,
     FeedbackRecorded,
     FeedbackRequest,
+    Rating,
+    RatingChange,
     RawFeedback,
 )
 
 
-def rate(conversation_id: str, thumbs_up: bool, text: str = "") -> Call[FeedbackRecorded]:
-    """What the user thought of the conversation; once only. Backend."""
+def rate(
+    conversation_id: str,
+    thumbs_up: bool,
+    text: str = "",
+    *,
+    idempotency_key: str | None = None,
+) -> Call[FeedbackRecorded]:
+    """What the user thought of the conversation, once it has a reply. Backend."""
     request = FeedbackRequest(thumbs_up=thumbs_up, text=text)
-    return post(of_conversation(conversation_id, "feedback"), FeedbackRecorded, request)
+    path = of_conversation(conversation_id, "feedback")
+    return post(path, FeedbackRecorded, request, idempotency_key=idempotency_key)
+
+
+def rating(conversation_id: str) -> Call[Rating]:
+    """The rating of a conversation, and until when it can be changed. Backend."""
+    return get(of_conversation(conversation_id, "feedback"), Rating)
+
+
+def change_rating(conversation_id: str, thumbs_up: bool, text: str = "") -> Call[Rating]:
+    """Put another rating in the place of one that is younger than a day. Backend."""
+    request = FeedbackRequest(thumbs_up=thumbs_up, text=text)
+    return put(of_conversation(conversation_id, "feedback"), Rating, request)
+
+
+def withdraw_rating(conversation_id: str) -> Call[None]:
+    """Take back a rating that is younger than a day. The conversation can then be rated again. Backend."""
+    return delete(of_conversation(conversation_id, "feedback"))
+
+
+def rating_changes(feedback_id: str) -> Call[list[RatingChange]]:
+    """What a rating was before it was changed or withdrawn. Admin; each reading is audited."""
+    return get(f"/feedback/{segment(feedback_id)}/changes", list[RatingChange])
 
 
 def feedback_page(

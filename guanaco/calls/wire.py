@@ -73,15 +73,32 @@ def post(
     body: BaseModel | None = None,
     *,
     timeout_s: float = ANSWER_TIMEOUT_S,
+    idempotency_key: str | None = None,
 ) -> Call[T]:
-    """A call that does something; it is sent once."""
+    """A call that does something. It is sent once; with an Idempotency-Key it may be sent again, and is done once."""
     return Call(
         method="POST",
         path=f"{API}{path}",
         json=to_json(body),
+        headers=keyed(idempotency_key),
         parse=reader(kind).from_json,
+        is_repeatable=idempotency_key is not None,
         timeout_s=timeout_s,
     )
+
+
+def keyed(idempotency_key: str | None) -> dict[str, str]:
+    """The header that makes a POST idempotent for a day; none without a key."""
+    return {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
+
+
+def delete(path: str) -> Call[None]:
+    """A call that takes something away."""
+    return Call(method="DELETE", path=f"{API}{path}", parse=_nothing)
+
+
+def _nothing(_content: bytes) -> None:
+    """An answer without a body."""
 
 
 def put(path: str, kind: type[T], body: BaseModel, *, is_repeatable: bool = True) -> Call[T]:

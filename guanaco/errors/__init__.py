@@ -22,14 +22,16 @@ GuanacoError
 ├── TooManySubmissions           the developer has submitted as often within an hour as they may
 ├── NotFound                     it does not exist, or the caller may not see it
 │   ├── SubmissionNotFound, ConversationNotFound, KeyNotFound, ArtifactNotFound, CompetitionNotFound,
-│   │   WebhookNotFound, FeedbackNotFound, AccountNotFound, ExperimentNotFound, FlagNotFound
+│   │   WebhookNotFound, FeedbackNotFound, NotRated, AccountNotFound, ExperimentNotFound, FlagNotFound
 │   ├── ReportNotFound           the submission has no stress report yet
 │   └── SeasonNotFound           the competition has no final ranking yet
 ├── Conflict                     the present state does not allow it
 │   ├── IllegalTransition        the submission's status does not allow this
 │   ├── IdempotencyConflict      the same Idempotency-Key with another body
+│   ├── RequestInProgress        the first request with this Idempotency-Key is still being answered
 │   ├── ConversationBusy         a reply is still being written
-│   ├── AlreadyRated, NothingToRegenerate
+│   ├── AlreadyRated, NothingToRegenerate, NothingToRate
+│   ├── RatingSettled            it is too old, was changed too often, or its competition is frozen
 │   ├── QuotaExceeded            the developer has as many submissions, or bytes, as they may have
 │   ├── RewardInUse              live submissions are served with this reward model
 │   ├── ExperimentConflict       its name is taken, it has run, or another has its users

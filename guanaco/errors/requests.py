@@ -220,6 +220,13 @@ class FeedbackNotFound(NotFound):
         super().__init__(f"No rating {feedback_id} that you may read.")
 
 
+class NotRated(NotFound):
+    code = "not_rated"
+
+    def __init__(self) -> None:
+        super().__init__("This conversation has no rating.", hint="POST gives it one.")
+
+
 class AccountNotFound(NotFound):
     code = "account_not_found"
 
@@ -285,6 +292,16 @@ class IdempotencyConflict(Conflict):
         )
 
 
+class RequestInProgress(Conflict):
+    code = "request_in_progress"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The first request with this Idempotency-Key is still being answered.",
+            hint="Send it again in a few seconds: then you get its answer.",
+        )
+
+
 class QuotaExceeded(Conflict):
     """The detail says of what the developer has as much as they may have, the hint what to do."""
 
@@ -342,7 +359,26 @@ class AlreadyRated(Conflict):
     code = "already_rated"
 
     def __init__(self) -> None:
-        super().__init__("This conversation is already rated.")
+        super().__init__(
+            "This conversation is already rated.",
+            hint="PUT changes its rating within a day of it; DELETE withdraws it.",
+        )
+
+
+class NothingToRate(Conflict):
+    code = "nothing_to_rate"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The model has not replied in this conversation, so there is nothing to rate.",
+            hint="Rate it after the first reply.",
+        )
+
+
+class RatingSettled(Conflict):
+    """The detail says why the rating stays as it is."""
+
+    code = "rating_settled"
 
 
 class NothingToRegenerate(Conflict):

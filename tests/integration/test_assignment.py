@@ -79,6 +79,7 @@ async def test_the_newest_has_its_ratings_first_then_the_next(world: Assigning) 
     given = []
     for number in range(7):
         conversation, submission = await world.begin(http, f"user-{number}")
+        await world.greet(http, conversation)
         await http.post(f"/conversations/{conversation}/feedback", json={"thumbs_up": True})
         await world.count()
         given.append(submission)
@@ -160,6 +161,7 @@ async def test_the_adaptive_rule_gives_new_ones_their_share(world: Assigning) ->
     for user, submission in (("a", "new_v1"), ("b", "mid_v1")):
         while (begun := await world.begin(http, user))[1] != submission:
             pass
+        await world.greet(http, begun[0])
         await http.post(f"/conversations/{begun[0]}/feedback", json={"thumbs_up": True})
     await world.count()
     given = Counter([(await world.begin(http, f"user-{n}"))[1] for n in range(8)])
@@ -245,6 +247,7 @@ async def test_with_a_seed_every_assignment_can_be_made_again(world: Assigning, 
     for number in range(12):
         conversation, submission = await world.begin(http, f"user-{number % 5}")
         given[conversation] = submission
+        await world.greet(http, conversation)
         await http.post(f"/conversations/{conversation}/feedback", json={"thumbs_up": True})
         if number % 3 == 0:
             await world.count()

@@ -46,6 +46,7 @@ async def test_snapshots_that_nothing_used_for_a_month_are_dropped_and_others_st
     for number in range(4):
         conversation, submission = await world.begin(http, f"user-{number}")
         given.append((conversation, submission))
+        await world.greet(http, conversation)
         await http.post(f"/conversations/{conversation}/feedback", json={"thumbs_up": True})
         await world.count()
     assert await kept(world) == 4
@@ -54,6 +55,7 @@ async def test_snapshots_that_nothing_used_for_a_month_are_dropped_and_others_st
     assert await kept(world) == 5, "a month has not gone by"
     world.clock.advance(timedelta(days=2).total_seconds())
     assert await replayed(world, given[0][0]) == (given[0][1], True)
+    await world.greet(http, last[0])
     await http.post(f"/conversations/{last[0]}/feedback", json={"thumbs_up": True})
     await world.count()
     newest = await world.begin(http, "user-6")
@@ -70,6 +72,7 @@ async def test_a_snapshot_that_is_used_again_and_again_stays(world: Assigning) -
         world.clock.advance(timedelta(days=1).total_seconds())
         last = await world.begin(http, f"user-{day}")
     assert await kept(world) == 1
+    await world.greet(http, last[0])
     await http.post(f"/conversations/{last[0]}/feedback", json={"thumbs_up": True})
     await world.count()
     await world.begin(http, "user-41")

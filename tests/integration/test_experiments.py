@@ -104,6 +104,7 @@ async def test_feedback_names_the_variant_of_its_conversation(database: Database
         conversation = await world.open(backend, await user_of(world, TWO_PROMPTS, variant))
         expected[conversation] = variant
     for conversation in expected:
+        await say(backend, conversation)
         await rate(backend, conversation, thumbs_up=True)
     developer = await world.http(Role.DEVELOPER, "ada")
     page = await developer.get("/submissions/new_v1/feedback")

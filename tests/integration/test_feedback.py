@@ -46,6 +46,9 @@ async def world(database: Database) -> Rated:
 async def test_a_conversation_is_rated_once_also_when_two_race(world: Rated) -> None:
     http = await world.http(Role.BACKEND)
     conversation = await world.open(http)
+    early = await http.post(f"/conversations/{conversation}/feedback", json={"thumbs_up": True})
+    assert (early.status_code, early.json()["error"]) == (409, "nothing_to_rate")
+    await world.greet(http, conversation)
     answers = await asyncio.gather(
         *(
             http.post(f"/conversations/{conversation}/feedback", json={"thumbs_up": True})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from sqlalchemy import delete, event, select, text
 
 from guanaco.accounts import Role
 from guanaco.chat import Sender
+from guanaco.errors import RatingSettled
 from guanaco.feedback import FeedbackRequest
 from guanaco_server.accounts.service import Account
 from guanaco_server.chat.conversations import records as chat_records
@@ -36,7 +38,19 @@ TABLES_WITH_USERS = ("score_conversations", "score_votes", "score_visits")
 Action = tuple[str, int, int, bool]  # what, of which submission, by which user, thumbs up
 ACTIONS = st.lists(
     st.tuples(
-        st.sampled_from(["open", "say", "regenerate", "rate", "tomorrow", "settle", "forget"]),
+        st.sampled_from(
+            [
+                "open",
+                "say",
+                "regenerate",
+                "rate",
+                "change",
+                "withdraw",
+                "tomorrow",
+                "settle",
+                "forget",
+            ]
+        ),
         st.integers(0, 2),
         st.integers(0, 2),
         st.booleans(),
@@ -51,13 +65,14 @@ class Rated(World):
 
     backend: Account
     open_conversations: list[str]
+    rated_conversations: list[str]
 
     async def begin(self) -> Rated:
         for number, submission_id in enumerate(SUBMISSIONS):
             developer = await self.account(Role.DEVELOPER, f"developer-{number % 2}")
             await self.publish(developer, submission_id)
         self.backend = await self.account(Role.BACKEND)
-        self.open_conversations = []
+        self.open_conversations, self.rated_conversations = [], []
         return self
 
     async def play(self, actions: Sequence[Action]) -> None:
@@ -77,7 +92,16 @@ class Rated(World):
                 await self.regenerate(self.open_conversations[-1])
             case "rate" if self.open_conversations:
                 request = FeedbackRequest(thumbs_up=thumbs_up)
-                await self.feedback.rate(self.backend, self.open_conversations.pop(), request)
+                self.rated_conversations.append(self.open_conversations.pop())
+                await self.feedback.rate(self.backend, self.rated_conversations[-1], request)
+            case "change" if self.rated_conversations:
+                request = FeedbackRequest(thumbs_up=thumbs_up)
+                with suppress(RatingSettled):
+                    await self.feedback.change(self.backend, self.rated_conversations[-1], request)
+            case "withdraw" if self.rated_conversations:
+                with suppress(RatingSettled):
+                    await self.feedback.withdraw(self.backend, self.rated_conversations[-1])
+                    self.open_conversations.append(self.rated_conversations.pop())
             case "tomorrow":
                 self.clock.advance(86_400)
             case "settle":
@@ -102,6 +126,7 @@ class Rated(World):
             await self.scores.counter.forget_users(session, [user_key(self.backend.id, user)])
             theirs = "SELECT id FROM conversations WHERE user_id = :user"
             for statement in (
+                f"DELETE FROM feedback_changes WHERE conversation_id IN ({theirs})",
                 "DELETE FROM feedback WHERE user_id = :user",
                 f"DELETE FROM messages WHERE conversation_id IN ({theirs})",
                 "DELETE FROM conversations WHERE user_id = :user",
@@ -110,6 +135,7 @@ class Rated(World):
             left = await session.scalars(text("SELECT id FROM conversations"))
             there = set(left)
         self.open_conversations = [one for one in self.open_conversations if one in there]
+        self.rated_conversations = [one for one in self.rated_conversations if one in there]
 
     async def settle_all(self) -> dict[tuple[str, str], str]:
         while not (await self.scores.counter.count_batch()).is_all:
@@ -130,7 +156,13 @@ class Rated(World):
 
     async def counted_from_nothing(self) -> dict[tuple[str, str], str]:
         async with self.database.write() as session:
-            for table in (*TABLES_WITH_USERS, "scores", "score_slots", "vote_flags"):
+            for table in (
+                *TABLES_WITH_USERS,
+                "scores",
+                "score_slots",
+                "score_corrections",
+                "vote_flags",
+            ):
                 await session.execute(text(f"DELETE FROM {table}"))
             await session.execute(text("UPDATE conversations SET measured_count = -1"))
             await session.execute(text("UPDATE feedback SET is_counted = false"))

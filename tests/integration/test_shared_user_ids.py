@@ -128,6 +128,7 @@ async def test_a_season_counts_both(world: TwoApps) -> None:
         }
         opened = (await app.post("/conversations", json=body)).json()["conversation_id"]
         world.clock.advance(1)
+        await world.greet(app, opened)
         await app.post(f"/conversations/{opened}/feedback", json={"thumbs_up": thumbs_up})
     world.clock.advance(1)
     season = (await world.admin.post("/competitions/cup/freeze")).json()

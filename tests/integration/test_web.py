@@ -288,6 +288,7 @@ async def test_the_feedback_viewer_filters_and_exports(world: WebWorld) -> None:
     for number in range(30):
         conversation = await world.open(backend, f"user-{number}")
         body = {"thumbs_up": number % 3 > 0, "text": f"opinion {number:02}"}
+        await world.greet(backend, conversation)
         await backend.post(f"/conversations/{conversation}/feedback", json=body)
         world.clock.advance(1)
         await world.routing.refresh()

@@ -50,6 +50,7 @@ class Telling(World):
         backend = await self.http(Role.BACKEND)
         for number in range(times):
             conversation = await self.open(backend, f"u{number}")
+            await self.greet(backend, conversation)
             await backend.post(f"/conversations/{conversation}/feedback", json={"thumbs_up": True})
 
 

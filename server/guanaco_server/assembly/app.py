@@ -26,6 +26,7 @@ from guanaco_server.http import errors as http_errors
 from guanaco_server.http.api_document import ApiDocument
 from guanaco_server.http.body_limit import MAX_BODY_BYTES, BodyLimit
 from guanaco_server.http.front_door import AddressCount, DoorLimits, ProxiedRequests
+from guanaco_server.idempotency.requests import IdempotentRequests
 from guanaco_server.leaderboard import api as leaderboard_api
 from guanaco_server.notifications import api as notifications_api
 from guanaco_server.observability.exposition import CONTENT_TYPE, scrape
@@ -100,13 +101,20 @@ def _install_gateway(app: GatewayedApp, platform: Platform, heartbeat_s: float) 
         *reply_routes(rooms.chat.replies, rooms.chat.previews),
         *openai_api.completion_routes(rooms.openai.service),
     )
-    app.gateway = ChatGateway(
+    gateway = ChatGateway(
         app.framework,
         routes,
         rooms.accounts.auth,
         platform.metrics,
         MAX_BODY_BYTES,
         heartbeat_s,
+    )
+    app.gateway = IdempotentRequests(
+        gateway,
+        rooms.idempotency.service,
+        rooms.accounts.accounts.authenticate,
+        platform.metrics,
+        MAX_BODY_BYTES,
     )
     write = app.openapi
 

@@ -133,6 +133,7 @@ class Platform:
             rooms.notifications.loop,
             rooms.feedback.copy_loop,
             rooms.leaderboard.loop,
+            rooms.idempotency.expiry,
         )
 
 

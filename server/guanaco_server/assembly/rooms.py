@@ -23,6 +23,7 @@ from guanaco_server.experiments.room import ExperimentsRoom, build_experiments
 from guanaco_server.experiments.service import Outcomes
 from guanaco_server.feedback import records as feedback_records
 from guanaco_server.feedback.room import FeedbackRoom, build_feedback
+from guanaco_server.idempotency.room import IdempotencyRoom, build_idempotency
 from guanaco_server.leaderboard.room import LeaderboardRoom, build_leaderboard
 from guanaco_server.notifications.room import NotificationsRoom, build_notifications
 from guanaco_server.observability.metrics import Metrics
@@ -42,6 +43,7 @@ from guanaco_server.workers.room import WorkersRoom, build_workers
 @dataclass(frozen=True)
 class Rooms:
     accounts: AccountsRoom
+    idempotency: IdempotencyRoom
     workers: WorkersRoom
     deployments: DeploymentsRoom
     submissions: SubmissionsRoom
@@ -80,6 +82,7 @@ def build_rooms(
     model_server, store = adapters.model_server, adapters.store
 
     accounts = build_accounts(database, clock)
+    idempotency = build_idempotency(database, clock, secret=pseudonym_key)
     workers = build_workers(database, clock, settings=settings)
     deployments = build_deployments(
         database, clock, compute, model_server, store, settings=settings
@@ -153,6 +156,7 @@ def build_rooms(
         metrics=metrics,
         settings=settings,
     )
+    chat.conversations.on_erasing(idempotency.service.forget)
     feedback = build_feedback(
         database,
         clock,
@@ -166,6 +170,7 @@ def build_rooms(
         settings=settings,
     )
     feedback.erasures.on_erase(leaderboard.forget)
+    feedback.service.on_changed(leaderboard.counter.correct)
     notifications = build_notifications(
         database,
         clock,
@@ -247,6 +252,7 @@ def build_rooms(
     )
     return Rooms(
         accounts=accounts,
+        idempotency=idempotency,
         workers=workers,
         deployments=deployments,
         submissions=submissions,

@@ -30,5 +30,13 @@ async def hold(session: AsyncSession, competition_ids: Collection[str]) -> None:
         )
 
 
+async def frozen(session: AsyncSession, competition_ids: Collection[str]) -> set[str]:
+    """Return which of these competitions are frozen."""
+    statement = select(CompetitionRow.id).where(
+        among(session, CompetitionRow.id, competition_ids), CompetitionRow.frozen_at.is_not(None)
+    )
+    return set(await session.scalars(statement))
+
+
 async def all_rows(session: AsyncSession) -> Sequence[CompetitionRow]:
     return (await session.scalars(select(CompetitionRow).order_by(CompetitionRow.created_at))).all()

@@ -59,6 +59,10 @@ class CompetitionService:
         """Within the caller's transaction: keep these competitions from being frozen before it ends. ``open`` never is."""
         await queries.hold(session, set(competition_ids) - {OPEN})
 
+    async def is_frozen(self, session: AsyncSession, competition_id: str) -> bool:
+        """Within the caller's transaction, which holds the competition open: whether it was frozen before."""
+        return bool(await queries.frozen(session, {competition_id}))
+
     async def freeze(self, competition_id: str, by: Actor) -> Competition:
         """End a competition for good; InvalidInput for ``open``. Freezing it again changes nothing."""
         if competition_id == OPEN:

@@ -18,6 +18,8 @@ from guanaco.feedback import (
     FeedbackQuery,
     FeedbackRecorded,
     FeedbackRequest,
+    Rating,
+    RatingChange,
     RawFeedback,
 )
 from guanaco_server.accounts.auth import Auth
@@ -38,6 +40,22 @@ def router(feedback: FeedbackService, erasures: ErasureService, auth: Auth) -> A
         conversation_id: str, request: FeedbackRequest, account: Account = backend
     ) -> FeedbackRecorded:
         return await feedback.rate(account, conversation_id, request)
+
+    @routes.get("/conversations/{conversation_id}/feedback")
+    async def read_rating(conversation_id: str, account: Account = backend) -> Rating:
+        return await feedback.read(account, conversation_id)
+
+    @routes.put("/conversations/{conversation_id}/feedback")
+    async def change_rating(
+        conversation_id: str, request: FeedbackRequest, account: Account = backend
+    ) -> Rating:
+        """Change a rating within a day. What it was before is kept for the audit trail."""
+        return await feedback.change(account, conversation_id, request)
+
+    @routes.delete("/conversations/{conversation_id}/feedback", status_code=204)
+    async def withdraw_rating(conversation_id: str, account: Account = backend) -> None:
+        """Withdraw a rating within a day. It no longer counts; the conversation can be rated again."""
+        await feedback.withdraw(account, conversation_id)
 
     @routes.get("/submissions/{submission_id}/feedback", response_model=FeedbackPage)
     async def read_feedback(
@@ -73,6 +91,11 @@ def router(feedback: FeedbackService, erasures: ErasureService, auth: Auth) -> A
     async def read_raw_feedback(feedback_id: str, account: Account = admin) -> RawFeedback:
         """Return a rating as the user wrote it. Each reading is noted in the audit log."""
         return await feedback.read_raw(account, feedback_id)
+
+    @routes.get("/feedback/{feedback_id}/changes")
+    async def read_changes(feedback_id: str, account: Account = admin) -> list[RatingChange]:
+        """Return what a rating was before it was changed or withdrawn. Each reading is noted in the audit log."""
+        return await feedback.changes(account, feedback_id)
 
     @routes.post("/users/erase")
     async def erase_user(request: ErasureRequest, account: Account = admin) -> Erasure:

@@ -98,7 +98,8 @@ class CopyService:
     async def _make(self, below: int, submission_id: str | None, limit: int) -> int:
         raw = await self._load(below, submission_id, limit)
         if raw:
-            await self._apply(await asyncio.to_thread(self._copies, raw))
+            revisions = {one.row.id: one.row.revision for one in raw}
+            await self._apply(await asyncio.to_thread(self._copies, raw), revisions)
         return len(raw)
 
     async def _load(
@@ -129,9 +130,9 @@ class CopyService:
             for row in rows
         ]
 
-    async def _apply(self, copies: Mapping[str, NewCopy]) -> None:
+    async def _apply(self, copies: Mapping[str, NewCopy], revisions: Mapping[str, int]) -> None:
         async with self._database.write() as session:
-            claimed = await queries.claim_copies(session, list(copies), self._version)
+            claimed = await queries.claim_copies(session, revisions, self._version)
             if claimed:
                 await in_commit_order(session, FeedbackCopyRow.__tablename__)
                 await queries.write_copies(

@@ -85,7 +85,7 @@ class ErasureService:
                 erased = ErasedUser(request.user_id, account_ids, batch, feedback_ids)
                 for eraser in self._erasers:
                     await eraser(session, erased)
-                await self._feedback.erase(session, feedback_ids)
+                await self._feedback.erase(session, feedback_ids, batch)
                 messages += await self._conversations.erase(session, batch)
                 await self._audit.forget(session, (*batch, *feedback_ids), pseudonym)
                 ratings += len(feedback_ids)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, delete, func, or_, select, update
+from sqlalchemy import ColumnElement, Row, delete, func, or_, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -16,7 +16,7 @@ from guanaco_server.chat.conversations.records import user_key
 from guanaco_server.database.bulk import BulkInsert
 from guanaco_server.database.database import among
 from guanaco_server.feedback.cursors import NumberRange
-from guanaco_server.feedback.tables import FeedbackCopyRow, FeedbackRow
+from guanaco_server.feedback.tables import FeedbackCopyRow, FeedbackRow, RatingChangeRow
 
 CHANGING = ("bot_name", "length", "words", "document", "pseudonym")
 
@@ -79,12 +79,15 @@ async def oldest_without_copy(session: AsyncSession) -> datetime | None:
 
 
 async def claim_copies(
-    session: AsyncSession, feedback_ids: Sequence[str], version: int
+    session: AsyncSession, revisions: Mapping[str, int], version: int
 ) -> set[str]:
-    """Claim the ratings that still exist and that nobody else has copied meanwhile; return their ids."""
+    """Claim the ratings that are as they were read, by id, and that nobody else has copied meanwhile; return their ids."""
     claimed = await session.scalars(
         update(FeedbackRow)
-        .where(FeedbackRow.id.in_(feedback_ids), FeedbackRow.anonymized_by < version)
+        .where(
+            tuple_(FeedbackRow.id, FeedbackRow.revision).in_(list(revisions.items())),
+            FeedbackRow.anonymized_by < version,
+        )
         .values(anonymized_by=version)
         .returning(FeedbackRow.id)
         .execution_options(synchronize_session=False)
@@ -170,6 +173,61 @@ async def rated_submissions(session: AsyncSession, feedback_ids: Sequence[str]) 
         select(FeedbackRow.submission_id).where(FeedbackRow.id.in_(feedback_ids)).distinct()
     )
     return set(found)
+
+
+async def locked_of_conversation(session: AsyncSession, conversation_id: str) -> FeedbackRow | None:
+    """Return a conversation's rating, which nobody else changes or copies until this transaction ends."""
+    return (
+        await session.scalars(
+            select(FeedbackRow)
+            .where(FeedbackRow.conversation_id == conversation_id)
+            .with_for_update()
+        )
+    ).one_or_none()
+
+
+async def of_conversation(session: AsyncSession, conversation_id: str) -> FeedbackRow | None:
+    return (
+        await session.scalars(
+            select(FeedbackRow).where(FeedbackRow.conversation_id == conversation_id)
+        )
+    ).one_or_none()
+
+
+async def copy_again(session: AsyncSession, conversation_ids: Sequence[str]) -> None:
+    """Drop the copies of these conversations' ratings, and have them made again under new numbers."""
+    ratings = select(FeedbackRow.id).where(FeedbackRow.conversation_id.in_(conversation_ids))
+    await session.execute(
+        update(FeedbackRow)
+        .where(FeedbackRow.conversation_id.in_(conversation_ids))
+        .values(anonymized_by=0, revision=FeedbackRow.revision + 1)
+        .execution_options(synchronize_session=False)
+    )
+    await session.execute(
+        delete(FeedbackCopyRow)
+        .where(FeedbackCopyRow.feedback_id.in_(ratings))
+        .execution_options(synchronize_session=False)
+    )
+
+
+async def changes_of(session: AsyncSession, feedback_id: str) -> Sequence[RatingChangeRow]:
+    """Return the changes of a rating, oldest first."""
+    return (
+        await session.scalars(
+            select(RatingChangeRow)
+            .where(RatingChangeRow.feedback_id == feedback_id)
+            .order_by(RatingChangeRow.number)
+        )
+    ).all()
+
+
+async def delete_changes(session: AsyncSession, conversation_ids: Sequence[str]) -> None:
+    """Delete the audit trail of these conversations' ratings."""
+    await session.execute(
+        delete(RatingChangeRow)
+        .where(RatingChangeRow.conversation_id.in_(conversation_ids))
+        .execution_options(synchronize_session=False)
+    )
 
 
 async def delete_ratings(session: AsyncSession, feedback_ids: Sequence[str]) -> None:

@@ -1,7 +1,7 @@
 """Records all waiting ratings in one transaction: a thousand a second on one core.
 
     rate ─▶ waiting ─┐                     ┌─▶ recorded
-    rate ─▶ waiting ─┼─▶ one transaction ──┼─▶ AlreadyRated, ConversationNotFound, TooManyRatings
+    rate ─▶ waiting ─┼─▶ one transaction ──┼─▶ AlreadyRated, NothingToRate, ConversationNotFound, TooManyRatings
     rate ─▶ waiting ─┘                     └─▶ …
 
 While one group is being written the next one gathers. A single rating is written at once. Each caller is answered
@@ -19,7 +19,13 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.accounts import Role
-from guanaco.errors import AlreadyRated, ConversationNotFound, GuanacoError, TooManyRatings
+from guanaco.errors import (
+    AlreadyRated,
+    ConversationNotFound,
+    GuanacoError,
+    NothingToRate,
+    TooManyRatings,
+)
 from guanaco.feedback import FeedbackRequest
 from guanaco_server.accounts.service import Account
 from guanaco_server.chat.conversations.records import RateableConversation
@@ -95,8 +101,10 @@ class RatingRecorder:
         times: dict[str, list[datetime]],
         now: datetime,
     ) -> GuanacoError | None:
-        if conversation is None or not _is_own(one.account, conversation):
+        if conversation is None or not is_own(one.account, conversation):
             return ConversationNotFound(one.conversation_id)
+        if not conversation.has_reply:
+            return NothingToRate()
         given = times.setdefault(conversation.user_key, [])
         if len(given) >= RATINGS_PER_MINUTE:
             free_at = given[-RATINGS_PER_MINUTE] + MINUTE
@@ -105,7 +113,7 @@ class RatingRecorder:
         return None
 
 
-def _is_own(account: Account, conversation: RateableConversation) -> bool:
+def is_own(account: Account, conversation: RateableConversation) -> bool:
     return account.role is Role.ADMIN or account.id == conversation.account_id
 
 
@@ -122,4 +130,5 @@ def _row(one: PendingRating, conversation: RateableConversation, now: datetime) 
         "text": one.request.text,
         "created_at": now,
         "is_counted": False,
+        "revision": 0,
     }

@@ -16,6 +16,8 @@ from guanaco.feedback import (
     FeedbackRecorded,
     FeedbackRequest,
     Order,
+    Rating,
+    RatingChange,
     RawFeedback,
 )
 from guanaco_server.accounts.audit import AuditLog
@@ -23,6 +25,7 @@ from guanaco_server.accounts.service import Account
 from guanaco_server.chat.conversations.service import ConversationService
 from guanaco_server.database.database import Database
 from guanaco_server.feedback import cursors, queries
+from guanaco_server.feedback.changes import OnChanged, RatingChanger
 from guanaco_server.feedback.copies import CopyService
 from guanaco_server.feedback.cursors import NumberRange
 from guanaco_server.feedback.export import MEDIA_TYPES, Export, encoded
@@ -55,6 +58,7 @@ class FeedbackService:
         self._audit = audit
         self._metrics = metrics
         self._recorder = RatingRecorder(database, clock, conversations)
+        self._changer = RatingChanger(database, clock, conversations, audit)
         self._listeners: list[Callable[[], None]] = []
 
     def on_rated(self, listener: Callable[[], None]) -> None:
@@ -72,9 +76,42 @@ class FeedbackService:
         """
         feedback_id = await self._recorder.record(account, conversation_id, request)
         self._metrics.note_vote(request.thumbs_up)
+        self._tell()
+        return FeedbackRecorded(feedback_id=feedback_id)
+
+    async def read(self, account: Account, conversation_id: str) -> Rating:
+        """Return the rating of one's own conversation; ConversationNotFound, NotRated."""
+        return await self._changer.read(account, conversation_id)
+
+    async def change(
+        self, account: Account, conversation_id: str, request: FeedbackRequest
+    ) -> Rating:
+        """Put another rating in the place of one that is younger than a day.
+
+        Raises:
+            NotRated: The conversation has no rating.
+            RatingSettled: It can no longer be changed.
+        """
+        changed = await self._changer.change(account, conversation_id, request)
+        self._tell()
+        return changed
+
+    async def withdraw(self, account: Account, conversation_id: str) -> None:
+        """Take back a rating that is younger than a day; the conversation can be rated again. NotRated, RatingSettled."""
+        await self._changer.withdraw(account, conversation_id)
+        self._tell()
+
+    async def changes(self, account: Account, feedback_id: str) -> list[RatingChange]:
+        """Return what a rating was before, also where it was withdrawn. The reading is noted in the audit log first."""
+        return await self._changer.changes(account, feedback_id)
+
+    def on_changed(self, listener: OnChanged) -> None:
+        """Have it called, within the transaction, for each rating that is changed or withdrawn."""
+        self._changer.on_changed(listener)
+
+    def _tell(self) -> None:
         for listener in self._listeners:
             listener()
-        return FeedbackRecorded(feedback_id=feedback_id)
 
     async def page(
         self,
@@ -167,9 +204,19 @@ class FeedbackService:
         """Within the caller's transaction: return the submissions that these ratings belong to."""
         return await queries.rated_submissions(session, feedback_ids)
 
-    async def erase(self, session: AsyncSession, feedback_ids: Sequence[str]) -> None:
-        """Within the caller's transaction: delete ratings and their copies."""
+    async def erase(
+        self,
+        session: AsyncSession,
+        feedback_ids: Sequence[str],
+        conversation_ids: Sequence[str],
+    ) -> None:
+        """Within the caller's transaction: delete ratings, their copies, and what ratings of the conversations were before."""
+        await queries.delete_changes(session, conversation_ids)
         await queries.delete_ratings(session, feedback_ids)
+
+    async def copy_again(self, session: AsyncSession, conversation_ids: Sequence[str]) -> None:
+        """Within the caller's transaction, which has changed these conversations: copy their ratings anew."""
+        await queries.copy_again(session, conversation_ids)
 
     @staticmethod
     async def _read(documents: AsyncIterator[Sequence[str]]) -> AsyncIterator[Feedback]:

@@ -13,7 +13,10 @@ from guanaco_server.database.types import UtcDateTime
 
 
 class FeedbackRow(Table):
-    """A conversation's rating, raw: only an admin may read it. ``anonymized_by`` is its copy's version, 0 without one."""
+    """A conversation's rating, raw: only an admin may read it. ``anonymized_by`` is its copy's version, 0 without one.
+
+    ``revision`` grows with each change of what the copy shows, so that a copy of what was there before is not kept.
+    """
 
     __tablename__ = "feedback"
     __table_args__ = (
@@ -41,6 +44,26 @@ class FeedbackRow(Table):
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     anonymized_by: Mapped[int] = mapped_column(default=0)
     is_counted: Mapped[bool] = mapped_column(default=False)  # see records.py
+    revision: Mapped[int] = mapped_column(default=0)
+    changed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+
+class RatingChangeRow(Table):
+    """The audit trail: what a rating was before it was changed or withdrawn. ``now_up`` is None where it was withdrawn."""
+
+    __tablename__ = "feedback_changes"
+
+    number: Mapped[int] = mapped_column(
+        BigInteger().with_variant(Integer, "sqlite"), primary_key=True
+    )
+    feedback_id: Mapped[str] = mapped_column(String(64), index=True)
+    conversation_id: Mapped[str] = mapped_column(String(64), index=True)
+    thumbs_up: Mapped[bool]
+    text: Mapped[str]
+    now_up: Mapped[bool | None]
+    given_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    changed_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    changed_by: Mapped[str] = mapped_column(String(32))
 
 
 class FeedbackCopyRow(Table):

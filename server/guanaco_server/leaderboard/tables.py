@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import ForeignKey, Index, LargeBinary, String, text
+from sqlalchemy import BigInteger, ForeignKey, Index, Integer, LargeBinary, String, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from guanaco_server.chat.conversations.records import USER_KEY_CHARS
@@ -119,6 +119,20 @@ class RecountRow(Table):
     __tablename__ = "score_recounts"
 
     submission_id: Mapped[str] = mapped_column(String(128), primary_key=True)
+
+
+class CorrectionRow(Table):
+    """A rating that was changed or withdrawn: its user's votes and its slot (tables.RatingSlotRow) are to be counted again."""
+
+    __tablename__ = "score_corrections"
+
+    number: Mapped[int] = mapped_column(
+        BigInteger().with_variant(Integer, "sqlite"), primary_key=True
+    )
+    user_key: Mapped[str] = mapped_column(String(USER_KEY_CHARS))
+    submission_id: Mapped[str] = mapped_column(String(128))
+    competition: Mapped[str] = mapped_column(String(64))
+    slot: Mapped[int]
 
 
 class CountedWindowRow(Table):

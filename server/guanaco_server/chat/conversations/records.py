@@ -11,7 +11,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, Subquery, and_, func, select, type_coerce, update
+from sqlalchemy import (
+    ColumnElement,
+    Row,
+    Subquery,
+    and_,
+    exists,
+    func,
+    select,
+    type_coerce,
+    update,
+)
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.chat import Sender
@@ -54,6 +64,7 @@ class RateableConversation:
     user_id: str
     competition: str
     bot_name: str
+    has_reply: bool
 
     @property
     def user_key(self) -> str:
@@ -71,12 +82,32 @@ async def rateable(session: AsyncSession, ids: Iterable[str]) -> dict[str, Ratea
             ConversationRow.user_id,
             ConversationRow.competition,
             bot["name"].as_string(),
+            _has_reply(),
         )
         .where(among(session, ConversationRow.id, ids))
         .with_for_update(read=True, key_share=True)
     )
     found = [RateableConversation(*row) for row in await session.execute(statement)]
     return {conversation.id: conversation for conversation in found}
+
+
+def _has_reply() -> ColumnElement[bool]:
+    """Whether the model has said something that is still there."""
+    return exists().where(
+        MessageRow.conversation_id == ConversationRow.id,
+        MessageRow.sender == Sender.BOT,
+        MessageRow.is_deleted.is_(False),
+    )
+
+
+async def ask_measurement(session: AsyncSession, ids: Iterable[str]) -> None:
+    """Have these conversations measured again, since something beside their messages has changed."""
+    await session.execute(
+        update(ConversationRow)
+        .where(among(session, ConversationRow.id, ids))
+        .values(measured_count=-1)
+        .execution_options(synchronize_session=False)
+    )
 
 
 async def changed(session: AsyncSession, limit: int) -> Sequence[str]:

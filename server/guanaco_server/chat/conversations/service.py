@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import groupby
@@ -26,7 +26,12 @@ from guanaco.chat import (
     Timings,
 )
 from guanaco.competitions import AssignmentDecision, AssignmentReplay
-from guanaco.errors import AmbiguousUser, ConsentRequired, ConversationNotFound
+from guanaco.errors import (
+    AmbiguousUser,
+    ConsentRequired,
+    ConversationNotFound,
+    RatingSettled,
+)
 from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import Account
 from guanaco_server.chat import queries
@@ -75,6 +80,7 @@ class ConversationService:
         self._spans = spans
         self.forgetting = Forgetting(database)
         self._on_opened: list[Callable[[History], None]] = []
+        self._on_erasing: list[Callable[[AsyncSession, Sequence[str]], Awaitable[None]]] = []
 
     def on_erased(self, listener: OnErased) -> None:
         """Have it called, in each process, with the ids of conversations that were erased anywhere."""
@@ -83,6 +89,10 @@ class ConversationService:
     def on_opened(self, listener: Callable[[History], None]) -> None:
         """Have it called with what is known of each conversation that this process opens."""
         self._on_opened.append(listener)
+
+    def on_erasing(self, eraser: Callable[[AsyncSession, Sequence[str]], Awaitable[None]]) -> None:
+        """Have it called within each transaction that erases conversations, with their ids."""
+        self._on_erasing.append(eraser)
 
     async def open(self, account: Account, request: ConversationRequest) -> ConversationOpened:
         """Without consent nothing is stored."""
@@ -176,6 +186,8 @@ class ConversationService:
         """Within the caller's transaction: they are gone, and every process will hear of it. How many messages they had."""
         if not conversation_ids:
             return 0
+        for eraser in self._on_erasing:
+            await eraser(session, conversation_ids)
         now = self._clock.now()
         await in_commit_order(session, ErasedConversationRow.__tablename__)
         await queries.note_erased(session, conversation_ids, now, now - ERASED_KEPT)
@@ -188,6 +200,17 @@ class ConversationService:
         found = await records.rateable(session, conversation_ids)
         await self._competitions.hold_open(session, {one.competition for one in found.values()})
         return found
+
+    async def require_unfrozen(self, session: AsyncSession, competition_id: str) -> None:
+        """Within the caller's transaction, after ``rateable``: RatingSettled when the competition's ranking is final."""
+        if await self._competitions.is_frozen(session, competition_id):
+            raise RatingSettled(
+                f"The competition {competition_id} is over and its ranking is final, so its ratings stay as they are."
+            )
+
+    async def measure_again(self, session: AsyncSession, conversation_ids: Sequence[str]) -> None:
+        """Within the caller's transaction: have the leaderboard measure these conversations again."""
+        await records.ask_measurement(session, conversation_ids)
 
     async def _note_reading(self, account: Account, conversation_id: str) -> None:
         async with self._database.write() as session:

@@ -23,13 +23,13 @@ from guanaco.errors import (
     InvalidInput,
     MethodNotAllowed,
     PayloadTooLarge,
-    RequestTimedOut,
 )
 from guanaco_server.accounts.auth import Auth, key_in
 from guanaco_server.accounts.service import Account
 from guanaco_server.chat.gateway.generation import Pieces
 from guanaco_server.chat.gateway.replies import PreviewService, ReplyEvents, ReplyService
 from guanaco_server.chat.gateway.streaming import Encoder, ReplyResponse
+from guanaco_server.http.asgi import header, read_body
 from guanaco_server.http.errors import answer, as_guanaco_error, describe_problems
 from guanaco_server.http.sse import encode_event
 from guanaco_server.observability.http import HEADER, METHODS
@@ -166,29 +166,6 @@ class ChatGateway:
         if name and (found := self._routes.get((noun + slash, action))):
             return found, name
         return self._routes.get((path, "")), ""
-
-
-def header(asgi: Scope, name: bytes) -> str:
-    for key, value in asgi["headers"]:
-        if key == name:
-            return str(value.decode("latin-1"))
-    return ""
-
-
-async def read_body(receive: Receive, limit_bytes: int) -> bytes:
-    """The whole request body; RequestTimedOut when the client leaves or is sent away before, PayloadTooLarge when it does not end."""
-    pieces: list[bytes] = []
-    size, has_more = 0, True
-    while has_more and size <= limit_bytes:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise RequestTimedOut("body")
-        pieces.append(message.get("body", b""))
-        size += len(pieces[-1])
-        has_more = message.get("more_body", False)
-    if size > limit_bytes:
-        raise PayloadTooLarge(limit_bytes)
-    return b"".join(pieces)
 
 
 def parse_body(model: type[Model], body: bytes) -> Model:

@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from guanaco.chat import Reply
 from guanaco.errors import GuanacoError
 from guanaco_server.chat.gateway.generation import Pieces
+from guanaco_server.http.asgi import note_failure
 from guanaco_server.http.errors import as_guanaco_error
 from guanaco_server.http.protocol import abort_of
 from guanaco_server.http.sse import HEARTBEAT
@@ -94,6 +95,7 @@ class ReplyResponse:
             if self.status == ABANDONED:
                 await self.refuse(encoder.problem(error))
             else:
+                note_failure(self._scope)
                 await self._write(encoder.error(error), is_last=True)
 
     async def _whole(self, events: Coroutine[Any, Any, Events], encoder: Encoder) -> None:

@@ -1,6 +1,7 @@
 """Keeps the aggregates up to date in batches of one transaction each.
 
-    new ratings, changed conversations, conversations measured by an older definition, submissions to recount
+    new ratings, changed conversations, conversations measured by an older definition, submissions to recount,
+    corrections (ratings that were changed or withdrawn)
       └─▶ measure these conversations again               ─┐
       └─▶ count the votes of their users again             ─┼─▶ deltas ─▶ the submissions' aggregates
       └─▶ sum the parts of each recounted submission again ─┘
@@ -17,7 +18,7 @@ side by side do not measure the same conversations in turn.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -27,6 +28,7 @@ from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.bulk import upsert
 from guanaco_server.database.database import Database
 from guanaco_server.feedback import records as feedback_records
+from guanaco_server.feedback.changes import ChangedRating
 from guanaco_server.leaderboard.counting import queries
 from guanaco_server.leaderboard.counting.aggregate import Aggregate, Deltas, Key, UserKey, sum_of
 from guanaco_server.leaderboard.counting.conversations import count_conversations, drop_gone
@@ -42,8 +44,8 @@ from guanaco_server.leaderboard.counting.votes import (
     window_of,
 )
 from guanaco_server.leaderboard.flags import queries as flag_queries
-from guanaco_server.leaderboard.flags.rules import Owner
-from guanaco_server.leaderboard.tables import CountedWindowRow, ScoreRow
+from guanaco_server.leaderboard.flags.rules import Owner, slot_at, times_of
+from guanaco_server.leaderboard.tables import CorrectionRow, CountedWindowRow, ScoreRow
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions.service import SubmissionService
 
@@ -91,6 +93,7 @@ class ScoreCounter:
                 await feedback_records.uncounted(session, 1)
                 or await chat_records.changed(session, 1)
                 or await queries.has_recounts(session)
+                or await queries.has_corrections(session)
                 or await queries.outdated(session, self._definitions.version, 1)
             )
 
@@ -110,6 +113,17 @@ class ScoreCounter:
     async def recount(self, session: AsyncSession, submission_ids: Collection[str]) -> None:
         """Within the caller's transaction: have these submissions counted again, since what is recorded has changed."""
         await queries.ask_recounts(session, submission_ids)
+
+    async def correct(self, session: AsyncSession, changed: ChangedRating) -> None:
+        """Within the caller's transaction, which changes or withdraws a rating: have it counted again."""
+        session.add(
+            CorrectionRow(
+                user_key=changed.user_key,
+                submission_id=changed.submission_id,
+                competition=changed.competition,
+                slot=slot_at(changed.at),
+            )
+        )
 
     async def _context(self) -> VotingContext:
         owners = {
@@ -137,26 +151,28 @@ class _Batch:
 
     async def count(self) -> CountedBatch:
         session = self._session
+        corrections = await queries.take_corrections(session, BATCH)
         recounts = await queries.take_recounts(session, RECOUNTS)
         found = await feedback_records.uncounted(session, BATCH)
         wanted = set(await chat_records.changed(session, BATCH))
         wanted |= {rating.conversation_id for rating in found}
         for submission_id in recounts:
             wanted |= set(await chat_records.of_submission(session, submission_id))
-        is_all = len(found) < BATCH and len(wanted) < BATCH and len(recounts) < RECOUNTS
+        is_all = max(len(found), len(wanted), len(corrections)) < BATCH and len(recounts) < RECOUNTS
         outdated = await queries.outdated(session, self._definitions.version, OUTDATED)
         locked = await chat_records.lock(session, wanted.union(outdated))
         held = {conversation.id for conversation in locked}
         await self._recount_missing(set(outdated) - held)
         ratings = [rating for rating in found if rating.conversation_id in held]
         recount = await self._begin_recount(recounts)
+        await self._correct(corrections, recount)
         await count_conversations(session, locked, self._definitions, self._deltas)
         await count_votes(session, ratings, recount, self._context, self._deltas)
         await feedback_records.note_counted(session, [rating.id for rating in ratings])
         await self._write_aggregates(recounts)
         return CountedBatch(
             version=self._version,
-            count=len(ratings) + len(locked) + len(recounts),
+            count=len(ratings) + len(locked) + len(recounts) + len(corrections),
             is_all=is_all,
             votes=self._deltas.votes,
         )
@@ -182,6 +198,20 @@ class _Batch:
             recount.users.update(vote.user_key for vote in votes)
             recount.slots.update(slots)
         return recount
+
+    async def _correct(self, corrections: Sequence[CorrectionRow], recount: Recount) -> None:
+        """Set the slots of changed ratings to what the counted ratings say, whatever they said before."""
+        recount.users.update(row.user_key for row in corrections)
+        for submission_id, competition, slot in {
+            (row.submission_id, row.competition, row.slot) for row in corrections
+        }:
+            found = await feedback_records.within(self._session, submission_id, *times_of(slot))
+            theirs = [rating for rating in found if rating.competition == competition]
+            counted = slots_of([one for one in theirs if one.is_counted], self._context.windows)
+            key = (submission_id, competition, slot)
+            if await flag_queries.set_slot(self._session, key, counted[key]):
+                recount.users.update(rating.user_key for rating in theirs)
+            recount.slots.add(key)
 
     async def _write_aggregates(self, recounts: Collection[str]) -> None:
         """Store the sum of all parts for a recounted submission, and the old aggregate plus the deltas for others."""

@@ -13,6 +13,7 @@ from guanaco_server.database.database import among
 from guanaco_server.leaderboard.counting.aggregate import UserKey
 from guanaco_server.leaderboard.counting.measurement import MARK
 from guanaco_server.leaderboard.tables import (
+    CorrectionRow,
     CountedConversationRow,
     CountedWindowRow,
     CountingLockRow,
@@ -87,6 +88,26 @@ async def ask_recounts(session: AsyncSession, submission_ids: Iterable[str]) -> 
     await upsert(
         session, RecountRow, [{"submission_id": one} for one in sorted(set(submission_ids))]
     )
+
+
+async def has_corrections(session: AsyncSession) -> bool:
+    return await session.scalar(select(CorrectionRow.number).limit(1)) is not None
+
+
+async def take_corrections(session: AsyncSession, limit: int) -> Sequence[CorrectionRow]:
+    """Delete some corrections, the oldest first, and return them."""
+    rows = (
+        await session.scalars(select(CorrectionRow).order_by(CorrectionRow.number).limit(limit))
+    ).all()
+    numbers = [row.number for row in rows]
+    if numbers:
+        await session.execute(
+            delete(CorrectionRow)
+            .where(CorrectionRow.number.in_(numbers))
+            .execution_options(**UNSYNCED)
+        )
+        session.expunge_all()
+    return rows
 
 
 async def scores(session: AsyncSession, submission_ids: Iterable[str]) -> Sequence[ScoreRow]:
@@ -245,4 +266,7 @@ async def forget_users(session: AsyncSession, user_keys: Iterable[str]) -> set[s
         is_theirs = among(session, table.user_key, users)
         touched |= set(await session.scalars(select(table.submission_id).where(is_theirs)))
         await session.execute(delete(table).where(is_theirs))
+    await session.execute(
+        delete(CorrectionRow).where(among(session, CorrectionRow.user_key, users))
+    )
     return touched

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable
-from datetime import UTC, datetime, timedelta
 from itertools import islice
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -13,10 +12,10 @@ from guanaco_server.feedback import records
 from guanaco_server.leaderboard.flags import queries
 from guanaco_server.leaderboard.flags.rules import (
     BASELINE_SLOTS,
-    SLOT_S,
     is_burst,
     is_rush,
     least_burst,
+    times_of,
 )
 from guanaco_server.leaderboard.tables import RatingSlotRow
 
@@ -80,7 +79,5 @@ async def _is_burst(session: AsyncSession, row: RatingSlotRow, in_slot: dict[str
 
 async def _users(session: AsyncSession, row: RatingSlotRow) -> set[str]:
     """Return the users who rated the submission in that minute."""
-    since = datetime.fromtimestamp(row.slot * SLOT_S, UTC)
-    until = since + timedelta(seconds=SLOT_S)
-    found = await records.within(session, row.submission_id, since, until)
+    found = await records.within(session, row.submission_id, *times_of(row.slot))
     return {one.user_key for one in found if one.competition == row.competition}

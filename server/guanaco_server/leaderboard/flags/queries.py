@@ -119,6 +119,24 @@ async def bursts(session: AsyncSession) -> Sequence[RatingSlotRow]:
     return (await session.scalars(select(RatingSlotRow).where(text("is_burst")))).all()
 
 
+async def set_slot(session: AsyncSession, key: tuple[str, str, int], ratings: int) -> bool:
+    """Set how many ratings a (submission, competition, slot) has, no burst at first; return whether it was one."""
+    submission, competition, slot = key
+    was_burst = await session.scalar(
+        delete(RatingSlotRow)
+        .where(
+            RatingSlotRow.submission_id == submission,
+            RatingSlotRow.competition == competition,
+            RatingSlotRow.slot == slot,
+        )
+        .returning(RatingSlotRow.is_burst)
+        .execution_options(synchronize_session=False)
+    )
+    if ratings:
+        await add_to_slots(session, {key: ratings})
+    return bool(was_burst)
+
+
 async def drop_slots(session: AsyncSession, submission_id: str) -> list[tuple[str, str, int]]:
     """Delete a submission's slots, and return them: submission, competition, slot."""
     rows = await session.execute(

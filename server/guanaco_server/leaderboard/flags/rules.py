@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
 
@@ -48,7 +49,17 @@ class Flag:
 
 
 def slot_of(rating: RecordedRating) -> int:
-    return int(rating.at.timestamp() // SLOT_S)
+    return slot_at(rating.at)
+
+
+def slot_at(at: datetime) -> int:
+    return int(at.timestamp() // SLOT_S)
+
+
+def times_of(slot: int) -> tuple[datetime, datetime]:
+    """Return the first moment of a slot, and the first one after it."""
+    since = datetime.fromtimestamp(slot * SLOT_S, UTC)
+    return since, since + timedelta(seconds=SLOT_S)
 
 
 def flags_of_user(

@@ -1,0 +1,218 @@
+"""In front of the whole API: a POST with an Idempotency-Key is answered once.
+
+The answer is stored before its last byte is sent, so whoever has read it to the end gets the same again. Only answers
+that succeeded are stored: what failed has changed nothing, and may succeed when it is repeated. A client that leaves does
+not stop its request: it comes back for the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import Awaitable, Callable
+
+from sqlalchemy.exc import DBAPIError
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from guanaco.errors import InvalidInput, Unauthenticated
+from guanaco_server.accounts.auth import key_in
+from guanaco_server.accounts.service import Account
+from guanaco_server.http.asgi import has_failed, header, read_body
+from guanaco_server.http.errors import answer, as_guanaco_error
+from guanaco_server.http.protocol import ABORT, abort_of, add_extension
+from guanaco_server.idempotency.service import (
+    LEASE,
+    Answer,
+    Claim,
+    IdempotencyService,
+    KeyedRequest,
+)
+from guanaco_server.observability.http import HEADER, labelled
+from guanaco_server.observability.metrics import Metrics
+from guanaco_server.observability.scope import request_id
+
+KEY = b"idempotency-key"
+REPLAYED = "idempotent-replayed"
+MAX_KEY_CHARS = 255
+KEEPS_ITS_OWN = frozenset({"/api/v1/submissions"})  # its keys are honoured for good
+OF_CONVERSATION = re.compile(r"/conversations/([^/]{1,64})/")
+NOT_REPEATED = frozenset({HEADER, "date", "server", "connection", "transfer-encoding"})
+
+logger = logging.getLogger(__name__)
+
+
+class IdempotentRequests:
+    """An ASGI application in front of ``app``. ``authenticate`` finds the account of an API key."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        service: IdempotencyService,
+        authenticate: Callable[[str], Awaitable[Account]],
+        metrics: Metrics,
+        limit_bytes: int,
+    ) -> None:
+        self._app = app
+        self._service = service
+        self._authenticate = authenticate
+        self._metrics = metrics
+        self._limit_bytes = limit_bytes
+
+    async def __call__(self, asgi: Scope, receive: Receive, send: Send) -> None:
+        key = header(asgi, KEY) if _may_have_key(asgi) else ""
+        account = await self._account(asgi) if key else None
+        if account is None:
+            await self._app(asgi, receive, send)
+            return
+        started, status = time.perf_counter(), 0
+
+        def note(sent: int) -> None:
+            nonlocal status
+            status = sent
+
+        direct = labelled(send, request_id(header(asgi, HEADER.encode())), note)
+        try:
+            request = await self._keyed(asgi, receive, account, key)
+            begun = await self._service.begin(request)
+        except Exception as fault:  # noqa: BLE001 - every fault has an answer
+            await answer(as_guanaco_error("an idempotent request", fault))(asgi, receive, direct)
+        else:
+            if isinstance(begun, Claim):
+                await self._answer(begun, asgi, _body_of(request), send)
+                return
+            await _replay(begun, direct)
+        seconds = time.perf_counter() - started
+        self._metrics.note_http("POST", "repeated", status, seconds)
+
+    async def _account(self, asgi: Scope) -> Account | None:
+        """None where the application is to refuse the request."""
+        try:
+            return await self._authenticate(key_in(header(asgi, b"authorization")))
+        except Unauthenticated:
+            return None
+
+    async def _keyed(
+        self, asgi: Scope, receive: Receive, account: Account, key: str
+    ) -> KeyedRequest:
+        if len(key) > MAX_KEY_CHARS or not key.isprintable():
+            raise InvalidInput(
+                f"Idempotency-Key: up to {MAX_KEY_CHARS} printable characters.",
+                hint="Use a new UUID for each new request.",
+            )
+        body = await read_body(receive, self._limit_bytes)
+        place = f"{asgi['method']} {asgi['path']}?{asgi['query_string'].decode('latin-1')}\n"
+        found = OF_CONVERSATION.search(asgi["path"])
+        return KeyedRequest(
+            account_id=account.id,
+            key=key,
+            content=place.encode() + body,
+            conversation_id=found[1] if found else None,
+        )
+
+    async def _answer(self, claim: Claim, asgi: Scope, body: bytes, send: Send) -> None:
+        connection = _Connection(asgi, body)
+        recorder = _Recorder(self._service, claim, connection.asgi, send)
+        renewing = asyncio.create_task(self._renew(claim))
+        try:
+            await self._app(connection.asgi, connection.receive, recorder.send)
+        finally:
+            renewing.cancel()
+            if not recorder.is_stored:
+                await asyncio.shield(self._release(claim))
+
+    async def _renew(self, claim: Claim) -> None:
+        while True:
+            await asyncio.sleep(LEASE.total_seconds() / 3)
+            try:
+                await self._service.renew(claim)
+            except (DBAPIError, OSError) as error:
+                logger.warning("an idempotent request is not renewed: %s", type(error).__name__)
+
+    async def _release(self, claim: Claim) -> None:
+        try:
+            await self._service.release(claim)
+        except (DBAPIError, OSError) as error:  # then its lease runs out
+            logger.warning("an idempotent request is not released: %s", type(error).__name__)
+
+
+class _Connection:
+    """A request whose body is read already, and whose client is there until the connection is closed from our side."""
+
+    def __init__(self, asgi: Scope, body: bytes) -> None:
+        self.asgi = dict(asgi)
+        self._body: bytes | None = body
+        self._is_closed = asyncio.Event()
+        if abort := abort_of(asgi):
+            add_extension(self.asgi, ABORT, self._closing(abort))
+
+    async def receive(self) -> Message:
+        if self._body is not None:
+            body, self._body = self._body, None
+            return {"type": "http.request", "body": body, "more_body": False}
+        await self._is_closed.wait()
+        return {"type": "http.disconnect"}
+
+    def _closing(self, abort: Callable[[], None]) -> Callable[[], None]:
+        def close() -> None:
+            self._is_closed.set()
+            abort()
+
+        return close
+
+
+class _Recorder:
+    """Passes an answer on, and stores it before the last of it is sent."""
+
+    def __init__(self, service: IdempotencyService, claim: Claim, asgi: Scope, send: Send) -> None:
+        self.is_stored = False
+        self._service = service
+        self._claim = claim
+        self._asgi = asgi
+        self._send = send
+        self._start: Message = {}
+        self._pieces: list[bytes] = []
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._start = message
+        elif message["type"] == "http.response.body":
+            self._pieces.append(message.get("body", b""))
+            if not message.get("more_body", False) and self._has_succeeded():
+                await self._store()
+        try:
+            await self._send(message)
+        except OSError:  # the client has left, and may come back
+            logger.debug("a client did not wait for its answer")
+
+    def _has_succeeded(self) -> bool:
+        return 200 <= self._start["status"] < 300 and not has_failed(self._asgi)
+
+    async def _store(self) -> None:
+        headers = tuple(
+            (name.decode("latin-1"), value.decode("latin-1"))
+            for name, value in self._start.get("headers", ())
+            if name.decode("latin-1").lower() not in NOT_REPEATED
+        )
+        stored = Answer(self._start["status"], headers, b"".join(self._pieces))
+        try:
+            await self._service.finish(self._claim, stored)
+            self.is_stored = True
+        except (DBAPIError, OSError) as error:
+            logger.warning("an answer cannot be kept for a repetition: %s", type(error).__name__)
+
+
+async def _replay(kept: Answer, send: Send) -> None:
+    headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in kept.headers]
+    headers.append((REPLAYED.encode(), b"true"))
+    await send({"type": "http.response.start", "status": kept.status, "headers": headers})
+    await send({"type": "http.response.body", "body": kept.body})
+
+
+def _may_have_key(asgi: Scope) -> bool:
+    return asgi["type"] == "http" and asgi["method"] == "POST" and asgi["path"] not in KEEPS_ITS_OWN
+
+
+def _body_of(request: KeyedRequest) -> bytes:
+    return request.content.partition(b"\n")[2]

@@ -1,0 +1,176 @@
+"""Answers a request once: who repeats it with the same Idempotency-Key within a day gets the first answer again.
+
+    (new) ──begin──▶ claimed ──finish──▶ answered ──(a day)──▶ (deleted)
+                      │   ▲
+                      │   └─ the lease of a process that died runs out, and whoever repeats the request claims it
+                      └──release──▶ (deleted): the request failed, so repeating it tries again
+
+The lease is renewed while the request is being answered. An answer is sealed with AES-256-GCM under a key that is
+derived from the platform's secret, the account, the Idempotency-Key and the request, of which the database has only
+hashes. So nobody reads from the database what a model said to a user, or the secret of a new API key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from guanaco.errors import IdempotencyConflict, RequestInProgress
+from guanaco_server.database.database import Database
+from guanaco_server.idempotency import queries
+from guanaco_server.runtime.clock import Clock
+
+HONOURED = timedelta(days=1)
+LEASE = timedelta(seconds=20)
+MAX_ANSWER_BYTES = (
+    1_048_576  # compressed; the longest reply, streamed token by token, is a tenth of it
+)
+EXPIRED_AT_ONCE = 500
+NONCE_BYTES = 12
+PURPOSE = b"guanaco: the answers to idempotent requests"
+
+
+@dataclass(frozen=True)
+class KeyedRequest:
+    """``content`` is everything that makes two requests the same: method, path, query and body."""
+
+    account_id: str
+    key: str
+    content: bytes
+    conversation_id: str | None = None
+
+    @property
+    def key_hash(self) -> str:
+        return hashlib.sha256(self.key.encode()).hexdigest()
+
+    @property
+    def request_hash(self) -> str:
+        return hashlib.sha256(self.content).hexdigest()
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The right to answer a request."""
+
+    request: KeyedRequest
+    token: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An HTTP answer as it was sent."""
+
+    status: int
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
+
+
+class IdempotencyService:
+    def __init__(self, database: Database, clock: Clock, secret: bytes) -> None:
+        """``secret`` is one that every process of the platform has."""
+        self._database = database
+        self._clock = clock
+        self._secret = hmac.digest(secret, PURPOSE, hashlib.sha256)
+
+    async def begin(self, request: KeyedRequest) -> Claim | Answer:
+        """Claim a request, or return the answer that it had.
+
+        Raises:
+            IdempotencyConflict: The key was used with another request.
+            RequestInProgress: The request is being answered now.
+        """
+        now, claim = self._clock.now(), Claim(request, secrets.token_hex(16))
+        claimed = {
+            "request_hash": request.request_hash,
+            "conversation_id": request.conversation_id,
+            "created_at": now,
+            "token": claim.token,
+            "claimed_until": now + LEASE,
+        }
+        names = {"account_id": request.account_id, "key_hash": request.key_hash}
+        async with self._database.write() as session:
+            await queries.insert(session, names | claimed)
+            row = await queries.locked(session, request.account_id, request.key_hash)
+            if row is None:  # released or erased at this very moment
+                raise RequestInProgress
+            if row.token == claim.token:
+                return claim
+            if row.created_at > now - HONOURED:
+                if row.request_hash != request.request_hash:
+                    raise IdempotencyConflict
+                if row.answer is not None and (answer := self._open(request, row.answer)):
+                    return answer
+                if row.claimed_until is not None and row.claimed_until > now:
+                    raise RequestInProgress
+            for name, value in claimed.items():
+                setattr(row, name, value)
+            row.answer = None
+        return claim
+
+    async def renew(self, claim: Claim) -> None:
+        """Keep a claim while its request is being answered."""
+        until = self._clock.now() + LEASE
+        async with self._database.write() as session:
+            await queries.renew(session, *_names(claim), until)
+
+    async def finish(self, claim: Claim, answer: Answer) -> None:
+        """Store the answer for a day. One that is too long to be kept is forgotten with its key."""
+        sealed = self._sealed(claim.request, answer)
+        async with self._database.write() as session:
+            if len(sealed) > MAX_ANSWER_BYTES:
+                await queries.drop(session, *_names(claim))
+            else:
+                await queries.store_answer(session, *_names(claim), sealed)
+
+    async def release(self, claim: Claim) -> None:
+        """Forget a request that failed, so that it can be tried again."""
+        async with self._database.write() as session:
+            await queries.drop(session, *_names(claim))
+
+    async def forget(self, session: AsyncSession, conversation_ids: Sequence[str]) -> None:
+        """Within the caller's transaction, which erases or changes these conversations: drop their answers."""
+        await queries.drop_of_conversations(session, conversation_ids)
+
+    async def expire(self) -> int:
+        """Delete what is older than a day, some hundred at once; return how many."""
+        before = self._clock.now() - HONOURED
+        async with self._database.write() as session:
+            return await queries.drop_before(session, before, EXPIRED_AT_ONCE)
+
+    def _sealed(self, request: KeyedRequest, answer: Answer) -> bytes:
+        head = json.dumps([answer.status, answer.headers]).encode()
+        plain = len(head).to_bytes(4, "big") + head + answer.body
+        nonce = os.urandom(NONCE_BYTES)
+        return nonce + self._cipher(request).encrypt(nonce, zlib.compress(plain), None)
+
+    def _open(self, request: KeyedRequest, sealed: bytes) -> Answer | None:
+        """None when the platform's secret has changed since."""
+        try:
+            opened = self._cipher(request).decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], None)
+        except InvalidTag:
+            return None
+        plain = zlib.decompress(opened)
+        end = 4 + int.from_bytes(plain[:4], "big")
+        status, headers = json.loads(plain[4:end])
+        return Answer(status, tuple((name, value) for name, value in headers), plain[end:])
+
+    def _cipher(self, request: KeyedRequest) -> AESGCM:
+        """Derive the key from what only the platform and whoever repeats the request have."""
+        parts = (request.account_id.encode(), request.key.encode(), request.content)
+        message = b"".join(len(part).to_bytes(8, "big") + part for part in parts)
+        return AESGCM(hmac.digest(self._secret, message, hashlib.sha256))
+
+
+def _names(claim: Claim) -> tuple[str, str, str]:
+    return claim.request.account_id, claim.request.key_hash, claim.token

@@ -1,0 +1,141 @@
+"""Requests that carry an Idempotency-Key: answered once, and the same answer for a day, in every process."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from sqlalchemy import text
+
+from guanaco.accounts import Role
+from guanaco_server.database.database import Database
+from guanaco_server.deployments.memory_server import Script
+from guanaco_server.deployments.model_server import ModelServerFault
+from tests.fixtures.talking import contents, parse, talking
+
+pytestmark = pytest.mark.both_databases
+
+KEY = {"Idempotency-Key": "11b2c3"}
+HELLO = {"content": "Hello"}
+
+
+async def test_a_repeated_message_is_one_turn_also_after_a_restart(database: Database) -> None:
+    world, http, conversation = await talking(database, Script(("Hi", " you")))
+    path = f"/conversations/{conversation}/messages"
+    first = await http.post(path, json=HELLO, headers=KEY)
+    assert first.status_code == 200, first.text
+    world.restart()
+    async with world.http_with(dict(http.headers)) as later:
+        again = await later.post(path, json=HELLO, headers=KEY)
+        assert (again.status_code, again.json()) == (200, first.json())
+        assert again.headers["idempotent-replayed"] == "true"
+        assert again.headers["content-type"] == "application/json"
+        assert len(await contents(later, conversation)) == 2
+        other = await later.post(path, json={"content": "Else"}, headers=KEY)
+        assert (other.status_code, other.json()["error"]) == (409, "idempotency_conflict")
+        world.clock.advance(86_400)
+        world.deployments.note_replicas("acme-tiny_v1", ("memory://acme-tiny_v1",))
+        await world.routing.refresh()
+        assert (await later.post(path, json={"content": "Else"}, headers=KEY)).status_code == 200
+        assert len(await contents(later, conversation)) == 4
+
+
+async def test_a_streamed_reply_is_given_again_event_by_event(database: Database) -> None:
+    _, http, conversation = await talking(database, Script(("Hi", " you")))
+    path, body = f"/conversations/{conversation}/messages", HELLO | {"stream": True}
+    first = await http.post(path, json=body, headers=KEY)
+    again = await http.post(path, json=body, headers=KEY)
+    assert parse(again.text) == parse(first.text)
+    assert parse(again.text)[-1][0] == "done"
+    assert again.headers["content-type"] == first.headers["content-type"]
+    assert len(await contents(http, conversation)) == 2
+
+
+async def test_what_failed_is_tried_again(database: Database) -> None:
+    fault = ModelServerFault("gone")
+    _, http, conversation = await talking(
+        database, Script((), fault=fault), Script(("Hi",), fault=fault), Script(("Hi",))
+    )
+    path = f"/conversations/{conversation}/messages"
+    assert (await http.post(path, json=HELLO, headers=KEY)).status_code == 503
+    broken = await http.post(path, json=HELLO | {"stream": True}, headers=KEY)
+    assert parse(broken.text)[-1][0] == "error"
+    assert (await http.post(path, json=HELLO, headers=KEY)).status_code == 200
+    assert len(await contents(http, conversation)) == 2
+
+
+async def test_while_the_first_is_answered_a_repetition_gets_409(database: Database) -> None:
+    go_on = asyncio.Event()
+    world, http, conversation = await talking(database, Script(("Hi",), go_on=go_on))
+    path = f"/conversations/{conversation}/messages"
+    first = asyncio.create_task(http.post(path, json=HELLO, headers=KEY))
+    while not world.model_server.generations:
+        await asyncio.sleep(0.01)
+    meanwhile = await http.post(path, json=HELLO, headers=KEY)
+    assert (meanwhile.status_code, meanwhile.json()["error"]) == (409, "request_in_progress")
+    go_on.set()
+    assert (await first).status_code == 200
+    assert (await http.post(path, json=HELLO, headers=KEY)).json() == (await first).json()
+
+
+async def test_a_request_whose_process_died_is_answered_after_its_lease(database: Database) -> None:
+    world, http, conversation = await talking(database)
+    path = f"/conversations/{conversation}/messages"
+    assert (await http.post(path, json=HELLO, headers=KEY)).status_code == 200
+    async with database.write() as session:
+        await session.execute(text("UPDATE idempotent_requests SET answer = NULL, token = 'dead'"))
+        await session.execute(
+            text("UPDATE idempotent_requests SET claimed_until = :until"),
+            {"until": str(world.clock.now())},
+        )
+    assert (await http.post(path, json=HELLO, headers=KEY)).status_code == 200
+
+
+async def test_keys_belong_to_accounts_and_every_post_takes_them(database: Database) -> None:
+    world, http, conversation = await talking(database)
+    other = await world.http(Role.BACKEND, "other")
+    body = {"user_id": "u", "bot": {"name": "Luna"}, "consent": True}
+    opened = [
+        (await app.post("/conversations", json=body, headers=KEY)).json()["conversation_id"]
+        for app in (http, http, other)
+    ]
+    assert opened[0] == opened[1] != opened[2]
+    await world.greet(http, conversation)
+    rating = {"json": {"thumbs_up": True}, "headers": {"Idempotency-Key": "rating"}}
+    rated = [await http.post(f"/conversations/{conversation}/feedback", **rating) for _ in "ab"]
+    assert [one.status_code for one in rated] == [201, 201]
+    assert rated[0].json() == rated[1].json()
+    nobody = await http.post(
+        "/conversations", json=body, headers=KEY | {"Authorization": "Bearer x"}
+    )
+    assert nobody.status_code == 401
+    too_long = await http.post("/conversations", json=body, headers={"Idempotency-Key": "k" * 256})
+    assert (too_long.status_code, too_long.json()["error"]) == (422, "invalid_input")
+
+
+async def test_no_answer_can_be_read_from_the_database_and_all_are_deleted_in_time(
+    database: Database,
+) -> None:
+    world, http, conversation = await talking(database, Script(("A secret",)))
+    path = f"/conversations/{conversation}/messages"
+    assert (await http.post(path, json=HELLO, headers=KEY)).status_code == 200
+    async with database.read() as session:
+        rows = (await session.execute(text("SELECT * FROM idempotent_requests"))).all()
+    assert rows
+    assert "secret" not in str(rows)
+    assert KEY["Idempotency-Key"] not in str(rows)
+    service = world.platform.rooms.idempotency.service
+    assert await service.expire() == 0
+    world.clock.advance(86_401)
+    assert (await service.expire(), await service.expire()) == (1, 0)
+
+
+async def test_erasing_a_user_drops_the_answers_of_their_conversations(database: Database) -> None:
+    world, http, conversation = await talking(database)
+    path = f"/conversations/{conversation}/messages"
+    assert (await http.post(path, json=HELLO, headers=KEY)).status_code == 200
+    admin = await world.http(Role.ADMIN, "root")
+    erased = await admin.post("/users/erase", json={"user_id": "user-1"})
+    assert erased.status_code == 200, erased.text
+    await world.conversations.forgetting.look()
+    assert (await http.post(path, json=HELLO, headers=KEY)).status_code == 404
