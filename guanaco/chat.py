@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from guanaco.competitions import OPEN
 from guanaco.forms import OneLine, Slug
 from guanaco.open_enum import OpenEnum
 
 MAX_MESSAGE_CHARS = 16_384
+NO_NUL = r"^[^\x00]*$"
 
 
 class Bot(BaseModel):
@@ -28,6 +30,28 @@ class Bot(BaseModel):
     first_message: str = Field(default="", max_length=MAX_MESSAGE_CHARS)
 
 
+class Sender(OpenEnum):
+    USER = "user"
+    BOT = "bot"
+
+
+class Turn(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    sender: Sender
+    content: str = Field(max_length=MAX_MESSAGE_CHARS)
+
+
+Metadata = Annotated[
+    dict[
+        Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=NO_NUL)],
+        Annotated[str, StringConstraints(max_length=512, pattern=NO_NUL)],
+    ],
+    Field(max_length=16, description="The app's own notes: up to 16 names with a text each."),
+]
+ExternalId = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[!-~]+$")]
+
+
 class ConversationRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
@@ -42,6 +66,16 @@ class ConversationRequest(BaseModel):
     competition: Slug = Field(
         default=OPEN, description="Of which competition a submission is to be assigned."
     )
+    external_id: ExternalId | None = Field(
+        default=None,
+        description="The app's own id of the conversation, unique in the account: opening it again gives the same one.",
+    )
+    metadata: Metadata = {}
+    history: list[Turn] = Field(
+        default=[],
+        max_length=1_000,
+        description="What was said before, elsewhere. The model reads it; it is neither measured nor rated.",
+    )
 
 
 class ConversationOpened(BaseModel):
@@ -53,18 +87,6 @@ class Assignment(BaseModel):
     """The submission that a new conversation should go to now."""
 
     submission_id: str
-
-
-class Sender(OpenEnum):
-    USER = "user"
-    BOT = "bot"
-
-
-class Turn(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    sender: Sender
-    content: str = Field(max_length=MAX_MESSAGE_CHARS)
 
 
 class MessageRequest(BaseModel):
@@ -138,6 +160,9 @@ class Message(BaseModel):
     at: datetime
     is_deleted: bool = False
     is_regenerated: bool = False
+    is_imported: bool = Field(default=False, description="It was said before, elsewhere.")
+    edited_at: datetime | None = None
+    thumbs_up: bool | None = Field(default=None, description="What the user thought of a reply.")
     timings: Timings | None = Field(default=None, description="Of a reply.")
 
 
@@ -147,4 +172,66 @@ class Conversation(BaseModel):
     bot: Bot
     user_name: str
     created_at: datetime
+    external_id: str | None = None
+    metadata: dict[str, str] = {}
     messages: list[Message] = []
+
+
+class ConversationSummary(BaseModel):
+    """A conversation in a list. ``last_message`` is the newest that was neither deleted nor replaced."""
+
+    conversation_id: str
+    submission_id: str
+    user_id: str
+    user_name: str
+    bot_name: str
+    created_at: datetime
+    external_id: str | None = None
+    metadata: dict[str, str] = {}
+    last_message: Message | None = None
+
+
+class ConversationQuery(BaseModel):
+    """A page of the account's own conversations, newest first."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    user_id: str | None = Field(default=None, min_length=1, max_length=128)
+    external_id: ExternalId | None = None
+    cursor: str | None = Field(default=None, max_length=128)
+    limit: int = Field(default=50, ge=1, le=200)
+
+
+class ConversationPage(BaseModel):
+    items: list[ConversationSummary]
+    next_cursor: str | None = Field(
+        default=None, description="Give it back as ?cursor= for older ones."
+    )
+
+
+class ConversationChanges(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    metadata: Metadata
+
+
+class MessageChanges(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    content: Annotated[
+        str, StringConstraints(min_length=1, max_length=MAX_MESSAGE_CHARS, pattern=NO_NUL)
+    ]
+
+
+class ChoiceRequest(BaseModel):
+    """The swipe of the last reply with which the conversation goes on."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    message_id: str = Field(min_length=1, max_length=64)
+
+
+class MessageRating(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    thumbs_up: bool

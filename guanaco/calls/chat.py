@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pydantic import BaseModel
 
@@ -12,18 +12,30 @@ from guanaco.calls.wire import (
     REPLY_TIMEOUT_S,
     Call,
     StreamCall,
+    delete,
     get,
     keyed,
     of_conversation,
     of_submission,
+    patch,
     post,
+    put,
+    segment,
     to_json,
 )
 from guanaco.chat import (
     Bot,
+    ChoiceRequest,
     Conversation,
+    ConversationChanges,
     ConversationOpened,
+    ConversationPage,
+    ConversationQuery,
     ConversationRequest,
+    ConversationSummary,
+    Message,
+    MessageChanges,
+    MessageRating,
     MessageRequest,
     PreviewRequest,
     RegenerateRequest,
@@ -61,16 +73,103 @@ def open_conversation(
     *,
     consent: bool,
     user_name: str = "You",
+    external_id: str | None = None,
+    metadata: Mapping[str, str] | None = None,
+    history: Sequence[Turn] = (),
     idempotency_key: str | None = None,
 ) -> Call[ConversationOpened]:
-    """Begin a conversation of a consenting user with a submission that the platform chooses. Backend."""
-    request = ConversationRequest(user_id=user_id, bot=bot, user_name=user_name, consent=consent)
+    """Begin a conversation of a consenting user with a submission that the platform chooses. Backend.
+
+    Args:
+        user_id: The app's own id of the user.
+        bot: The character.
+        consent: Whether the user agreed to talk to an experimental model.
+        user_name: What the character calls the user.
+        external_id: The app's own id of the conversation. Opening it again gives the same one.
+        metadata: The app's own notes.
+        history: What was said before, elsewhere.
+        idempotency_key: With a key, the request is sent again when the connection breaks, and done once.
+    """
+    request = ConversationRequest(
+        user_id=user_id,
+        bot=bot,
+        user_name=user_name,
+        consent=consent,
+        external_id=external_id,
+        metadata=dict(metadata or {}),
+        history=list(history),
+    )
     return post("/conversations", ConversationOpened, request, idempotency_key=idempotency_key)
 
 
 def conversation(conversation_id: str) -> Call[Conversation]:
     """A conversation with its messages. Backend."""
     return get(of_conversation(conversation_id), Conversation)
+
+
+def conversation_page(
+    *,
+    user_id: str | None = None,
+    external_id: str | None = None,
+    cursor: str | None = None,
+    limit: int = 50,
+) -> Call[ConversationPage]:
+    """One page of your app's conversations, newest first. Backend."""
+    query = ConversationQuery(user_id=user_id, external_id=external_id, cursor=cursor, limit=limit)
+    params = query.model_dump(mode="json", exclude_none=True)
+    return get(
+        "/conversations",
+        ConversationPage,
+        params={name: str(value) for name, value in params.items()},
+    )
+
+
+def note_metadata(conversation_id: str, metadata: Mapping[str, str]) -> Call[ConversationSummary]:
+    """Replace your app's notes of a conversation. Backend."""
+    changes = ConversationChanges(metadata=dict(metadata))
+    return patch(of_conversation(conversation_id), ConversationSummary, changes)
+
+
+def delete_conversation(conversation_id: str) -> Call[None]:
+    """Delete a conversation for good, with its messages and its rating. Backend."""
+    return delete(of_conversation(conversation_id))
+
+
+def edit_message(conversation_id: str, message_id: str, content: str) -> Call[Message]:
+    """Replace a message's text. Backend."""
+    path = of_conversation(conversation_id, "messages", segment(message_id))
+    return patch(path, Message, MessageChanges(content=content))
+
+
+def delete_message(
+    conversation_id: str, message_id: str, *, with_following: bool = False
+) -> Call[None]:
+    """Delete a message for good, and on request all that follow. Backend."""
+    path = of_conversation(conversation_id, "messages", segment(message_id))
+    return delete(path, params={"with_following": "true"} if with_following else {})
+
+
+def rate_message(conversation_id: str, message_id: str, thumbs_up: bool) -> Call[Message]:
+    """Note what the user thought of one reply; it does not count for the leaderboard. Backend."""
+    path = of_conversation(conversation_id, "messages", segment(message_id), "rating")
+    return put(path, Message, MessageRating(thumbs_up=thumbs_up))
+
+
+def withdraw_message_rating(conversation_id: str, message_id: str) -> Call[Message]:
+    """Take back what the user thought of one reply. Backend."""
+    path = of_conversation(conversation_id, "messages", segment(message_id), "rating")
+    return Call(method="DELETE", path=f"{API}{path}", parse=reader(Message).from_json)
+
+
+def swipes(conversation_id: str) -> Call[list[Message]]:
+    """All replies to the last message; ``regenerate`` makes another one. Backend."""
+    return get(of_conversation(conversation_id, "swipes"), list[Message])
+
+
+def choose(conversation_id: str, message_id: str) -> Call[Message]:
+    """Go on with one of the swipes; the choice is kept as a judgement. Backend."""
+    request = ChoiceRequest(message_id=message_id)
+    return post(of_conversation(conversation_id, "choice"), Message, request)
 
 
 def send(conversation_id: str, content: str, *, idempotency_key: str | None = None) -> Call[Reply]:

@@ -92,9 +92,20 @@ def keyed(idempotency_key: str | None) -> dict[str, str]:
     return {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
 
 
-def delete(path: str) -> Call[None]:
+def patch(path: str, kind: type[T], body: BaseModel) -> Call[T]:
+    """A call that changes a part of something; sending it again changes nothing more."""
+    return Call(
+        method="PATCH",
+        path=f"{API}{path}",
+        json=to_json(body),
+        parse=reader(kind).from_json,
+        is_repeatable=True,
+    )
+
+
+def delete(path: str, *, params: Mapping[str, str] | None = None) -> Call[None]:
     """A call that takes something away."""
-    return Call(method="DELETE", path=f"{API}{path}", parse=_nothing)
+    return Call(method="DELETE", path=f"{API}{path}", params=params or {}, parse=_nothing)
 
 
 def _nothing(_content: bytes) -> None:

@@ -21,7 +21,7 @@ GuanacoError
 ├── TooManyAttempts              the same was tried too often in a short time
 ├── TooManySubmissions           the developer has submitted as often within an hour as they may
 ├── NotFound                     it does not exist, or the caller may not see it
-│   ├── SubmissionNotFound, ConversationNotFound, KeyNotFound, ArtifactNotFound, CompetitionNotFound,
+│   ├── SubmissionNotFound, ConversationNotFound, MessageNotFound, KeyNotFound, ArtifactNotFound, CompetitionNotFound,
 │   │   WebhookNotFound, FeedbackNotFound, NotRated, AccountNotFound, ExperimentNotFound, FlagNotFound
 │   ├── ReportNotFound           the submission has no stress report yet
 │   └── SeasonNotFound           the competition has no final ranking yet
@@ -31,6 +31,7 @@ GuanacoError
 │   ├── RequestInProgress        the first request with this Idempotency-Key is still being answered
 │   ├── ConversationBusy         a reply is still being written
 │   ├── AlreadyRated, NothingToRegenerate, NothingToRate
+│   ├── ExternalIdTaken          the app's own id of a conversation is another user's
 │   ├── RatingSettled            it is too old, was changed too often, or its competition is frozen
 │   ├── QuotaExceeded            the developer has as many submissions, or bytes, as they may have
 │   ├── RewardInUse              live submissions are served with this reward model

@@ -213,6 +213,15 @@ class ConversationNotFound(NotFound):
         super().__init__(f"No conversation {conversation_id}.")
 
 
+class MessageNotFound(NotFound):
+    code = "message_not_found"
+
+    def __init__(self, message_id: str) -> None:
+        super().__init__(
+            f"This conversation has no message {message_id}, or it was deleted or replaced."
+        )
+
+
 class FeedbackNotFound(NotFound):
     code = "feedback_not_found"
 
@@ -379,6 +388,16 @@ class RatingSettled(Conflict):
     """The detail says why the rating stays as it is."""
 
     code = "rating_settled"
+
+
+class ExternalIdTaken(Conflict):
+    code = "external_id_taken"
+
+    def __init__(self, external_id: str) -> None:
+        super().__init__(
+            f"The conversation {external_id} belongs to another user.",
+            hint="Choose an external_id that is unique in your app.",
+        )
 
 
 class NothingToRegenerate(Conflict):

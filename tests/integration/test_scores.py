@@ -46,6 +46,7 @@ ACTIONS = st.lists(
                 "rate",
                 "change",
                 "withdraw",
+                "delete",
                 "tomorrow",
                 "settle",
                 "forget",
@@ -102,6 +103,9 @@ class Rated(World):
                 with suppress(RatingSettled):
                     await self.feedback.withdraw(self.backend, self.rated_conversations[-1])
                     self.open_conversations.append(self.rated_conversations.pop())
+            case "delete" if self.rated_conversations:
+                deleted = self.rated_conversations.pop(0)
+                await self.erasures.delete_conversation(self.backend, deleted)
             case "tomorrow":
                 self.clock.advance(86_400)
             case "settle":

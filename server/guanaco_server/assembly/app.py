@@ -143,7 +143,7 @@ def _include_routes(app: FastAPI, rooms: Rooms) -> None:
             rooms.routing.service, rooms.competitions.service, chat.conversations.seen, auth
         ),
         experiments_api.router(rooms.experiments.service, auth),
-        chat_api.router(chat.conversations, auth),
+        chat_api.router(chat.conversations, chat.editor, auth),
         openai_api.router(rooms.openai.service, auth),
         feedback_api.router(feedback.service, feedback.erasures, auth),
         leaderboard_api.router(

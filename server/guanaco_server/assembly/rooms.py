@@ -171,6 +171,8 @@ def build_rooms(
     )
     feedback.erasures.on_erase(leaderboard.forget)
     feedback.service.on_changed(leaderboard.counter.correct)
+    feedback.erasures.on_deleted(leaderboard.counter.forget_conversation)
+    chat.editor.on_changed(feedback.service.copy_again)
     notifications = build_notifications(
         database,
         clock,

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from typing import Annotated
+
+from fastapi import APIRouter, Query
 
 from guanaco.accounts import Role
-from guanaco.chat import Conversation, ConversationOpened, ConversationRequest
+from guanaco.chat import (
+    ChoiceRequest,
+    Conversation,
+    ConversationChanges,
+    ConversationOpened,
+    ConversationPage,
+    ConversationQuery,
+    ConversationRequest,
+    ConversationSummary,
+    Message,
+    MessageChanges,
+    MessageRating,
+)
 from guanaco.competitions import AssignmentReplay
 from guanaco_server.accounts.auth import Auth
 from guanaco_server.accounts.service import Account
+from guanaco_server.chat.conversations.editing import ConversationEditor
 from guanaco_server.chat.conversations.service import ConversationService
 
 
-def router(conversations: ConversationService, auth: Auth) -> APIRouter:
+def router(conversations: ConversationService, editor: ConversationEditor, auth: Auth) -> APIRouter:
     routes = APIRouter(prefix="/api/v1", tags=["chat"])
     backend = auth.require(Role.BACKEND)
     admin = auth.require(Role.ADMIN)
@@ -23,9 +38,67 @@ def router(conversations: ConversationService, auth: Auth) -> APIRouter:
     ) -> ConversationOpened:
         return await conversations.open(account, request)
 
+    @routes.get("/conversations")
+    async def list_conversations(
+        query: Annotated[ConversationQuery, Query()], account: Account = backend
+    ) -> ConversationPage:
+        """The account's own conversations, newest first; `?user_id=` for one user's."""
+        return await editor.page(account, query)
+
     @routes.get("/conversations/{conversation_id}")
     async def read_conversation(conversation_id: str, account: Account = backend) -> Conversation:
         return await conversations.read(account, conversation_id)
+
+    @routes.patch("/conversations/{conversation_id}")
+    async def change_conversation(
+        conversation_id: str, changes: ConversationChanges, account: Account = backend
+    ) -> ConversationSummary:
+        """Replace the app's notes."""
+        return await editor.change(account, conversation_id, changes)
+
+    @routes.patch("/conversations/{conversation_id}/messages/{message_id}")
+    async def edit_message(
+        conversation_id: str, message_id: str, changes: MessageChanges, account: Account = backend
+    ) -> Message:
+        """Replace a message's text; the model reads the new one from the next turn on."""
+        return await editor.edit(account, conversation_id, message_id, changes)
+
+    @routes.delete("/conversations/{conversation_id}/messages/{message_id}", status_code=204)
+    async def delete_message(
+        conversation_id: str,
+        message_id: str,
+        with_following: bool = False,
+        account: Account = backend,
+    ) -> None:
+        """Delete a message for good; `?with_following=true` deletes all that follow too."""
+        await editor.delete_message(
+            account, conversation_id, message_id, with_following=with_following
+        )
+
+    @routes.put("/conversations/{conversation_id}/messages/{message_id}/rating")
+    async def rate_message(
+        conversation_id: str, message_id: str, rating: MessageRating, account: Account = backend
+    ) -> Message:
+        """Note what the user thought of one reply. Beside the conversation's rating, it does not count for the leaderboard."""
+        return await editor.rate_message(account, conversation_id, message_id, rating.thumbs_up)
+
+    @routes.delete("/conversations/{conversation_id}/messages/{message_id}/rating")
+    async def withdraw_message_rating(
+        conversation_id: str, message_id: str, account: Account = backend
+    ) -> Message:
+        return await editor.rate_message(account, conversation_id, message_id, None)
+
+    @routes.get("/conversations/{conversation_id}/swipes")
+    async def list_swipes(conversation_id: str, account: Account = backend) -> list[Message]:
+        """All replies to the last message, oldest first; `…/regenerate` makes another one."""
+        return await editor.swipes(account, conversation_id)
+
+    @routes.post("/conversations/{conversation_id}/choice")
+    async def choose_reply(
+        conversation_id: str, request: ChoiceRequest, account: Account = backend
+    ) -> Message:
+        """Go on with one of the swipes. The choice is kept as a judgement of the replies."""
+        return await editor.choose(account, conversation_id, request.message_id)
 
     @routes.get("/conversations/{conversation_id}/assignment")
     async def read_assignment(conversation_id: str, _: Account = admin) -> AssignmentReplay:

@@ -19,7 +19,12 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from guanaco_server.chat.tables import ConversationRow, ErasedConversationRow, MessageRow
+from guanaco_server.chat.tables import (
+    ConversationRow,
+    ErasedConversationRow,
+    MessageRow,
+    ReplyChoiceRow,
+)
 from guanaco_server.database.types import JsonColumn
 
 
@@ -156,6 +161,88 @@ async def seen_submissions(
     return (await session.scalars(statement)).all()
 
 
+async def by_external_id(
+    session: AsyncSession, account_id: str, external_id: str
+) -> ConversationRow | None:
+    return (
+        await session.scalars(
+            select(ConversationRow).where(
+                ConversationRow.account_id == account_id,
+                ConversationRow.external_id == external_id,
+            )
+        )
+    ).one_or_none()
+
+
+async def page(
+    session: AsyncSession,
+    account_id: str,
+    user_id: str | None,
+    external_id: str | None,
+    before: tuple[datetime, str] | None,
+    limit: int,
+) -> Sequence[ConversationRow]:
+    """Return an account's conversations, newest first, that follow the time and the id ``before``."""
+    row = ConversationRow
+    statement = select(row).where(row.account_id == account_id)
+    if user_id is not None:
+        statement = statement.where(row.user_id == user_id)
+    if external_id is not None:
+        statement = statement.where(row.external_id == external_id)
+    if before is not None:
+        at, conversation_id = before
+        statement = statement.where(
+            or_(row.created_at < at, and_(row.created_at == at, row.id < conversation_id))
+        )
+    order = statement.order_by(row.created_at.desc(), row.id.desc()).limit(limit)
+    return (await session.scalars(order)).all()
+
+
+async def last_messages(
+    session: AsyncSession, conversation_ids: Sequence[str]
+) -> dict[str, MessageRow]:
+    """Return each conversation's newest message that was neither deleted nor replaced."""
+    newest = (
+        select(MessageRow.conversation_id, func.max(MessageRow.position).label("position"))
+        .where(MessageRow.conversation_id.in_(conversation_ids), MessageRow.is_deleted.is_(False))
+        .group_by(MessageRow.conversation_id)
+        .subquery()
+    )
+    rows = await session.scalars(
+        select(MessageRow).join(
+            newest,
+            and_(
+                MessageRow.conversation_id == newest.c.conversation_id,
+                MessageRow.position == newest.c.position,
+            ),
+        )
+    )
+    return {row.conversation_id: row for row in rows}
+
+
+async def change_messages(session: AsyncSession, conversation_id: str, now: datetime) -> bool:
+    """Count a change of older messages, and keep turns out until the transaction ends; False while a reply is being written."""
+    count = await session.scalar(
+        update(ConversationRow)
+        .where(
+            ConversationRow.id == conversation_id,
+            or_(ConversationRow.turn_token.is_(None), ConversationRow.turn_until < now),
+        )
+        .values(message_count=ConversationRow.message_count + 1, turn_token=None, turn_until=None)
+        .returning(ConversationRow.message_count)
+        .execution_options(synchronize_session=False)
+    )
+    return count is not None
+
+
+async def delete_messages(session: AsyncSession, message_ids: Sequence[str]) -> None:
+    await session.execute(
+        delete(MessageRow)
+        .where(MessageRow.id.in_(message_ids))
+        .execution_options(synchronize_session=False)
+    )
+
+
 async def mark_deleted(session: AsyncSession, message_ids: Sequence[str]) -> None:
     await session.execute(
         update(MessageRow)
@@ -180,6 +267,11 @@ async def lock_of_user(
 
 async def delete_conversations(session: AsyncSession, conversation_ids: Sequence[str]) -> int:
     """How many messages went with them."""
+    await session.execute(
+        delete(ReplyChoiceRow)
+        .where(ReplyChoiceRow.conversation_id.in_(conversation_ids))
+        .execution_options(synchronize_session=False)
+    )
     messages = await session.execute(
         delete(MessageRow)
         .where(MessageRow.conversation_id.in_(conversation_ids))

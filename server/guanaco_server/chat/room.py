@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.chat.conversations.activity import ConversationActivity
+from guanaco_server.chat.conversations.editing import ConversationEditor
 from guanaco_server.chat.conversations.history import HistoryCache, history_reader
 from guanaco_server.chat.conversations.service import ConversationService, Spans
 from guanaco_server.chat.gateway.best_of import BestOf, RewardModels
@@ -37,6 +38,7 @@ class ChatRoom:
     """``turns`` are the database's statements for whole turns, ``histories`` what is kept in memory."""
 
     conversations: ConversationService
+    editor: ConversationEditor
     replies: ReplyService
     previews: PreviewService
     generator: ReplyGenerator
@@ -107,6 +109,7 @@ def build_chat(
     conversations.on_erased(replies.forget)
     return ChatRoom(
         conversations=conversations,
+        editor=ConversationEditor(database, clock),
         replies=replies,
         previews=PreviewService(submissions, routing, generator),
         generator=generator,

@@ -10,12 +10,15 @@ from sqlalchemy.orm import Mapped, mapped_column
 from guanaco.chat import Bot, Sender
 from guanaco.competitions import OPEN
 from guanaco_server.database.tables import Table
-from guanaco_server.database.types import EnumText, Pydantic, UtcDateTime
+from guanaco_server.database.types import EnumText, JsonColumn, Pydantic, UtcDateTime
 from guanaco_server.routing.snapshot import DecisionRecord
 
 
 class ConversationRow(Table):
     """``turn_token`` and ``turn_until`` are the lease of the reply being written: one at a time, freed by time if its process dies.
+
+    ``message_count`` is the position of the newest message, and grows with each change of an older one too: it tells who
+    remembers the messages that they have changed, and the leaderboard that they are to be measured again.
 
     ``variant`` is that of the A/B experiment it is in; ``decision`` is how it was assigned, where that can be repeated.
     """
@@ -28,6 +31,8 @@ class ConversationRow(Table):
             "user_id",
             "competition",
         ),
+        Index("ix_conversations_account_id_created_at_id", "account_id", "created_at", "id"),
+        Index("ix_conversations_account_id_external_id", "account_id", "external_id", unique=True),
         Index(
             "ix_conversations_changed",
             "id",
@@ -37,6 +42,8 @@ class ConversationRow(Table):
     )
 
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    external_id: Mapped[str | None] = mapped_column(String(128))
+    app_metadata: Mapped[dict[str, str] | None] = mapped_column(JsonColumn)
     account_id: Mapped[str] = mapped_column(ForeignKey("accounts.id"), index=True)
     submission_id: Mapped[str] = mapped_column(ForeignKey("submissions.id"), index=True)
     user_id: Mapped[str] = mapped_column(String(128), index=True)
@@ -64,12 +71,30 @@ class MessageRow(Table):
     content: Mapped[str]
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     is_deleted: Mapped[bool] = mapped_column(default=False)
+    is_imported: Mapped[bool] = mapped_column(default=False)
+    edited_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    original: Mapped[str | None]  # a reply that was edited, in the model's own words
+    thumbs_up: Mapped[bool | None]
     finish_reason: Mapped[str | None] = mapped_column(String(32))
     prompt_tokens: Mapped[int | None]
     completion_tokens: Mapped[int | None]
     ttft_ms: Mapped[float | None]
     total_ms: Mapped[float | None]
     reward_score: Mapped[float | None]
+
+
+class ReplyChoiceRow(Table):
+    """A judgement: of the replies to one message, which the user went on with. ``rejected`` are the others' ids."""
+
+    __tablename__ = "reply_choices"
+
+    number: Mapped[int] = mapped_column(
+        BigInteger().with_variant(Integer, "sqlite"), primary_key=True
+    )
+    conversation_id: Mapped[str] = mapped_column(String(64), index=True)
+    chosen: Mapped[str] = mapped_column(String(64))
+    rejected: Mapped[list[str]] = mapped_column(JsonColumn)
+    at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
 class ErasedConversationRow(Table):

@@ -98,9 +98,14 @@ def router(feedback: FeedbackService, erasures: ErasureService, auth: Auth) -> A
         return await feedback.changes(account, feedback_id)
 
     @routes.post("/users/erase")
-    async def erase_user(request: ErasureRequest, account: Account = admin) -> Erasure:
-        """Erase everything of one user for good."""
-        return await erasures.erase(account, request)
+    async def erase_user(request: ErasureRequest, account: Account = backend) -> Erasure:
+        """Erase everything of one user for good. A backend erases its own users, an admin anybody's."""
+        return await erasures.erase_own(account, request)
+
+    @routes.delete("/conversations/{conversation_id}", status_code=204)
+    async def delete_conversation(conversation_id: str, account: Account = backend) -> None:
+        """Delete a conversation for good, with its messages and its rating."""
+        await erasures.delete_conversation(account, conversation_id)
 
     return routes
 

@@ -167,7 +167,7 @@ class CopyService:
             thumbs_up=row.thumbs_up,
             text=shown(row.text),
             at=row.created_at,
-            length=sum(not message.is_deleted for message in messages),
+            length=sum(not (one.is_deleted or one.is_imported) for one in messages),
             params=raw.params,
             messages=messages,
         )

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from guanaco.accounts import Role
+from guanaco.errors import Forbidden
 from guanaco.feedback import Erasure, ErasureRequest
 from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import Account, AccountService
-from guanaco_server.chat.conversations.records import user_key
+from guanaco_server.chat.conversations.records import RateableConversation, user_key
 from guanaco_server.chat.conversations.service import ConversationService
 from guanaco_server.database.database import Database
 from guanaco_server.feedback.copies import Pseudonyms
@@ -38,6 +40,9 @@ It is called at least once for a user, and once for each batch of a user with ma
 """
 
 
+OnDeleted = Callable[[AsyncSession, RateableConversation], Awaitable[None]]
+
+
 class ErasureService:
     def __init__(
         self,
@@ -57,6 +62,7 @@ class ErasureService:
         self._pseudonyms = pseudonyms
         self._audit = audit
         self._erasers: list[Eraser] = []
+        self._deletion_listeners: list[OnDeleted] = []
 
     def on_erase(self, eraser: Eraser) -> None:
         """Have another room erase what it knows of a user."""
@@ -98,6 +104,29 @@ class ErasureService:
             messages=messages,
             ratings=ratings,
         )
+
+    def on_deleted(self, listener: OnDeleted) -> None:
+        """Have it called, within the transaction and before the rows go, for each single conversation that is deleted."""
+        self._deletion_listeners.append(listener)
+
+    async def erase_own(self, account: Account, request: ErasureRequest) -> Erasure:
+        """Erase one of the account's own users. Only an admin names another account; Forbidden for anybody else."""
+        if account.role is not Role.ADMIN:
+            if request.account not in (None, account.name):
+                raise Forbidden("A backend erases its own users only.", hint="Leave out `account`.")
+            request = request.model_copy(update={"account": account.name})
+        return await self.erase(account, request)
+
+    async def delete_conversation(self, account: Account, conversation_id: str) -> None:
+        """Delete one of the account's own conversations for good, with its messages and its rating."""
+        async with self._database.write() as session:
+            found = await self._conversations.own_of(session, account, conversation_id)
+            feedback_ids = await self._feedback.lock_of_conversations(session, [found.id])
+            for listener in self._deletion_listeners:
+                await listener(session, found)
+            await self._feedback.erase(session, feedback_ids, [found.id])
+            await self._conversations.erase(session, [found.id])
+        await self._database.empty_log()
 
     async def _known_as(
         self, session: AsyncSession, feedback_ids: Sequence[str], named: str

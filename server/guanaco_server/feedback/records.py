@@ -126,6 +126,13 @@ async def by_id(session: AsyncSession, feedback_id: str) -> RecordedRating | Non
     return found[0] if found else None
 
 
+async def rated_at(session: AsyncSession, conversation_id: str) -> datetime | None:
+    """Return when a conversation was rated; None without a rating."""
+    return await session.scalar(
+        select(FeedbackRow.created_at).where(FeedbackRow.conversation_id == conversation_id)
+    )
+
+
 async def rated(session: AsyncSession, conversation_ids: Iterable[str]) -> set[str]:
     """Return which of these conversations have a rating."""
     statement = select(FeedbackRow.conversation_id).where(

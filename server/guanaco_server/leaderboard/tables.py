@@ -122,7 +122,10 @@ class RecountRow(Table):
 
 
 class CorrectionRow(Table):
-    """A rating that was changed or withdrawn: its user's votes and its slot (tables.RatingSlotRow) are to be counted again."""
+    """A rating that was changed or withdrawn: its user's votes and its slot (tables.RatingSlotRow) are to be counted again.
+
+    With a ``conversation_id``, that conversation was deleted, and what it counted is to be taken back.
+    """
 
     __tablename__ = "score_corrections"
 
@@ -133,6 +136,7 @@ class CorrectionRow(Table):
     submission_id: Mapped[str] = mapped_column(String(128))
     competition: Mapped[str] = mapped_column(String(64))
     slot: Mapped[int]
+    conversation_id: Mapped[str | None] = mapped_column(String(64))
 
 
 class CountedWindowRow(Table):

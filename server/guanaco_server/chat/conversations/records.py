@@ -97,6 +97,7 @@ def _has_reply() -> ColumnElement[bool]:
         MessageRow.conversation_id == ConversationRow.id,
         MessageRow.sender == Sender.BOT,
         MessageRow.is_deleted.is_(False),
+        MessageRow.is_imported.is_(False),
     )
 
 
@@ -138,18 +139,18 @@ async def lock(session: AsyncSession, ids: Iterable[str]) -> list[RecordedConver
 
 
 async def messages(session: AsyncSession, ids: Iterable[str]) -> dict[str, list[RecordedMessage]]:
-    """All messages by conversation, deleted ones too, in their order."""
+    """All messages by conversation, deleted ones too, in their order; a reply in the model's own words. What was imported is left out."""
     statement = (
         select(
             MessageRow.conversation_id,
             MessageRow.sender,
-            MessageRow.content,
+            func.coalesce(MessageRow.original, MessageRow.content),
             MessageRow.created_at,
             MessageRow.is_deleted,
             MessageRow.ttft_ms,
             MessageRow.total_ms,
         )
-        .where(among(session, MessageRow.conversation_id, ids))
+        .where(among(session, MessageRow.conversation_id, ids), MessageRow.is_imported.is_(False))
         .order_by(MessageRow.conversation_id, MessageRow.position)
     )
     found: dict[str, list[RecordedMessage]] = {}
@@ -201,6 +202,7 @@ async def mean_lengths(session: AsyncSession, groups: Subquery) -> dict[str, lis
             and_(
                 MessageRow.conversation_id == groups.c.conversation_id,
                 MessageRow.is_deleted.is_(False),
+                MessageRow.is_imported.is_(False),
             ),
         )
         .group_by(groups.c.variant, groups.c.unit, groups.c.conversation_id)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from itertools import groupby
 
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.accounts import Role
@@ -24,12 +24,14 @@ from guanaco.chat import (
     Message,
     Sender,
     Timings,
+    Turn,
 )
 from guanaco.competitions import AssignmentDecision, AssignmentReplay
 from guanaco.errors import (
     AmbiguousUser,
     ConsentRequired,
     ConversationNotFound,
+    ExternalIdTaken,
     RatingSettled,
 )
 from guanaco_server.accounts.audit import AuditLog
@@ -98,6 +100,8 @@ class ConversationService:
         """Without consent nothing is stored."""
         if not request.consent:
             raise ConsentRequired
+        if known := await self._known(account, request):
+            return known
         competition = await self._competitions.require_running(request.competition)
         row = ConversationRow(
             id=f"conv_{uuid.uuid4().hex}",
@@ -106,7 +110,9 @@ class ConversationService:
             user_name=request.user_name,
             competition=competition.id,
             bot=request.bot,
-            message_count=0,
+            message_count=len(request.history),
+            external_id=request.external_id,
+            app_metadata=request.metadata,
         )
         exposure = self._experiments.enter(account.id, request.user_id, competition.id)
         if exposure is not None and exposure.variant.model is not None:
@@ -115,11 +121,30 @@ class ConversationService:
             seen = await self.seen(account, competition.id, request.user_id)
             assigned = await self._routing.assign(competition, seen, row.id)
         try:
-            await self._store(row, assigned, exposure)
+            await self._store(row, assigned, exposure, request.history)
+        except IntegrityError:
+            if known := await self._known(account, request):  # another has just opened it
+                return known
+            raise
         finally:
             self._routing.settle(assigned)
-        for listener in self._on_opened:
-            listener(_new_history(row))
+        if not request.history:
+            for listener in self._on_opened:
+                listener(_new_history(row))
+        return ConversationOpened(conversation_id=row.id, submission_id=row.submission_id)
+
+    async def _known(
+        self, account: Account, request: ConversationRequest
+    ) -> ConversationOpened | None:
+        """Return the account's conversation that has the app's own id; ExternalIdTaken when it is another user's."""
+        if request.external_id is None:
+            return None
+        async with self._database.read() as session:
+            row = await queries.by_external_id(session, account.id, request.external_id)
+        if row is None:
+            return None
+        if row.user_id != request.user_id:
+            raise ExternalIdTaken(request.external_id)
         return ConversationOpened(conversation_id=row.id, submission_id=row.submission_id)
 
     async def seen(self, account: Account, competition_id: str, user_id: str) -> Sequence[str]:
@@ -154,7 +179,7 @@ class ConversationService:
         """Within the caller's transaction: the messages of each conversation."""
         rows = await queries.messages_of(session, conversation_ids)
         return {
-            conversation_id: _read_messages(list(messages))
+            conversation_id: read_messages(list(messages))
             for conversation_id, messages in groupby(rows, lambda row: row.conversation_id)
         }
 
@@ -201,6 +226,15 @@ class ConversationService:
         await self._competitions.hold_open(session, {one.competition for one in found.values()})
         return found
 
+    async def own_of(
+        self, session: AsyncSession, account: Account, conversation_id: str
+    ) -> records.RateableConversation:
+        """Within the caller's transaction: the account's own conversation; ConversationNotFound, also for an admin."""
+        found = (await records.rateable(session, [conversation_id])).get(conversation_id)
+        if found is None or found.account_id != account.id:
+            raise ConversationNotFound(conversation_id)
+        return found
+
     async def require_unfrozen(self, session: AsyncSession, competition_id: str) -> None:
         """Within the caller's transaction, after ``rateable``: RatingSettled when the competition's ranking is final."""
         if await self._competitions.is_frozen(session, competition_id):
@@ -217,7 +251,11 @@ class ConversationService:
             await self._audit.note(session, account, READ, conversation_id)
 
     async def _store(
-        self, row: ConversationRow, assigned: Assigned, exposure: Exposure | None
+        self,
+        row: ConversationRow,
+        assigned: Assigned,
+        exposure: Exposure | None,
+        history: Sequence[Turn],
     ) -> None:
         row.created_at = self._clock.now()
         row.submission_id, row.decision = assigned.submission_id, assigned.decision
@@ -225,6 +263,7 @@ class ConversationService:
             row.experiment, row.variant = exposure.experiment, exposure.variant.name
         async with self._database.write(is_urgent=True) as session:
             session.add(row)
+            session.add_all(_imported(row, history))
             await self._routing.record(session, assigned, self._spans.is_repeatable)
             if exposure is not None:
                 await session.flush()
@@ -239,6 +278,22 @@ async def require_own(
     if row is None or (account.role is not Role.ADMIN and row.account_id != account.id):
         raise ConversationNotFound(conversation_id)
     return row
+
+
+def _imported(row: ConversationRow, history: Sequence[Turn]) -> list[MessageRow]:
+    return [
+        MessageRow(
+            id=f"msg_{uuid.uuid4().hex}",
+            conversation_id=row.id,
+            position=position,
+            sender=turn.sender,
+            content=turn.content,
+            created_at=row.created_at,
+            is_deleted=False,
+            is_imported=True,
+        )
+        for position, turn in enumerate(history, start=1)
+    ]
 
 
 def _new_history(row: ConversationRow) -> History:
@@ -260,14 +315,16 @@ def _read_conversation(row: ConversationRow, messages: Sequence[MessageRow]) -> 
         bot=row.bot,
         user_name=row.user_name,
         created_at=row.created_at,
-        messages=_read_messages(messages),
+        external_id=row.external_id,
+        metadata=row.app_metadata or {},
+        messages=read_messages(messages),
     )
 
 
-def _read_messages(rows: Sequence[MessageRow]) -> list[Message]:
+def read_messages(rows: Sequence[MessageRow]) -> list[Message]:
     """A reply whose predecessor was deleted has taken its place."""
     return [
-        _read_message(row, is_regenerated=row.sender is Sender.BOT and _is_replaced(before))
+        read_message(row, is_regenerated=row.sender is Sender.BOT and _is_replaced(before))
         for row, before in zip(rows, (None, *rows), strict=False)
     ]
 
@@ -276,7 +333,7 @@ def _is_replaced(before: MessageRow | None) -> bool:
     return before is not None and before.sender is Sender.BOT and before.is_deleted
 
 
-def _read_message(row: MessageRow, is_regenerated: bool) -> Message:
+def read_message(row: MessageRow, is_regenerated: bool = False) -> Message:
     has_timings = row.ttft_ms is not None and row.total_ms is not None
     return Message(
         id=row.id,
@@ -285,6 +342,9 @@ def _read_message(row: MessageRow, is_regenerated: bool) -> Message:
         at=row.created_at,
         is_deleted=row.is_deleted,
         is_regenerated=is_regenerated,
+        is_imported=row.is_imported,
+        edited_at=row.edited_at,
+        thumbs_up=row.thumbs_up,
         timings=Timings(ttft_ms=row.ttft_ms, total_ms=row.total_ms) if has_timings else None,
     )
 

@@ -67,6 +67,19 @@ async def drop_gone(session: AsyncSession, submission_id: str, deltas: Deltas) -
     await count_visits(session, users, deltas)
 
 
+async def drop_deleted(
+    session: AsyncSession, conversation_ids: Collection[str], deltas: Deltas
+) -> None:
+    """Take back what deleted conversations counted, and the visits that followed from them."""
+    rows = await queries.counted_conversations(session, conversation_ids)
+    for row in rows:
+        key = (row.competition, row.submission_id)
+        deltas.replace(key, Aggregate.from_json(row.tally), None)
+    await queries.drop_counted_conversations(session, [row.conversation_id for row in rows])
+    session.expunge_all()
+    await count_visits(session, {row.user_key for row in rows}, deltas)
+
+
 async def count_visits(session: AsyncSession, users: Iterable[str], deltas: Deltas) -> None:
     """Count the visits of these users again, from the days of all their conversations."""
     users = list(users)

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco_server.chat.conversations import records as chat_records
+from guanaco_server.chat.conversations.records import RateableConversation
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.bulk import upsert
 from guanaco_server.database.database import Database
@@ -31,7 +32,11 @@ from guanaco_server.feedback import records as feedback_records
 from guanaco_server.feedback.changes import ChangedRating
 from guanaco_server.leaderboard.counting import queries
 from guanaco_server.leaderboard.counting.aggregate import Aggregate, Deltas, Key, UserKey, sum_of
-from guanaco_server.leaderboard.counting.conversations import count_conversations, drop_gone
+from guanaco_server.leaderboard.counting.conversations import (
+    count_conversations,
+    drop_deleted,
+    drop_gone,
+)
 from guanaco_server.leaderboard.counting.measurement import Definitions, Visit
 from guanaco_server.leaderboard.counting.votes import (
     DOWN,
@@ -125,6 +130,21 @@ class ScoreCounter:
             )
         )
 
+    async def forget_conversation(
+        self, session: AsyncSession, conversation: RateableConversation
+    ) -> None:
+        """Within the caller's transaction, which deletes a conversation with its rating: have what it counted taken back."""
+        rated_at = await feedback_records.rated_at(session, conversation.id)
+        session.add(
+            CorrectionRow(
+                user_key=conversation.user_key,
+                submission_id=conversation.submission_id,
+                competition=conversation.competition,
+                slot=slot_at(rated_at) if rated_at else 0,
+                conversation_id=conversation.id,
+            )
+        )
+
     async def _context(self) -> VotingContext:
         owners = {
             brief.id: Owner(brief.account_id, brief.developer)
@@ -202,6 +222,8 @@ class _Batch:
     async def _correct(self, corrections: Sequence[CorrectionRow], recount: Recount) -> None:
         """Set the slots of changed ratings to what the counted ratings say, whatever they said before."""
         recount.users.update(row.user_key for row in corrections)
+        deleted = [row.conversation_id for row in corrections if row.conversation_id]
+        await drop_deleted(self._session, deleted, self._deltas)
         for submission_id, competition, slot in {
             (row.submission_id, row.competition, row.slot) for row in corrections
         }:

@@ -1,0 +1,223 @@
+"""What an app does with its own conversations beside talking: lists them, notes things, changes and judges messages.
+
+Whatever changes messages counts it in the conversation's ``message_count``. So every process reads the history again
+before the next turn, and the leaderboard measures the conversation again. While a reply is being written nothing is changed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from guanaco.chat import (
+    ConversationChanges,
+    ConversationPage,
+    ConversationQuery,
+    ConversationSummary,
+    Message,
+    MessageChanges,
+    Sender,
+)
+from guanaco.errors import ConversationBusy, ConversationNotFound, InvalidInput, MessageNotFound
+from guanaco_server.accounts.service import Account
+from guanaco_server.chat import queries
+from guanaco_server.chat.conversations.service import read_message, read_messages
+from guanaco_server.chat.tables import ConversationRow, MessageRow, ReplyChoiceRow
+from guanaco_server.database.database import Database
+from guanaco_server.runtime.clock import Clock
+
+CURSOR = re.compile(r"([0-9]{1,17})-(conv_[0-9a-f]{32})")
+
+OnChanged = Callable[[AsyncSession, Sequence[str]], Awaitable[None]]
+
+
+class ConversationEditor:
+    """An account, admins included, sees and changes its own conversations only."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+        self._listeners: list[OnChanged] = []
+
+    def on_changed(self, listener: OnChanged) -> None:
+        """Have it called, within the transaction, with the ids of conversations whose messages were changed or judged."""
+        self._listeners.append(listener)
+
+    async def page(self, account: Account, query: ConversationQuery) -> ConversationPage:
+        """Return conversations, newest first."""
+        async with self._database.read() as session:
+            rows = await queries.page(
+                session,
+                account.id,
+                query.user_id,
+                query.external_id,
+                _decoded(query.cursor),
+                query.limit,
+            )
+            last = await queries.last_messages(session, [row.id for row in rows])
+        is_full = len(rows) == query.limit
+        return ConversationPage(
+            items=[_summary(row, last.get(row.id)) for row in rows],
+            next_cursor=_cursor(rows[-1]) if is_full else None,
+        )
+
+    async def change(
+        self, account: Account, conversation_id: str, changes: ConversationChanges
+    ) -> ConversationSummary:
+        """Replace the app's notes."""
+        async with self._database.write() as session:
+            row = await _own(session, account, conversation_id)
+            row.app_metadata = changes.metadata
+            last = await queries.last_messages(session, [row.id])
+        return _summary(row, last.get(row.id))
+
+    async def edit(
+        self, account: Account, conversation_id: str, message_id: str, changes: MessageChanges
+    ) -> Message:
+        """Replace a message's text. Of a reply, the model's own words are kept for what is measured."""
+        async with self._changing(account, conversation_id) as session:
+            row = _present(await queries.messages_of(session, [conversation_id]), message_id)
+            if row.sender == Sender.BOT and not row.is_imported and row.original is None:
+                row.original = row.content
+            row.content, row.edited_at = changes.content, self._clock.now()
+        return read_message(row)
+
+    async def delete_message(
+        self, account: Account, conversation_id: str, message_id: str, *, with_following: bool
+    ) -> None:
+        """Delete a message for good, a reply together with those that it replaced; on request all that follows too."""
+        async with self._changing(account, conversation_id) as session:
+            rows = await queries.messages_of(session, [conversation_id])
+            row = _present(rows, message_id)
+            first, last = _group(rows, rows.index(row))
+            gone = rows[first:] if with_following else rows[first:last]
+            await queries.delete_messages(session, [one.id for one in gone])
+
+    async def swipes(self, account: Account, conversation_id: str) -> list[Message]:
+        """Return all replies to the last message, oldest first; the one that is not deleted is chosen."""
+        async with self._database.read() as session:
+            await _own(session, account, conversation_id)
+            rows = await queries.messages_of(session, [conversation_id])
+        return read_messages(_last_replies(rows))
+
+    async def choose(self, account: Account, conversation_id: str, message_id: str) -> Message:
+        """Go on with one of the replies to the last message. The choice is kept as a judgement."""
+        async with self._changing(account, conversation_id) as session:
+            rows = _last_replies(await queries.messages_of(session, [conversation_id]))
+            chosen = next((row for row in rows if row.id == message_id), None)
+            if chosen is None:
+                raise MessageNotFound(message_id)
+            for row in rows:
+                row.is_deleted = row is not chosen
+            rejected = [row.id for row in rows if row is not chosen]
+            if rejected:
+                session.add(
+                    ReplyChoiceRow(
+                        conversation_id=conversation_id,
+                        chosen=message_id,
+                        rejected=rejected,
+                        at=self._clock.now(),
+                    )
+                )
+        return read_message(chosen)
+
+    async def rate_message(
+        self, account: Account, conversation_id: str, message_id: str, thumbs_up: bool | None
+    ) -> Message:
+        """Note what the user thought of a reply; None takes it back. It does not count for the leaderboard."""
+        async with self._database.write() as session:
+            await _own(session, account, conversation_id)
+            row = _present(await queries.messages_of(session, [conversation_id]), message_id)
+            if row.sender != Sender.BOT or row.is_imported:
+                raise InvalidInput("Only a reply of the model can be rated.")
+            row.thumbs_up = thumbs_up
+            await self._tell(session, conversation_id)
+        return read_message(row)
+
+    @asynccontextmanager
+    async def _changing(
+        self, account: Account, conversation_id: str
+    ) -> AsyncIterator[AsyncSession]:
+        """A transaction in which nobody else writes to the conversation; ConversationBusy while a reply is being written."""
+        async with self._database.write() as session:
+            await _own(session, account, conversation_id)
+            if not await queries.change_messages(session, conversation_id, self._clock.now()):
+                raise ConversationBusy
+            yield session
+            await session.flush()
+            await self._tell(session, conversation_id)
+
+    async def _tell(self, session: AsyncSession, conversation_id: str) -> None:
+        for listener in self._listeners:
+            await listener(session, [conversation_id])
+
+
+async def _own(session: AsyncSession, account: Account, conversation_id: str) -> ConversationRow:
+    row = await queries.by_id(session, conversation_id)
+    if row is None or row.account_id != account.id:
+        raise ConversationNotFound(conversation_id)
+    return row
+
+
+def _present(rows: Sequence[MessageRow], message_id: str) -> MessageRow:
+    """The message, if it was neither deleted nor replaced; MessageNotFound."""
+    for row in rows:
+        if row.id == message_id and not row.is_deleted:
+            return row
+    raise MessageNotFound(message_id)
+
+
+def _group(rows: Sequence[MessageRow], place: int) -> tuple[int, int]:
+    """The places of a message together with the replies that it replaced, or that replaced it."""
+    first, last = place, place + 1
+    if rows[place].sender == Sender.BOT:
+        while first > 0 and rows[first - 1].sender == Sender.BOT and rows[first - 1].is_deleted:
+            first -= 1
+        while last < len(rows) and rows[last].sender == Sender.BOT and rows[last].is_deleted:
+            last += 1
+    return first, last
+
+
+def _last_replies(rows: Sequence[MessageRow]) -> Sequence[MessageRow]:
+    """The replies of the model after the last message that is none."""
+    place = len(rows)
+    while place > 0 and rows[place - 1].sender == Sender.BOT and not rows[place - 1].is_imported:
+        place -= 1
+    return rows[place:]
+
+
+def _summary(row: ConversationRow, last: MessageRow | None) -> ConversationSummary:
+    return ConversationSummary(
+        conversation_id=row.id,
+        submission_id=row.submission_id,
+        user_id=row.user_id,
+        user_name=row.user_name,
+        bot_name=row.bot.name,
+        created_at=row.created_at,
+        external_id=row.external_id,
+        metadata=row.app_metadata or {},
+        last_message=read_message(last) if last else None,
+    )
+
+
+def _cursor(row: ConversationRow) -> str:
+    """The time in microseconds, and the id."""
+    return f"{round(row.created_at.timestamp() * 1_000_000)}-{row.id}"
+
+
+def _decoded(cursor: str | None) -> tuple[datetime, str] | None:
+    if cursor is None:
+        return None
+    found = CURSOR.fullmatch(cursor)
+    if found is None:
+        raise InvalidInput("The cursor is none of this server's.", hint="Use a page's next_cursor.")
+    seconds, microseconds = divmod(int(found[1]), 1_000_000)
+    try:
+        at = datetime.fromtimestamp(seconds, UTC).replace(microsecond=microseconds)
+    except (OverflowError, ValueError):
+        raise InvalidInput("The cursor is none of this server's.") from None
+    return at, found[2]
