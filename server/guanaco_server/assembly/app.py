@@ -48,15 +48,17 @@ def create_app(platform: Platform, *, heartbeat_s: float = HEARTBEAT_S) -> FastA
         docs_url=None,  # web/pages/reference.py: FastAPI's own asks another host for its scripts
         redoc_url=None,
     )
-    app.add_middleware(BodyLimit, limit_bytes=MAX_BODY_BYTES)
-    http_errors.install(app)
+    forms = http_errors.ErrorForms({openai_api.PREFIX: openai_api.ERRORS})
+    app.add_middleware(BodyLimit, limit_bytes=MAX_BODY_BYTES, forms=forms)
+    http_errors.install(app, forms)
     app.add_middleware(Observed, metrics=platform.metrics)
     _trust_proxies(app, platform.settings)
     app.proxied = ProxiedRequests(
         AddressCount(
             DoorLimits.of(platform.settings, MAX_BODY_BYTES).per_address,
             platform.settings.trusted_proxies,
-        )
+        ),
+        forms,
     )
     if platform.settings.role == "worker":
         _include_operations(app, platform)

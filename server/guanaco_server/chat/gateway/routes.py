@@ -65,15 +65,22 @@ ENCODER = Encoder(pieces=_pieces, end=_end, error=_error, whole=_whole, problem=
 
 
 @dataclass(frozen=True)
+class Exchange:
+    """One request and its reply. ``events`` begins the reply for the caller and the id in the path, ``encoder`` writes it."""
+
+    events: Callable[[Account, str], Coroutine[Any, Any, ReplyEvents]]
+    encoder: Encoder
+
+
+@dataclass(frozen=True)
 class ReplyRoute:
-    """``POST path``, which may end with ``{id}/action``. ``events`` begins the reply for the caller and the id."""
+    """``POST path``, which may end with ``{id}/action``."""
 
     path: str
     roles: tuple[Role, ...]
     model: type[BaseModel]
     summary: str
-    events: Callable[[Account, str, Any], Coroutine[Any, Any, ReplyEvents]]
-    encoder: Callable[[Any], Encoder] = lambda _: ENCODER
+    exchange: Callable[[Any], Exchange]
     problem: Callable[[GuanacoError], ASGIApp] = answer
 
     @property
@@ -81,6 +88,17 @@ class ReplyRoute:
         """The path before the id, and the action after it. A path without an id is the first alone."""
         head, brace, tail = self.path.partition("{")
         return (head, tail.partition("}/")[2]) if brace else (self.path, "")
+
+
+def ours(
+    events: Callable[[Account, str, Any], Coroutine[Any, Any, ReplyEvents]],
+) -> Callable[[Any], Exchange]:
+    """The exchange of a reply in our own form, from what begins it for the caller, the id and the request."""
+
+    def exchange(request: BaseModel) -> Exchange:
+        return Exchange(lambda account, name: events(account, name, request), ENCODER)
+
+    return exchange
 
 
 def reply_routes(replies: ReplyService, previews: PreviewService) -> tuple[ReplyRoute, ...]:
@@ -92,9 +110,9 @@ def reply_routes(replies: ReplyService, previews: PreviewService) -> tuple[Reply
         return await replies.regenerate(account, conversation_id)
 
     return (
-        ReplyRoute(f"{conversation}/messages", (Role.BACKEND,), MessageRequest, "Send a message, get the reply", replies.send),
-        ReplyRoute(f"{conversation}/regenerate", (Role.BACKEND,), RegenerateRequest, "Answer the last message anew", regenerate),
-        ReplyRoute("/api/v1/submissions/{submission_id}/preview", (Role.DEVELOPER,), PreviewRequest, "Try a model of one's own; nothing is recorded", previews.preview),
+        ReplyRoute(f"{conversation}/messages", (Role.BACKEND,), MessageRequest, "Send a message, get the reply", ours(replies.send)),
+        ReplyRoute(f"{conversation}/regenerate", (Role.BACKEND,), RegenerateRequest, "Answer the last message anew", ours(regenerate)),
+        ReplyRoute("/api/v1/submissions/{submission_id}/preview", (Role.DEVELOPER,), PreviewRequest, "Try a model of one's own; nothing is recorded", ours(previews.preview)),
     )  # fmt: skip
 
 
@@ -157,7 +175,8 @@ class ChatGateway:
             await response.refuse(problem)
             return
         respond = response.stream if getattr(request, "stream", False) else response.whole
-        await respond(route.events(account, name, request), route.encoder(request))
+        exchange = route.exchange(request)
+        await respond(exchange.events(account, name), exchange.encoder)
 
     def _find(self, path: str) -> tuple[tuple[ReplyRoute, Enter] | None, str]:
         """The route of a path with its entrance, and the id in it."""
