@@ -153,12 +153,10 @@ def _statuses(operation: dict[str, Any], method: str, has_key: bool) -> set[int]
     found = set(ALWAYS)
     if has_key:
         found |= WITH_KEY
-    if any(one["in"] == "path" for one in operation.get("parameters", ())):
-        found.add(404)
-    if operation.get("parameters") or "requestBody" in operation:
-        found.add(422)
+    if operation.get("parameters"):
+        found |= {404, 422}
     if method != "GET":
-        found |= {409, 413, 422, 429}
+        found |= {404, 409, 413, 422, 429}
     return found
 
 
