@@ -176,7 +176,7 @@ class Metrics:
         self._child(self._tokens, "completion").inc(completion_tokens)
 
     def _child(self, metric: Any, *values: str) -> Any:
-        """Of a metric with labels; found in a dictionary, for ``labels`` costs more than counting."""
+        """Find a labelled metric's child in a dictionary, for ``labels`` costs more than counting."""
         key = (metric, *values)
         child = self._children.get(key)
         if child is None:
