@@ -95,10 +95,11 @@ def _retry_after(error: errors.GuanacoError) -> str | None:
 
 @dataclass(frozen=True)
 class ErrorForm:
-    """How errors are answered: ``body`` describes the JSON that ``answer`` writes."""
+    """How errors are answered: ``body`` describes the JSON that ``answer`` writes, ``statuses`` has those that differ from ours."""
 
     answer: Callable[[errors.GuanacoError], Response] = answer
     body: type[BaseModel] = ErrorBody
+    statuses: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import BaseModel, Field
 
 
-class Model(BaseModel):
+class OpenAiModel(BaseModel):
     id: str
     object: Literal["model"] = "model"
     created: int = Field(description="Unix seconds.")
@@ -16,7 +16,7 @@ class Model(BaseModel):
 
 class ModelList(BaseModel):
     object: Literal["list"] = "list"
-    data: list[Model]
+    data: list[OpenAiModel]
 
 
 class ErrorObject(BaseModel):

@@ -20,15 +20,25 @@ from guanaco_server.accounts.auth import Auth
 from guanaco_server.accounts.service import Account
 from guanaco_server.chat.gateway.generation import Pieces
 from guanaco_server.chat.gateway.replies import ReplyEvents
-from guanaco_server.chat.gateway.routes import Exchange, ReplyRoute
+from guanaco_server.chat.gateway.routes import Exchange, ReplyDescription, ReplyRoute
 from guanaco_server.chat.gateway.streaming import Encoder
 from guanaco_server.http.errors import ErrorForm, answer
-from guanaco_server.openai.answers import ErrorObject, Model, ModelList, OpenAiError
+from guanaco_server.http.openapi import schema_of
+from guanaco_server.openai.answers import (
+    ChatCompletion,
+    ChatCompletionChunk,
+    Completion,
+    ErrorObject,
+    ModelList,
+    OpenAiError,
+    OpenAiModel,
+)
 from guanaco_server.openai.schemas import ChatCompletionRequest, CompletionRequest
 from guanaco_server.openai.service import NamedModel, OpenAiService
 
 PREFIX = "/v1/"
 DONE = b"data: [DONE]\n\n"
+STATUSES = {422: 400}
 KEPT_HEADERS = frozenset({"retry-after", "www-authenticate", "allow"})
 
 _json = msgspec.json.Encoder().encode
@@ -43,7 +53,7 @@ def router(openai: OpenAiService, auth: Auth) -> APIRouter:
         return ModelList(data=[_model(one) for one in openai.models(account)])
 
     @routes.get("/models/{model:path}")
-    async def read_model(model: str, account: Account = anyone) -> Model:
+    async def read_model(model: str, account: Account = anyone) -> OpenAiModel:
         return _model(openai.require_model(account, model))
 
     return routes
@@ -66,24 +76,26 @@ def completion_routes(openai: OpenAiService) -> tuple[ReplyRoute, ...]:
 
     anyone = tuple(Role)
     return (
-        ReplyRoute("/v1/chat/completions", anyone, ChatCompletionRequest, "OpenAI's chat completion", exchange, problem),
-        ReplyRoute("/v1/completions", anyone, CompletionRequest, "OpenAI's completion", exchange, problem),
+        ReplyRoute("/v1/chat/completions", anyone, ChatCompletionRequest, "OpenAI's chat completion", exchange, problem, CHAT),
+        ReplyRoute("/v1/completions", anyone, CompletionRequest, "OpenAI's completion", exchange, problem, TEXT),
     )  # fmt: skip
 
 
-def _model(named: NamedModel) -> Model:
-    return Model(id=named.id, created=int(named.created_at.timestamp()), owned_by=named.owner)
+def _model(named: NamedModel) -> OpenAiModel:
+    return OpenAiModel(id=named.id, created=int(named.created_at.timestamp()), owned_by=named.owner)
 
 
 def problem(error: GuanacoError) -> Response:
     """OpenAI's form of an error, with the status and the headers of ours."""
     ours = answer(error)
-    status = 400 if ours.status_code == 422 else ours.status_code
+    status = STATUSES.get(ours.status_code, ours.status_code)
     kept = {name: value for name, value in ours.headers.items() if name in KEPT_HEADERS}
     return JSONResponse(_error(error), status_code=status, headers=kept)
 
 
-ERRORS = ErrorForm(problem, OpenAiError)
+CHAT = ReplyDescription("openai", ChatCompletion, schema_of(ChatCompletionChunk))
+TEXT = ReplyDescription("openai", Completion, schema_of(Completion))
+ERRORS = ErrorForm(problem, OpenAiError, STATUSES)
 """The form of every error under PREFIX."""
 
 
