@@ -118,9 +118,9 @@ def _complete(
 ) -> None:
     guard = _guard(context.dependant)
     roles = sorted(guard.roles) if guard else []
-    tag = context.tags[0]
-    operation["operationId"] = f"{tag}_{context.name}".replace(" ", "_")
-    operation["summary"] = context.summary or context.name.replace("_", " ").capitalize()
+    tag, name = context.tags[0], str(context.name)
+    operation["operationId"] = f"{tag}_{name}".replace(" ", "_")
+    operation["summary"] = context.summary or name.replace("_", " ").capitalize()
     key = f"A key with the role {' or '.join(roles)}." if roles else "No key."
     if guard:
         operation["security"] = [{name: []} for name in guard.schemes]
