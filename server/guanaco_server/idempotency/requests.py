@@ -20,7 +20,7 @@ from guanaco.errors import InvalidInput, Unauthenticated
 from guanaco_server.accounts.auth import key_in
 from guanaco_server.accounts.service import Account
 from guanaco_server.http.asgi import has_failed, header, read_body
-from guanaco_server.http.errors import answer, as_guanaco_error
+from guanaco_server.http.errors import ErrorForms, as_guanaco_error
 from guanaco_server.http.protocol import ABORT, abort_of, add_extension
 from guanaco_server.idempotency.service import (
     LEASE,
@@ -53,12 +53,14 @@ class IdempotentRequests:
         authenticate: Callable[[str], Awaitable[Account]],
         metrics: Metrics,
         limit_bytes: int,
+        forms: ErrorForms,
     ) -> None:
         self._app = app
         self._service = service
         self._authenticate = authenticate
         self._metrics = metrics
         self._limit_bytes = limit_bytes
+        self._forms = forms
 
     async def __call__(self, asgi: Scope, receive: Receive, send: Send) -> None:
         key = header(asgi, KEY) if _may_have_key(asgi) else ""
@@ -77,7 +79,8 @@ class IdempotentRequests:
             request = await self._keyed(asgi, receive, account, key)
             begun = await self._service.begin(request)
         except Exception as fault:  # noqa: BLE001 - every fault has an answer
-            await answer(as_guanaco_error("an idempotent request", fault))(asgi, receive, direct)
+            error = as_guanaco_error("an idempotent request", fault)
+            await self._forms.of(asgi["path"]).answer(error)(asgi, receive, direct)
         else:
             if isinstance(begun, Claim):
                 await self._answer(begun, asgi, _body_of(request), send)
