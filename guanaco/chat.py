@@ -125,6 +125,10 @@ class Reply(BaseModel):
     finish_reason: str
     usage: Usage
     timings: Timings
+    ask_for_feedback: bool = Field(
+        default=False,
+        description="The competition asks for the user's opinion after this reply (`feedback_after`).",
+    )
     prompt: str | None = Field(
         default=None, description="The very prompt the model got; previews only."
     )

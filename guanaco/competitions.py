@@ -85,6 +85,12 @@ class CompetitionRequest(BaseModel):
     entry: EntryRule = EntryRule()
     assignment: AssignmentRule = AssignmentRule()
     ranking: RankingRule = RankingRule.THUMBS_UP
+    feedback_after: int | None = Field(
+        default=None,
+        ge=1,
+        le=1_000,
+        description="The reply to a user's message of this number says `ask_for_feedback`.",
+    )
 
     @model_validator(mode="after")
     def _ends_after_it_starts(self) -> Self:

@@ -215,3 +215,41 @@ async def test_a_backend_erases_its_own_users_only(database: Database) -> None:
     assert erased.json()["conversations"] == 1
     assert (await http.get(f"/conversations/{conversation}")).status_code == 404
     assert (await other.get(f"/conversations/{theirs}")).status_code == 200
+
+
+async def test_a_competition_asks_for_feedback_after_so_many_messages(database: Database) -> None:
+    world, http, _ = await talking(database, Script(("Hi",)))
+    admin = await world.http(Role.ADMIN, "root")
+    rules = {"name": "Cup", "starts_at": world.clock.now().isoformat(), "feedback_after": 2}
+    assert (await admin.put("/competitions/cup", json=rules)).status_code == 200
+    conversation = (await begin(http, competition="cup", history=HISTORY[:0])).json()[
+        "conversation_id"
+    ]
+    path, asked = f"/conversations/{conversation}/messages", []
+    for number in range(3):
+        world.histories.forget(conversation)  # it is read from the database
+        reply = await http.post(path, json={"content": f"Message {number}"})
+        asked.append(reply.json()["ask_for_feedback"])
+    assert asked == [False, True, False]
+
+
+async def test_only_the_configured_origins_may_call_from_a_browser(database: Database) -> None:
+    asks = {
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "authorization,content-type,idempotency-key",
+    }
+    for origins, is_open in (((), False), (("https://app.example",), True)):
+        world = World(database, cors_origins=origins)
+        async with world.http_with({"Origin": "https://app.example"}) as browser:
+            before = await browser.options("/conversations", headers=asks)
+            allowed = before.headers.get("access-control-allow-origin")
+            assert (before.status_code == 200, allowed == "https://app.example") == (
+                is_open,
+                is_open,
+            )
+            refused = await browser.get("/conversations")
+            assert refused.status_code == 401
+            assert ("access-control-allow-origin" in refused.headers) == is_open
+        async with world.http_with({"Origin": "https://evil.example"}) as stranger:
+            foreign = await stranger.get("/conversations")
+            assert "access-control-allow-origin" not in foreign.headers

@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.responses import PlainTextResponse, Response
 from fastapi.routing import APIRoute
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
@@ -140,7 +141,7 @@ def _install_gateway(
         MAX_BODY_BYTES,
         heartbeat_s,
     )
-    app.gateway = IdempotentRequests(
+    answered_once = IdempotentRequests(
         gateway,
         rooms.idempotency.service,
         rooms.accounts.accounts.authenticate,
@@ -148,7 +149,28 @@ def _install_gateway(
         MAX_BODY_BYTES,
         forms,
     )
+    app.gateway = _open_to_browsers(answered_once, platform.settings)
     return [route.described(rooms.accounts.auth) for route in routes]
+
+
+def _open_to_browsers(app: ASGIApp, settings: Settings) -> ASGIApp:
+    """Let the pages of the configured origins call the API. They send a key, never the web pages' cookies."""
+    if not settings.cors_origins:
+        return app
+    return CORSMiddleware(
+        app,
+        allow_origins=settings.cors_origins,
+        allow_methods=("GET", "POST", "PUT", "PATCH", "DELETE"),
+        allow_headers=(
+            "Authorization",
+            "Content-Type",
+            "Idempotency-Key",
+            "Last-Event-ID",
+            "X-Hub-Token",
+            "X-Request-ID",
+        ),
+        expose_headers=("Idempotent-Replayed", "Retry-After", "X-Next-Cursor", "X-Request-ID"),
+    )
 
 
 def _describe(app: FastAPI, further: Sequence[APIRoute], forms: http_errors.ErrorForms) -> None:

@@ -17,6 +17,7 @@ from guanaco_server.settings.settings import Settings as Settings
 from guanaco_server.settings.sources import LoadedSettings as LoadedSettings
 from guanaco_server.settings.sources import load_settings as load_settings
 from guanaco_server.settings.storage import StorageSettings as StorageSettings
+from guanaco_server.settings.users import CorsSettings as CorsSettings
 from guanaco_server.settings.users import FeedbackSettings as FeedbackSettings
 from guanaco_server.settings.users import NotificationSettings as NotificationSettings
 from guanaco_server.settings.users import WebSettings as WebSettings

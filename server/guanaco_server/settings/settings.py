@@ -14,6 +14,7 @@ from guanaco_server.settings.scaling import ScalingSettings
 from guanaco_server.settings.serving import CheckSettings, EngineSettings
 from guanaco_server.settings.storage import StorageSettings
 from guanaco_server.settings.users import (
+    CorsSettings,
     FeedbackSettings,
     NotificationSettings,
     WebSettings,
@@ -34,6 +35,7 @@ class Settings(
     FeedbackSettings,
     NotificationSettings,
     WebSettings,
+    CorsSettings,
 ):
     """All parts together. A room takes only the part that it needs.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated
@@ -10,12 +11,20 @@ from pydantic import AfterValidator, BaseModel, Field, field_validator
 
 from guanaco_server.anonymization.anonymizer import DEFAULT_REGIONS
 
+ORIGIN = re.compile(r"https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?")
+
 
 def _network(text: str) -> str:
     try:
         ip_network(text)
     except ValueError:
         raise ValueError(f"{text} is neither an address nor a network such as 10.0.0.0/8") from None
+    return text
+
+
+def _origin(text: str) -> str:
+    if text != "*" and not ORIGIN.fullmatch(text):
+        raise ValueError(f"{text} is no origin such as https://app.example, without a path, nor *")
     return text
 
 
@@ -36,6 +45,15 @@ class WebSettings(BaseModel):
     web_bots: Path | None = Field(
         default=None,
         description="TOML file with the bots of the chat page, a table for each (name, memory, prompt, first_message); the four that ship otherwise.",
+    )
+
+
+class CorsSettings(BaseModel):
+    """Apps in browsers"""
+
+    cors_origins: tuple[Annotated[str, AfterValidator(_origin)], ...] = Field(
+        default=(),
+        description="Origins (https://app.example) whose pages may call the API from a browser, or `*` for all. Whoever sees such a page can read the key that it sends, so give it a key of its own.",
     )
 
 

@@ -18,6 +18,7 @@ import psycopg
 from sqlalchemy import Text, bindparam, func, select, type_coerce
 
 from guanaco.chat import Bot, Sender
+from guanaco.competitions import OPEN
 from guanaco.contract import reader
 from guanaco.errors import ConversationNotFound, DatabaseUnavailable
 from guanaco_server.chat.tables import ConversationRow, MessageRow
@@ -45,6 +46,7 @@ class History:
     user_name: str
     bot: Bot
     message_count: int
+    competition: str = OPEN
     variant: tuple[str, str] | None = None
     turns: list[Utterance] = field(default_factory=list)
     tail: list[str] = field(default_factory=list)
@@ -60,6 +62,11 @@ class History:
     def has_asked(self) -> bool:
         """Whether there is a user message to answer."""
         return len(self.turns) > len(self.tail)
+
+    @property
+    def questions(self) -> int:
+        """How many messages of the user there are."""
+        return sum(turn.sender is Sender.USER for turn in self.turns)
 
     def asked(self, content: str) -> None:
         self._add(Utterance(Sender.USER, content))
@@ -119,7 +126,7 @@ def _size(turn: Utterance) -> int:
 AT_ONCE = 16  # histories of 20 messages hold the event loop for 2 ms
 
 READ = """
-SELECT c.id, c.account_id, c.submission_id, c.user_name, c.bot, c.message_count, c.experiment, c.variant, (
+SELECT c.id, c.account_id, c.submission_id, c.user_name, c.bot, c.message_count, c.competition, c.experiment, c.variant, (
     SELECT json_agg(json_build_array(m.position, m.id, m.sender, m.content))
     FROM messages m WHERE m.conversation_id = c.id AND NOT m.is_deleted
 )
@@ -133,6 +140,7 @@ READ_ONE = select(
     ConversationRow.user_name,
     type_coerce(ConversationRow.bot, Text),
     ConversationRow.message_count,
+    ConversationRow.competition,
     ConversationRow.experiment,
     ConversationRow.variant,
     select(
@@ -215,9 +223,8 @@ def _history(row: Sequence[Any]) -> History:
 
     A message whose sender only a newer version knows is left out: no prompt of this version can name it.
     """
-    conversation_id, account_id, submission_id, user_name, bot, count, experiment, variant, kept = (
-        row
-    )
+    conversation_id, account_id, submission_id, user_name, bot, count, *rest = row
+    competition, experiment, variant, kept = rest
     kept_messages = sorted(MESSAGES.decode(kept)) if kept else []
     messages = [message for message in kept_messages if message[2] in SENDERS]
     asked = [place for place, message in enumerate(messages) if message[2] == Sender.USER]
@@ -228,6 +235,7 @@ def _history(row: Sequence[Any]) -> History:
         user_name=user_name,
         bot=BOTS.from_json(bot),
         message_count=int(count),
+        competition=competition,
         variant=(experiment, variant) if experiment and variant else None,
         turns=[Utterance(SENDERS[sender], content) for _, _, sender, content in messages],
         tail=[message[1] for message in messages[asked[-1] + 1 if asked else 0 :]],

@@ -304,6 +304,7 @@ def _new_history(row: ConversationRow) -> History:
         user_name=row.user_name,
         bot=row.bot,
         message_count=0,
+        competition=row.competition,
         variant=(row.experiment, row.variant) if row.experiment and row.variant else None,
     )
 

@@ -211,6 +211,9 @@ class ReplyService:
             usage=generated.usage,
             timings=generated.timings,
             reward_score=generated.reward_score,
+            ask_for_feedback=self._routing.asks_for_feedback(
+                history.competition, history.questions
+            ),
         )
 
     async def _release(self, ended: EndedTurn) -> None:
