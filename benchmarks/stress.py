@@ -34,6 +34,7 @@ from guanaco_server.stress.verdict import percentiles
 from tests.fixtures.serializer_jobs import KEY, REPO, job_for, make_artifact
 
 PARAMS = GenerationParams(temperature=1.0, max_output_tokens=32)
+SEED = 7  # of every request: both draw the same replies
 PROMPT_LINES = 12
 METRICS = ("ttft_ms", "tpot_ms", "e2e_ms")
 POINTS = ("p50", "p95", "p99")
@@ -107,7 +108,9 @@ async def by_us(endpoint: str, prompts: Sequence[str], load: Load) -> Measured:
     server = VllmServer()
 
     async def measure(prompt: str, due: float) -> RequestResult:
-        return await measure_reply(server, endpoint, Generation(MODEL, prompt, PARAMS), due)
+        return await measure_reply(
+            server, endpoint, Generation(MODEL, prompt, PARAMS, seed=SEED), due
+        )
 
     results = await run_load(measure, prompts, load)
     await server.close()
@@ -121,7 +124,7 @@ async def by_us(endpoint: str, prompts: Sequence[str], load: Load) -> Measured:
 def by_vllm(folder: Path, endpoint: str, prompts: Sequence[str], load: Load) -> Measured:
     lines, result = folder / "prompts.jsonl", folder / "result.json"
     lines.write_text("".join(json.dumps(prompt) + "\n" for prompt in prompts))
-    asked = request_body(Generation(MODEL, prompts[0], PARAMS))
+    asked = request_body(Generation(MODEL, prompts[0], PARAMS, seed=SEED))
     own = {"prompt", "model", "stream", "stream_options", "max_tokens"}
     further = {name: value for name, value in asked.items() if name not in own}
     subprocess.run(
