@@ -104,6 +104,7 @@ async def test_no_raw_user_id_reaches_a_developer(world: Rated) -> None:
     developer = await world.http(Role.DEVELOPER, "ada")
     for user in ("alice@example.org", "alice@example.org", "bob"):
         conversation = await world.open(http, user)
+        await world.greet(http, conversation)
         await http.post(f"/conversations/{conversation}/feedback", json={"thumbs_up": True})
     path = "/submissions/acme-tiny_v1/feedback"
     page = await developer.get(path)

@@ -26,6 +26,7 @@ async def ada(world: World) -> Account:
 
 async def rate(world: World, http: httpx.AsyncClient, user: str, thumbs_up: bool) -> str:
     conversation = await world.open(http, user)
+    await world.greet(http, conversation)
     path = f"/conversations/{conversation}/feedback"
     assert (await http.post(path, json={"thumbs_up": thumbs_up})).status_code == 201
     world.clock.advance(1)
@@ -46,7 +47,6 @@ async def test_replies_that_were_regenerated_do_not_make_a_conversation_longer(
     await world.publish(ada)
     http = await world.http(Role.BACKEND)
     conversation = await rate(world, http, "alice", True)
-    await http.post(f"/conversations/{conversation}/messages", json={"content": "Hello"})
     for _ in range(3):
         await http.post(f"/conversations/{conversation}/regenerate")
     [row] = await rows(world)

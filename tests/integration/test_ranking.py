@@ -11,12 +11,13 @@ import pytest
 from sqlalchemy import text
 
 from guanaco.accounts import Role
+from guanaco.chat import Sender
 from guanaco.errors import TooManyRatings
 from guanaco_server.accounts.service import Account
 from guanaco_server.database.database import Database
 from guanaco_server.leaderboard.flags.rules import DEVOTED_RATINGS, least_burst
 from guanaco_server.statistics.votes import VoteCount
-from tests.fixtures.rating import rate
+from tests.fixtures.rating import rate, say
 from tests.fixtures.world import World
 
 pytestmark = pytest.mark.both_databases
@@ -239,6 +240,7 @@ async def test_a_user_who_rates_faster_than_people_read_is_told_to_wait(world: S
     with pytest.raises(TooManyRatings):
         await rate(world, world.backend, "model-0_v1", "hasty", True, at=moment)
     conversation = await world.open(http, "hasty")
+    await say(world, conversation, [(Sender.BOT, "Ahoy!")], seconds_apart=0)
     path = f"/conversations/{conversation}/feedback"
     answer = await http.post(path, json={"thumbs_up": True})
     assert (answer.status_code, answer.json()["error"]) == (429, "too_many_ratings")
