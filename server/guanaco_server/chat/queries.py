@@ -32,6 +32,11 @@ async def by_id(session: AsyncSession, conversation_id: str) -> ConversationRow 
     return await session.get(ConversationRow, conversation_id)
 
 
+async def locked(session: AsyncSession, conversation_id: str) -> ConversationRow | None:
+    """Nobody rates, counts or continues the conversation until this transaction ends."""
+    return await session.get(ConversationRow, conversation_id, with_for_update=True)
+
+
 async def messages_of(
     session: AsyncSession, conversation_ids: Sequence[str]
 ) -> Sequence[MessageRow]:

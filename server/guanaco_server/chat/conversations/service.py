@@ -229,11 +229,14 @@ class ConversationService:
     async def own_of(
         self, session: AsyncSession, account: Account, conversation_id: str
     ) -> records.RateableConversation:
-        """Within the caller's transaction: the account's own conversation; ConversationNotFound, also for an admin."""
-        found = (await records.rateable(session, [conversation_id])).get(conversation_id)
-        if found is None or found.account_id != account.id:
+        """Within the caller's transaction: the account's own conversation, which nobody changes until it ends.
+
+        ConversationNotFound for another's, also when an admin asks.
+        """
+        row = await queries.locked(session, conversation_id)
+        if row is None or row.account_id != account.id:
             raise ConversationNotFound(conversation_id)
-        return found
+        return (await records.rateable(session, [conversation_id]))[conversation_id]
 
     async def require_unfrozen(self, session: AsyncSession, competition_id: str) -> None:
         """Within the caller's transaction, after ``rateable``: RatingSettled when the competition's ranking is final."""
