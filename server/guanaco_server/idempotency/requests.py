@@ -24,8 +24,8 @@ from guanaco_server.http.errors import ErrorForms, as_guanaco_error
 from guanaco_server.http.protocol import ABORT, abort_of, add_extension
 from guanaco_server.idempotency.service import (
     LEASE,
-    Answer,
-    Claim,
+    KeptAnswer,
+    RequestClaim,
     IdempotencyService,
     KeyedRequest,
 )
@@ -82,7 +82,7 @@ class IdempotentRequests:
             error = as_guanaco_error("an idempotent request", fault)
             await self._forms.of(asgi["path"]).answer(error)(asgi, receive, direct)
         else:
-            if isinstance(begun, Claim):
+            if isinstance(begun, RequestClaim):
                 await self._answer(begun, asgi, _body_of(request), send)
                 return
             await _replay(begun, direct)
@@ -114,7 +114,7 @@ class IdempotentRequests:
             conversation_id=found[1] if found else None,
         )
 
-    async def _answer(self, claim: Claim, asgi: Scope, body: bytes, send: Send) -> None:
+    async def _answer(self, claim: RequestClaim, asgi: Scope, body: bytes, send: Send) -> None:
         connection = _Connection(asgi, body)
         recorder = _Recorder(self._service, claim, connection.asgi, send)
         renewing = asyncio.create_task(self._renew(claim))
@@ -125,7 +125,7 @@ class IdempotentRequests:
             if not recorder.is_stored:
                 await asyncio.shield(self._release(claim))
 
-    async def _renew(self, claim: Claim) -> None:
+    async def _renew(self, claim: RequestClaim) -> None:
         while True:
             await asyncio.sleep(LEASE.total_seconds() / 3)
             try:
@@ -133,7 +133,7 @@ class IdempotentRequests:
             except (DBAPIError, OSError) as error:
                 logger.warning("an idempotent request is not renewed: %s", type(error).__name__)
 
-    async def _release(self, claim: Claim) -> None:
+    async def _release(self, claim: RequestClaim) -> None:
         try:
             await self._service.release(claim)
         except (DBAPIError, OSError) as error:  # then its lease runs out
@@ -168,7 +168,7 @@ class _Connection:
 class _Recorder:
     """Passes an answer on, and stores it before the last of it is sent."""
 
-    def __init__(self, service: IdempotencyService, claim: Claim, asgi: Scope, send: Send) -> None:
+    def __init__(self, service: IdempotencyService, claim: RequestClaim, asgi: Scope, send: Send) -> None:
         self.is_stored = False
         self._service = service
         self._claim = claim
@@ -198,7 +198,7 @@ class _Recorder:
             for name, value in self._start.get("headers", ())
             if name.decode("latin-1").lower() not in NOT_REPEATED
         )
-        stored = Answer(self._start["status"], headers, b"".join(self._pieces))
+        stored = KeptAnswer(self._start["status"], headers, b"".join(self._pieces))
         try:
             await self._service.finish(self._claim, stored)
             self.is_stored = True
@@ -206,7 +206,7 @@ class _Recorder:
             logger.warning("an answer cannot be kept for a repetition: %s", type(error).__name__)
 
 
-async def _replay(kept: Answer, send: Send) -> None:
+async def _replay(kept: KeptAnswer, send: Send) -> None:
     headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in kept.headers]
     headers.append((REPLAYED.encode(), b"true"))
     await send({"type": "http.response.start", "status": kept.status, "headers": headers})

@@ -60,7 +60,7 @@ class KeyedRequest:
 
 
 @dataclass(frozen=True)
-class Claim:
+class RequestClaim:
     """The right to answer a request."""
 
     request: KeyedRequest
@@ -68,7 +68,7 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Answer:
+class KeptAnswer:
     """An HTTP answer as it was sent."""
 
     status: int
@@ -83,14 +83,14 @@ class IdempotencyService:
         self._clock = clock
         self._secret = hmac.digest(secret, PURPOSE, hashlib.sha256)
 
-    async def begin(self, request: KeyedRequest) -> Claim | Answer:
-        """Claim a request, or return the answer that it had.
+    async def begin(self, request: KeyedRequest) -> RequestClaim | KeptAnswer:
+        """RequestClaim a request, or return the answer that it had.
 
         Raises:
             IdempotencyConflict: The key was used with another request.
             RequestInProgress: The request is being answered now.
         """
-        now, claim = self._clock.now(), Claim(request, secrets.token_hex(16))
+        now, claim = self._clock.now(), RequestClaim(request, secrets.token_hex(16))
         claimed = {
             "request_hash": request.request_hash,
             "conversation_id": request.conversation_id,
@@ -118,13 +118,13 @@ class IdempotencyService:
             row.answer = None
         return claim
 
-    async def renew(self, claim: Claim) -> None:
+    async def renew(self, claim: RequestClaim) -> None:
         """Keep a claim while its request is being answered."""
         until = self._clock.now() + LEASE
         async with self._database.write() as session:
             await queries.renew(session, *_names(claim), until)
 
-    async def finish(self, claim: Claim, answer: Answer) -> None:
+    async def finish(self, claim: RequestClaim, answer: KeptAnswer) -> None:
         """Store the answer for a day. One that is too long to be kept is forgotten with its key."""
         sealed = self._sealed(claim.request, answer)
         async with self._database.write() as session:
@@ -133,7 +133,7 @@ class IdempotencyService:
             else:
                 await queries.store_answer(session, *_names(claim), sealed)
 
-    async def release(self, claim: Claim) -> None:
+    async def release(self, claim: RequestClaim) -> None:
         """Forget a request that failed, so that it can be tried again."""
         async with self._database.write() as session:
             await queries.drop(session, *_names(claim))
@@ -148,13 +148,13 @@ class IdempotencyService:
         async with self._database.write() as session:
             return await queries.drop_before(session, before, EXPIRED_AT_ONCE)
 
-    def _sealed(self, request: KeyedRequest, answer: Answer) -> bytes:
+    def _sealed(self, request: KeyedRequest, answer: KeptAnswer) -> bytes:
         head = json.dumps([answer.status, answer.headers]).encode()
         plain = len(head).to_bytes(4, "big") + head + answer.body
         nonce = os.urandom(NONCE_BYTES)
         return nonce + self._cipher(request).encrypt(nonce, zlib.compress(plain), None)
 
-    def _open(self, request: KeyedRequest, sealed: bytes) -> Answer | None:
+    def _open(self, request: KeyedRequest, sealed: bytes) -> KeptAnswer | None:
         """None when the platform's secret has changed since."""
         try:
             opened = self._cipher(request).decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], None)
@@ -163,7 +163,7 @@ class IdempotencyService:
         plain = zlib.decompress(opened)
         end = 4 + int.from_bytes(plain[:4], "big")
         status, headers = json.loads(plain[4:end])
-        return Answer(status, tuple((name, value) for name, value in headers), plain[end:])
+        return KeptAnswer(status, tuple((name, value) for name, value in headers), plain[end:])
 
     def _cipher(self, request: KeyedRequest) -> AESGCM:
         """Derive the key from what only the platform and whoever repeats the request have."""
@@ -172,5 +172,5 @@ class IdempotencyService:
         return AESGCM(hmac.digest(self._secret, message, hashlib.sha256))
 
 
-def _names(claim: Claim) -> tuple[str, str, str]:
+def _names(claim: RequestClaim) -> tuple[str, str, str]:
     return claim.request.account_id, claim.request.key_hash, claim.token
