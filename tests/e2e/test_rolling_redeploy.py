@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 
 from guanaco import Client
 from guanaco.chat import Bot
-from guanaco.errors import GuanacoError
+from guanaco.errors import GuanacoError, NoModelAvailable
 from guanaco.submissions import RolloutPhase, Status
 from tests.e2e.conftest import StartPlatform
 from tests.fixtures.deployed import hold_any_number
@@ -34,8 +35,8 @@ class Crowd:
     def start(self) -> None:
         client = self.up.client()
         for user in range(USERS):
-            opened = client.open_conversation(f"user-{user}", BOT, consent=True)
-            thread = threading.Thread(target=self._talk, args=(user, opened.conversation_id))
+            opened = eventually(partial(self._open, client, user), "conversation")
+            thread = threading.Thread(target=self._talk, args=(user, opened))
             self.threads.append(thread)
             thread.start()
         self.talk_on()
@@ -44,7 +45,10 @@ class Crowd:
         """Wait until every user has had two more turns."""
         wanted = [turns + 2 for turns in self.turns]
         eventually(
-            lambda: self.faults or all(now >= then for now, then in zip(self.turns, wanted, strict=True)),
+            lambda: (
+                self.faults
+                or all(now >= then for now, then in zip(self.turns, wanted, strict=True))
+            ),
             "turn of each user",
         )
 
@@ -52,6 +56,13 @@ class Crowd:
         self.is_over.set()
         for thread in self.threads:
             thread.join()
+
+    def _open(self, client: Client, user: int) -> str | None:
+        """Open a conversation; None until the gateway has read how many the model holds."""
+        try:
+            return client.open_conversation(f"user-{user}", BOT, consent=True).conversation_id
+        except NoModelAvailable:
+            return None
 
     def _talk(self, user: int, conversation_id: str) -> None:
         with Client(self.up.base_url, self.up.admin_key) as client:

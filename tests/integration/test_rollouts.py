@@ -133,12 +133,14 @@ async def test_a_version_that_cannot_start_leaves_the_old_one_serving(world: Rol
 
     submission = await world.submission()
     assert (submission.status, submission.failure) == (Status.DEPLOYED, None)
-    assert submission.rollout is not None and submission.rollout.failure is not None
+    assert submission.rollout is not None
+    assert submission.rollout.failure is not None
     assert "no such kernel" in submission.rollout.failure.detail
     assert await world.endpoints() == old
     assert await world.cluster.list_deployments() == [OLD]
     said = [line for line in await world.log() if "serves on" in line]
-    assert said and said[0].startswith("error: The redeploy failed")
+    assert said
+    assert said[0].startswith("error: The redeploy failed")
 
 
 async def test_a_version_that_keeps_dying_while_it_shifts_gives_way(world: RollingWorld) -> None:
