@@ -391,8 +391,20 @@ class DeploymentService:
         await self._meter_replicas(session, served)
         return tuple(served.endpoints)
 
-    async def is_idle(self, row: DeploymentRow) -> bool:
-        """Whether none of its servers works on a request; one that does not answer is asked again later."""
+    async def can_take_over(self, key: str) -> bool:
+        """Whether the version beside answers with as many replicas as the version that serves."""
+        fresh, served = await self.find(key), await self.find(submission_of(key))
+        if fresh is None or fresh.phase is not Phase.READY or not fresh.endpoints:
+            return False
+        return served is None or len(fresh.endpoints) >= min(
+            len(served.endpoints), fresh.wanted_replicas
+        )
+
+    async def is_idle(self, key: str) -> bool:
+        """Whether none of its servers works on a request. One that does not answer may still do so."""
+        row = await self.find(key)
+        if row is None:
+            return True
         try:
             loads = await asyncio.gather(*(self._model_server.load(at) for at in row.endpoints))
         except ModelServerFault:

@@ -23,7 +23,6 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from guanaco.submissions import EventKind, Failure, Level, RolloutPhase
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.service import DeploymentService
-from guanaco_server.deployments.tables import DeploymentRow, Phase
 from guanaco_server.runtime.background import Background
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions import lifecycle, queries
@@ -168,9 +167,9 @@ class RolloutLoop:
 
     async def _shift(self, rollout: RolloutRow) -> None:
         """Let the new version take over once it has served new conversations for a while, and has its replicas."""
-        fresh = await self._deployments.find(rollout.key)
-        served = await self._deployments.find(rollout.submission_id)
-        if not self._is_over(rollout.shifting_at, SHIFT_S) or not _can_replace(fresh, served):
+        if not self._is_over(
+            rollout.shifting_at, SHIFT_S
+        ) or not await self._deployments.can_take_over(rollout.key):
             return
         async with self._database.write() as session:
             row = await queries.by_id_locked(session, rollout.submission_id)
@@ -186,8 +185,7 @@ class RolloutLoop:
 
     async def _drain(self, rollout: RolloutRow) -> None:
         """End the rollout once the old version has finished its replies."""
-        old = await self._deployments.find(rollout.key)
-        if old is not None and not await self._has_drained(rollout, old):
+        if not await self._has_drained(rollout):
             return
         async with self._database.write() as session:
             await queries.by_id_locked(session, rollout.submission_id)
@@ -195,24 +193,15 @@ class RolloutLoop:
             if current is not None and _is_same(current, rollout):
                 await self._records.end(session, current, RolloutPhase.DONE)
 
-    async def _has_drained(self, rollout: RolloutRow, old: DeploymentRow) -> bool:
+    async def _has_drained(self, rollout: RolloutRow) -> bool:
         if not self._is_over(rollout.draining_at, LEARN_S):
             return False
-        if await self._deployments.is_idle(old):
+        if await self._deployments.is_idle(rollout.key):
             return True
         return self._is_over(rollout.draining_at, LEARN_S + self._longest_reply.total_seconds())
 
     def _is_over(self, since: datetime | None, seconds: float) -> bool:
         return since is not None and self._clock.now() - since >= timedelta(seconds=seconds)
-
-
-def _can_replace(fresh: DeploymentRow | None, served: DeploymentRow | None) -> bool:
-    """Whether the new version answers with as many replicas as the old one."""
-    if fresh is None or fresh.phase is not Phase.READY or not fresh.endpoints:
-        return False
-    return served is None or len(fresh.endpoints) >= min(
-        len(served.endpoints), fresh.wanted_replicas
-    )
 
 
 def _is_same(current: RolloutRow, seen: RolloutRow) -> bool:
