@@ -12,7 +12,7 @@ from guanaco.submissions import RolloutPhase, Stage, Status
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.model_server import ServerLoad
 from guanaco_server.deployments.specs import deployment_name
-from guanaco_server.deployments.versions import Talk, beside
+from guanaco_server.deployments.versions import ConversationStart, beside
 from guanaco_server.submissions.pipeline.records import PipelineRun
 from guanaco_server.submissions.pipeline.runner import Step
 from guanaco_server.submissions.rollouts import LEARN_S, SHIFT_S
@@ -52,7 +52,7 @@ class RollingWorld(PipelineWorld):
     async def endpoints(self, began_s: float = 0) -> tuple[str, ...]:
         """Which servers a conversation gets that began so many seconds ago."""
         began_at = self.clock.now().timestamp() - began_s
-        return (await self.routing.target(ID, Talk("conv_1", began_at))).endpoints
+        return (await self.routing.target(ID, ConversationStart("conv_1", began_at))).endpoints
 
     def endpoint(self, name: str) -> str:
         return self.cluster.deployments[name].state.endpoint

@@ -33,7 +33,7 @@ from guanaco_server.deployments.specs import (
     model_server_spec,
 )
 from guanaco_server.deployments.tables import DeploymentRow, Phase
-from guanaco_server.deployments.versions import Talk, VersionBeside, submission_of
+from guanaco_server.deployments.versions import ConversationStart, VersionBeside, submission_of
 from guanaco_server.runtime.clock import Clock
 
 LONGEST_START_S = 3_600  # what took longer was no start: the platform was down meanwhile
@@ -421,7 +421,7 @@ class DeploymentService:
             if row.share is not None and row.takes_since is not None
         }
 
-    def replicas_for(self, submission_id: str, talk: Talk | None) -> tuple[str, ...]:
+    def replicas_for(self, submission_id: str, talk: ConversationStart | None) -> tuple[str, ...]:
         """Return the base URLs of the ready servers of the version that this conversation talks to."""
         beside = self._beside.get(submission_id)
         if beside is not None and beside.takes(talk):

@@ -33,7 +33,7 @@ def run_of(key: str) -> int:
 
 
 @dataclass(frozen=True)
-class Talk:
+class ConversationStart:
     """What the choice of a version depends on: the conversation's id, and when it began, in seconds since 1970."""
 
     id: str
@@ -48,7 +48,7 @@ class VersionBeside:
     share: float
     since: datetime
 
-    def takes(self, talk: Talk | None) -> bool:
+    def takes(self, talk: ConversationStart | None) -> bool:
         """The same answer for all of a conversation's turns, in every process. Without a conversation: no."""
         if talk is None or talk.began_at < self.since.timestamp():
             return False
