@@ -168,7 +168,9 @@ class _Connection:
 class _Recorder:
     """Passes an answer on, and stores it before the last of it is sent."""
 
-    def __init__(self, service: IdempotencyService, claim: RequestClaim, asgi: Scope, send: Send) -> None:
+    def __init__(
+        self, service: IdempotencyService, claim: RequestClaim, asgi: Scope, send: Send
+    ) -> None:
         self.is_stored = False
         self._service = service
         self._claim = claim

@@ -84,7 +84,7 @@ class IdempotencyService:
         self._secret = hmac.digest(secret, PURPOSE, hashlib.sha256)
 
     async def begin(self, request: KeyedRequest) -> RequestClaim | KeptAnswer:
-        """RequestClaim a request, or return the answer that it had.
+        """Claim a request, or return the answer that it had.
 
         Raises:
             IdempotencyConflict: The key was used with another request.

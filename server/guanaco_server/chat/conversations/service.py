@@ -309,6 +309,7 @@ def _new_history(row: ConversationRow) -> History:
         message_count=0,
         competition=row.competition,
         variant=(row.experiment, row.variant) if row.experiment and row.variant else None,
+        began_at=row.created_at.timestamp(),
     )
 
 
