@@ -186,6 +186,37 @@ class StageRun(BaseModel):
         return (self.ended_at - self.started_at).total_seconds() if self.ended_at else None
 
 
+class RolloutPhase(OpenEnum):
+    """preparing → shifting → draining → done; failed or cancelled from any but the last.
+
+    Up to shifting, every end but ``done`` leaves the version before serving.
+    """
+
+    PREPARING = "preparing"
+    SHIFTING = "shifting"
+    DRAINING = "draining"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_in_progress(self) -> bool:
+        return self in (RolloutPhase.PREPARING, RolloutPhase.SHIFTING, RolloutPhase.DRAINING)
+
+
+class Rollout(BaseModel):
+    """A redeploy of a submission that is served: its new version comes up beside the one that serves."""
+
+    run: int
+    phase: RolloutPhase
+    began_at: datetime
+    shifting_at: datetime | None = Field(
+        default=None, description="Since when new conversations go to the new version."
+    )
+    ended_at: datetime | None = None
+    failure: Failure | None = Field(default=None, description="Why the version before serves on.")
+
+
 class Submission(BaseModel):
     model_config = ConfigDict(protected_namespaces=())
 
@@ -216,7 +247,20 @@ class Submission(BaseModel):
     run: int
     created_at: datetime
     updated_at: datetime
+    rollout: Rollout | None = Field(
+        default=None, description="The newest redeploy that was made while it was served."
+    )
     stages: list[StageRun] = []
+
+    @property
+    def is_served(self) -> bool:
+        return self.status in (Status.DEPLOYED, Status.INACTIVE)
+
+    @property
+    def is_in_progress(self) -> bool:
+        """Whether the pipeline works on it, or a redeploy is under way."""
+        is_rolling = self.rollout is not None and self.rollout.phase.is_in_progress
+        return self.status.is_in_progress or is_rolling
 
 
 class EventKind(OpenEnum):
@@ -269,11 +313,38 @@ class HistogramBin(BaseModel):
     count: int
 
 
+class StressRequest(BaseModel):
+    """One request of the verdict's load: when it was due, and how long it took from then on."""
+
+    due_s: float
+    ttft_ms: float | None = None
+    tpot_ms: float | None = None
+    e2e_ms: float | None = None
+    output_tokens: int = 0
+    error: str | None = None
+
+
+class StressLoad(BaseModel):
+    """One of the loads of a stress check. ``why`` says what was wrong with one that the model server did not bear."""
+
+    rate: float = Field(description="Requests a second.")
+    requests: int
+    errors: int
+    ttft_ms: Percentiles | None
+    e2e_ms: Percentiles | None
+    is_borne: bool
+    why: str | None = None
+
+
 class StressReport(BaseModel):
-    """What a short open-loop load of streaming requests measured."""
+    """What an open-loop load of requests measured, as a Poisson process sends them."""
 
     is_passed: bool
     reasons: list[str] = Field(description="One sentence for each threshold that was missed.")
+    confidence: float | None = Field(
+        default=None,
+        description="How sure the verdict is, by the number of requests; None in reports of older checks.",
+    )
     thresholds: StressThresholds | None = Field(
         default=None, description="None in reports before 0.1."
     )
@@ -295,3 +366,14 @@ class StressReport(BaseModel):
     )
     tpot_histogram: list[HistogramBin] = []
     error_samples: list[str] = []
+    loads: list[StressLoad] = Field(
+        default=[],
+        description="All loads in their order: those before the verdict's, and the rates doubled after it until the server does not bear them.",
+    )
+    capacity: int | None = Field(
+        default=None,
+        description="Replies under way at once under the highest load that the model server bore.",
+    )
+    trace: list[StressRequest] = Field(
+        default=[], description="Each request of the load that the verdict rests on."
+    )

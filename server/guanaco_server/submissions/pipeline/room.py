@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from guanaco.errors import ModelServerDied
 from guanaco_server.artifacts.checking.checks import CheckLimits
+from guanaco_server.artifacts.checking.process import RepoChecker
 from guanaco_server.artifacts.hub.hub import Hub
 from guanaco_server.artifacts.service import ArtifactService
 from guanaco_server.artifacts.stores.store import ArtifactStore
@@ -28,6 +29,7 @@ from guanaco_server.submissions.pipeline.server_start import ServerStart, eviden
 from guanaco_server.submissions.pipeline.stages import StageParts
 from guanaco_server.submissions.pipeline.workflow import ListWorkers, Pipeline
 from guanaco_server.submissions.quotas import QuotaService
+from guanaco_server.submissions.rollouts import RolloutRecords
 from guanaco_server.tokenization.service import Tokenizers
 
 
@@ -41,10 +43,10 @@ class PipelineRoom:
     runner: StageRunner
     pipeline: Pipeline
 
-    async def give_up(self, submission_id: str, log_lines: list[str]) -> None:
-        """Fail a published submission whose model server keeps dying."""
+    async def give_up(self, key: str, log_lines: list[str]) -> None:
+        """Fail a published submission whose model server keeps dying, or the redeploy of which it is."""
         await self.records.fail_published(
-            submission_id,
+            key,
             ModelServerDied(
                 f"The model server kept dying after it was published: {evidence(log_lines)}",
                 hint="`guanaco redeploy` tries again.",
@@ -62,6 +64,8 @@ def build_pipeline(
     changes: StatusChanges,
     quotas: QuotaService,
     hub_tokens: HubTokens,
+    rollouts: RolloutRecords,
+    checker: RepoChecker,
     artifacts: ArtifactService,
     prompts: PromptService,
     tokenizers: Tokenizers,
@@ -72,7 +76,7 @@ def build_pipeline(
     metrics: Metrics,
     settings: Settings,
 ) -> PipelineRoom:
-    records = RunRecords(database, clock, changes, deployments, hub_tokens)
+    records = RunRecords(database, clock, changes, deployments, hub_tokens, rollouts)
     quantization = QuantizationCheck(
         records,
         store,
@@ -93,6 +97,7 @@ def build_pipeline(
         quotas=quotas,
         hub=hub,
         limits=CheckLimits(settings.max_parameters, settings.max_weight_bytes),
+        checker=checker,
         artifacts=artifacts,
         prompts=prompts,
         tokenizers=tokenizers,
@@ -106,7 +111,7 @@ def build_pipeline(
         records,
         changes,
         list_workers,
-        deployments.waits_for,
+        records.waits_for,
         database_url=settings.workflow_database_url,
         executor_id=settings.executor_id,
         concurrency=settings.pipeline_concurrency,
