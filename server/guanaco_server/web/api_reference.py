@@ -22,7 +22,7 @@ DEEPEST = 4  # of an example
 
 
 @dataclass(frozen=True)
-class Part:
+class TypePart:
     """A piece of a type's text; ``schema`` is the one that it names."""
 
     text: str
@@ -32,7 +32,7 @@ class Part:
 @dataclass(frozen=True)
 class FieldShown:
     name: str
-    type: tuple[Part, ...]
+    type: tuple[TypePart, ...]
     about: str
     is_required: bool
     place: str = "body"
@@ -42,18 +42,18 @@ class FieldShown:
 class AnswerShown:
     status: str
     about: str
-    type: tuple[Part, ...]
+    type: tuple[TypePart, ...]
 
 
 @dataclass(frozen=True)
-class Call:
+class CallShown:
     id: str
     method: str
     path: str
     summary: str
     description: str
     fields: tuple[FieldShown, ...]
-    body: tuple[Part, ...]
+    body: tuple[TypePart, ...]
     example: str
     answers: tuple[AnswerShown, ...]
 
@@ -62,7 +62,7 @@ class Call:
 class SchemaShown:
     name: str
     about: str
-    type: tuple[Part, ...]
+    type: tuple[TypePart, ...]
     fields: tuple[FieldShown, ...]
 
 
@@ -70,7 +70,7 @@ class SchemaShown:
 class CallRoom:
     name: str
     about: str
-    calls: tuple[Call, ...]
+    calls: tuple[CallShown, ...]
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class ApiReference:
 def read(document: Mapping[str, Any]) -> ApiReference:
     """Tags and calls in the order of the document, schemas by name."""
     components = document["components"]
-    calls: defaultdict[str, list[Call]] = defaultdict(list)
+    calls: defaultdict[str, list[CallShown]] = defaultdict(list)
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             calls[operation["tags"][0]].append(_call(method, path, operation, components))
@@ -96,10 +96,10 @@ def read(document: Mapping[str, Any]) -> ApiReference:
     return ApiReference(document["info"]["description"], tuple(rooms), tuple(schemas))
 
 
-def _call(method: str, path: str, operation: Mapping[str, Any], components: Any) -> Call:
+def _call(method: str, path: str, operation: Mapping[str, Any], components: Any) -> CallShown:
     given = operation.get("requestBody", {}).get("content", {})
     schema = given.get("application/json", {}).get("schema")
-    return Call(
+    return CallShown(
         id=operation["operationId"],
         method=method.upper(),
         path=path,
@@ -127,10 +127,10 @@ def _answers(
 ) -> Iterator[AnswerShown]:
     for status, given in sorted(answers.items()):
         answer = shared[given["$ref"].rpartition("/")[2]] if "$ref" in given else given
-        parts: list[Part] = []
+        parts: list[TypePart] = []
         for media, content in answer.get("content", {}).items():
             said = f" as {media}" if media != "application/json" else ""
-            parts += [Part(", or "), *_type(content["schema"]), Part(said)]
+            parts += [TypePart(", or "), *_type(content["schema"]), TypePart(said)]
         about = answer["description"]
         if about == "Successful Response":
             about = ""
@@ -152,34 +152,34 @@ def _schema(name: str, schema: Mapping[str, Any]) -> SchemaShown:
     return SchemaShown(name, schema.get("description", ""), shown, tuple(fields))
 
 
-def _type(schema: Mapping[str, Any]) -> Iterator[Part]:
+def _type(schema: Mapping[str, Any]) -> Iterator[TypePart]:
     """The type in words."""
     match schema:
         case {"$ref": str(reference)}:
             name = reference.rpartition("/")[2]
-            yield Part(name, name)
+            yield TypePart(name, name)
         case {"anyOf": choices} | {"oneOf": choices} | {"allOf": choices}:
             for number, choice in enumerate(choices):
                 if number:
-                    yield Part(" or ")
+                    yield TypePart(" or ")
                 yield from _type(choice)
         case {"const": value}:
-            yield Part(json.dumps(value))
+            yield TypePart(json.dumps(value))
         case {"enum": values}:
-            yield Part(", ".join(map(json.dumps, values)))
+            yield TypePart(", ".join(map(json.dumps, values)))
         case {"type": "array", **rest}:
-            yield Part("list of ")
+            yield TypePart("list of ")
             yield from _type(rest.get("items", {}))
         case {"properties": {"event": {"const": event}, "data": data}}:
-            yield Part(f"{event} with ")
+            yield TypePart(f"{event} with ")
             yield from _type(data)
         case {"type": "object", "additionalProperties": dict(inner)}:
-            yield Part("map to ")
+            yield TypePart("map to ")
             yield from _type(inner)
         case {"type": kind}:
-            yield Part(schema.get("format", kind))
+            yield TypePart(schema.get("format", kind))
         case _:
-            yield Part("anything")
+            yield TypePart("anything")
 
 
 def _about(schema: Mapping[str, Any], description: str) -> str:
