@@ -24,10 +24,10 @@ from guanaco_server.http.errors import ErrorForms, as_guanaco_error
 from guanaco_server.http.protocol import ABORT, abort_of, add_extension
 from guanaco_server.idempotency.service import (
     LEASE,
-    KeptAnswer,
-    RequestClaim,
     IdempotencyService,
+    KeptAnswer,
     KeyedRequest,
+    RequestClaim,
 )
 from guanaco_server.observability.http import HEADER, labelled
 from guanaco_server.observability.metrics import Metrics
