@@ -234,6 +234,7 @@ def build_rooms(
         quotas=submissions.quotas,
         hub_tokens=submissions.hub_tokens,
         rollouts=submissions.rollouts,
+        checker=artifacts.checker,
         artifacts=artifacts.service,
         prompts=prompts.service,
         tokenizers=prompts.tokenizers,

@@ -200,7 +200,7 @@ class ConversationService:
         row.submission_id, row.decision = assigned.submission_id, assigned.decision
         if exposure is not None:
             row.experiment, row.variant = exposure.experiment, exposure.variant.name
-        async with self._database.write() as session:
+        async with self._database.write(is_urgent=True) as session:
             session.add(row)
             await self._routing.record(session, assigned, self._spans.is_repeatable)
             if exposure is not None:
