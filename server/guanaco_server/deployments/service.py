@@ -33,7 +33,7 @@ from guanaco_server.deployments.specs import (
     model_server_spec,
 )
 from guanaco_server.deployments.tables import DeploymentRow, Phase
-from guanaco_server.deployments.versions import Talk, VersionBeside, submission_of
+from guanaco_server.deployments.versions import Arm, ServedVersion, Talk, VersionBeside, submission_of
 from guanaco_server.runtime.clock import Clock
 
 LONGEST_START_S = 3_600  # what took longer was no start: the platform was down meanwhile
@@ -65,6 +65,16 @@ class Deployment:
             row.recipe,
             row.developer,
             row.server,
+        )
+
+    def as_version(self, version: ServedVersion) -> Deployment:
+        """Return the same, as that version was served."""
+        return replace(
+            self,
+            artifact_key=version.artifact_key,
+            max_model_tokens=version.max_model_tokens,
+            quantization=version.quantization,
+            recipe=version.recipe,
         )
 
     @property
@@ -391,6 +401,13 @@ class DeploymentService:
         await self._meter_replicas(session, served)
         return tuple(served.endpoints)
 
+    async def version_within(
+        self, session: AsyncSession, submission_id: str
+    ) -> ServedVersion | None:
+        """Return how the submission is served now, within the caller's transaction."""
+        row = await queries.by_submission(session, submission_id)
+        return ServedVersion.model_validate(row, from_attributes=True) if row else None
+
     async def is_idle(self, row: DeploymentRow) -> bool:
         """Whether none of its servers works on a request; one that does not answer is asked again later."""
         try:
@@ -408,6 +425,11 @@ class DeploymentService:
             for row in rows
             if row.share is not None and row.takes_since is not None
         }
+
+    def arm_of(self, submission_id: str, talk: Talk | None) -> Arm | None:
+        """Return which version of a canary this conversation tells of; None without one."""
+        beside = self._beside.get(submission_id)
+        return beside.arm_of(talk) if beside else None
 
     def replicas_for(self, submission_id: str, talk: Talk | None) -> tuple[str, ...]:
         """Return the base URLs of the ready servers of the version that this conversation talks to."""

@@ -78,6 +78,22 @@ async def within(
     return await _read(session, statement)
 
 
+async def votes_since(
+    session: AsyncSession, submission_id: str, since: datetime
+) -> Sequence[Row[str, datetime, bool]]:
+    """Return the conversation, when it began, and the thumb of each rating of a conversation that began since then."""
+    rows = await session.execute(
+        select(ConversationRow.id, ConversationRow.created_at, FeedbackRow.thumbs_up)
+        .join(ConversationRow, ConversationRow.id == FeedbackRow.conversation_id)
+        .where(
+            FeedbackRow.submission_id == submission_id,
+            FeedbackRow.created_at >= since,
+            ConversationRow.created_at >= since,
+        )
+    )
+    return rows.all()
+
+
 async def counts(session: AsyncSession, submission_ids: Iterable[str]) -> dict[str, int]:
     """Count the ratings by submission. Submissions without a rating are absent."""
     rows = await session.execute(
