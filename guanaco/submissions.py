@@ -243,7 +243,6 @@ class Rollout(BaseModel):
     ended_at: datetime | None = None
     failure: Failure | None = Field(default=None, description="Why the version before serves on.")
 
-
     @property
     def is_canary(self) -> bool:
         """Whether it takes its share now, which may take hours."""

@@ -159,7 +159,9 @@ def redeploy(
     ] = None,
     canary_minutes: Annotated[
         float,
-        typer.Option(min=0.1, max=43_200, help="How long a canary that is not worse keeps its share."),
+        typer.Option(
+            min=0.1, max=43_200, help="How long a canary that is not worse keeps its share."
+        ),
     ] = 60,
     hub_token: HubToken = False,
     wait: Wait = True,

@@ -13,9 +13,7 @@ JSON = sa.JSON().with_variant(postgresql.JSONB(), "postgresql")
 
 
 def upgrade() -> None:
-    op.add_column(
-        "rollouts", sa.Column("share", sa.Double(), nullable=False, server_default="1.0")
-    )
+    op.add_column("rollouts", sa.Column("share", sa.Double(), nullable=False, server_default="1.0"))
     op.add_column("rollouts", sa.Column("canary_s", sa.Double()))
     op.add_column("rollouts", sa.Column("slow_from", sa.Integer()))
     op.add_column("rollouts", sa.Column("replaced", JSON))

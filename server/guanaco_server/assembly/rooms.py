@@ -20,8 +20,8 @@ from guanaco_server.competitions.room import CompetitionsRoom, build_competition
 from guanaco_server.costs.room import CostsRoom, build_costs
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.reconciler import Reconciler
-from guanaco_server.deployments.versions import Talk
 from guanaco_server.deployments.room import DeploymentsRoom, build_deployments, build_reconciler
+from guanaco_server.deployments.versions import Talk
 from guanaco_server.experiments.room import ExperimentsRoom, build_experiments
 from guanaco_server.experiments.service import Outcomes
 from guanaco_server.feedback import records as feedback_records

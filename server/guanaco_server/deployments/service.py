@@ -33,7 +33,13 @@ from guanaco_server.deployments.specs import (
     model_server_spec,
 )
 from guanaco_server.deployments.tables import DeploymentRow, Phase
-from guanaco_server.deployments.versions import Arm, ServedVersion, Talk, VersionBeside, submission_of
+from guanaco_server.deployments.versions import (
+    Arm,
+    ServedVersion,
+    Talk,
+    VersionBeside,
+    submission_of,
+)
 from guanaco_server.runtime.clock import Clock
 
 LONGEST_START_S = 3_600  # what took longer was no start: the platform was down meanwhile

@@ -30,6 +30,7 @@ DOWN_MARGIN = 0.05
 LEARNT_FROM = 50  # replies of the old version say what is slow; they are not compared
 SLOW_SHARE = 0.1
 
+
 @dataclass
 class Shown:
     """What one version has shown. ``waits`` counts first tokens by bucket."""

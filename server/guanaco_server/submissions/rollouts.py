@@ -42,7 +42,6 @@ SHIFT_S = (
 LEARN_S = 3.0  # by then every gateway process has read which servers to use: it does so each second
 
 
-
 @dataclass(frozen=True)
 class Vote:
     """The rating of a conversation."""
@@ -92,7 +91,11 @@ class RolloutRecords:
         await self._deployments.open_beside(
             session, rollout.key, rollout.share, rollout.shifting_at
         )
-        which = "New conversations" if rollout.canary_s is None else f"{rollout.share:.1%} of new conversations"
+        which = (
+            "New conversations"
+            if rollout.canary_s is None
+            else f"{rollout.share:.1%} of new conversations"
+        )
         await self._say(session, rollout, f"{which} go to the new version.")
 
     async def take_over(self, session: AsyncSession, rollout: RolloutRow) -> tuple[str, ...]:
@@ -296,9 +299,7 @@ async def _learn_what_is_slow(
     rollout.slow_from = slow_from(waits)
     if rollout.slow_from is not None:
         for is_new in (True, False):
-            row = await queries.shown(
-                session, Arm(rollout.submission_id, rollout.run, is_new)
-            )
+            row = await queries.shown(session, Arm(rollout.submission_id, rollout.run, is_new))
             if row is not None:
                 row.waits = []
 

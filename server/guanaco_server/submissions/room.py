@@ -58,7 +58,15 @@ def build_submissions(
         rollouts,
         settings.default_reward_submission,
     )
-    return SubmissionsRoom(service, quotas, hub_tokens, EventFeed(database), changes, rollouts, CanaryRecorder(database))
+    return SubmissionsRoom(
+        service,
+        quotas,
+        hub_tokens,
+        EventFeed(database),
+        changes,
+        rollouts,
+        CanaryRecorder(database),
+    )
 
 
 def build_rollout_loop(
