@@ -294,10 +294,12 @@ def build_rooms(
 async def _votes(database: Database, submission_id: str, since: datetime) -> list[Vote]:
     """List the ratings that a canary compares."""
     async with database.read() as session:
-        rows = await feedback_records.votes_since(session, submission_id, since)
+        thumbs = await feedback_records.thumbs_since(session, submission_id, since)
+        begun = await chat_records.begun(session, thumbs)
     return [
-        Vote(Talk(conversation_id, began_at.timestamp()), is_up)
-        for conversation_id, began_at, is_up in rows
+        Vote(Talk(conversation_id, at.timestamp()), thumbs[conversation_id])
+        for conversation_id, at in begun.items()
+        if at >= since
     ]
 
 

@@ -78,20 +78,16 @@ async def within(
     return await _read(session, statement)
 
 
-async def votes_since(
+async def thumbs_since(
     session: AsyncSession, submission_id: str, since: datetime
-) -> Sequence[Row[str, datetime, bool]]:
-    """Return the conversation, when it began, and the thumb of each rating of a conversation that began since then."""
+) -> dict[str, bool]:
+    """Return whether the thumb is up, by conversation, of each of the submission's ratings since then."""
     rows = await session.execute(
-        select(ConversationRow.id, ConversationRow.created_at, FeedbackRow.thumbs_up)
-        .join(ConversationRow, ConversationRow.id == FeedbackRow.conversation_id)
-        .where(
-            FeedbackRow.submission_id == submission_id,
-            FeedbackRow.created_at >= since,
-            ConversationRow.created_at >= since,
+        select(FeedbackRow.conversation_id, FeedbackRow.thumbs_up).where(
+            FeedbackRow.submission_id == submission_id, FeedbackRow.created_at >= since
         )
     )
-    return rows.all()
+    return {conversation_id: is_up for conversation_id, is_up in rows}
 
 
 async def counts(session: AsyncSession, submission_ids: Iterable[str]) -> dict[str, int]:
