@@ -242,9 +242,9 @@ class RolloutLoop:
             current = await queries.rollout(session, rollout.submission_id)
             if current is None or not _is_same(current, rollout):
                 return True
-            new, old = [await _shown(session, current, is_new) for is_new in (True, False)]
             if current.slow_from is None:
-                await _learn_what_is_slow(session, current, old.waits)
+                await _learn_what_is_slow(session, current)
+            new, old = [await _shown(session, current, is_new) for is_new in (True, False)]
             worse = judge(new, old, current.slow_from, *down)
             if worse is None:
                 return False
@@ -292,16 +292,15 @@ async def _shown(session: AsyncSession, rollout: RolloutRow, is_new: bool) -> Sh
     return Shown(row.replies, row.faults, list(row.waits)) if row else Shown()
 
 
-async def _learn_what_is_slow(
-    session: AsyncSession, rollout: RolloutRow, waits: Sequence[int]
-) -> None:
+async def _learn_what_is_slow(session: AsyncSession, rollout: RolloutRow) -> None:
     """Once the old version has shown enough: what came before is then forgotten, so that what is compared did not choose the limit."""
-    rollout.slow_from = slow_from(waits)
-    if rollout.slow_from is not None:
-        for is_new in (True, False):
-            row = await queries.shown(session, Arm(rollout.submission_id, rollout.run, is_new))
-            if row is not None:
-                row.waits = []
+    rollout.slow_from = slow_from((await _shown(session, rollout, is_new=False)).waits)
+    if rollout.slow_from is None:
+        return
+    for is_new in (True, False):
+        row = await queries.shown(session, Arm(rollout.submission_id, rollout.run, is_new))
+        if row is not None:
+            row.waits = []
 
 
 def _is_same(current: RolloutRow, seen: RolloutRow) -> bool:

@@ -141,9 +141,9 @@ class RunRecords:
             row = await _row(session, run)
             stage_runs = await queries.stage_runs(session, run.submission_id)
             is_wanted = await _is_wanted(session, row, run)
+            rollout = await _rollout(session, run)
         if row.run == run.number and (row.status.is_unknown or not is_understood(row)):
             raise NewerVersionRuns
-            rollout = await _rollout(session, run)
         outcomes = {each.stage: each.outcome for each in stage_runs if each.run == run.number}
         if rollout is not None and rollout.restores is not None:
             outcomes |= dict.fromkeys(PASSED_BEFORE, Outcome.DONE)
