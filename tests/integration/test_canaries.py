@@ -13,7 +13,7 @@ from guanaco.submissions import RedeployRequest, RolloutPhase, Status
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.memory_server import Script
 from guanaco_server.deployments.specs import deployment_name
-from guanaco_server.deployments.versions import Arm, Talk, VersionBeside, beside
+from guanaco_server.deployments.versions import Arm, ConversationStart, VersionBeside, beside
 from guanaco_server.submissions.pipeline.records import PipelineRun
 from guanaco_server.submissions.pipeline.runner import Step
 from tests.fixtures.pipeline import ID, RUN, tiny_files
@@ -122,7 +122,7 @@ async def test_a_canary_that_people_like_less_is_ended(world: RollingWorld) -> N
     version = VersionBeside(KEY, 0.25, row.takes_since)
     for user in range(120):
         conversation = await world.open(http, f"user-{user}")
-        is_new = version.takes(Talk(conversation, world.clock.now().timestamp()))
+        is_new = version.takes(ConversationStart(conversation, world.clock.now().timestamp()))
         await http.post(f"/conversations/{conversation}/messages", json={"content": "Hello"})
         rating = {"thumbs_up": not is_new}
         rated = await http.post(f"/conversations/{conversation}/feedback", json=rating)

@@ -21,7 +21,7 @@ from guanaco_server.costs.room import CostsRoom, build_costs
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.reconciler import Reconciler
 from guanaco_server.deployments.room import DeploymentsRoom, build_deployments, build_reconciler
-from guanaco_server.deployments.versions import Talk
+from guanaco_server.deployments.versions import ConversationStart
 from guanaco_server.experiments.room import ExperimentsRoom, build_experiments
 from guanaco_server.experiments.service import Outcomes
 from guanaco_server.feedback import records as feedback_records
@@ -297,7 +297,7 @@ async def _votes(database: Database, submission_id: str, since: datetime) -> lis
         thumbs = await feedback_records.thumbs_since(session, submission_id, since)
         begun = await chat_records.begun(session, thumbs)
     return [
-        Vote(Talk(conversation_id, at.timestamp()), thumbs[conversation_id])
+        Vote(ConversationStart(conversation_id, at.timestamp()), thumbs[conversation_id])
         for conversation_id, at in begun.items()
         if at >= since
     ]

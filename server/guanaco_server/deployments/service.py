@@ -35,8 +35,8 @@ from guanaco_server.deployments.specs import (
 from guanaco_server.deployments.tables import DeploymentRow, Phase
 from guanaco_server.deployments.versions import (
     Arm,
+    ConversationStart,
     ServedVersion,
-    Talk,
     VersionBeside,
     submission_of,
 )
@@ -414,8 +414,20 @@ class DeploymentService:
         row = await queries.by_submission(session, submission_id)
         return ServedVersion.model_validate(row, from_attributes=True) if row else None
 
-    async def is_idle(self, row: DeploymentRow) -> bool:
-        """Whether none of its servers works on a request; one that does not answer is asked again later."""
+    async def can_take_over(self, key: str) -> bool:
+        """Whether the version beside answers with as many replicas as the version that serves."""
+        fresh, served = await self.find(key), await self.find(submission_of(key))
+        if fresh is None or fresh.phase is not Phase.READY or not fresh.endpoints:
+            return False
+        return served is None or len(fresh.endpoints) >= min(
+            len(served.endpoints), fresh.wanted_replicas
+        )
+
+    async def is_idle(self, key: str) -> bool:
+        """Whether none of its servers works on a request. One that does not answer may still do so."""
+        row = await self.find(key)
+        if row is None:
+            return True
         try:
             loads = await asyncio.gather(*(self._model_server.load(at) for at in row.endpoints))
         except ModelServerFault:
@@ -432,12 +444,12 @@ class DeploymentService:
             if row.share is not None and row.takes_since is not None
         }
 
-    def arm_of(self, submission_id: str, talk: Talk | None) -> Arm | None:
+    def arm_of(self, submission_id: str, talk: ConversationStart | None) -> Arm | None:
         """Return which version of a canary this conversation tells of; None without one."""
         beside = self._beside.get(submission_id)
         return beside.arm_of(talk) if beside else None
 
-    def replicas_for(self, submission_id: str, talk: Talk | None) -> tuple[str, ...]:
+    def replicas_for(self, submission_id: str, talk: ConversationStart | None) -> tuple[str, ...]:
         """Return the base URLs of the ready servers of the version that this conversation talks to."""
         beside = self._beside.get(submission_id)
         if beside is not None and beside.takes(talk):

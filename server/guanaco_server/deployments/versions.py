@@ -38,7 +38,7 @@ def run_of(key: str) -> int:
 
 
 @dataclass(frozen=True)
-class Talk:
+class ConversationStart:
     """What the choice of a version depends on: the conversation's id, and when it began, in seconds since 1970."""
 
     id: str
@@ -74,13 +74,13 @@ class VersionBeside:
     share: float
     since: datetime
 
-    def arm_of(self, talk: Talk | None) -> Arm | None:
+    def arm_of(self, talk: ConversationStart | None) -> Arm | None:
         """The version that this conversation tells of; None for an older one, and where there is nothing to compare."""
         if self.share >= 1 or talk is None or talk.began_at < self.since.timestamp():
             return None
         return Arm(submission_of(self.key), run_of(self.key), self.takes(talk))
 
-    def takes(self, talk: Talk | None) -> bool:
+    def takes(self, talk: ConversationStart | None) -> bool:
         """The same answer for all of a conversation's turns, in every process. Without a conversation: no."""
         if talk is None or talk.began_at < self.since.timestamp():
             return False

@@ -20,7 +20,7 @@ from guanaco.submissions import Status
 from guanaco_server.competitions.entry import admitted
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.deployments.service import DeploymentService
-from guanaco_server.deployments.versions import Talk
+from guanaco_server.deployments.versions import ConversationStart
 from guanaco_server.routing import queries
 from guanaco_server.routing.occupancy import Occupancy
 from guanaco_server.routing.posterior import Posterior
@@ -192,7 +192,9 @@ class RoutingService:
         """Within the caller's transaction: what the decision was made of, if it is still kept."""
         return await queries.snapshot(session, decision.snapshot)
 
-    async def target(self, submission_id: str, talk: Talk | None = None) -> LiveSubmission:
+    async def target(
+        self, submission_id: str, talk: ConversationStart | None = None
+    ) -> LiveSubmission:
         """The submission of this conversation, and the servers of the version that it talks to, while it is served: also an inactive one, and one that sleeps is woken. Without endpoints while its server is started again; ModelUnavailable otherwise, ModelWaking when waking takes long."""
         if submission_id not in self._serving:
             await self._look_again()

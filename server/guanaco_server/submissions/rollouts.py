@@ -25,8 +25,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from guanaco.submissions import EventKind, Failure, Level, RedeployRequest, RolloutPhase
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.service import DeploymentService
-from guanaco_server.deployments.tables import DeploymentRow, Phase
-from guanaco_server.deployments.versions import Arm, ServedVersion, Talk, VersionBeside
+from guanaco_server.deployments.versions import Arm, ConversationStart, ServedVersion, VersionBeside
 from guanaco_server.runtime.background import Background
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.statistics.sequential import Proportion
@@ -46,7 +45,7 @@ LEARN_S = 3.0  # by then every gateway process has read which servers to use: it
 class Vote:
     """The rating of a conversation."""
 
-    talk: Talk
+    talk: ConversationStart
     is_up: bool
 
 
@@ -209,9 +208,9 @@ class RolloutLoop:
         if rollout.canary_s is not None and await self._end_if_worse(rollout):
             return
         shift_s = SHIFT_S if rollout.canary_s is None else rollout.canary_s
-        fresh = await self._deployments.find(rollout.key)
-        served = await self._deployments.find(rollout.submission_id)
-        if not self._is_over(rollout.shifting_at, shift_s) or not _can_replace(fresh, served):
+        if not self._is_over(
+            rollout.shifting_at, shift_s
+        ) or not await self._deployments.can_take_over(rollout.key):
             return
         async with self._database.write() as session:
             row = await queries.by_id_locked(session, rollout.submission_id)
@@ -258,8 +257,7 @@ class RolloutLoop:
 
     async def _drain(self, rollout: RolloutRow) -> None:
         """End the rollout once the old version has finished its replies."""
-        old = await self._deployments.find(rollout.key)
-        if old is not None and not await self._has_drained(rollout, old):
+        if not await self._has_drained(rollout):
             return
         async with self._database.write() as session:
             await queries.by_id_locked(session, rollout.submission_id)
@@ -267,24 +265,15 @@ class RolloutLoop:
             if current is not None and _is_same(current, rollout):
                 await self._records.end(session, current, RolloutPhase.DONE)
 
-    async def _has_drained(self, rollout: RolloutRow, old: DeploymentRow) -> bool:
+    async def _has_drained(self, rollout: RolloutRow) -> bool:
         if not self._is_over(rollout.draining_at, LEARN_S):
             return False
-        if await self._deployments.is_idle(old):
+        if await self._deployments.is_idle(rollout.key):
             return True
         return self._is_over(rollout.draining_at, LEARN_S + self._longest_reply.total_seconds())
 
     def _is_over(self, since: datetime | None, seconds: float) -> bool:
         return since is not None and self._clock.now() - since >= timedelta(seconds=seconds)
-
-
-def _can_replace(fresh: DeploymentRow | None, served: DeploymentRow | None) -> bool:
-    """Whether the new version answers with as many replicas as the old one."""
-    if fresh is None or fresh.phase is not Phase.READY or not fresh.endpoints:
-        return False
-    return served is None or len(fresh.endpoints) >= min(
-        len(served.endpoints), fresh.wanted_replicas
-    )
 
 
 async def _shown(session: AsyncSession, rollout: RolloutRow, is_new: bool) -> Shown:
