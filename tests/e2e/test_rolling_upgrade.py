@@ -166,7 +166,6 @@ class RollOut:
 def role_settings() -> dict[str, object]:
     return {
         "stress_duration_s": 0.5,
-        "conversation_open_s": 0,
         "failover_s": 60,
         "first_token_timeout_s": 60,
     }

@@ -174,7 +174,7 @@ async def test_auto_goes_where_there_is_room_and_says_when_there_is_none(
         await world.routing.refresh()
         with pytest.raises(openai.InternalServerError) as full:
             await client.chat.completions.create(model="guanaco/auto", messages=HELLO)
-        assert (full.value.status_code, full.value.code) == (503, "no_model_available")
+        assert (full.value.status_code, full.value.code) == (503, "overloaded")
         assert full.value.response.headers["retry-after"]
 
 

@@ -33,6 +33,7 @@ from guanaco_server.accounts.service import Account
 from guanaco_server.chat.conversations.service import ConversationService
 from guanaco_server.chat.gateway.generation import Generated, GeneratedPieces, ReplyGenerator
 from guanaco_server.chat.gateway.replies import ReplyEvents, ReplyService
+from guanaco_server.chat.gateway.turn_queue import Asker
 from guanaco_server.deployments.model_server import Generation
 from guanaco_server.experiments.variants import apply_variant
 from guanaco_server.openai.schemas import ChatCompletionRequest, CompletionRequest
@@ -101,7 +102,10 @@ class OpenAiService:
         key = _key(account.id, request.user or "", request.persona, first)
         live = _changed(await self._live(account, request.model, key), request)
         name, turns = request.metadata.user_name, request.turns
-        pieces = await self._generator.generate(live, bot, name, turns, key, seed=request.seed)
+        asker = Asker(account.id, request.user or "")
+        pieces = await self._generator.generate(
+            live, bot, name, turns, key, asker, seed=request.seed
+        )
         return Answer(live.serving.id, _unrecorded(pieces))
 
     async def complete(self, account: Account, request: CompletionRequest) -> Answer:
@@ -117,17 +121,19 @@ class OpenAiService:
         generation = Generation(
             live.serving.id, request.prompt, live.serving.params, seed=request.seed
         )
-        events = _unrecorded(self._generator.complete(live, generation, key))
+        asker = Asker(account.id, request.user or "")
+        events = _unrecorded(self._generator.complete(live, generation, key, asker))
         return Answer(live.serving.id, events)
 
     async def _live(self, account: Account, model: str, key: str) -> LiveSubmission:
-        """What the model's name means to the caller; of several that have room, the key's."""
+        """What the model's name means to the caller; of several the key's: of those that have room, else that are awake."""
         if self.require_model(account, model).id == AUTO:
             lives = self._routing.live()
-            roomy = [one.serving.id for one in lives if self._routing.can_take(one.serving.id)]
-            found = rendezvous(key, roomy or [one.serving.id for one in lives if not one.endpoints])
+            roomy = [one for one in lives if self._routing.can_take(one.serving.id)]
+            awake = roomy or [one for one in lives if one.endpoints]
+            found = rendezvous(key, [one.serving.id for one in awake or lives])
             if not found:
-                raise NoModelAvailable(are_full=bool(lives))
+                raise NoModelAvailable
             model = found[0]
         return await self._routing.target(model)
 

@@ -124,57 +124,73 @@ class RoutingService:
 
     def live(self) -> list[LiveSubmission]:
         """What takes conversations now, ready or asleep, in no order."""
-        return [
-            self._live(serving)
-            for serving in self._serving.values()
-            if serving.status is Status.DEPLOYED and serving.is_understood
-        ]
+        return [self._live(serving) for serving in self._serving.values() if _takes(serving)]
 
     async def assign(
         self, competition: Competition, seen: Sequence[str] = (), key: str = ""
     ) -> Assigned:
-        """A submission for a new conversation; NoModelAvailable when none can take one. ``settle`` follows.
+        """A submission for a new conversation; NoModelAvailable when none takes conversations.
 
+        One that is at capacity is not chosen while another has room; when none is awake, one that sleeps is, and is woken.
         ``seen`` are those that the user had, least recently had first; ``key`` is the conversation's id.
         """
         pool = await self._pool(competition)
         if not any(map(self._deployments.replicas, pool.snapshot.ids)):
             await self._look_again()
             pool = await self._pool(competition)
-        return self.choose(pool, seen, key or secrets.token_hex())
+        key = key or secrets.token_hex()
+        chosen = self.choose(pool, seen, key) or await self._choose_asleep(competition, seen, key)
+        if chosen is None:
+            raise NoModelAvailable
+        return chosen
 
-    def choose(self, pool: Pool, seen: Sequence[str], key: str) -> Assigned:
-        """The decision itself: in memory, at once."""
-        barred = self._occupancy.full
+    def choose(self, pool: Pool, seen: Sequence[str], key: str) -> Assigned | None:
+        """The decision itself: in memory, at once. None when no model of the pool is awake."""
+        away = frozenset(name for name in pool.snapshot.ids if not self._is_open(name))
+        full = self._occupancy.full
+        chosen = self._choose(pool, seen, key, away | full)
+        return chosen or (self._choose(pool, seen, key, away) if full else None)
+
+    def _choose(
+        self, pool: Pool, seen: Sequence[str], key: str, barred: Set[str]
+    ) -> Assigned | None:
         rule = pool.snapshot.rule
         seed = self._seed if rule.seed is None else rule.seed
         chosen = pool.choose(seed, key, seen, barred)
-        while chosen is not None and not self._is_open(chosen):  # since the snapshot was taken
-            barred = barred | {chosen}
-            chosen = pool.choose(seed, key, seen, barred)
         if chosen is None:
-            raise NoModelAvailable(are_full=not pool.snapshot.ids.isdisjoint(self._occupancy.full))
+            return None
         assigned = Assigned(self._live(self._serving[chosen]))
         if rule.seed is not None and not rule.kind.is_unknown:
             decision = _decision(pool, seed, key, seen, barred)
             assigned = replace(assigned, pool=pool, decision=decision)
-        self._take(chosen)
+        self._traffic.note(chosen)
+        return assigned
+
+    async def _choose_asleep(
+        self, competition: Competition, seen: Sequence[str], key: str
+    ) -> Assigned | None:
+        """One of those that sleep or wake, by the same rule; it is being woken when this returns."""
+        asleep = await self._sleeper.asleep()
+        entrants = admitted(
+            competition, [one for one in self._serving.values() if one.id in asleep and _takes(one)]
+        )
+        snapshot = take(competition.assignment, entrants, self._votes.get(competition.id, {}))
+        pool = Pool(snapshot, await policy_of(snapshot, self._posterior))
+        assigned = self._choose(pool, seen, key, frozenset())
+        if assigned is not None:
+            await self._sleeper.rouse(assigned.submission_id)
         return assigned
 
     def assign_to(self, submission_id: str) -> Assigned:
-        """Assign this submission, whatever the rule says. Raises NoModelAvailable if it cannot. ``settle`` must follow."""
-        if not self.can_take(submission_id):
+        """Assign this submission, whatever the rule says. Raises NoModelAvailable if it cannot."""
+        if not self._is_open(submission_id):
             raise NoModelAvailable
-        self._take(submission_id)
+        self._traffic.note(submission_id)
         return Assigned(self._live(self._serving[submission_id]))
 
     def can_take(self, submission_id: str) -> bool:
-        """Whether it may have a new conversation now."""
+        """Whether it is awake and has room now."""
         return self._is_open(submission_id) and submission_id not in self._occupancy.full
-
-    def settle(self, assigned: Assigned) -> None:
-        """Note that the conversation is stored, or that it never will be."""
-        self._occupancy.settle(assigned.submission_id)
 
     async def record(self, session: AsyncSession, assigned: Assigned, kept: timedelta) -> None:
         """Within the caller's transaction: what the decision needs to be replayed, for as long as it is ``kept``."""
@@ -234,18 +250,13 @@ class RoutingService:
         self._rules[competition.id], self._pools[competition.id] = competition, pool
 
     def _is_open(self, submission_id: str) -> bool:
-        """Whether new conversations may go there, apart from how many it has."""
+        """Whether new conversations may go there at once."""
         serving = self._serving.get(submission_id)
         return (
             serving is not None
-            and serving.status is Status.DEPLOYED
-            and serving.is_understood
+            and _takes(serving)
             and bool(self._deployments.replicas(submission_id))
         )
-
-    def _take(self, submission_id: str) -> None:
-        self._occupancy.take(submission_id)
-        self._traffic.note(submission_id)
 
     def _live(self, serving: ServingSubmission) -> LiveSubmission:
         return LiveSubmission(serving, self._deployments.replicas(serving.id))
@@ -259,6 +270,11 @@ class RoutingService:
                 await self.refresh()
             except (DBAPIError, OSError) as error:
                 logger.warning("the routing snapshot stays as it was: %s", error)
+
+
+def _takes(serving: ServingSubmission) -> bool:
+    """Whether new conversations may go there while it has a model server."""
+    return serving.status is Status.DEPLOYED and serving.is_understood
 
 
 def _decision(

@@ -9,7 +9,6 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from itertools import groupby
 
@@ -43,15 +42,8 @@ from guanaco_server.runtime.background import Background
 from guanaco_server.runtime.clock import Clock
 
 READ = "read conversation"
+REPEATABLE_FOR = timedelta(days=30)  # an assignment can be made again
 ERASED_KEPT = timedelta(days=1)  # a process that is behind by more has been started again
-
-
-@dataclass(frozen=True)
-class Spans:
-    """How long a conversation counts as open after it was opened, and how long its assignment can be replayed."""
-
-    is_open: timedelta = timedelta(seconds=5)
-    is_repeatable: timedelta = timedelta(days=30)
 
 
 class ConversationService:
@@ -63,16 +55,13 @@ class ConversationService:
         competitions: CompetitionService,
         audit: AuditLog,
         experiments: RunningExperiments,
-        spans: Spans,
     ) -> None:
-        """A conversation is open for a while after its opening, and whenever a reply is being written."""
         self._database = database
         self._clock = clock
         self._routing = routing
         self._competitions = competitions
         self._audit = audit
         self._experiments = experiments
-        self._spans = spans
         self.forgetting = Forgetting(database)
         self._on_opened: list[Callable[[History], None]] = []
 
@@ -104,10 +93,7 @@ class ConversationService:
         else:
             seen = await self.seen(account, competition.id, request.user_id)
             assigned = await self._routing.assign(competition, seen, row.id)
-        try:
-            await self._store(row, assigned, exposure)
-        finally:
-            self._routing.settle(assigned)
+        await self._store(row, assigned, exposure)
         for listener in self._on_opened:
             listener(_new_history(row))
         return ConversationOpened(conversation_id=row.id, submission_id=row.submission_id)
@@ -202,7 +188,7 @@ class ConversationService:
             row.experiment, row.variant = exposure.experiment, exposure.variant.name
         async with self._database.write(is_urgent=True) as session:
             session.add(row)
-            await self._routing.record(session, assigned, self._spans.is_repeatable)
+            await self._routing.record(session, assigned, REPEATABLE_FOR)
             if exposure is not None:
                 await session.flush()
                 self._experiments.expose(session, exposure, row.id, row.created_at)
@@ -223,6 +209,7 @@ def _new_history(row: ConversationRow) -> History:
         conversation_id=row.id,
         account_id=row.account_id,
         submission_id=row.submission_id,
+        user_id=row.user_id,
         user_name=row.user_name,
         bot=row.bot,
         message_count=0,
