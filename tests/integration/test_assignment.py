@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 from datetime import timedelta
 from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import select
 
 from guanaco.accounts import Role
+from guanaco.chat import Bot
+from guanaco.submissions import GenerationParams
 from guanaco_server.chat.queries import by_id
+from guanaco_server.chat.tables import ConversationRow
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.memory_server import Script
 from guanaco_server.deployments.service import Deployment
@@ -235,3 +240,55 @@ async def test_without_a_seed_nothing_is_recorded_of_a_decision(world: Assigning
         row = await by_id(session, conversation)
     assert row is not None
     assert row.decision is None
+
+
+LONG = Bot(name="Luna", memory="lamp " * 400)
+
+
+async def sized(world: Assigning, **inputs: int) -> None:
+    """Submissions that are given so many tokens, of which a word is one."""
+    developer = await world.account(Role.DEVELOPER, "eve")
+    for name, tokens in inputs.items():
+        await world.publish(developer, name, params=GenerationParams(max_input_tokens=tokens))
+
+
+async def test_a_persona_goes_only_where_it_fits(database: Database) -> None:
+    world = Assigning(database)
+    await sized(world, large_v1=1_024, small_v1=256, tight_v1=420)
+    http = await world.http(Role.BACKEND)
+    assert (await world.begin(http, "a"))[1] == "tight_v1", "the newest has room for a short one"
+    for user in ("b", "c"):
+        body = {"user_id": user, "bot": LONG.model_dump(), "consent": True}
+        opened = (await http.post("/conversations", json=body)).json()
+        assert opened["submission_id"] == "large_v1"
+        sent = f"/conversations/{opened['conversation_id']}/messages"
+        said = await http.post(sent, json={"content": "Are you there? " * 20})
+        assert said.status_code == 200, "it can be talked to"
+
+
+async def test_a_persona_that_fits_nowhere_is_refused_when_it_is_opened(database: Database) -> None:
+    world = Assigning(database)
+    await sized(world, large_v1=384, small_v1=256)
+    http = await world.http(Role.BACKEND)
+    body = {"user_id": "a", "bot": LONG.model_dump(), "consent": True}
+    refused = await http.post("/conversations", json=body)
+    assert (refused.status_code, refused.json()["error"]) == (422, "persona_too_long")
+    found = re.fullmatch(
+        r"The bot's persona takes (4\d\d) tokens with the prompt around it, and no model that takes"
+        r" conversations has room for more than 336\.",
+        refused.json()["detail"],
+    )
+    assert found, refused.json()["detail"]
+    async with world.database.read() as session:
+        assert not (await session.scalars(select(ConversationRow))).all(), "nothing is stored"
+
+
+async def test_of_many_models_it_does_not_fit_those_with_the_most_room_are_tried(
+    database: Database,
+) -> None:
+    world = Assigning(database)
+    await sized(world, large_v1=1_024, **{f"small-{size}_v1": size for size in range(200, 230)})
+    http = await world.http(Role.BACKEND)
+    body = {"user_id": "a", "bot": LONG.model_dump(), "consent": True}
+    opened = await http.post("/conversations", json=body)
+    assert opened.json()["submission_id"] == "large_v1"

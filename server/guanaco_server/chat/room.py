@@ -112,7 +112,9 @@ def build_chat(
         metrics,
         best_of,
     )
-    conversations = ConversationService(database, clock, routing, competitions, audit, experiments)
+    conversations = ConversationService(
+        database, clock, routing, competitions, audit, experiments, prompts
+    )
     turns = _turn_statements(database)
     longest_s = (
         settings.wake_wait_s + settings.turn_wait_s + settings.reply_timeout_s + RECORD_PATIENCE_S

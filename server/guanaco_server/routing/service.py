@@ -32,6 +32,9 @@ from guanaco_server.submissions.service import ServingSubmission, SubmissionServ
 
 REFRESH_S = 1.0  # how old a rating's count may be; statuses come at once
 
+MOST_TRIES = 8  # submissions by the rule that a persona may not fit, and then as many of those with the most room
+
+Fits = Callable[[ServingSubmission], Awaitable[bool]]
 CountVotes = Callable[[], Awaitable[Mapping[str, Mapping[str, Votes]]]]
 
 logger = logging.getLogger(__name__)
@@ -127,26 +130,67 @@ class RoutingService:
         return [self._live(serving) for serving in self._serving.values() if _takes(serving)]
 
     async def assign(
-        self, competition: Competition, seen: Sequence[str] = (), key: str = ""
+        self,
+        competition: Competition,
+        seen: Sequence[str] = (),
+        key: str = "",
+        fits: Fits | None = None,
     ) -> Assigned:
-        """A submission for a new conversation; NoModelAvailable when none takes conversations.
+        """A submission for a new conversation; NoModelAvailable when none takes it.
 
         One that is at capacity is not chosen while another has room; when none is awake, one that sleeps is, and is woken.
-        ``seen`` are those that the user had, least recently had first; ``key`` is the conversation's id.
+        ``seen`` are those that the user had, least recently had first; ``key`` is the conversation's id. One that it does
+        not fit, by ``fits``, is not chosen at all.
         """
         pool = await self._pool(competition)
         if not any(map(self._deployments.replicas, pool.snapshot.ids)):
             await self._look_again()
             pool = await self._pool(competition)
         key = key or secrets.token_hex()
-        chosen = self.choose(pool, seen, key) or await self._choose_asleep(competition, seen, key)
+        chosen = await self._choose_fitting(pool, seen, key, self.choose, fits)
         if chosen is None:
-            raise NoModelAvailable
+            asleep = await self._asleep(competition)
+            chosen = await self._choose_fitting(asleep, seen, key, self._choose, fits)
+            if chosen is None:
+                raise NoModelAvailable
+            await self._sleeper.rouse(chosen.submission_id)
+        self._traffic.note(chosen.submission_id)
         return chosen
 
-    def choose(self, pool: Pool, seen: Sequence[str], key: str) -> Assigned | None:
+    async def _choose_fitting(
+        self,
+        pool: Pool,
+        seen: Sequence[str],
+        key: str,
+        choose: Callable[[Pool, Sequence[str], str, Set[str]], Assigned | None],
+        fits: Fits | None,
+    ) -> Assigned | None:
+        barred: frozenset[str] = frozenset()
+        for number in range(2 * MOST_TRIES):
+            chosen = choose(pool, seen, key, barred)
+            if chosen is None or fits is None or await fits(chosen.live.serving):
+                return chosen
+            barred |= self._alike(pool, chosen.live.serving)
+            if number == MOST_TRIES - 1:
+                barred |= self._small(pool, barred)
+        return None
+
+    def _alike(self, pool: Pool, serving: ServingSubmission) -> frozenset[str]:
+        """Those of the pool that what does not fit here does not fit either."""
+        others = (self._serving[name] for name in pool.snapshot.ids if name in self._serving)
+        return frozenset(other.id for other in others if _fit_key(other) == _fit_key(serving))
+
+    def _small(self, pool: Pool, barred: Set[str]) -> frozenset[str]:
+        """All but the few that are given the most tokens."""
+        left = [self._serving[name] for name in pool.snapshot.ids - barred if name in self._serving]
+        left.sort(key=lambda one: one.params.max_input_tokens)
+        return frozenset(one.id for one in left[:-MOST_TRIES])
+
+    def choose(
+        self, pool: Pool, seen: Sequence[str], key: str, barred: Set[str] = frozenset()
+    ) -> Assigned | None:
         """The decision itself: in memory, at once. None when no model of the pool is awake."""
-        away = frozenset(name for name in pool.snapshot.ids if not self._is_open(name))
+        away = barred | {name for name in pool.snapshot.ids if not self._is_open(name)}
         full = self._occupancy.full
         chosen = self._choose(pool, seen, key, away | full)
         return chosen or (self._choose(pool, seen, key, away) if full else None)
@@ -163,23 +207,15 @@ class RoutingService:
         if rule.seed is not None and not rule.kind.is_unknown:
             decision = _decision(pool, seed, key, seen, barred)
             assigned = replace(assigned, pool=pool, decision=decision)
-        self._traffic.note(chosen)
         return assigned
 
-    async def _choose_asleep(
-        self, competition: Competition, seen: Sequence[str], key: str
-    ) -> Assigned | None:
-        """One of those that sleep or wake, by the same rule; it is being woken when this returns."""
+    async def _asleep(self, competition: Competition) -> Pool:
+        """Those that sleep or wake, with the competition's rule."""
         asleep = await self._sleeper.asleep()
-        entrants = admitted(
-            competition, [one for one in self._serving.values() if one.id in asleep and _takes(one)]
-        )
+        sleeping = [one for one in self._serving.values() if one.id in asleep and _takes(one)]
+        entrants = admitted(competition, sleeping)
         snapshot = take(competition.assignment, entrants, self._votes.get(competition.id, {}))
-        pool = Pool(snapshot, await policy_of(snapshot, self._posterior))
-        assigned = self._choose(pool, seen, key, frozenset())
-        if assigned is not None:
-            await self._sleeper.rouse(assigned.submission_id)
-        return assigned
+        return Pool(snapshot, await policy_of(snapshot, self._posterior))
 
     def assign_to(self, submission_id: str) -> Assigned:
         """Assign this submission, whatever the rule says. Raises NoModelAvailable if it cannot."""
@@ -187,6 +223,10 @@ class RoutingService:
             raise NoModelAvailable
         self._traffic.note(submission_id)
         return Assigned(self._live(self._serving[submission_id]))
+
+    def serving(self, submission_id: str) -> ServingSubmission | None:
+        """A submission that is served, by the last snapshot."""
+        return self._serving.get(submission_id)
 
     def can_take(self, submission_id: str) -> bool:
         """Whether it is awake and has room now."""
@@ -270,6 +310,10 @@ class RoutingService:
                 await self.refresh()
             except (DBAPIError, OSError) as error:
                 logger.warning("the routing snapshot stays as it was: %s", error)
+
+
+def _fit_key(serving: ServingSubmission) -> object:
+    return serving.artifact_key, serving.formatter, serving.params.max_input_tokens
 
 
 def _takes(serving: ServingSubmission) -> bool:

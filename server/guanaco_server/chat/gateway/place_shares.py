@@ -19,7 +19,7 @@ RESERVE = 0.5  # of what is wanted
 
 
 @dataclass(frozen=True)
-class Claim:
+class PlaceClaim:
     """``order`` decides between gateways that are equal otherwise: the smaller first."""
 
     held: int
@@ -27,13 +27,13 @@ class Claim:
     order: bytes = b""
 
 
-def places_for(mine: Claim, others: Sequence[Claim], capacity: int) -> int:
+def places_for(mine: PlaceClaim, others: Sequence[PlaceClaim], capacity: int) -> int:
     """Return the places that this gateway may hold now, ``mine.held`` being those that it has turns in."""
     free = max(0, capacity - sum(claim.held for claim in others))
     return max(mine.held, min(_aim(mine, others, capacity), free))
 
 
-def _aim(mine: Claim, others: Sequence[Claim], capacity: int) -> int:
+def _aim(mine: PlaceClaim, others: Sequence[PlaceClaim], capacity: int) -> int:
     wanted = mine.wanted + sum(claim.wanted for claim in others)
     if wanted <= capacity:
         reserve = max(LEAST_RESERVE, math.ceil(mine.wanted * RESERVE))
@@ -42,7 +42,7 @@ def _aim(mine: Claim, others: Sequence[Claim], capacity: int) -> int:
     return _parts(asking, capacity)[0] if mine.wanted else 0
 
 
-def _parts(claims: Sequence[Claim], capacity: int) -> list[int]:
+def _parts(claims: Sequence[PlaceClaim], capacity: int) -> list[int]:
     """In proportion to what each claim wants, one at least, by the largest remainders."""
     parts = [0] * len(claims)
     order = sorted(range(len(claims)), key=lambda place: claims[place].order)

@@ -28,7 +28,7 @@ from sqlalchemy.exc import DBAPIError
 
 from guanaco.errors import Overloaded
 from guanaco_server.chat import queries
-from guanaco_server.chat.gateway.place_shares import Claim, places_for
+from guanaco_server.chat.gateway.place_shares import PlaceClaim, places_for
 from guanaco_server.chat.gateway.turn_queue import Asker, Ticket, TurnQueue
 from guanaco_server.chat.tables import GatewayPlacesRow
 from guanaco_server.database.commit_order import in_commit_order
@@ -290,11 +290,13 @@ class TurnPlaces:
             for model in used:
                 name = model.submission_id
                 others = [
-                    Claim(row.held, row.wanted, self._order(row.gateway, name))
+                    PlaceClaim(row.held, row.wanted, self._order(row.gateway, name))
                     for row in held
                     if row.submission_id == name
                 ]
-                mine = Claim(model.queue.in_flight, model.wanted, self._order(self._gateway, name))
+                mine = PlaceClaim(
+                    model.queue.in_flight, model.wanted, self._order(self._gateway, name)
+                )
                 capacity = self._capacity(name) or 0
                 granted[name] = places = places_for(mine, others, capacity)
                 model.granted = min(model.granted, places)  # at once: others may take the rest
