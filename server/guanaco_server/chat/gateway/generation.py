@@ -202,8 +202,9 @@ class ReplyGenerator:
         first_token_by = began + limits.first_token_s
         endpoints = self._endpoints(generation.model) or live.endpoints
         tried: set[str] = set()
+        places = self._places.held(generation.model)
         while True:
-            endpoint = self._replicas.choose(key, endpoints, tried)
+            endpoint = self._replicas.choose(key, endpoints, tried, places)
             if endpoint is None:
                 endpoints = await self._another(generation.model, endpoints, began)
                 tried.clear()

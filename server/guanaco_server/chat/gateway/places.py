@@ -52,7 +52,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(eq=False, slots=True)
 class _Model:
-    """``granted`` places are this process's until ``granted_until``; with ``has_more`` it would get more if it asked."""
+    """``granted`` places are this process's until ``granted_until``; with ``has_more`` it would get more if it asked.
+
+    ``is_busy`` says that all gateways together want half of the places, or more.
+    """
 
     submission_id: str
     queue: TurnQueue = field(default_factory=TurnQueue)
@@ -60,6 +63,7 @@ class _Model:
     granted: int = 0
     granted_until: float = float("-inf")
     has_more: bool = True
+    is_busy: bool = False
     used_at: float = 0.0
     turn_s: float = 0.0  # what turns took lately
 
@@ -140,6 +144,13 @@ class TurnPlaces:
     def in_flight(self, submission_id: str) -> int:
         model = self._models.get(submission_id)
         return model.queue.in_flight if model is not None else 0
+
+    def held(self, submission_id: str) -> int | None:
+        """The places that this process holds; None where they are not counted, or less than half of all are wanted."""
+        model = self._models.get(submission_id)
+        if model is None or not model.is_busy or not self._is_measured(model):
+            return None
+        return max(model.granted, model.queue.in_flight)
 
     async def take(self, submission_id: str, asker: Asker) -> TurnPlace:
         """A place for a turn, to be used ``with``. Overloaded when too many wait, or for too long."""
@@ -301,6 +312,8 @@ class TurnPlaces:
                 granted[name] = places = places_for(mine, others, capacity)
                 model.granted = min(model.granted, places)  # at once: others may take the rest
                 model.has_more = places < capacity - sum(claim.held for claim in others)
+                wanted = mine.wanted + sum(claim.wanted for claim in others)
+                model.is_busy = 2 * wanted >= capacity
                 rows.append(
                     GatewayPlacesRow(
                         submission_id=name,
