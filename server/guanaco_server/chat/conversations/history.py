@@ -42,6 +42,7 @@ class History:
     conversation_id: str
     account_id: str
     submission_id: str
+    user_id: str
     user_name: str
     bot: Bot
     message_count: int
@@ -119,7 +120,7 @@ def _size(turn: Utterance) -> int:
 AT_ONCE = 16  # histories of 20 messages hold the event loop for 2 ms
 
 READ = """
-SELECT c.id, c.account_id, c.submission_id, c.user_name, c.bot, c.message_count, c.experiment, c.variant, (
+SELECT c.id, c.account_id, c.submission_id, c.user_id, c.user_name, c.bot, c.message_count, c.experiment, c.variant, (
     SELECT json_agg(json_build_array(m.position, m.id, m.sender, m.content))
     FROM messages m WHERE m.conversation_id = c.id AND NOT m.is_deleted
 )
@@ -130,6 +131,7 @@ READ_ONE = select(
     ConversationRow.id,
     ConversationRow.account_id,
     ConversationRow.submission_id,
+    ConversationRow.user_id,
     ConversationRow.user_name,
     type_coerce(ConversationRow.bot, Text),
     ConversationRow.message_count,
@@ -215,9 +217,8 @@ def _history(row: Sequence[Any]) -> History:
 
     A message whose sender only a newer version knows is left out: no prompt of this version can name it.
     """
-    conversation_id, account_id, submission_id, user_name, bot, count, experiment, variant, kept = (
-        row
-    )
+    conversation_id, account_id, submission_id, user_id, user_name, *rest = row
+    bot, count, experiment, variant, kept = rest
     kept_messages = sorted(MESSAGES.decode(kept)) if kept else []
     messages = [message for message in kept_messages if message[2] in SENDERS]
     asked = [place for place, message in enumerate(messages) if message[2] == Sender.USER]
@@ -225,6 +226,7 @@ def _history(row: Sequence[Any]) -> History:
         conversation_id=conversation_id,
         account_id=account_id,
         submission_id=submission_id,
+        user_id=user_id,
         user_name=user_name,
         bot=BOTS.from_json(bot),
         message_count=int(count),
