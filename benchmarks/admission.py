@@ -234,7 +234,7 @@ def report(name: str, sent: Sequence[Sent], alone_s: float) -> dict[str, Any]:
 async def measure(gateways: Gateways, places: int, seconds: float) -> dict[str, Any]:
     capacity, alone_s = await capacity_of(gateways, places, 8)
     print(f"The servers answer {capacity:.1f} messages a second; a first token alone takes {alone_s:.3f} s.\n")  # fmt: skip
-    rows = []
+    rows: list[dict[str, Any]] = []
 
     async def phase(name: str, *parts: tuple[float, float, Shares]) -> None:
         sent: list[asyncio.Task[Sent]] = []

@@ -200,7 +200,7 @@ class ReplyGenerator:
         """From the conversation's replica, within the deadlines; a reply that has not begun is asked of the next one."""
         loop, limits = asyncio.get_running_loop(), self._deadlines
         first_token_by = began + limits.first_token_s
-        endpoints = self._endpoints(generation.model) or live.endpoints
+        endpoints: Sequence[str] = live.endpoints
         tried: set[str] = set()
         places = self._places.held(generation.model)
         while True:
