@@ -192,17 +192,26 @@ class RoutingService:
         self, pool: Pool, seen: Sequence[str], key: str, barred: Set[str] = frozenset()
     ) -> Assigned | None:
         """The decision itself: in memory, at once. None when no model of the pool is awake."""
-        away = barred | {name for name in pool.snapshot.ids if not self._is_open(name)}
         full = self._occupancy.full
-        chosen = self._choose(pool, seen, key, away | full)
-        return chosen or (self._choose(pool, seen, key, away) if full else None)
+        if full and (roomy := self._choose(pool, seen, key, barred | full, self._is_open)):
+            return roomy
+        return self._choose(pool, seen, key, barred, self._is_open)
 
     def _choose(
-        self, pool: Pool, seen: Sequence[str], key: str, barred: Set[str]
+        self,
+        pool: Pool,
+        seen: Sequence[str],
+        key: str,
+        barred: Set[str],
+        may_have: Callable[[str], bool] | None = None,
     ) -> Assigned | None:
         rule = pool.snapshot.rule
         seed = self._seed if rule.seed is None else rule.seed
         chosen = pool.choose(seed, key, seen, barred)
+        may_have = may_have or self._serving.__contains__
+        while chosen is not None and not may_have(chosen):  # since the snapshot was taken
+            barred = barred | {chosen}
+            chosen = pool.choose(seed, key, seen, barred)
         if chosen is None:
             return None
         assigned = Assigned(self._live(self._serving[chosen]))
