@@ -12,6 +12,7 @@ from guanaco_server.routing.service import CountVotes, RoutingService
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.scaling.sleep import Sleeper
 from guanaco_server.scaling.usage import TrafficRecorder
+from guanaco_server.submissions.canaries import CanaryRecorder
 from guanaco_server.submissions.events import StatusChanges
 from guanaco_server.submissions.service import SubmissionService
 
@@ -36,6 +37,7 @@ def build_routing(
     crowded: Callable[[], Set[str]],
     traffic: TrafficRecorder,
     sleeper: Sleeper,
+    canaries: CanaryRecorder,
 ) -> RoutingRoom:
     """``count_votes`` counts by competition; open turns and capacities are by submission, ``crowded`` those for which turns wait."""
     service = RoutingService(
@@ -47,6 +49,7 @@ def build_routing(
         Occupancy(count_turns, read_capacities, crowded),
         traffic,
         sleeper,
+        canaries,
     )
     changes.subscribe(lambda _id, _status: service.note_change())
     return RoutingRoom(service)
