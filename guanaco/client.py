@@ -111,6 +111,7 @@ class Client(FeedbackMethods):
     deactivate = _sent(submissions_calls.deactivate)
     reactivate = _sent(submissions_calls.reactivate)
     redeploy = _sent(submissions_calls.redeploy)
+    rollback = _sent(submissions_calls.rollback)
     teardown = _sent(submissions_calls.teardown)
     recipe = _sent(submissions_calls.recipe)
     set_recipe = _sent(submissions_calls.set_recipe)
@@ -163,7 +164,7 @@ class Client(FeedbackMethods):
                 if on_event is not None:
                     on_event(event)
             submission = self.submission(submission_id)
-            if not submission.status.is_in_progress:
+            if not submission.is_in_progress:
                 return submission
 
     def close(self) -> None:
@@ -208,6 +209,7 @@ class AsyncClient(AsyncFeedbackMethods):
     deactivate = _awaited(submissions_calls.deactivate)
     reactivate = _awaited(submissions_calls.reactivate)
     redeploy = _awaited(submissions_calls.redeploy)
+    rollback = _awaited(submissions_calls.rollback)
     teardown = _awaited(submissions_calls.teardown)
     recipe = _awaited(submissions_calls.recipe)
     set_recipe = _awaited(submissions_calls.set_recipe)
@@ -260,7 +262,7 @@ class AsyncClient(AsyncFeedbackMethods):
                 if on_event is not None:
                     on_event(event)
             submission = await self.submission(submission_id)
-            if not submission.status.is_in_progress:
+            if not submission.is_in_progress:
                 return submission
 
     async def close(self) -> None:

@@ -20,6 +20,7 @@ from guanaco.submissions import Status
 from guanaco_server.competitions.entry import admitted
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.deployments.service import DeploymentService
+from guanaco_server.deployments.versions import ConversationStart
 from guanaco_server.routing import queries
 from guanaco_server.routing.occupancy import Occupancy
 from guanaco_server.routing.posterior import Posterior
@@ -28,6 +29,7 @@ from guanaco_server.runtime.background import Background
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.scaling.sleep import Sleeper
 from guanaco_server.scaling.usage import TrafficRecorder
+from guanaco_server.submissions.canaries import CanaryRecorder, Shown
 from guanaco_server.submissions.service import ServingSubmission, SubmissionService
 
 REFRESH_S = 1.0  # how old a rating's count may be; statuses come at once
@@ -39,10 +41,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class LiveSubmission:
-    """A published submission; ``endpoints`` are those of its replicas that are ready, empty while there is none."""
+    """A published submission; ``endpoints`` are those of its replicas that are ready, empty while there is none. ``shown`` counts how the reply goes, for a canary."""
 
     serving: ServingSubmission
     endpoints: tuple[str, ...]
+    shown: Shown | None = None
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,7 @@ class RoutingService:
         occupancy: Occupancy,
         traffic: TrafficRecorder,
         sleeper: Sleeper,
+        canaries: CanaryRecorder,
     ) -> None:
         """``count_votes`` gives the votes by competition and submission."""
         self._clock = clock
@@ -79,6 +83,7 @@ class RoutingService:
         self._occupancy = occupancy
         self._traffic = traffic
         self._sleeper = sleeper
+        self._canaries = canaries
         self._serving: dict[str, ServingSubmission] = {}
         self._votes: Mapping[str, Mapping[str, Votes]] = {}
         self._rules: dict[str, Competition] = {}
@@ -109,7 +114,9 @@ class RoutingService:
     async def refresh(self) -> None:
         now = time.monotonic()
         await self._traffic.write()
+        await self._canaries.write()
         await self._deployments.refresh_endpoints()
+        await self._deployments.refresh_versions()
         await self._occupancy.refresh()
         serving = await self._submissions.list_serving()
         competitions = await self._competitions.list_running()
@@ -185,8 +192,10 @@ class RoutingService:
         """Within the caller's transaction: what the decision was made of, if it is still kept."""
         return await queries.snapshot(session, decision.snapshot)
 
-    async def target(self, submission_id: str) -> LiveSubmission:
-        """A conversation's own submission, while it is served: also an inactive one, and one that sleeps is woken. Without endpoints while its server is started again; ModelUnavailable otherwise, ModelWaking when waking takes long."""
+    async def target(
+        self, submission_id: str, talk: ConversationStart | None = None
+    ) -> LiveSubmission:
+        """The submission of this conversation, and the servers of the version that it talks to, while it is served: also an inactive one, and one that sleeps is woken. Without endpoints while its server is started again; ModelUnavailable otherwise, ModelWaking when waking takes long."""
         if submission_id not in self._serving:
             await self._look_again()
         elif not self._deployments.replicas(submission_id):
@@ -195,7 +204,12 @@ class RoutingService:
         if serving is None:
             raise ModelUnavailable(submission_id)
         self._traffic.note(submission_id)
-        live = self._live(serving)
+        arm = self._deployments.arm_of(submission_id, talk)
+        live = LiveSubmission(
+            serving,
+            self._deployments.replicas_for(submission_id, talk),
+            self._canaries.of(arm) if arm else None,
+        )
         if live.endpoints:
             return live
         return replace(live, endpoints=await self._sleeper.wake(submission_id))
