@@ -7,6 +7,7 @@ GuanacoError
 ├── InvalidInput                 a value is out of range, a field is missing or unknown
 │   ├── InvalidFormatter         a prompt template that may not be filled
 │   ├── ConsentRequired          the user has not agreed to talk to an experimental model
+│   ├── PersonaTooLong           leaves no room for a message in any model that takes conversations
 │   ├── MessageTooLong           does not fit into max_input_tokens together with the persona
 │   ├── ModelRefused             the model server works, and refuses the request
 │   ├── NoSuchGpu                the platform, or its table, has no GPU of that type
@@ -28,6 +29,7 @@ GuanacoError
 ├── Conflict                     the present state does not allow it
 │   ├── IllegalTransition        the submission's status does not allow this
 │   ├── RedeployInProgress       the submission's last redeploy has not ended yet
+│   ├── NothingToRollBack        no redeploy has replaced a version of the submission
 │   ├── IdempotencyConflict      the same Idempotency-Key with another body
 │   ├── RequestInProgress        the first request with this Idempotency-Key is still being answered
 │   ├── ConversationBusy         a reply is still being written
@@ -72,6 +74,7 @@ GuanacoError
 │   ├── QuantizationUnsupported  (developer) the model cannot be quantized so when it is served
 │   ├── QuantizationTooLossy     (developer) quantized, it predicts text worse; both figures are in it
 │   ├── StressCheckFailed        (developer) too slow or too many errors; the figures are in it
+│   ├── CanaryWorse              (developer) a canary fails, waits or displeases more than the version that serves
 │   └── StageFault               (platform) an unforeseen error; the log has its id
 ├── InvalidSettings              the platform cannot start as configured
 ├── ExportUnsupported            this server cannot write that format

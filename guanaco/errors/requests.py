@@ -26,7 +26,24 @@ class ConsentRequired(InvalidInput):
 
 
 class MessageTooLong(InvalidInput):
+    """``tokens`` are those of the prompt, where they are known."""
+
     code = "message_too_long"
+    tokens: int = 0
+
+    def __init__(self, detail: str, *, hint: str | None = None, tokens: int = 0) -> None:
+        super().__init__(detail, hint=hint)
+        self.tokens = tokens
+
+
+class PersonaTooLong(InvalidInput):
+    code = "persona_too_long"
+
+    def __init__(self, tokens: int, room: int) -> None:
+        super().__init__(
+            f"The bot's persona takes {tokens:,} tokens with the prompt around it, and no model that takes conversations has room for more than {room:,}.",
+            hint="Shorten the bot's memory.",
+        )
 
 
 class ModelRefused(InvalidInput):
@@ -298,6 +315,16 @@ class RedeployInProgress(Conflict):
         super().__init__(
             f"A redeploy of {submission_id} is under way.",
             hint=f"`guanaco logs {submission_id}` follows it; `guanaco cancel {submission_id}` ends it, and the version before serves on.",
+        )
+
+
+class NothingToRollBack(Conflict):
+    code = "nothing_to_roll_back"
+
+    def __init__(self, submission_id: str) -> None:
+        super().__init__(
+            f"{submission_id} has no version before that could serve again.",
+            hint="There is one once a redeploy has replaced it; `guanaco redeploy` makes a new one.",
         )
 
 

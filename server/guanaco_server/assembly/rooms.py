@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 from guanaco_server.accounts.room import AccountsRoom, build_accounts
@@ -12,13 +14,15 @@ from guanaco_server.artifacts.room import ArtifactsRoom, build_artifacts
 from guanaco_server.assembly.adapters import Adapters
 from guanaco_server.chat.conversations import records as chat_records
 from guanaco_server.chat.conversations.activity import ConversationActivity
-from guanaco_server.chat.room import ChatRoom, build_activity, build_chat
+from guanaco_server.chat.gateway.places import TurnPlaces
+from guanaco_server.chat.room import ChatRoom, build_activity, build_chat, build_places
 from guanaco_server.compat.room import CompatRoom, build_compat
 from guanaco_server.competitions.room import CompetitionsRoom, build_competitions
 from guanaco_server.costs.room import CostsRoom, build_costs
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.reconciler import Reconciler
 from guanaco_server.deployments.room import DeploymentsRoom, build_deployments, build_reconciler
+from guanaco_server.deployments.versions import ConversationStart
 from guanaco_server.experiments.room import ExperimentsRoom, build_experiments
 from guanaco_server.experiments.service import Outcomes
 from guanaco_server.feedback import records as feedback_records
@@ -35,7 +39,7 @@ from guanaco_server.scaling.room import ScalingRoom, build_scaling
 from guanaco_server.settings import Settings
 from guanaco_server.stress.room import build_stress
 from guanaco_server.submissions.pipeline.room import PipelineRoom, build_pipeline
-from guanaco_server.submissions.rollouts import RolloutLoop
+from guanaco_server.submissions.rollouts import RolloutLoop, Vote
 from guanaco_server.submissions.room import (
     SubmissionsRoom,
     build_rollout_loop,
@@ -60,6 +64,7 @@ class Rooms:
     routing: RoutingRoom
     experiments: ExperimentsRoom
     activity: ConversationActivity
+    places: TurnPlaces
     chat: ChatRoom
     feedback: FeedbackRoom
     notifications: NotificationsRoom
@@ -110,7 +115,7 @@ def build_rooms(
         submissions=submissions.service,
         competitions=competitions.service,
     )
-    activity = build_activity(database, clock, settings=settings)
+    activity = build_activity(database, clock)
     scaling = build_scaling(
         clock,
         compute,
@@ -121,6 +126,14 @@ def build_rooms(
         count_streams=activity.open_streams,
         settings=settings,
     )
+    places = build_places(
+        database,
+        clock,
+        capacity=scaling.capacities.known,
+        replicas=deployments.service.replicas,
+        metrics=metrics,
+        settings=settings,
+    )
     prompts = build_prompts(store)
     routing = build_routing(
         clock,
@@ -129,10 +142,12 @@ def build_rooms(
         deployments=deployments.service,
         competitions=competitions.service,
         count_votes=leaderboard.leaderboard.votes_by_competition,
-        count_open=activity.open_conversations,
+        count_turns=activity.open_streams,
         read_capacities=scaling.capacities.read,
+        crowded=places.crowded,
         traffic=scaling.traffic,
         sleeper=scaling.sleeper,
+        canaries=submissions.canaries,
     )
     experiments = build_experiments(
         database,
@@ -154,6 +169,7 @@ def build_rooms(
         submissions=submissions.service,
         deployments=deployments.service,
         competitions=competitions.service,
+        places=places,
         routing=routing.service,
         traffic=scaling.traffic,
         experiments=experiments.running,
@@ -274,6 +290,7 @@ def build_rooms(
         routing=routing,
         experiments=experiments,
         activity=activity,
+        places=places,
         chat=chat,
         feedback=feedback,
         notifications=notifications,
@@ -289,9 +306,22 @@ def build_rooms(
             compute,
             submissions=submissions,
             deployments=deployments.service,
+            list_votes=partial(_votes, database),
             settings=settings,
         ),
     )
+
+
+async def _votes(database: Database, submission_id: str, since: datetime) -> list[Vote]:
+    """List the ratings that a canary compares."""
+    async with database.read() as session:
+        thumbs = await feedback_records.thumbs_since(session, submission_id, since)
+        begun = await chat_records.begun(session, thumbs)
+    return [
+        Vote(ConversationStart(conversation_id, at.timestamp()), thumbs[conversation_id])
+        for conversation_id, at in begun.items()
+        if at >= since
+    ]
 
 
 def _folders(settings: Settings) -> tuple[Path, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 
 from guanaco_server.competitions.service import CompetitionService
@@ -11,6 +12,7 @@ from guanaco_server.routing.service import CountVotes, RoutingService
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.scaling.sleep import Sleeper
 from guanaco_server.scaling.usage import TrafficRecorder
+from guanaco_server.submissions.canaries import CanaryRecorder
 from guanaco_server.submissions.events import StatusChanges
 from guanaco_server.submissions.service import SubmissionService
 
@@ -30,21 +32,24 @@ def build_routing(
     deployments: DeploymentService,
     competitions: CompetitionService,
     count_votes: CountVotes,
-    count_open: ReadCounts,
+    count_turns: ReadCounts,
     read_capacities: ReadCounts,
+    crowded: Callable[[], Set[str]],
     traffic: TrafficRecorder,
     sleeper: Sleeper,
+    canaries: CanaryRecorder,
 ) -> RoutingRoom:
-    """``count_votes`` counts by competition; open conversations and capacities are by submission."""
+    """``count_votes`` counts by competition; open turns and capacities are by submission, ``crowded`` those for which turns wait."""
     service = RoutingService(
         clock,
         submissions,
         deployments,
         competitions,
         count_votes,
-        Occupancy(count_open, read_capacities),
+        Occupancy(count_turns, read_capacities, crowded),
         traffic,
         sleeper,
+        canaries,
     )
     changes.subscribe(lambda _id, _status: service.note_change())
     return RoutingRoom(service)

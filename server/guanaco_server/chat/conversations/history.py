@@ -43,6 +43,7 @@ class History:
     conversation_id: str
     account_id: str
     submission_id: str
+    user_id: str
     user_name: str
     bot: Bot
     message_count: int
@@ -127,8 +128,13 @@ def _size(turn: Utterance) -> int:
 AT_ONCE = 16  # histories of 20 messages hold the event loop for 2 ms
 
 READ = """
+<<<<<<< HEAD
 SELECT c.id, c.account_id, c.submission_id, c.user_name, c.bot, c.message_count, c.competition, c.experiment,
 c.variant, extract(epoch FROM c.created_at), (
+=======
+SELECT c.id, c.account_id, c.submission_id, c.user_id, c.user_name, c.bot, c.message_count, c.experiment, c.variant,
+extract(epoch FROM c.created_at), (
+>>>>>>> main
     SELECT json_agg(json_build_array(m.position, m.id, m.sender, m.content))
     FROM messages m WHERE m.conversation_id = c.id AND NOT m.is_deleted
 )
@@ -140,6 +146,7 @@ READ_ONE = select(
     ConversationRow.id,
     ConversationRow.account_id,
     ConversationRow.submission_id,
+    ConversationRow.user_id,
     ConversationRow.user_name,
     type_coerce(ConversationRow.bot, Text),
     ConversationRow.message_count,
@@ -227,8 +234,13 @@ def _history(row: Sequence[Any]) -> History:
 
     A message whose sender only a newer version knows is left out: no prompt of this version can name it.
     """
+<<<<<<< HEAD
     conversation_id, account_id, submission_id, user_name, bot, *rest = row
     count, competition, experiment, variant, began_at, kept = rest
+=======
+    conversation_id, account_id, submission_id, user_id, user_name, bot, *rest = row
+    count, experiment, variant, began_at, kept = rest
+>>>>>>> main
     kept_messages = sorted(MESSAGES.decode(kept)) if kept else []
     messages = [message for message in kept_messages if message[2] in SENDERS]
     asked = [place for place, message in enumerate(messages) if message[2] == Sender.USER]
@@ -236,6 +248,7 @@ def _history(row: Sequence[Any]) -> History:
         conversation_id=conversation_id,
         account_id=account_id,
         submission_id=submission_id,
+        user_id=user_id,
         user_name=user_name,
         bot=BOTS.from_json(bot),
         message_count=int(count),

@@ -8,8 +8,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
+<<<<<<< HEAD
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
+=======
+from collections.abc import Callable, Collection, Sequence
+>>>>>>> main
 from datetime import timedelta
 from itertools import groupby
 
@@ -31,34 +35,37 @@ from guanaco.errors import (
     AmbiguousUser,
     ConsentRequired,
     ConversationNotFound,
+<<<<<<< HEAD
     ExternalIdTaken,
     RatingSettled,
 )
+=======
+    NoModelAvailable,
+)
+from guanaco.experiments import Variant
+>>>>>>> main
 from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import Account
 from guanaco_server.chat import queries
 from guanaco_server.chat.conversations import records
 from guanaco_server.chat.conversations.history import History
+from guanaco_server.chat.conversations.persona_fit import PersonaFit
 from guanaco_server.chat.tables import ConversationRow, ErasedConversationRow, MessageRow
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.commit_order import in_commit_order
 from guanaco_server.database.database import Database
 from guanaco_server.experiments.running import Exposure, RunningExperiments
+from guanaco_server.experiments.variants import apply_variant
+from guanaco_server.prompts.service import PromptService
 from guanaco_server.routing.service import Assigned, RoutingService
 from guanaco_server.routing.snapshot import replay
 from guanaco_server.runtime.background import Background
 from guanaco_server.runtime.clock import Clock
+from guanaco_server.submissions.service import ServingSubmission
 
 READ = "read conversation"
+REPEATABLE_FOR = timedelta(days=30)  # an assignment can be made again
 ERASED_KEPT = timedelta(days=1)  # a process that is behind by more has been started again
-
-
-@dataclass(frozen=True)
-class Spans:
-    """How long a conversation counts as open after it was opened, and how long its assignment can be replayed."""
-
-    is_open: timedelta = timedelta(seconds=5)
-    is_repeatable: timedelta = timedelta(days=30)
 
 
 class ConversationService:
@@ -70,16 +77,15 @@ class ConversationService:
         competitions: CompetitionService,
         audit: AuditLog,
         experiments: RunningExperiments,
-        spans: Spans,
+        prompts: PromptService,
     ) -> None:
-        """A conversation is open for a while after its opening, and whenever a reply is being written."""
         self._database = database
         self._clock = clock
         self._routing = routing
         self._competitions = competitions
         self._audit = audit
         self._experiments = experiments
-        self._spans = spans
+        self._prompts = prompts
         self.forgetting = Forgetting(database)
         self._on_opened: list[Callable[[History], None]] = []
         self._on_erasing: list[Callable[[AsyncSession, Sequence[str]], Awaitable[None]]] = []
@@ -114,13 +120,10 @@ class ConversationService:
             external_id=request.external_id,
             app_metadata=request.metadata,
         )
-        exposure = self._experiments.enter(account.id, request.user_id, competition.id)
-        if exposure is not None and exposure.variant.model is not None:
-            assigned = self._routing.assign_to(exposure.variant.model)
-        else:
-            seen = await self.seen(account, competition.id, request.user_id)
-            assigned = await self._routing.assign(competition, seen, row.id)
+        fit = PersonaFit(self._prompts, request.bot, request.user_name)
+        exposure = await self._exposure(account, request, fit)
         try:
+<<<<<<< HEAD
             await self._store(row, assigned, exposure, request.history)
         except IntegrityError:
             if known := await self._known(account, request):  # another has just opened it
@@ -145,6 +148,16 @@ class ConversationService:
             return None
         if row.user_id != request.user_id:
             raise ExternalIdTaken(request.external_id)
+=======
+            assigned = await self._assign(account, row, exposure, fit)
+        except NoModelAvailable:
+            if fit.problem is not None:
+                raise fit.problem from None
+            raise
+        await self._store(row, assigned, exposure)
+        for listener in self._on_opened:
+            listener(_new_history(row))
+>>>>>>> main
         return ConversationOpened(conversation_id=row.id, submission_id=row.submission_id)
 
     async def seen(self, account: Account, competition_id: str, user_id: str) -> Sequence[str]:
@@ -226,6 +239,7 @@ class ConversationService:
         await self._competitions.hold_open(session, {one.competition for one in found.values()})
         return found
 
+<<<<<<< HEAD
     async def own_of(
         self, session: AsyncSession, account: Account, conversation_id: str
     ) -> records.RateableConversation:
@@ -248,6 +262,35 @@ class ConversationService:
     async def measure_again(self, session: AsyncSession, conversation_ids: Sequence[str]) -> None:
         """Within the caller's transaction: have the leaderboard measure these conversations again."""
         await records.ask_measurement(session, conversation_ids)
+=======
+    async def _exposure(
+        self, account: Account, request: ConversationRequest, fit: PersonaFit
+    ) -> Exposure | None:
+        """The experiment that the conversation takes part in: one whose models the persona fits, all of them."""
+        exposure = self._experiments.enter(account.id, request.user_id, request.competition)
+        if exposure is None:
+            return None
+        for variant in self._experiments.variants(exposure.experiment):
+            if variant.model is not None:
+                serving = self._routing.serving(variant.model)
+                if serving is None or not await fit.fits(apply_variant(serving, variant)):
+                    return None
+        return exposure
+
+    async def _assign(
+        self, account: Account, row: ConversationRow, exposure: Exposure | None, fit: PersonaFit
+    ) -> Assigned:
+        variant = exposure.variant if exposure is not None else Variant(name="none")
+        if variant.model is not None:
+            return self._routing.assign_to(variant.model)
+        seen = await self.seen(account, row.competition, row.user_id)
+        competition = await self._competitions.require_running(row.competition)
+
+        async def fits(serving: ServingSubmission) -> bool:
+            return await fit.fits(apply_variant(serving, variant))
+
+        return await self._routing.assign(competition, seen, row.id, fits)
+>>>>>>> main
 
     async def _note_reading(self, account: Account, conversation_id: str) -> None:
         async with self._database.write() as session:
@@ -266,8 +309,12 @@ class ConversationService:
             row.experiment, row.variant = exposure.experiment, exposure.variant.name
         async with self._database.write(is_urgent=True) as session:
             session.add(row)
+<<<<<<< HEAD
             session.add_all(_imported(row, history))
             await self._routing.record(session, assigned, self._spans.is_repeatable)
+=======
+            await self._routing.record(session, assigned, REPEATABLE_FOR)
+>>>>>>> main
             if exposure is not None:
                 await session.flush()
                 self._experiments.expose(session, exposure, row.id, row.created_at)
@@ -304,6 +351,7 @@ def _new_history(row: ConversationRow) -> History:
         conversation_id=row.id,
         account_id=row.account_id,
         submission_id=row.submission_id,
+        user_id=row.user_id,
         user_name=row.user_name,
         bot=row.bot,
         message_count=0,
