@@ -22,13 +22,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from guanaco_server.chat.tables import (
     ConversationRow,
     ErasedConversationRow,
-<<<<<<< HEAD
-    MessageRow,
-    ReplyChoiceRow,
-=======
     GatewayPlacesRow,
     MessageRow,
->>>>>>> main
+    ReplyChoiceRow,
 )
 from guanaco_server.database.types import JsonColumn
 

@@ -240,20 +240,14 @@ class RoutingService:
         self._traffic.note(submission_id)
         return Assigned(self._live(self._serving[submission_id]))
 
-<<<<<<< HEAD
     def asks_for_feedback(self, competition_id: str, questions: int) -> bool:
         """Whether a running competition asks for the user's opinion after the reply to this many messages."""
         rules = self._rules.get(competition_id)
         return rules is not None and rules.feedback_after == questions
 
-    def can_take(self, submission_id: str) -> bool:
-        """Whether it may have a new conversation now."""
-        return self._is_open(submission_id) and submission_id not in self._occupancy.full
-=======
     def serving(self, submission_id: str) -> ServingSubmission | None:
         """A submission that is served, by the last snapshot."""
         return self._serving.get(submission_id)
->>>>>>> main
 
     def can_take(self, submission_id: str) -> bool:
         """Whether it is awake and has room now."""

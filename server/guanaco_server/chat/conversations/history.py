@@ -128,13 +128,8 @@ def _size(turn: Utterance) -> int:
 AT_ONCE = 16  # histories of 20 messages hold the event loop for 2 ms
 
 READ = """
-<<<<<<< HEAD
-SELECT c.id, c.account_id, c.submission_id, c.user_name, c.bot, c.message_count, c.competition, c.experiment,
-c.variant, extract(epoch FROM c.created_at), (
-=======
-SELECT c.id, c.account_id, c.submission_id, c.user_id, c.user_name, c.bot, c.message_count, c.experiment, c.variant,
-extract(epoch FROM c.created_at), (
->>>>>>> main
+SELECT c.id, c.account_id, c.submission_id, c.user_id, c.user_name, c.bot, c.message_count, c.competition,
+c.experiment, c.variant, extract(epoch FROM c.created_at), (
     SELECT json_agg(json_build_array(m.position, m.id, m.sender, m.content))
     FROM messages m WHERE m.conversation_id = c.id AND NOT m.is_deleted
 )
@@ -234,13 +229,8 @@ def _history(row: Sequence[Any]) -> History:
 
     A message whose sender only a newer version knows is left out: no prompt of this version can name it.
     """
-<<<<<<< HEAD
-    conversation_id, account_id, submission_id, user_name, bot, *rest = row
-    count, competition, experiment, variant, began_at, kept = rest
-=======
     conversation_id, account_id, submission_id, user_id, user_name, bot, *rest = row
-    count, experiment, variant, began_at, kept = rest
->>>>>>> main
+    count, competition, experiment, variant, began_at, kept = rest
     kept_messages = sorted(MESSAGES.decode(kept)) if kept else []
     messages = [message for message in kept_messages if message[2] in SENDERS]
     asked = [place for place, message in enumerate(messages) if message[2] == Sender.USER]

@@ -8,12 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-<<<<<<< HEAD
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass
-=======
-from collections.abc import Callable, Collection, Sequence
->>>>>>> main
 from datetime import timedelta
 from itertools import groupby
 
@@ -35,15 +30,11 @@ from guanaco.errors import (
     AmbiguousUser,
     ConsentRequired,
     ConversationNotFound,
-<<<<<<< HEAD
     ExternalIdTaken,
+    NoModelAvailable,
     RatingSettled,
 )
-=======
-    NoModelAvailable,
-)
 from guanaco.experiments import Variant
->>>>>>> main
 from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import Account
 from guanaco_server.chat import queries
@@ -123,14 +114,17 @@ class ConversationService:
         fit = PersonaFit(self._prompts, request.bot, request.user_name)
         exposure = await self._exposure(account, request, fit)
         try:
-<<<<<<< HEAD
+            assigned = await self._assign(account, row, exposure, fit)
+        except NoModelAvailable:
+            if fit.problem is not None:
+                raise fit.problem from None
+            raise
+        try:
             await self._store(row, assigned, exposure, request.history)
         except IntegrityError:
             if known := await self._known(account, request):  # another has just opened it
                 return known
             raise
-        finally:
-            self._routing.settle(assigned)
         if not request.history:
             for listener in self._on_opened:
                 listener(_new_history(row))
@@ -148,16 +142,6 @@ class ConversationService:
             return None
         if row.user_id != request.user_id:
             raise ExternalIdTaken(request.external_id)
-=======
-            assigned = await self._assign(account, row, exposure, fit)
-        except NoModelAvailable:
-            if fit.problem is not None:
-                raise fit.problem from None
-            raise
-        await self._store(row, assigned, exposure)
-        for listener in self._on_opened:
-            listener(_new_history(row))
->>>>>>> main
         return ConversationOpened(conversation_id=row.id, submission_id=row.submission_id)
 
     async def seen(self, account: Account, competition_id: str, user_id: str) -> Sequence[str]:
@@ -239,7 +223,6 @@ class ConversationService:
         await self._competitions.hold_open(session, {one.competition for one in found.values()})
         return found
 
-<<<<<<< HEAD
     async def own_of(
         self, session: AsyncSession, account: Account, conversation_id: str
     ) -> records.RateableConversation:
@@ -262,7 +245,7 @@ class ConversationService:
     async def measure_again(self, session: AsyncSession, conversation_ids: Sequence[str]) -> None:
         """Within the caller's transaction: have the leaderboard measure these conversations again."""
         await records.ask_measurement(session, conversation_ids)
-=======
+
     async def _exposure(
         self, account: Account, request: ConversationRequest, fit: PersonaFit
     ) -> Exposure | None:
@@ -290,7 +273,6 @@ class ConversationService:
             return await fit.fits(apply_variant(serving, variant))
 
         return await self._routing.assign(competition, seen, row.id, fits)
->>>>>>> main
 
     async def _note_reading(self, account: Account, conversation_id: str) -> None:
         async with self._database.write() as session:
@@ -309,12 +291,8 @@ class ConversationService:
             row.experiment, row.variant = exposure.experiment, exposure.variant.name
         async with self._database.write(is_urgent=True) as session:
             session.add(row)
-<<<<<<< HEAD
             session.add_all(_imported(row, history))
-            await self._routing.record(session, assigned, self._spans.is_repeatable)
-=======
             await self._routing.record(session, assigned, REPEATABLE_FOR)
->>>>>>> main
             if exposure is not None:
                 await session.flush()
                 self._experiments.expose(session, exposure, row.id, row.created_at)
