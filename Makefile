@@ -3,6 +3,9 @@
 PYTHON ?= python3
 ARGS ?=
 export PYTHON
+# Where this is set (as in many containers) each of the hundreds of processes that the tests start compiles our 600
+# modules anew, and pytest rewrites its own.
+unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
 TEST := $(BIN)/python -m pytest -q -n 2
