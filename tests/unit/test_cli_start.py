@@ -39,6 +39,7 @@ COMMANDS = [
     "deactivate",
     "reactivate",
     "redeploy",
+    "rollback",
     "teardown",
     "recipe",
     "costs",
