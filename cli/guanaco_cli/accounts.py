@@ -9,7 +9,7 @@ import typer
 from guanaco_cli import words
 from guanaco_cli.connection import connect, transport
 from guanaco_cli.console import console
-from guanaco_cli.options import AsJson
+from guanaco_cli.options import AsJson, Yes
 
 if TYPE_CHECKING:
     from guanaco.quotas import Quota
@@ -84,14 +84,16 @@ def list_keys(as_json: AsJson = False) -> None:
     )
 
 
-@keys_app.command(epilog="Example: guanaco keys revoke 3f2a9c")
+@keys_app.command(epilog="Example: guanaco keys revoke 3f2a9c --yes")
 def revoke(
     key_id: Annotated[
         str, typer.Argument(metavar="ID", help="The key's id, from `guanaco keys list`.")
     ],
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Revoke a key: from now on it opens nothing."""
+    console.confirm(f"Revoke the key {key_id} for good?", yes=yes)
     with connect() as client:
         key = client.revoke_key(key_id)
     if as_json:
@@ -191,12 +193,11 @@ def erase(
         str | None,
         typer.Option(metavar="NAME", help="The backend's account, where several have it."),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Erase a user's conversations and ratings, everywhere and for good (admin)."""
-    if not yes:
-        typer.confirm("Erase all that this user said? It cannot be undone.", abort=True, err=True)
+    console.confirm("Erase all that this user said? It cannot be undone.", yes=yes)
     with connect() as client:
         erased = client.erase_user(user_id, account=account)
     if as_json:

@@ -15,6 +15,7 @@ from guanaco_cli.options import (
     SubmissionId,
     Verbose,
     Wait,
+    Yes,
     read_hub_token,
 )
 from guanaco_cli.progress import conclude, explain_failure, watch
@@ -167,12 +168,11 @@ def redeploy(
 @app.command(epilog="Example: guanaco teardown org-model_v1 --yes")
 def teardown(
     submission_id: SubmissionId,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Stop its model server; its feedback stays readable."""
-    if console.is_interactive and not yes:
-        typer.confirm(f"Tear down {submission_id}?", abort=True, err=True)
+    console.confirm(f"Tear down {submission_id}?", yes=yes)
     with connect() as client:
         _print_status(client.teardown(submission_id), as_json)
 

@@ -361,6 +361,16 @@ class AmbiguousUser(Conflict):
         )
 
 
+class LastAdminKey(Conflict):
+    code = "last_admin_key"
+
+    def __init__(self, key_id: str) -> None:
+        super().__init__(
+            f"The key {key_id} is the only admin key that works, so it cannot be revoked.",
+            hint="Make another one first: `guanaco keys create --role admin --name NAME`.",
+        )
+
+
 class AccountRoleConflict(Conflict):
     code = "account_role_conflict"
 
