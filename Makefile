@@ -21,6 +21,7 @@ test: both  ## every test, with real vLLM and on both databases (ARGS='-k chat' 
 	@scripts/setup-debian postgresql
 	@scripts/setup-debian kubectl || true
 	@scripts/setup-debian chromium || true
+	@scripts/setup-debian prometheus || true
 	@$(TEST) $(ARGS)
 
 test-fast: setup  ## unit tests, and the integration tests on SQLite that start no process; under 3 minutes
