@@ -28,7 +28,7 @@ Tensors = Iterator[torch.Tensor]
 
 
 def download(endpoint: str, repo: str, commit: str, folder: str, *files: str) -> None:
-    """As huggingface_hub does it."""
+    """Download as huggingface_hub does."""
     from huggingface_hub import hf_hub_download
 
     for file in files:
@@ -38,7 +38,7 @@ def download(endpoint: str, repo: str, commit: str, folder: str, *files: str) ->
 
 
 def serialize(target: str, *files: str) -> None:
-    """As tensorizer does it, one tensor after another, for the model need not fit into memory."""
+    """Write as tensorizer does, one tensor after another, for the model need not fit into memory."""
     serializer = TensorSerializer(target)
     for file in files:
         with safe_open(file, "pt") as opened:

@@ -156,7 +156,7 @@ def jain(counts: Sequence[int]) -> float:
 
 
 async def cost_of(kind: AssignmentKind) -> dict[str, float]:
-    """Of one assignment among LIVE submissions, over the real service and a database with their rows."""
+    """Time one assignment among LIVE submissions, over the real service and a database with their rows."""
     with tempfile.TemporaryDirectory() as folder:
         database = Database(f"sqlite+aiosqlite:///{Path(folder, 'guanaco.db')}")
         await upgrade(database)

@@ -136,7 +136,7 @@ async def leaderboard_ms(world: World) -> dict[str, object]:
 
 
 async def recording(world: World, conversations: Sequence[str]) -> dict[str, object]:
-    """As fast as it goes, from callers that each wait for their answer."""
+    """Rate as fast as it goes, from callers that each wait for their answer."""
     began, cpu = time.perf_counter(), time.process_time()
     left = list(conversations)
 
@@ -193,7 +193,7 @@ async def offer(world: World, left: list[str]) -> int:
 
 
 async def lag_s(world: World, conversation: str) -> float:
-    """Of one rating more, for a submission whose ratings and standing are watched."""
+    """Time one rating more, for a submission whose ratings and standing are watched."""
     recorded = await world.feedback.rate(BACKEND, conversation, FeedbackRequest(thumbs_up=True))
     began = time.perf_counter()
     async with world.database.read() as session:

@@ -27,7 +27,7 @@ SUFFIXES: dict[str, ExportFormat] = {
 
 
 class Filters(TypedDict, total=False):
-    """As FeedbackFilter, which says what each means."""
+    """The fields of FeedbackFilter, which says what each means."""
 
     rating: Literal["up", "down"] | None
     search: str | None

@@ -119,7 +119,7 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """As uvicorn's, but the signal is not raised again at the end: stopping is what was asked, and it was done."""
+        """Do as uvicorn, but do not raise the signal again at the end: stopping is what was asked, and it was done."""
         signals = (signal.SIGINT, signal.SIGTERM)
         before = {number: signal.signal(number, self.handle_exit) for number in signals}
         try:

@@ -142,9 +142,7 @@ def _test(
         {
             "eval_time": f"{MINUTES - 1}m",
             "alertname": name,
-            "exp_alerts": [
-                {"exp_labels": rule["labels"], "exp_annotations": rule["annotations"]}
-            ]
+            "exp_alerts": [{"exp_labels": rule["labels"], "exp_annotations": rule["annotations"]}]
             if name == fires
             else [],
         }

@@ -110,3 +110,14 @@ async def test_the_census_counts_what_the_database_holds(database: Database) -> 
     assert 'guanaco_submissions{status="queued"} 0.0' in scraped
     assert 'guanaco_deployments{phase="starting"} 1.0' in scraped
     assert "guanaco_workers 1.0" in scraped, "a plain `guanaco up` works itself"
+
+
+async def test_the_api_document_is_written_once_and_answered_with_a_tag(database: Database) -> None:
+    world = World(database)
+    async with world.http_with({}) as http:
+        answers = [await http.get("http://guanaco/openapi.json") for _ in range(2)]
+        tag = answers[0].headers["etag"]
+        again = await http.get("http://guanaco/openapi.json", headers={"If-None-Match": tag})
+    assert answers[0].content == answers[1].content
+    assert "/api/v1/conversations/{conversation_id}/messages" in answers[0].json()["paths"]
+    assert (again.status_code, again.content) == (304, b"")

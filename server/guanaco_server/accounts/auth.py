@@ -55,7 +55,7 @@ def bearer_key(request: Request) -> str:
 
 
 def key_in(authorization: str) -> str:
-    """Of an Authorization header; Unauthenticated when there is none in it."""
+    """Take the key from an Authorization header; Unauthenticated when there is none in it."""
     scheme, _, key = authorization.partition(" ")
     if scheme.lower() != "bearer" or not key.strip():
         raise Unauthenticated("The request carries no API key.")

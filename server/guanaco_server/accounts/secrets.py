@@ -43,5 +43,5 @@ def is_secret(secret: str, secret_hash: str) -> bool:
 
 
 def digest(key: str) -> bytes:
-    """Of a whole key, so that memory need not hold keys."""
+    """Hash a whole key, so that memory need not hold keys."""
     return hashlib.sha256(key.encode(errors="replace")).digest()

@@ -119,7 +119,7 @@ class AccountService:
         return _account(row.account)
 
     async def account_of_key(self, key_id: str) -> Account:
-        """Of a key that was shown to be right before; Unauthenticated once it is revoked."""
+        """Find the account of a key that was shown to be right before; Unauthenticated once it is revoked."""
         async with self._database.read() as session:
             row = await queries.key_by_id(session, key_id)
         if row is None or row.revoked_at is not None:

@@ -21,8 +21,9 @@ from guanaco_server.competitions import api as competitions_api
 from guanaco_server.costs import api as costs_api
 from guanaco_server.experiments import api as experiments_api
 from guanaco_server.feedback import api as feedback_api
+from guanaco_server.http import api_document, health
 from guanaco_server.http import errors as http_errors
-from guanaco_server.http import health
+from guanaco_server.http.api_document import ApiDocument
 from guanaco_server.http.body_limit import MAX_BODY_BYTES, BodyLimit
 from guanaco_server.http.front_door import AddressCount, DoorLimits, ProxiedRequests
 from guanaco_server.leaderboard import api as leaderboard_api
@@ -47,7 +48,10 @@ def create_app(platform: Platform, *, heartbeat_s: float = HEARTBEAT_S) -> FastA
         summary="Submit chat models, read what people think of them.",
         docs_url=None,  # web/pages/reference.py: FastAPI's own asks another host for its scripts
         redoc_url=None,
+        openapi_url=None,  # http/api_document.py: FastAPI writes and encodes it on the event loop
     )
+    app.state.api_document = ApiDocument(lambda: app.openapi())
+    app.include_router(api_document.router(app.state.api_document))
     app.add_middleware(BodyLimit, limit_bytes=MAX_BODY_BYTES)
     http_errors.install(app)
     app.add_middleware(Observed, metrics=platform.metrics)

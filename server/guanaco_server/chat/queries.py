@@ -128,7 +128,7 @@ async def open_turns(session: AsyncSession, now: datetime) -> dict[str, int]:
 async def open_conversations(
     session: AsyncSession, now: datetime, opened_after: datetime
 ) -> dict[str, int]:
-    """Those with a reply being written, and those opened after a time; by submission."""
+    """Count, by submission, conversations with a reply being written, and those opened after a time."""
     rows = await session.execute(
         select(ConversationRow.submission_id, func.count())
         .where(

@@ -93,7 +93,7 @@ def _add_change(routes: APIRouter, change: Any, developer: Any) -> None:
 
 
 def _key(request: Request) -> str:
-    """Of either header; the old client has one call for each."""
+    """Take the key from either header; the old client has one call for each."""
     key = request.headers.get(KEY_HEADER, "").strip()
     return key or bearer_key(request)
 

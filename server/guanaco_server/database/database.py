@@ -1,7 +1,7 @@
 """The one way to the database: short units of work that commit or leave nothing.
 
 A service method opens one unit, and never one around a network call. ``write()`` takes SQLite's write
-lock at its start, so that two writers queue instead of failing half-way; ``read()`` takes none.
+lock at its start, so that two writers queue (writer_queue.py) instead of failing half-way; ``read()`` takes none.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager, closing
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, nullcontext
 from typing import Any
 
 from sqlalchemy import (
@@ -39,6 +39,7 @@ from sqlalchemy.orm import InstrumentedAttribute
 
 from guanaco.errors import DatabaseUnavailable
 from guanaco_server.database.direct import NETWORK, DirectConnection
+from guanaco_server.database.writer_queue import WriterQueue
 
 UNAVAILABLE_HINT = "Start the database, or correct GUANACO_DATABASE_URL: `guanaco settings` shows where it comes from."
 BUSY_TIMEOUT_S = 30  # a writer waits this long for another; the longest unit takes milliseconds
@@ -60,16 +61,23 @@ class Database:
                 connect_args=NETWORK,
             )
         )
+        self._writers = WriterQueue(BUSY_TIMEOUT_S) if url.startswith("sqlite") else None
         self._direct: list[DirectConnection] = []
         self._sessions = async_sessionmaker(self.engine, expire_on_commit=False)
 
     @asynccontextmanager
-    async def write(self) -> AsyncIterator[AsyncSession]:
-        """A transaction that commits when the block ends, and rolls back when it raises."""
-        async with self._sessions() as session:
+    async def write(self, *, is_urgent: bool = False) -> AsyncIterator[AsyncSession]:
+        """A transaction that commits when the block ends, and rolls back when it raises.
+
+        ``is_urgent``: somebody waits for a reply, so on SQLite its turn comes before those of others.
+        """
+        async with self._turn(is_urgent=is_urgent), self._sessions() as session:
             await session.connection(execution_options={"sqlite_begin": "BEGIN IMMEDIATE"})
             yield session
             await session.commit()
+
+    def _turn(self, *, is_urgent: bool) -> AbstractAsyncContextManager[None]:
+        return nullcontext() if self._writers is None else self._writers.turn(is_urgent=is_urgent)
 
     @asynccontextmanager
     async def read(self) -> AsyncIterator[AsyncSession]:

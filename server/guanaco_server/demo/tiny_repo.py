@@ -86,7 +86,7 @@ def _train_tokenizer() -> Tokenizer:
 
 
 def _lines() -> list[str]:
-    """As a chat has them: each begins after a colon and ends its line."""
+    """Make lines as a chat has them: each begins after a colon and ends its line."""
     return [f": {line}\n" for line in CORPUS.strip().splitlines()]
 
 

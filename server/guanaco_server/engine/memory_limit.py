@@ -43,7 +43,7 @@ def _watch(limit_bytes: int) -> None:
 
 
 def _private_bytes() -> Iterator[int]:
-    """Of each process of the group, which the platform made for this server."""
+    """Give the private bytes of each process of the group, which the platform made for this server."""
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if os.getpgid(int(folder.name)) != os.getpgrp():

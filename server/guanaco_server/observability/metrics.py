@@ -49,7 +49,9 @@ class Metrics:
         self._deployments = self._gauge(
             "guanaco_deployments", "Model servers that should run, by phase.", ("phase",)
         )
-        self._workers = self._gauge("guanaco_workers", "Workers that were heard of lately; a plain `guanaco up` is one.")
+        self._workers = self._gauge(
+            "guanaco_workers", "Workers that were heard of lately; a plain `guanaco up` is one."
+        )
         self._serialized = self._counter(
             "guanaco_serialized_bytes_total", "Bytes of tensors in artifacts that were made."
         )
@@ -176,7 +178,7 @@ class Metrics:
         self._child(self._tokens, "completion").inc(completion_tokens)
 
     def _child(self, metric: Any, *values: str) -> Any:
-        """Of a metric with labels; found in a dictionary, for ``labels`` costs more than counting."""
+        """Find a labelled metric's child in a dictionary, for ``labels`` costs more than counting."""
         key = (metric, *values)
         child = self._children.get(key)
         if child is None:

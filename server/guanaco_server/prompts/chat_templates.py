@@ -89,7 +89,7 @@ def read_template(files: dict[str, bytes]) -> tuple[str, dict[str, Any]] | None:
 
 
 class ChatTemplate:
-    """Of one artifact. BadChatTemplate when there is no shape in which it shows a conversation. Blocks."""
+    """One artifact's template. BadChatTemplate when there is no shape in which it shows a conversation. Blocks."""
 
     def __init__(self, source: str, config: dict[str, Any], process: TemplateProcess) -> None:
         self._source = source

@@ -70,7 +70,7 @@ class Uncounted(Exception):  # caught by ``TokenCounter.counted``
 
 
 class TokenCounter:
-    """Of one tokenizer. Threads may share it: at worst, one counts again what another has counted."""
+    """Counts with one tokenizer. Threads may share it: at worst, one counts again what another has counted."""
 
     def __init__(self, facts: TokenizerFacts, source: TextCounts) -> None:
         self._source = source

@@ -103,7 +103,7 @@ class _Fitting:
         tail: CountedText,
         steps: list[AddedTokens],
     ) -> AddedTokens:
-        """As the counter would sum them up, with the turns' steps that are known already."""
+        """Sum up as the counter would, with the turns' steps that are known already."""
         if not (turns and turns[0].text and turns[-1].text):
             return self._counter.sequence([head, *turns, tail])
         begin, end = self._counter.sequence([head, turns[0]]), self._counter.step(turns[-1], tail)
@@ -119,7 +119,7 @@ class _Fitting:
         raise too_long(tokens, self._budget)
 
     def _tokens(self, begin: int) -> list[int]:
-        """Of the turns from ``begin`` on."""
+        """Count the turns from ``begin`` on."""
         if begin < self._origin:
             texts = map(self._layout.turn_text, self._turns[max(0, begin - 1) : self._origin])
             pieces, steps = self._counter.follow(EMPTY, texts)

@@ -18,7 +18,7 @@ from guanaco_server.prompts.truncation import Replay
 
 
 class Transcript:
-    """Of one conversation, whose turns are only added, or taken away behind its last user message. Empty at first."""
+    """One conversation, whose turns are only added, or taken away behind its last user message. Empty at first."""
 
     __slots__ = (
         "_around",
@@ -113,7 +113,7 @@ class Transcript:
                 self._unsure = turn
 
     def _set_text(self, texts: Sequence[str], counter: TokenCounter) -> None:
-        """Of the turns from the cut on."""
+        """Set the text of the turns from the cut on."""
         head, _ = self._around.sides[self._replay.cut.dropped]
         self._begin = counter.sequence([head, counter.piece(texts[0])]) if texts[0] else None
         self._text = "".join(texts)

@@ -113,7 +113,7 @@ class Replay:
         self._origin = self.cut.first
 
     def tokens_after_first(self) -> int:
-        """Of the turns that are kept, without the first one."""
+        """The tokens of the turns that are kept, without the first one."""
         return self._sums[-1] - self._sums[self.cut.first + 1 - self._origin]
 
     def _replay(self, history: TurnSizes, moments: list[int]) -> None:
@@ -134,7 +134,7 @@ class Replay:
         return 0 if self._frame.are_turns_kept else chars // (EPOCH_CHARS * self._budget)
 
     def _last_epoch(self, history: TurnSizes, moments: list[int]) -> int | None:
-        """Of the moments, the last one before which a multiple of the epoch's length was passed."""
+        """Find the last of the moments before which a multiple of the epoch's length was passed."""
         if not self._epoch:
             return None
         total, end = self._chars, len(history.chars)

@@ -38,7 +38,7 @@ async def keep_snapshot(
 
 
 async def _drop_unused(session: AsyncSession, since: datetime) -> None:
-    """Those that another transaction drops are its business."""
+    """Leave to another transaction what it is dropping."""
     unused = (
         select(SnapshotRow.digest)
         .where(SnapshotRow.used_at < since)

@@ -113,7 +113,7 @@ class ReplicaChooser:
         return well[0].endpoint
 
     def ask(self, endpoint: str, endpoints: Sequence[str], is_streamed: bool = True) -> Ask:
-        """Of that replica, with its peers among ``endpoints``. A reply that comes whole says nothing about the queue."""
+        """Begin an ask of that replica, whose peers are among ``endpoints``. A reply that comes whole says nothing about the queue."""
         return Ask(self, self.of(endpoint), endpoints, is_streamed)
 
     def in_flight(self) -> dict[str, int]:
@@ -203,7 +203,7 @@ class Ask:
             replica.ejections = 0
 
     def note_fault(self) -> None:
-        """Those of replies that were under way when it was ejected are the same fault again."""
+        """Count a fault; those of replies that were under way when it was ejected are the same one again."""
         replica, now = self._replica, self._chooser.now()
         if replica.ejected_until > now:
             return

@@ -210,7 +210,7 @@ class RoutingService:
                 await self.refresh()
 
     async def _pool(self, competition: Competition) -> Pool:
-        """Of these very rules, which may be newer than the snapshot."""
+        """Build the pool from these very rules, which may be newer than the snapshot."""
         known = self._rules.get(competition.id)
         if known is not competition and known != competition:
             await self._prepare(competition)

@@ -162,7 +162,7 @@ class SubmissionService:
             return [read_submission(row) for row in rows]
 
     async def briefs(self) -> list[SubmissionBrief]:
-        """Of all submissions."""
+        """List all submissions in brief."""
         async with self._database.read() as session:
             return [SubmissionBrief(*row) for row in await queries.briefs(session)]
 

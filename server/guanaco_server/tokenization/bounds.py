@@ -28,7 +28,7 @@ SPACE = "▁"
 
 @dataclass(frozen=True)
 class TokenBound:
-    """Of one tokenizer: ``around`` tokens besides those of the text, of which a character that is not ASCII has more."""
+    """How many tokens a text has at most: ``around`` besides its own; a character that is not ASCII has more."""
 
     around: int
     factor: int
@@ -42,7 +42,7 @@ class TokenBound:
 
 
 def find_bound(tokenizer: Json, special_tokens: int) -> TokenBound | None:
-    """Of the content of a tokenizer.json that the library has read; None where nothing is certain."""
+    """Derive it from a tokenizer.json that the library has read; None where nothing is certain."""
     model = tokenizer["model"]
     vocab = model.get("vocab")
     normalizers = list(_parts(tokenizer.get("normalizer"), "normalizers"))

@@ -67,7 +67,7 @@ NEWLINE_THEN_SLASH = (
 
 @dataclass(frozen=True)
 class Breaks:
-    """Of one tokenizer. ``after_newline`` are the characters before which a line's end is a break."""
+    """Where a tokenizer's text may be cut. ``after_newline`` are the characters before which a line's end is a break."""
 
     specials: tuple[str, ...] = ()
     added_pairs: frozenset[str] = frozenset()
@@ -128,7 +128,7 @@ class Breaks:
 
 
 def find_breaks(tokenizer: Json) -> Breaks:
-    """Of the content of a tokenizer.json that the library has read."""
+    """Derive them from a tokenizer.json that the library has read."""
     added: list[Json] = tokenizer.get("added_tokens") or []
     if any(token.get("single_word") for token in added):
         return Breaks()
@@ -154,7 +154,7 @@ def _pairs(contents: Iterable[str]) -> Iterator[str]:
 
 
 def _specials(added: list[Json]) -> tuple[str, ...]:
-    """Those that are found wherever they stand: none of the others can begin before them and reach into them."""
+    """Choose those that are found wherever they stand: none of the others can begin before them and reach into them."""
     inner = {char for token in added for char in str(token["content"])[1:]}
     return tuple(
         str(token["content"])

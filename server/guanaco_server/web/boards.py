@@ -73,7 +73,7 @@ class Boards:
 
 
 def shared_ranks(board: Leaderboard) -> set[int]:
-    """Those that several have."""
+    """The ranks that several submissions share."""
     ranks = Counter(row.rank for row in board.rows if row.rank is not None)
     return {rank for rank, count in ranks.items() if count > 1}
 

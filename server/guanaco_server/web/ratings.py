@@ -53,7 +53,7 @@ class RatingFilter:
             raise InvalidInput(describe_problems(error.errors())) from None
 
     def query(self) -> str:
-        """As a link carries it; empty without a filter."""
+        """The filter as a link carries it; empty without one."""
         values = {
             "rating": {True: "up", False: "down", None: ""}[self.thumbs_up],
             "text": self.text,

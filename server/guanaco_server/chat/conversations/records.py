@@ -61,7 +61,7 @@ class RateableConversation:
 
 
 async def rateable(session: AsyncSession, ids: Iterable[str]) -> dict[str, RateableConversation]:
-    """Those that are there, and stay until the transaction ends."""
+    """Find those that are there; they stay until the transaction ends."""
     bot = type_coerce(ConversationRow.bot, JsonColumn)
     statement = (
         select(
@@ -90,7 +90,7 @@ async def changed(session: AsyncSession, limit: int) -> Sequence[str]:
 
 
 async def lock(session: AsyncSession, ids: Iterable[str]) -> list[RecordedConversation]:
-    """Those of them that nobody is writing now, held until the transaction ends; ratings may come meanwhile."""
+    """Hold those that nobody is writing now until the transaction ends; ratings may come meanwhile."""
     statement = (
         select(
             ConversationRow.id,
@@ -148,7 +148,7 @@ async def of_submission(session: AsyncSession, submission_id: str) -> Sequence[s
 
 
 async def note_measured(session: AsyncSession, ids: Iterable[str]) -> None:
-    """Of conversations that are locked: as they are now, they are counted."""
+    """Note that locked conversations are counted as they are now."""
     await session.execute(
         update(ConversationRow)
         .where(

@@ -118,7 +118,7 @@ class ConversationService:
             return await queries.seen_submissions(session, account.id, user_id, competition_id)
 
     async def read(self, account: Account, conversation_id: str) -> Conversation:
-        """As it was written; an admin's reading of another's is noted in the audit log before it is shown."""
+        """Read it as it was written; an admin's reading of another's is noted in the audit log before it is shown."""
         async with self._database.read() as session:
             row = await require_own(session, account, conversation_id)
             messages = await queries.messages_of(session, [conversation_id])
@@ -127,7 +127,7 @@ class ConversationService:
         return _read_conversation(row, messages)
 
     async def of_user(self, account: Account, conversation_id: str, user_id: str) -> Conversation:
-        """As it was written; ConversationNotFound unless it is this account's, with this user."""
+        """Read it as it was written; ConversationNotFound unless it is this account's, with this user."""
         async with self._database.read() as session:
             row = await queries.by_id(session, conversation_id)
             if row is None or (row.account_id, row.user_id) != (account.id, user_id):
@@ -200,7 +200,7 @@ class ConversationService:
         row.submission_id, row.decision = assigned.submission_id, assigned.decision
         if exposure is not None:
             row.experiment, row.variant = exposure.experiment, exposure.variant.name
-        async with self._database.write() as session:
+        async with self._database.write(is_urgent=True) as session:
             session.add(row)
             await self._routing.record(session, assigned, self._spans.is_repeatable)
             if exposure is not None:

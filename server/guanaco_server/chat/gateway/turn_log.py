@@ -89,7 +89,7 @@ class TurnStatements(Protocol):
         ...
 
     async def renew(self, leases: Sequence[Lease], until: datetime) -> None:
-        """Of those leases that still are ours."""
+        """Renew those leases that are still ours."""
         ...
 
     async def end(self, turns: Sequence[EndedTurn]) -> set[str]:
@@ -172,7 +172,7 @@ class TurnLog:
         return leases
 
     async def _renew(self) -> None:
-        """Those that are half over."""
+        """Renew the leases that are half over."""
         while True:
             await asyncio.sleep(LEASE_S / 4)
             now = time.monotonic()

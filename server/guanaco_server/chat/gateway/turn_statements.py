@@ -24,16 +24,16 @@ class SqliteTurns:
     async def claim(
         self, conversation_ids: Sequence[str], token: str, now: datetime, until: datetime
     ) -> dict[str, int]:
-        async with self._database.write() as session:
+        async with self._database.write(is_urgent=True) as session:
             return await queries.take_turns(session, conversation_ids, token, now, until)
 
     async def renew(self, leases: Sequence[Lease], until: datetime) -> None:
-        async with self._database.write() as session:
+        async with self._database.write(is_urgent=True) as session:
             for lease in leases:
                 await queries.renew_turn(session, lease.conversation_id, lease.token, until)
 
     async def end(self, turns: Sequence[EndedTurn]) -> set[str]:
-        async with self._database.write() as session:
+        async with self._database.write(is_urgent=True) as session:
             return {
                 turn.lease.conversation_id for turn in turns if await self._end_one(session, turn)
             }

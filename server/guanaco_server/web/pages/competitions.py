@@ -164,7 +164,7 @@ def _unless_changed(text: str, before: OpenEnum | None) -> str:
 
 
 def _local(at: datetime | None) -> str:
-    """As a browser's date and time field has it, in UTC."""
+    """Write a time as a browser's date and time field has it, in UTC."""
     return f"{at.astimezone(UTC):%Y-%m-%dT%H:%M:%S}" if at else ""
 
 

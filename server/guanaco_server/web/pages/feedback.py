@@ -39,7 +39,7 @@ def wanted_ratings(
     length: Text = "",
     up_to: Text = "",
 ) -> RatingFilter:
-    """As the form sends it; InvalidInput where it makes no sense."""
+    """Read what the form sends; InvalidInput where it makes no sense."""
     if rating not in ("", "up", "down"):
         raise InvalidInput("rating: It is up or down.")
     return RatingFilter(

@@ -27,7 +27,7 @@ class ApiCall:
 def add_routes(routes: APIRouter, web: WebRoom) -> None:
     @routes.get("/docs")
     async def read_reference(request: Request, viewer: Viewer = web.guards.public()) -> Response:
-        rooms = calls_by_room(request.app.openapi())
+        rooms = calls_by_room(await request.app.state.api_document.schema())
         return web.pages.show(request, "reference.html", rooms=rooms)
 
     @routes.get(MEANING_PATH)

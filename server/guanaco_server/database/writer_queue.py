@@ -1,0 +1,68 @@
+"""Whose turn it is to write, where a database has one writer at a time (SQLite).
+
+SQLite itself lets those who wait look again now and then, so the one that comes at the right moment is first: a chat's
+turn was seen to wait ten seconds while other requests came and wrote. Here they queue, and hold no connection meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from sqlalchemy.exc import OperationalError
+
+MOST_IN_A_ROW = 4  # urgent writers, before one of the others
+
+
+class WriterQueue:
+    """First come, first served; urgent ones before the others. Belongs to one event loop."""
+
+    def __init__(self, patience_s: float) -> None:
+        self._patience_s = patience_s
+        self._is_taken = False
+        self._urgent: deque[asyncio.Future[None]] = deque()
+        self._others: deque[asyncio.Future[None]] = deque()
+        self._in_a_row = 0
+
+    @asynccontextmanager
+    async def turn(self, *, is_urgent: bool) -> AsyncIterator[None]:
+        """Wait for this writer's turn and hold it. OperationalError, as SQLite's own, if it does not come in time."""
+        if self._is_taken:
+            await self._wait(self._urgent if is_urgent else self._others)
+        self._is_taken = True
+        try:
+            yield
+        finally:
+            self._pass_on()
+
+    async def _wait(self, queue: deque[asyncio.Future[None]]) -> None:
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        queue.append(turn)
+        try:
+            async with asyncio.timeout(self._patience_s):
+                await turn
+        except BaseException as error:
+            if turn.done() and not turn.cancelled():
+                self._pass_on()  # it came in the very moment of leaving
+            if isinstance(error, TimeoutError):
+                busy = sqlite3.OperationalError("database is locked")
+                raise OperationalError("BEGIN IMMEDIATE", None, busy) from None
+            raise
+
+    def _pass_on(self) -> None:
+        while (turn := self._next()) is not None:
+            if not turn.done():  # else its writer has left
+                turn.set_result(None)
+                return
+        self._is_taken = False
+
+    def _next(self) -> asyncio.Future[None] | None:
+        is_others_turn = self._in_a_row >= MOST_IN_A_ROW and self._others
+        if self._urgent and not is_others_turn:
+            self._in_a_row += 1
+            return self._urgent.popleft()
+        self._in_a_row = 0
+        return self._others.popleft() if self._others else None
