@@ -1,4 +1,4 @@
-"""`guanaco login`, `keys`, `users` and `audit`: who may use the platform, and what admins did."""
+"""`guanaco login`, `whoami`, `logout`, `keys`, `users` and `audit`: who may use the platform, and what admins did."""
 
 from __future__ import annotations
 
@@ -39,6 +39,34 @@ def login(
     path = profile_path()
     profile.save(path)
     console.say(f"You are {identity.name} ({identity.role}) at {profile.url}; stored in {path}.")
+
+
+@app.command(epilog="Example: guanaco whoami --json")
+def whoami(as_json: AsJson = False) -> None:
+    """Show who your key speaks for, and at which server."""
+    with connect() as client:
+        identity = client.me()
+        url = client.transport.url
+    if as_json:
+        console.json({"url": url, **identity.model_dump(mode="json")})
+    else:
+        console.line(f"{identity.name} ({identity.role}) at {url}")
+
+
+@app.command(epilog="Example: guanaco logout")
+def logout() -> None:
+    """Delete the stored server and API key from this machine; the key itself goes on working."""
+    import os
+
+    from guanaco.profile import delete_profile, profile_path
+
+    path = profile_path()
+    if delete_profile(path):
+        console.say(f"Deleted {path}. `guanaco keys revoke` (admin) ends the key itself.")
+    else:
+        console.say(f"There is no {path}: nobody is logged in.")
+    if os.environ.get("GUANACO_API_KEY"):
+        console.warn("GUANACO_API_KEY is set, and commands go on using it.")
 
 
 keys_app = typer.Typer(no_args_is_help=True)

@@ -144,6 +144,13 @@ def flags(
             for flag in found
         ],
     )
+    if not found:
+        console.say("No rating was left out" + _of(competition, submission) + ".")
+
+
+def _of(competition: str | None, submission: str | None) -> str:
+    parts = [f" of the submission {submission}"] if submission else []
+    return "".join([*parts, *([f" in the competition {competition}"] if competition else [])])
 
 
 @votes_app.command(epilog="Example: guanaco votes allow fb_2a71c0de")

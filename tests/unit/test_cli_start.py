@@ -27,6 +27,9 @@ HEAVY = {
 }
 COMMANDS = [
     "login",
+    "whoami",
+    "logout",
+    "evaluate",
     "submit",
     "submissions",
     "status",

@@ -94,7 +94,9 @@ def build_rooms(
         settings=settings,
     )
     costs = build_costs(database, clock, settings=settings)
-    competitions = build_competitions(database, clock, audit=accounts.audit)
+    competitions = build_competitions(
+        database, clock, audit=accounts.audit, submissions=submissions.service
+    )
     leaderboard = build_leaderboard(
         database,
         clock,
