@@ -12,6 +12,7 @@ import httpx
 import pytest
 from starlette.types import Receive, Scope, Send
 
+from guanaco_server.http.errors import ErrorForms
 from guanaco_server.http.front_door import AddressCount, DoorLimits, ProxiedRequests
 from guanaco_server.observability.exposition import serving
 from guanaco_server.observability.metrics import Metrics
@@ -331,7 +332,7 @@ async def test_connections_over_the_limit_get_503() -> None:
 
 async def test_a_client_of_a_trusted_proxy_has_the_limit_of_its_own_address() -> None:
     hold, held = asyncio.Event(), asyncio.Event()
-    proxied = ProxiedRequests(AddressCount(1, ("127.0.0.1",)))
+    proxied = ProxiedRequests(AddressCount(1, ("127.0.0.1",)), ErrorForms())
 
     async def slow(scope: Scope, receive: Receive, send: Send) -> None:
         held.set()

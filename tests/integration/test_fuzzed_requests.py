@@ -1,4 +1,5 @@
-"""Requests that schemathesis made of the API's document, replayed in every role: none is answered with a 5xx.
+"""Requests that schemathesis made of the API's document, replayed in every role: none is answered with a 5xx,
+nor with a status, a content type or a body that the document does not name.
 
 `make bench-hostile` sends thousands of new ones to a running platform; those that it keeps are in tests/fuzz/corpus/http.
 """
@@ -13,6 +14,7 @@ import pytest
 
 from guanaco.accounts import Role
 from guanaco_server.database.database import Database
+from tests.fixtures.documented import Documented
 from tests.fixtures.world import World
 
 CORPUS = Path(__file__).parents[1] / "fuzz" / "corpus" / "http" / "requests.jsonl"
@@ -34,6 +36,7 @@ async def test_no_kept_request_breaks_the_platform(world: World, role: Role | No
     key = await world.key(role, name) if role else ""
     backend = await world.http(Role.BACKEND, "app")
     ids = {"submission_id": "acme-tiny_v1", "conversation_id": await world.open(backend)}
+    documented = Documented(world.app.openapi())
     broken = []
     async with world.http_with({"Authorization": f"Bearer {key}"} if key else {}) as http:
         for line in CORPUS.read_text().splitlines():
@@ -52,4 +55,6 @@ async def test_no_kept_request_breaks_the_platform(world: World, role: Role | No
             is_refusal = answer.status_code == 503 and "retry-after" in answer.headers
             if answer.status_code >= 500 and not is_refusal:
                 broken.append((answer.status_code, kept["method"], path, answer.text[:200]))
-    assert broken == []
+            elif problem := documented.problem(kept["operation"], answer):
+                broken.append((answer.status_code, kept["method"], path, problem))
+    assert not broken, "\n".join(map(str, broken))

@@ -89,8 +89,48 @@ async def test_models_are_auto_and_what_is_live_and_a_developer_sees_her_own(
             with pytest.raises(openai.NotFoundError) as missing:
                 await hers.models.retrieve(name)
             assert missing.value.code == "submission_not_found"
-        for name in ("guanaco/auto", model):
-            assert (await client.models.retrieve(name)).id == name
+        for name, owner in (("guanaco/auto", "guanaco"), (model, "ada")):
+            found = await client.models.retrieve(name)
+            assert (found.id, found.owned_by) == (name, owner)
+            assert found.created > 1_600_000_000
+
+
+async def test_an_answer_names_the_model_that_answered(database: Database) -> None:
+    async with talking(database) as (_, client, model):
+        for recorded in ({}, {"user": "u1", "metadata": {"consent": "true"}}):
+            asked = {"model": "guanaco/auto", "messages": HELLO} | recorded
+            whole = await client.chat.completions.create(**asked)  # type: ignore[call-overload]
+            assert whole.model == model
+            streamed = await client.chat.completions.create(**asked, stream=True)  # type: ignore[call-overload]
+            assert {chunk.model async for chunk in streamed} == {model}
+        text = await client.completions.create(model="guanaco/auto", prompt="Once")
+        assert text.model == model
+
+
+async def test_each_error_under_v1_has_a_text_that_the_client_shows(database: Database) -> None:
+    async with talking(database) as (_, client, model):
+        stranger = client.with_options(api_key="wrong")
+        refused: list[openai.APIStatusError] = []
+        for calling in (
+            stranger.models.list(),
+            stranger.models.retrieve(model),
+            stranger.chat.completions.create(model=model, messages=HELLO),
+            client.models.retrieve("none"),
+            client.embeddings.create(model=model, input="Hello"),
+            client.files.list(),
+            client.post("/models", cast_to=object),
+            client.completions.create(model=model, prompt="x" * 300_000),
+        ):
+            with pytest.raises(openai.APIStatusError) as error:
+                await calling
+            refused.append(error.value)
+        statuses = [one.status_code for one in refused]
+        assert statuses == [401, 401, 401, 404, 404, 404, 405, 413]
+        for one in refused:
+            assert isinstance(one.body, dict)
+            assert one.body["message"] in one.message
+            assert one.code == one.body["code"]
+            assert one.type
 
 
 async def test_chats_that_differ_only_after_a_long_beginning_go_to_all_submissions(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from fastapi import Depends, Request
@@ -11,15 +11,27 @@ from guanaco.accounts import Role
 from guanaco.errors import Forbidden, Unauthenticated
 from guanaco_server.accounts.service import Account, AccountService
 
+BEARER = {
+    "key": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "`Authorization: Bearer KEY`, with a key that `guanaco keys create` makes.",
+    }
+}
+
 
 class Auth:
-    """``key_of`` finds the key in a request, or raises Unauthenticated."""
+    """``key_of`` finds the key in a request, or raises Unauthenticated; ``schemes`` tell OpenAPI where it may be."""
 
     def __init__(
-        self, accounts: AccountService, key_of: Callable[[Request], str] | None = None
+        self,
+        accounts: AccountService,
+        key_of: Callable[[Request], str] | None = None,
+        schemes: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
         self._accounts = accounts
         self._key_of = key_of or bearer_key
+        self._schemes = schemes or BEARER
 
     def require(self, *roles: Role) -> Any:
         """A FastAPI dependency that gives the caller's Account."""
@@ -31,6 +43,7 @@ class Auth:
         async def guard(request: Request) -> Account:
             return await enter(self._key_of(request))
 
+        guard.schemes = self._schemes  # type: ignore[attr-defined]  # read by http/openapi.py, as the roles are
         guard.roles = frozenset(roles) | {Role.ADMIN}  # type: ignore[attr-defined]  # read by the test that walks every route
         return guard
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import FastAPI
-from fastapi.responses import Response
+from fastapi.responses import PlainTextResponse, Response
+from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
@@ -15,7 +17,7 @@ from guanaco_server.accounts import api as accounts_api
 from guanaco_server.assembly.platform import Platform
 from guanaco_server.assembly.rooms import Rooms
 from guanaco_server.chat import api as chat_api
-from guanaco_server.chat.gateway.routes import ChatGateway, document, reply_routes
+from guanaco_server.chat.gateway.routes import ChatGateway, reply_routes
 from guanaco_server.compat import api as compat_api
 from guanaco_server.competitions import api as competitions_api
 from guanaco_server.costs import api as costs_api
@@ -26,6 +28,7 @@ from guanaco_server.http import errors as http_errors
 from guanaco_server.http.api_document import ApiDocument
 from guanaco_server.http.body_limit import MAX_BODY_BYTES, BodyLimit
 from guanaco_server.http.front_door import AddressCount, DoorLimits, ProxiedRequests
+from guanaco_server.http.openapi import write_document
 from guanaco_server.leaderboard import api as leaderboard_api
 from guanaco_server.notifications import api as notifications_api
 from guanaco_server.observability.exposition import CONTENT_TYPE, scrape
@@ -36,6 +39,28 @@ from guanaco_server.settings import Settings
 from guanaco_server.submissions import api as submissions_api
 from guanaco_server.web.mounting import include_web
 
+DESCRIPTION = """Submit chat models, let people talk to them, read what they think.
+
+A key is sent as `Authorization: Bearer KEY`. It has one role: `developer`, `backend` or `admin`; an admin's key may do everything.
+
+Every error has one form, in the schema `ErrorBody`: a stable code, a sentence for a person, and what to do next. Under `/v1`
+errors have OpenAI's form. Each answer has an `X-Request-ID`, which the platform's log lines have too.
+"""
+TAGS = {
+    "submissions": "A developer's models: submit one, follow its way to users, take it back.",
+    "feedback": "What users said of a model, anonymized.",
+    "leaderboard": "Scores, and final rankings.",
+    "competitions": "What submissions compete in, and by which rules.",
+    "chat": "An app's conversations. Replies come whole or as server-sent events.",
+    "routing": "Which submission a new conversation should go to.",
+    "openai": "OpenAI's API, for its official clients.",
+    "webhooks": "Be told of a submission's events.",
+    "accounts": "Keys, quotas, the audit log.",
+    "experiments": "A/B comparisons.",
+    "costs": "What GPUs cost.",
+    "health": "For an operator's tools.",
+    "old client": "The protocol of chai-guanaco 1.4.",
+}
 HEARTBEAT_S = (
     10  # longest silence of a stream: then a comment is sent, which keeps proxies from closing it
 )
@@ -52,22 +77,26 @@ def create_app(platform: Platform, *, heartbeat_s: float = HEARTBEAT_S) -> FastA
     )
     app.state.api_document = ApiDocument(lambda: app.openapi())
     app.include_router(api_document.router(app.state.api_document))
-    app.add_middleware(BodyLimit, limit_bytes=MAX_BODY_BYTES)
-    http_errors.install(app)
+    forms = http_errors.ErrorForms({openai_api.PREFIX: openai_api.ERRORS})
+    app.add_middleware(BodyLimit, limit_bytes=MAX_BODY_BYTES, forms=forms)
+    http_errors.install(app, forms)
     app.add_middleware(Observed, metrics=platform.metrics)
     _trust_proxies(app, platform.settings)
     app.proxied = ProxiedRequests(
         AddressCount(
             DoorLimits.of(platform.settings, MAX_BODY_BYTES).per_address,
             platform.settings.trusted_proxies,
-        )
+        ),
+        forms,
     )
     if platform.settings.role == "worker":
         _include_operations(app, platform)
+        _describe(app, (), forms)
     else:
-        _install_gateway(app, platform, heartbeat_s)
+        further = _install_gateway(app, platform, heartbeat_s)
         _include_operations(app, platform)
         _include_routes(app, platform.rooms)
+        _describe(app, further, forms)
     return app
 
 
@@ -93,8 +122,8 @@ class GatewayedApp(FastAPI):
         await super().__call__(scope, receive, send)
 
 
-def _install_gateway(app: GatewayedApp, platform: Platform, heartbeat_s: float) -> None:
-    """Put the routes that answer with a reply in front of the framework, and into its OpenAPI document all the same."""
+def _install_gateway(app: GatewayedApp, platform: Platform, heartbeat_s: float) -> list[APIRoute]:
+    """Put the routes that answer with a reply in front of the framework. Returns what describes them."""
     rooms = platform.rooms
     routes = (
         *reply_routes(rooms.chat.replies, rooms.chat.previews),
@@ -108,14 +137,18 @@ def _install_gateway(app: GatewayedApp, platform: Platform, heartbeat_s: float) 
         MAX_BODY_BYTES,
         heartbeat_s,
     )
-    write = app.openapi
+    return [route.described(rooms.accounts.auth) for route in routes]
+
+
+def _describe(app: FastAPI, further: Sequence[APIRoute], forms: http_errors.ErrorForms) -> None:
+    """Have the app write its OpenAPI document, once, of its own routes and of those that the gateway answers."""
 
     def openapi() -> dict[str, Any]:
-        is_new = app.openapi_schema is None
-        schema = write()
-        if is_new:
-            document(schema, routes)
-        return schema
+        if app.openapi_schema is None:
+            app.openapi_schema = write_document(
+                app, [*app.routes, *further], forms, description=DESCRIPTION, tags=TAGS
+            )
+        return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]
 
@@ -154,7 +187,10 @@ def _include_operations(app: FastAPI, platform: Platform) -> None:
     app.include_router(health.router(platform.health))
 
     @app.get(
-        "/metrics", tags=["health"], dependencies=[platform.rooms.accounts.auth.require(Role.ADMIN)]
+        "/metrics",
+        tags=["health"],
+        dependencies=[platform.rooms.accounts.auth.require(Role.ADMIN)],
+        response_class=PlainTextResponse,
     )
     async def read_metrics() -> Response:
         return Response(scrape(platform.metrics), media_type=CONTENT_TYPE)

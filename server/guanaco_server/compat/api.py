@@ -15,11 +15,12 @@ from fastapi.responses import StreamingResponse
 from guanaco.accounts import Role
 from guanaco.competitions import Competition
 from guanaco.errors import InvalidInput
-from guanaco_server.accounts.auth import Auth, bearer_key
+from guanaco_server.accounts.auth import BEARER, Auth, bearer_key
 from guanaco_server.accounts.service import Account, AccountService
 from guanaco_server.compat.schemas import (
     ChatReply,
     ChatRequest,
+    OldFeedbackPage,
     OldLeaderboardRow,
     OldSubmission,
     OldSubmissionInfo,
@@ -28,14 +29,16 @@ from guanaco_server.compat.schemas import (
 )
 from guanaco_server.compat.service import OldClientService
 
+MAY_CONFLICT: dict[int | str, dict[str, Any]] = {409: {}, 429: {}}
 DAY = len("2023-12-01")
 KEY_HEADER = "developer_key"
+OLD_KEY = {"old_key": {"type": "apiKey", "in": "header", "name": KEY_HEADER}}
 NOT_KEPT = {"Cache-Control": "no-store"}
 
 
 def router(old: OldClientService, accounts: AccountService) -> APIRouter:
     routes = APIRouter(tags=["old client"])
-    auth = Auth(accounts, _key)
+    auth = Auth(accounts, _key, BEARER | OLD_KEY)
     anyone, developer = auth.require(*Role), auth.require(Role.DEVELOPER)
     _add_models(routes, old, developer)
 
@@ -45,7 +48,7 @@ def router(old: OldClientService, accounts: AccountService) -> APIRouter:
     ) -> dict[str, OldLeaderboardRow]:
         return await old.ranked(window_start(start_date), window_end(end_date))
 
-    @routes.get("/feedback/{submission_id}")
+    @routes.get("/feedback/{submission_id}", response_model=OldFeedbackPage)
     async def read_feedback(submission_id: str, account: Account = developer) -> Response:
         body = await old.read_feedback(account, submission_id)
         return StreamingResponse(body, media_type="application/json", headers=NOT_KEPT)
@@ -89,7 +92,8 @@ def _add_change(routes: APIRouter, change: Any, developer: Any) -> None:
         return moved
 
     name = change.__name__
-    routes.add_api_route(f"/models/{{submission_id}}/{name}", endpoint, methods=["GET"], name=name)
+    path = f"/models/{{submission_id}}/{name}"
+    routes.add_api_route(path, endpoint, methods=["GET"], name=name, responses=MAY_CONFLICT)
 
 
 def _key(request: Request) -> str:

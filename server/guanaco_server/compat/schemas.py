@@ -144,3 +144,9 @@ class OldFeedback(BaseModel):
     model_name: str
     user_id: str
     public: bool = True
+
+
+class OldFeedbackPage(BaseModel):
+    feedback: dict[str, OldFeedback]
+    thumbs_up: int
+    thumbs_down: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Response
 from fastapi.responses import StreamingResponse
@@ -23,8 +23,14 @@ from guanaco.feedback import (
 from guanaco_server.accounts.auth import Auth
 from guanaco_server.accounts.service import Account
 from guanaco_server.feedback.erasure import ErasureService
-from guanaco_server.feedback.export import NDJSON, Export
+from guanaco_server.feedback.export import MEDIA_TYPES, NDJSON, Export
 from guanaco_server.feedback.service import FeedbackService
+
+LINES = {"schema": {"type": "string", "description": "A `Feedback` in each line."}}
+EXPORTED: dict[str, Any] = {
+    "description": "The file. `X-Next-Cursor` leads to what is new since.",
+    "content": {media: {"schema": {"type": "string"}} for media in MEDIA_TYPES.values()},
+}
 
 
 def router(feedback: FeedbackService, erasures: ErasureService, auth: Auth) -> APIRouter:
@@ -39,7 +45,11 @@ def router(feedback: FeedbackService, erasures: ErasureService, auth: Auth) -> A
     ) -> FeedbackRecorded:
         return await feedback.rate(account, conversation_id, request)
 
-    @routes.get("/submissions/{submission_id}/feedback", response_model=FeedbackPage)
+    @routes.get(
+        "/submissions/{submission_id}/feedback",
+        response_model=FeedbackPage,
+        responses={200: {"content": {NDJSON: LINES}}},
+    )
     async def read_feedback(
         submission_id: str,
         query: Annotated[FeedbackQuery, Query()],
@@ -56,7 +66,11 @@ def router(feedback: FeedbackService, erasures: ErasureService, auth: Auth) -> A
             account, submission_id, query.cursor, query.limit, query, query.order
         )
 
-    @routes.get("/submissions/{submission_id}/feedback/export", response_class=StreamingResponse)
+    @routes.get(
+        "/submissions/{submission_id}/feedback/export",
+        response_class=StreamingResponse,
+        responses={200: EXPORTED, 501: {}},
+    )
     async def export_feedback(
         submission_id: str, query: Annotated[ExportQuery, Query()], account: Account = developer
     ) -> Response:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from guanaco.errors import PayloadTooLarge
-from guanaco_server.http.errors import answer
+from guanaco_server.http.errors import ErrorForms
 
 MAX_BODY_BYTES = 262_144  # a message of 16,384 characters fits four times over
 
 
 class BodyLimit:
-    def __init__(self, app: ASGIApp, limit_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, limit_bytes: int, forms: ErrorForms) -> None:
         self._app = app
         self._limit_bytes = limit_bytes
+        self._forms = forms
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -21,9 +22,13 @@ class BodyLimit:
             return
         declared = dict(scope["headers"]).get(b"content-length", b"0")
         if not declared.isdigit() or int(declared) > self._limit_bytes:
-            await answer(PayloadTooLarge(self._limit_bytes))(scope, receive, send)
+            await self._refuse(scope, receive, send)
             return
         await self._app(scope, *self._counted(scope, receive, send))
+
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answer = self._forms.of(scope["path"]).answer(PayloadTooLarge(self._limit_bytes))
+        await answer(scope, receive, send)
 
     def _counted(self, scope: Scope, receive: Receive, send: Send) -> tuple[Receive, Send]:
         """The same, until the body gets too long: then the app hears that the client left, and ours is the only answer."""
@@ -36,7 +41,7 @@ class BodyLimit:
             received += len(message.get("body", b""))
             if received > self._limit_bytes and not refused:
                 refused = True
-                await answer(PayloadTooLarge(self._limit_bytes))(scope, receive, send)
+                await self._refuse(scope, receive, send)
             return {"type": "http.disconnect"} if refused else message
 
         async def guarded_send(message: Message) -> None:

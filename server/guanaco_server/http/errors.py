@@ -1,16 +1,21 @@
-"""From an error to an HTTP answer: one table, and one sentence for whatever was not foreseen."""
+"""From an error to an HTTP answer: one table, and one sentence for whatever was not foreseen.
+
+Errors have one form, ``ErrorBody``. Paths that speak another protocol have that protocol's (``ErrorForms``).
+"""
 
 from __future__ import annotations
 
 import logging
 import math
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel, Field
 from sqlalchemy.exc import DataError, OperationalError
 from sqlalchemy.exc import TimeoutError as NoConnectionLeft
 from starlette.exceptions import HTTPException
@@ -53,9 +58,21 @@ RETRY_AFTER_S = {429: "60", 503: "5", 504: "5"}
 logger = logging.getLogger(__name__)
 
 
+class ErrorBody(BaseModel):
+    """What went wrong, in the answer's body."""
+
+    error: str = Field(description="Which error it is. It stays the same between versions.")
+    detail: str = Field(description="One sentence for a person.")
+    hint: str | None = Field(description="What to do next.")
+
+
 def status_of(error: errors.GuanacoError) -> int:
     """The status of an error's nearest class in the table."""
-    return next(STATUS_BY_CLASS[kind] for kind in type(error).__mro__ if kind in STATUS_BY_CLASS)
+    return status_of_class(type(error))
+
+
+def status_of_class(kind: type[errors.GuanacoError]) -> int:
+    return next(STATUS_BY_CLASS[base] for base in kind.__mro__ if base in STATUS_BY_CLASS)
 
 
 def answer(error: errors.GuanacoError) -> JSONResponse:
@@ -76,36 +93,61 @@ def _retry_after(error: errors.GuanacoError) -> str | None:
     return None if seconds is None else str(max(1, math.ceil(seconds)))
 
 
-def install(app: FastAPI) -> None:
+@dataclass(frozen=True)
+class ErrorForm:
+    """How errors are answered: ``body`` describes the JSON that ``answer`` writes, ``statuses`` has those that differ from ours."""
+
+    answer: Callable[[errors.GuanacoError], Response] = answer
+    body: type[BaseModel] = ErrorBody
+    statuses: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ErrorForms:
+    """The form of our own API, and others by the beginning of the path."""
+
+    others: Mapping[str, ErrorForm] = field(default_factory=dict)
+    ours: ErrorForm = ErrorForm()
+
+    def of(self, path: str) -> ErrorForm:
+        return next(
+            (form for prefix, form in self.others.items() if path.startswith(prefix)), self.ours
+        )
+
+
+def install(app: FastAPI, forms: ErrorForms) -> None:
     """Give the app these answers for every error there can be."""
 
+    def tell(request: Request, error: errors.GuanacoError) -> Response:
+        return forms.of(request.url.path).answer(error)
+
     @app.exception_handler(errors.GuanacoError)
-    async def guanaco_error(_request: Request, error: errors.GuanacoError) -> JSONResponse:
-        return answer(error)
+    async def guanaco_error(request: Request, error: errors.GuanacoError) -> Response:
+        return tell(request, error)
 
     @app.exception_handler(RequestValidationError)
-    async def invalid(_request: Request, error: RequestValidationError) -> JSONResponse:
-        return answer(errors.InvalidInput(describe_problems(error.errors())))
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        return tell(request, errors.InvalidInput(describe_problems(error.errors())))
 
     @app.exception_handler(DataError)
-    async def unstorable(request: Request, error: DataError) -> JSONResponse:
-        return answer(as_guanaco_error(f"{request.method} {request.url.path}", error))
+    async def unstorable(request: Request, error: DataError) -> Response:
+        return tell(request, as_guanaco_error(f"{request.method} {request.url.path}", error))
 
     @app.exception_handler(HTTPException)
-    async def http_error(request: Request, error: HTTPException) -> JSONResponse:
+    async def http_error(request: Request, error: HTTPException) -> Response:
         if error.status_code == 404:
-            return answer(errors.NotFound(f"There is nothing at {request.url.path}."))
+            return tell(request, errors.NotFound(f"There is nothing at {request.url.path}."))
         if error.status_code == 405:
             allowed = (error.headers or {}).get("Allow", "")
-            return answer(errors.MethodNotAllowed(request.method, request.url.path, allowed))
-        body = errors.GuanacoError(
-            f"{error.detail}: {request.method} {request.url.path}."
-        ).to_wire()
-        return JSONResponse(body, status_code=error.status_code, headers=error.headers)
+            refused = errors.MethodNotAllowed(request.method, request.url.path, allowed)
+            return tell(request, refused)
+        said = f"{error.detail}: {request.method} {request.url.path}."
+        body = tell(request, errors.GuanacoError(said)).body
+        return Response(body, error.status_code, error.headers, media_type="application/json")
 
     @app.exception_handler(Exception)
-    async def unforeseen(request: Request, error: Exception) -> JSONResponse:
-        return answer(as_guanaco_error(f"{request.method} {request.url.path}", error))
+    async def unforeseen(request: Request, error: Exception) -> Response:
+        return tell(request, as_guanaco_error(f"{request.method} {request.url.path}", error))
 
 
 def as_guanaco_error(what: str, error: Exception) -> errors.GuanacoError:

@@ -19,7 +19,7 @@ from typing import Protocol
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from guanaco.errors import TooManyConnections
-from guanaco_server.http.errors import answer
+from guanaco_server.http.errors import ErrorForms
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.settings import Settings
 
@@ -154,8 +154,9 @@ def network_of(address: str) -> str:
 class ProxiedRequests:
     """Limits the requests at once of each client that comes through a trusted proxy."""
 
-    def __init__(self, addresses: AddressCount) -> None:
+    def __init__(self, addresses: AddressCount, forms: ErrorForms) -> None:
         self._addresses = addresses
+        self._forms = forms
 
     def client_of(self, scope: Scope) -> str | None:
         """The client for which a trusted proxy has passed this request on; None if it came without one."""
@@ -171,7 +172,8 @@ class ProxiedRequests:
         try:
             network = self._addresses.enter(client)
         except OverLimit:
-            await answer(TooManyConnections())(scope, receive, send)
+            refusal = self._forms.of(scope["path"]).answer(TooManyConnections())
+            await refusal(scope, receive, send)
             return
         try:
             await app(scope, receive, send)

@@ -6,11 +6,16 @@ from collections.abc import Callable
 
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel, Field
 
 from guanaco_server.database.database import Database
 from guanaco_server.database.schema import is_current
 
 STALE_S = 15.0  # the routing snapshot is made anew every second
+
+
+class Readiness(BaseModel):
+    status: str = Field(description="`ok`, or what keeps this process from taking work.")
 
 
 class Health:
@@ -41,7 +46,7 @@ def router(health: Health) -> APIRouter:
         """Answers while the process does; it asks nobody else, so that a database's outage restarts nothing."""
         return {"status": "ok"}
 
-    @routes.get("/readyz")
+    @routes.get("/readyz", responses={503: {"model": Readiness}}, response_model=Readiness)
     async def is_ready() -> JSONResponse:
         """503 while the database does not answer, lacks migrations, or the routing snapshot is old."""
         problem = await health.problem()

@@ -9,6 +9,7 @@ from typing import Any
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
+EVENT_STREAM = "text/event-stream"
 HEARTBEAT = b": still here\n\n"  # a comment: keeps proxies from closing a quiet stream
 
 
@@ -22,6 +23,6 @@ def encode_event(event: str, data: BaseModel | dict[str, Any], id: int | None = 
 def event_stream(events: AsyncIterator[bytes]) -> StreamingResponse:
     return StreamingResponse(
         events,
-        media_type="text/event-stream",
+        media_type=EVENT_STREAM,
         headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
     )

@@ -19,7 +19,7 @@ def router(webhooks: WebhookService, auth: Auth) -> APIRouter:
     async def put_webhook(request: WebhookRequest, account: Account = developer) -> WebhookSet:
         return await webhooks.put(account, request)
 
-    @routes.get("")
+    @routes.get("", responses={404: {}})
     async def read_webhook(account: Account = developer) -> Webhook:
         return await webhooks.read(account)
 

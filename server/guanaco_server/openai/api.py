@@ -15,18 +15,30 @@ from starlette.responses import JSONResponse, Response
 
 from guanaco.accounts import Role
 from guanaco.chat import Reply
-from guanaco.errors import GuanacoError, InvalidInput, NotFound, SubmissionNotFound, Unavailable
+from guanaco.errors import GuanacoError, InvalidInput, NotFound, Unavailable
 from guanaco_server.accounts.auth import Auth
 from guanaco_server.accounts.service import Account
 from guanaco_server.chat.gateway.generation import Pieces
 from guanaco_server.chat.gateway.replies import ReplyEvents
-from guanaco_server.chat.gateway.routes import ReplyRoute
+from guanaco_server.chat.gateway.routes import Exchange, ReplyDescription, ReplyRoute
 from guanaco_server.chat.gateway.streaming import Encoder
-from guanaco_server.http.errors import answer
+from guanaco_server.http.errors import ErrorForm, answer
+from guanaco_server.http.openapi import schema_of
+from guanaco_server.openai.answers import (
+    ChatCompletion,
+    ChatCompletionChunk,
+    Completion,
+    ErrorObject,
+    ModelList,
+    OpenAiError,
+    OpenAiModel,
+)
 from guanaco_server.openai.schemas import ChatCompletionRequest, CompletionRequest
-from guanaco_server.openai.service import OpenAiService
+from guanaco_server.openai.service import NamedModel, OpenAiService
 
+PREFIX = "/v1/"
 DONE = b"data: [DONE]\n\n"
+STATUSES = {422: 400}
 KEPT_HEADERS = frozenset({"retry-after", "www-authenticate", "allow"})
 
 _json = msgspec.json.Encoder().encode
@@ -37,48 +49,54 @@ def router(openai: OpenAiService, auth: Auth) -> APIRouter:
     anyone = auth.require(*Role)
 
     @routes.get("/models")
-    async def list_models(account: Account = anyone) -> dict[str, Any]:
-        return {"object": "list", "data": [_model(name) for name in openai.models(account)]}
+    async def list_models(account: Account = anyone) -> ModelList:
+        return ModelList(data=[_model(one) for one in openai.models(account)])
 
-    @routes.get("/models/{model:path}", response_model=None)
-    async def read_model(model: str, account: Account = anyone) -> Response:
-        try:
-            return JSONResponse(_model(openai.require_model(account, model)))
-        except SubmissionNotFound as error:
-            return problem(error)
+    @routes.get("/models/{model:path}")
+    async def read_model(model: str, account: Account = anyone) -> OpenAiModel:
+        return _model(openai.require_model(account, model))
 
     return routes
 
 
 def completion_routes(openai: OpenAiService) -> tuple[ReplyRoute, ...]:
-    async def chat(account: Account, _: str, request: ChatCompletionRequest) -> ReplyEvents:
-        return await openai.chat(account, request)
+    def exchange(request: ChatCompletionRequest | CompletionRequest) -> Exchange:
+        writer = _Writer(request)
 
-    async def complete(account: Account, _: str, request: CompletionRequest) -> ReplyEvents:
-        return await openai.complete(account, request)
+        async def events(account: Account, _: str) -> ReplyEvents:
+            if isinstance(request, ChatCompletionRequest):
+                answer = await openai.chat(account, request)
+            else:
+                answer = await openai.complete(account, request)
+            writer.name(answer.model)
+            return answer.events
+
+        encoder = Encoder(writer.pieces, writer.end, error_event, writer.whole, problem)
+        return Exchange(events, encoder)
 
     anyone = tuple(Role)
     return (
-        ReplyRoute("/v1/chat/completions", anyone, ChatCompletionRequest, "OpenAI's chat completion", chat, encoder, problem),
-        ReplyRoute("/v1/completions", anyone, CompletionRequest, "OpenAI's completion", complete, encoder, problem),
+        ReplyRoute("/v1/chat/completions", anyone, ChatCompletionRequest, "OpenAI's chat completion", exchange, problem, CHAT),
+        ReplyRoute("/v1/completions", anyone, CompletionRequest, "OpenAI's completion", exchange, problem, TEXT),
     )  # fmt: skip
 
 
-def _model(name: str) -> dict[str, Any]:
-    return {"id": name, "object": "model", "created": 0, "owned_by": "guanaco"}
-
-
-def encoder(request: ChatCompletionRequest | CompletionRequest) -> Encoder:
-    writer = _Writer(request)
-    return Encoder(writer.pieces, writer.end, error_event, writer.whole, problem)
+def _model(named: NamedModel) -> OpenAiModel:
+    return OpenAiModel(id=named.id, created=int(named.created_at.timestamp()), owned_by=named.owner)
 
 
 def problem(error: GuanacoError) -> Response:
     """OpenAI's form of an error, with the status and the headers of ours."""
     ours = answer(error)
-    status = 400 if ours.status_code == 422 else ours.status_code
+    status = STATUSES.get(ours.status_code, ours.status_code)
     kept = {name: value for name, value in ours.headers.items() if name in KEPT_HEADERS}
     return JSONResponse(_error(error), status_code=status, headers=kept)
+
+
+CHAT = ReplyDescription("openai", ChatCompletion, schema_of(ChatCompletionChunk))
+TEXT = ReplyDescription("openai", Completion, schema_of(Completion))
+ERRORS = ErrorForm(problem, OpenAiError, STATUSES)
+"""The form of every error under PREFIX."""
 
 
 def error_event(error: GuanacoError) -> bytes:
@@ -90,11 +108,12 @@ def _error(error: GuanacoError) -> dict[str, Any]:
     if isinstance(error, Unavailable):
         kind = "overloaded_error"
     message = f"{error.detail} {error.hint}" if error.hint else error.detail
-    return {"error": {"message": message, "type": kind, "param": None, "code": error.code}}
+    said = ErrorObject(message=message, type=kind, param=None, code=error.code)
+    return OpenAiError(error=said).model_dump()
 
 
 class _Writer:
-    """Writes one response. Every chunk has the same id, time and model name."""
+    """Writes one response. Every chunk has the same id, time and model: the one that answers, also where the request names any."""
 
     def __init__(self, request: ChatCompletionRequest | CompletionRequest) -> None:
         self._is_chat = isinstance(request, ChatCompletionRequest)
@@ -105,6 +124,9 @@ class _Writer:
             "created": int(time.time()),
             "model": request.model,
         }
+
+    def name(self, model: str) -> None:
+        self._fields["model"] = model
 
     def pieces(self, pieces: Pieces) -> bytes:
         events = []

@@ -12,11 +12,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from hashlib import blake2b
 
 from guanaco.accounts import Role
-from guanaco.chat import Bot, Conversation, ConversationRequest, MessageRequest, Reply, Sender, Turn
+from guanaco.chat import (
+    Bot,
+    Conversation,
+    ConversationOpened,
+    ConversationRequest,
+    MessageRequest,
+    Reply,
+    Sender,
+    Turn,
+)
 from guanaco.errors import InvalidInput, MessageTooLong, NoModelAvailable, SubmissionNotFound
 from guanaco.experiments import Overrides, ParamChanges
 from guanaco_server.accounts.service import Account
@@ -31,9 +41,25 @@ from guanaco_server.routing.service import LiveSubmission, RoutingService
 from guanaco_server.tokenization.service import Tokenizers
 
 AUTO = "guanaco/auto"
+AUTO_SINCE = datetime(2026, 11, 21, tzinfo=UTC)  # when the name came to be
 PROMPT_KEY_CHARS = 256  # of the beginning of a prompt, which may grow
 
 Request = ChatCompletionRequest | CompletionRequest
+
+
+@dataclass(frozen=True)
+class NamedModel:
+    id: str
+    owner: str
+    created_at: datetime
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A reply that begins, and the id of the submission that gives it."""
+
+    model: str
+    events: ReplyEvents
 
 
 class OpenAiService:
@@ -50,20 +76,24 @@ class OpenAiService:
         self._generator = generator
         self._tokenizers = tokenizers
 
-    def models(self, account: Account) -> list[str]:
+    def models(self, account: Account) -> list[NamedModel]:
         """What the caller may name as a model."""
-        live = [live.serving for live in self._routing.live()]
         own = account.role is Role.DEVELOPER
-        names = [one.id for one in live if not own or one.account_id == account.id]
-        return names if own else [AUTO, *names]
+        named = [
+            NamedModel(one.id, one.developer, one.created_at)
+            for one in (live.serving for live in self._routing.live())
+            if not own or one.account_id == account.id
+        ]
+        return named if own else [NamedModel(AUTO, "guanaco", AUTO_SINCE), *named]
 
-    def require_model(self, account: Account, model: str) -> str:
-        """The model's name; SubmissionNotFound for what is not there or not the caller's."""
-        if model not in self.models(account):
+    def require_model(self, account: Account, model: str) -> NamedModel:
+        """SubmissionNotFound for what is not there or not the caller's."""
+        found = next((one for one in self.models(account) if one.id == model), None)
+        if found is None:
             raise SubmissionNotFound(model)
-        return model
+        return found
 
-    async def chat(self, account: Account, request: ChatCompletionRequest) -> ReplyEvents:
+    async def chat(self, account: Account, request: ChatCompletionRequest) -> Answer:
         if request.metadata.consent == "true":
             return await self._recorded.send(account, request, request.changes())
         bot = Bot(name=request.metadata.bot_name, memory=request.persona)
@@ -72,9 +102,9 @@ class OpenAiService:
         live = _changed(await self._live(account, request.model, key), request)
         name, turns = request.metadata.user_name, request.turns
         pieces = await self._generator.generate(live, bot, name, turns, key, seed=request.seed)
-        return _unrecorded(pieces)
+        return Answer(live.serving.id, _unrecorded(pieces))
 
-    async def complete(self, account: Account, request: CompletionRequest) -> ReplyEvents:
+    async def complete(self, account: Account, request: CompletionRequest) -> Answer:
         key = _key(account.id, request.user or "", request.prompt[:PROMPT_KEY_CHARS])
         live = _changed(await self._live(account, request.model, key), request)
         room = live.serving.params.max_input_tokens
@@ -87,11 +117,12 @@ class OpenAiService:
         generation = Generation(
             live.serving.id, request.prompt, live.serving.params, seed=request.seed
         )
-        return _unrecorded(self._generator.complete(live, generation, key))
+        events = _unrecorded(self._generator.complete(live, generation, key))
+        return Answer(live.serving.id, events)
 
     async def _live(self, account: Account, model: str, key: str) -> LiveSubmission:
         """What the model's name means to the caller; of several that have room, the key's."""
-        if self.require_model(account, model) == AUTO:
+        if self.require_model(account, model).id == AUTO:
             lives = self._routing.live()
             roomy = [one.serving.id for one in lives if self._routing.can_take(one.serving.id)]
             found = rendezvous(key, roomy or [one.serving.id for one in lives if not one.endpoints])
@@ -134,7 +165,7 @@ class RecordedChats:
 
     async def send(
         self, account: Account, request: ChatCompletionRequest, changes: ParamChanges
-    ) -> ReplyEvents:
+    ) -> Answer:
         """The reply, whose parameters are ``changes``, with the conversation's id."""
         if account.role is Role.DEVELOPER:
             raise InvalidInput("Only an app's backend records conversations.")
@@ -143,17 +174,22 @@ class RecordedChats:
                 f"A conversation that is recorded needs model {AUTO!r} and a user.",
                 hint="Leave metadata.consent out to name a submission.",
             )
-        conversation_id = request.metadata.conversation_id
-        if conversation_id is None:
-            conversation_id = await self._open(account, request, request.user)
+        found: Conversation | ConversationOpened
+        if request.metadata.conversation_id is None:
+            found = await self._open(account, request, request.user)
         else:
-            found = await self._conversations.of_user(account, conversation_id, request.user)
+            named = request.metadata.conversation_id
+            found = await self._conversations.of_user(account, named, request.user)
             _require_same(found, request)
         message = MessageRequest(content=request.turns[-1].content)
-        events = await self._replies.send(account, conversation_id, message, changes, request.seed)
-        return _named(events, conversation_id)
+        events = await self._replies.send(
+            account, found.conversation_id, message, changes, request.seed
+        )
+        return Answer(found.submission_id, _named(events, found.conversation_id))
 
-    async def _open(self, account: Account, request: ChatCompletionRequest, user: str) -> str:
+    async def _open(
+        self, account: Account, request: ChatCompletionRequest, user: str
+    ) -> ConversationOpened:
         """A greeting may come first; InvalidInput for anything else that was said elsewhere."""
         *earlier, _ = request.turns
         if any(turn.sender is Sender.USER for turn in earlier) or len(earlier) > 1:
@@ -161,7 +197,7 @@ class RecordedChats:
                 "A conversation that is recorded begins with the user's first message: what was said before cannot be rated as this model's.",
                 hint="Send metadata.conversation_id to continue one, or leave metadata.consent out.",
             )
-        opened = await self._conversations.open(
+        return await self._conversations.open(
             account,
             ConversationRequest(
                 user_id=user,
@@ -174,7 +210,6 @@ class RecordedChats:
                 consent=True,
             ),
         )
-        return opened.conversation_id
 
 
 def _require_same(conversation: Conversation, request: ChatCompletionRequest) -> None:

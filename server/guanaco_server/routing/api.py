@@ -34,7 +34,7 @@ def router(
     routes = APIRouter(prefix="/api/v1", tags=["routing"])
     backend = auth.require(Role.BACKEND)
 
-    @routes.get("/assignment")
+    @routes.get("/assignment", responses={409: {}})
     async def assign(
         competition: Slug = OPEN, user_id: UserId = None, account: Account = backend
     ) -> Assignment:

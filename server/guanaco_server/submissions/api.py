@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Header
 from fastapi.responses import StreamingResponse
@@ -11,10 +11,17 @@ from pydantic import SecretStr
 from guanaco.accounts import Role
 from guanaco.quotas import Quota, QuotaOverride
 from guanaco.recipes import RecipeOverride, RecipeStatus
-from guanaco.submissions import StressReport, Submission, SubmissionRequest
+from guanaco.submissions import (
+    EventKind,
+    StressReport,
+    Submission,
+    SubmissionEvent,
+    SubmissionRequest,
+)
 from guanaco_server.accounts.auth import Auth
 from guanaco_server.accounts.service import Account
-from guanaco_server.http.sse import event_stream
+from guanaco_server.http.openapi import event_schema
+from guanaco_server.http.sse import EVENT_STREAM, event_stream
 from guanaco_server.submissions.events import EventFeed, encoded
 from guanaco_server.submissions.quotas import QuotaService
 from guanaco_server.submissions.service import SubmissionService
@@ -29,6 +36,9 @@ HubToken = Annotated[
         description="Your own Hub token, for a private or gated repo; encrypted, and deleted when the weights are serialized.",
     ),
 ]
+EVENTS: dict[str, Any] = {
+    "content": {EVENT_STREAM: {"schema": event_schema(dict.fromkeys(EventKind, SubmissionEvent))}}
+}
 LastEventId = Annotated[int, Header(ge=0, le=MAX_SEQ)]
 
 
@@ -53,7 +63,9 @@ def router(submissions: SubmissionService, feed: EventFeed, auth: Auth) -> APIRo
     async def read_submission(submission_id: str, account: Account = developer) -> Submission:
         return await submissions.require_visible(account, submission_id)
 
-    @routes.get("/{submission_id}/events")
+    @routes.get(
+        "/{submission_id}/events", response_class=StreamingResponse, responses={200: EVENTS}
+    )
     async def follow_events(
         submission_id: str,
         last_event_id: LastEventId = 0,

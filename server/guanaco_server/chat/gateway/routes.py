@@ -6,18 +6,22 @@ token. It writes its routes into the OpenAPI document, which FastAPI makes of it
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import Parameter, Signature
+from string import Formatter
 from typing import Any, TypeVar
 
 import msgspec
+from fastapi import Body
+from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
-from pydantic.json_schema import models_json_schema
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from guanaco.accounts import Role
-from guanaco.chat import MessageRequest, PreviewRequest, RegenerateRequest, Reply
+from guanaco.chat import MessageRequest, PreviewRequest, RegenerateRequest, Reply, Token
 from guanaco.errors import (
     GuanacoError,
     InvalidInput,
@@ -30,8 +34,9 @@ from guanaco_server.accounts.service import Account
 from guanaco_server.chat.gateway.generation import Pieces
 from guanaco_server.chat.gateway.replies import PreviewService, ReplyEvents, ReplyService
 from guanaco_server.chat.gateway.streaming import Encoder, ReplyResponse
-from guanaco_server.http.errors import answer, as_guanaco_error, describe_problems
-from guanaco_server.http.sse import encode_event
+from guanaco_server.http.errors import ErrorBody, answer, as_guanaco_error, describe_problems
+from guanaco_server.http.openapi import event_schema
+from guanaco_server.http.sse import EVENT_STREAM, encode_event
 from guanaco_server.observability.http import HEADER, METHODS
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.observability.scope import request_id, scope
@@ -65,22 +70,84 @@ ENCODER = Encoder(pieces=_pieces, end=_end, error=_error, whole=_whole, problem=
 
 
 @dataclass(frozen=True)
+class Exchange:
+    """One request and its reply. ``events`` begins the reply for the caller and the id in the path, ``encoder`` writes it."""
+
+    events: Callable[[Account, str], Coroutine[Any, Any, ReplyEvents]]
+    encoder: Encoder
+
+
+@dataclass(frozen=True)
+class ReplyDescription:
+    """What OpenAPI says of a reply: whole, and as the events of a stream."""
+
+    tag: str
+    whole: type[BaseModel]
+    events: Mapping[str, Any]
+
+
+OURS = ReplyDescription(
+    "chat", Reply, event_schema({"token": Token, "done": Reply, "error": ErrorBody})
+)
+
+
+@dataclass(frozen=True)
 class ReplyRoute:
-    """``POST path``, which may end with ``{id}/action``. ``events`` begins the reply for the caller and the id."""
+    """``POST path``, which may end with ``{id}/action``."""
 
     path: str
     roles: tuple[Role, ...]
     model: type[BaseModel]
     summary: str
-    events: Callable[[Account, str, Any], Coroutine[Any, Any, ReplyEvents]]
-    encoder: Callable[[Any], Encoder] = lambda _: ENCODER
+    exchange: Callable[[Any], Exchange]
     problem: Callable[[GuanacoError], ASGIApp] = answer
+    description: ReplyDescription = OURS
+
+    def described(self, auth: Auth) -> APIRoute:
+        """What describes the route to OpenAPI. It answers nothing: the gateway is in front of it."""
+
+        def never() -> None:
+            raise AssertionError(f"the gateway answers {self.path}")
+
+        kind = Parameter.POSITIONAL_OR_KEYWORD
+        ids = [name for _, name, _, _ in Formatter().parse(self.path) if name]
+        parameters = [Parameter(name, kind, annotation=str) for name in ids]
+        is_optional = not any(field.is_required() for field in self.model.model_fields.values())
+        default = Body(default=None) if is_optional else Body()
+        parameters.append(Parameter("request", kind, annotation=self.model, default=default))
+        never.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+        return APIRoute(
+            self.path,
+            never,
+            methods=["POST"],
+            name=re.split(r"}/|/v1/", self.path)[-1].replace("/", "_"),
+            summary=self.summary,
+            tags=[self.description.tag],
+            dependencies=[auth.require(*self.roles)],
+            response_model=self.description.whole,
+            response_description="The reply; with `stream` as events.",
+            responses={
+                200: {"content": {EVENT_STREAM: {"schema": dict(self.description.events)}}},
+                504: {},
+            },
+        )
 
     @property
     def pattern(self) -> tuple[str, str]:
         """The path before the id, and the action after it. A path without an id is the first alone."""
         head, brace, tail = self.path.partition("{")
         return (head, tail.partition("}/")[2]) if brace else (self.path, "")
+
+
+def ours(
+    events: Callable[[Account, str, Any], Coroutine[Any, Any, ReplyEvents]],
+) -> Callable[[Any], Exchange]:
+    """The exchange of a reply in our own form, from what begins it for the caller, the id and the request."""
+
+    def exchange(request: BaseModel) -> Exchange:
+        return Exchange(lambda account, name: events(account, name, request), ENCODER)
+
+    return exchange
 
 
 def reply_routes(replies: ReplyService, previews: PreviewService) -> tuple[ReplyRoute, ...]:
@@ -92,9 +159,9 @@ def reply_routes(replies: ReplyService, previews: PreviewService) -> tuple[Reply
         return await replies.regenerate(account, conversation_id)
 
     return (
-        ReplyRoute(f"{conversation}/messages", (Role.BACKEND,), MessageRequest, "Send a message, get the reply", replies.send),
-        ReplyRoute(f"{conversation}/regenerate", (Role.BACKEND,), RegenerateRequest, "Answer the last message anew", regenerate),
-        ReplyRoute("/api/v1/submissions/{submission_id}/preview", (Role.DEVELOPER,), PreviewRequest, "Try a model of one's own; nothing is recorded", previews.preview),
+        ReplyRoute(f"{conversation}/messages", (Role.BACKEND,), MessageRequest, "Send a message, get the reply", ours(replies.send)),
+        ReplyRoute(f"{conversation}/regenerate", (Role.BACKEND,), RegenerateRequest, "Answer the last message anew", ours(regenerate)),
+        ReplyRoute("/api/v1/submissions/{submission_id}/preview", (Role.DEVELOPER,), PreviewRequest, "Try a model of one's own; nothing is recorded", ours(previews.preview)),
     )  # fmt: skip
 
 
@@ -157,7 +224,8 @@ class ChatGateway:
             await response.refuse(problem)
             return
         respond = response.stream if getattr(request, "stream", False) else response.whole
-        await respond(route.events(account, name, request), route.encoder(request))
+        exchange = route.exchange(request)
+        await respond(exchange.events(account, name), exchange.encoder)
 
     def _find(self, path: str) -> tuple[tuple[ReplyRoute, Enter] | None, str]:
         """The route of a path with its entrance, and the id in it."""
@@ -197,45 +265,3 @@ def parse_body(model: type[Model], body: bytes) -> Model:
         return model.model_validate_json(body or b"{}")
     except ValidationError as error:
         raise InvalidInput(describe_problems(error.errors())) from None
-
-
-REFERENCE = "#/components/schemas/{model}"
-
-
-def document(openapi: dict[str, Any], routes: Sequence[ReplyRoute]) -> None:
-    """Write them into the document."""
-    models: list[type[BaseModel]] = [Reply, *(route.model for route in routes)]
-    _, definitions = models_json_schema(
-        [(model, "validation") for model in models], ref_template=REFERENCE
-    )
-    components = openapi.setdefault("components", {})
-    for name, schema in definitions["$defs"].items():
-        components.setdefault("schemas", {}).setdefault(name, schema)
-    for route in routes:
-        openapi["paths"][route.path] = {"post": _operation(route)}
-
-
-def _operation(route: ReplyRoute) -> dict[str, Any]:
-    reply = {
-        "description": "The reply; with `stream` as events: token, then done or error.",
-        "content": {
-            "application/json": {"schema": _reference(Reply)},
-            "text/event-stream": {"schema": {"type": "string"}},
-        },
-    }
-    names = [part[1:-1] for part in route.path.split("/") if part.startswith("{")]
-    return {
-        "tags": ["chat"],
-        "summary": route.summary,
-        "operationId": route.path.strip("/").replace("/", "_").replace("{", "").replace("}", ""),
-        "parameters": [
-            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-            for name in names
-        ],
-        "requestBody": {"content": {"application/json": {"schema": _reference(route.model)}}},
-        "responses": {"200": reply},
-    }
-
-
-def _reference(model: type[Any]) -> dict[str, str]:
-    return {"$ref": REFERENCE.format(model=model.__name__)}
