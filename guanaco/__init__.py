@@ -172,7 +172,7 @@ def _installed_version() -> str:
     from importlib.metadata import PackageNotFoundError, version
 
     try:
-        return version("guanaco")
+        return version("guanaco-platform")
     except PackageNotFoundError:  # a source tree that nobody installed
         return "unknown"
 

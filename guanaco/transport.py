@@ -275,7 +275,7 @@ def parsed(parse: Callable[[S], T], answer: S, url: str) -> T:
     except ValueError as error:  # pydantic's ValidationError is one
         raise GuanacoError(
             f"{url} answered something that this version of guanaco does not understand.",
-            hint=f"{OTHER_HINT} Or upgrade: pip install --upgrade guanaco.",
+            hint=f"{OTHER_HINT} Or upgrade: pip install --upgrade guanaco-platform.",
         ) from error
 
 

@@ -184,9 +184,11 @@ def _python() -> Finding:
 def _server_extra() -> Finding:
     missing = [name for name in SERVER_MODULES if importlib.util.find_spec(name) is None]
     if not missing:
-        return Finding("platform", FindingHealth.OK, "all packages of guanaco[server]")
+        return Finding("platform", FindingHealth.OK, "all packages of guanaco-platform[server]")
     lacking = f"not installed: {', '.join(missing)}"
-    return Finding("platform", FindingHealth.MISSING, lacking, "pip install 'guanaco[server]'")
+    return Finding(
+        "platform", FindingHealth.MISSING, lacking, "pip install 'guanaco-platform[server]'"
+    )
 
 
 def _database(settings: Settings) -> Finding:

@@ -23,7 +23,8 @@ def needs_platform() -> Iterator[None]:
         yield
     except ImportError as error:
         raise GuanacoError(
-            f"The platform is not installed here ({error}).", hint="pip install 'guanaco[server]'"
+            f"The platform is not installed here ({error}).",
+            hint="pip install 'guanaco-platform[server]'",
         ) from error
 
 

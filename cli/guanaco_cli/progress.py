@@ -169,7 +169,7 @@ def _say_outcome(submission: Submission) -> None:
     elif submission.status.is_unknown:
         console.error(
             f"{submission.id} is {submission.status}, which this version of guanaco does not know.",
-            "Upgrade it: pip install --upgrade guanaco",
+            "Upgrade it: pip install --upgrade guanaco-platform",
         )
     elif submission.status.is_in_progress:
         console.say(f"It is {submission.status}. `guanaco logs -f {submission.id}` follows it.")

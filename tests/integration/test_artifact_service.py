@@ -28,7 +28,6 @@ from guanaco_server.clusters.cluster import JobSpec
 from guanaco_server.clusters.memory import JobScript, MemoryCluster
 from guanaco_server.database.database import Database
 from guanaco_server.formats.manifest import Manifest
-from guanaco_server.formats.safetensors_header import TensorInfo
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.runtime.clock import FixedClock
 from guanaco_server.serializer.task import TICKET_VARIABLE, Merge
@@ -36,7 +35,7 @@ from guanaco_server.serializer.task import TICKET_VARIABLE, Merge
 pytestmark = pytest.mark.both_databases
 
 SNAPSHOT = RepoSnapshot("acme/tiny", "c" * 40, ())
-MODEL = CheckedModel("LlamaForCausalLM", 10, 20, 512, ("model.safetensors",), (), 1, ())
+MODEL = CheckedModel("LlamaForCausalLM", 10, 20, 512, ("model.safetensors",), (), 1)
 OPTIONS = SerializerOptions(("serialize",), "http://hub.invalid", 2**30, 60.0)
 AUTO = WeightDtype.AUTO
 
@@ -151,10 +150,10 @@ async def test_what_was_written_for_a_cancelled_submission_is_dropped(yard: Yard
 
 def test_an_adapters_job_merges_into_its_pinned_base() -> None:
     base = RepoSnapshot("acme/base", "b" * 40, ())
-    a, b = (TensorInfo(name, "F32", (2, 2), 0, 16) for name in ("x.lora_A", "x.lora_B"))
-    adapter = CheckedAdapter("adapter_model.safetensors", (), (LoraModule("x", a, b, 0.5),))
+    module = LoraModule("x", "x.lora_A", "x.lora_B", 0.5)
+    adapter = CheckedAdapter("adapter_model.safetensors", (), (module,))
     model = CheckedModel(
-        "LlamaForCausalLM", 10, 20, 512, ("m.safetensors",), (), 1, (), adapter=adapter, base=base
+        "LlamaForCausalLM", 10, 20, 512, ("m.safetensors",), (), 1, adapter=adapter, base=base
     )
     job = serializer_job(SNAPSHOT, model, AUTO, "http://hub.invalid", 2**30)
     assert (job.model.repo, job.model.commit) == ("acme/base", "b" * 40)

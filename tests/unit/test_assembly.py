@@ -62,6 +62,7 @@ ALLOWED = {
     "Occupancy": "counts what it is given",
     "Pseudonyms": "a keyed hash",
     "Redaction": "decides from a text alone",
+    "RepoChecker": "has processes, and nothing of the platform",
     "ReplicaChooser": "chooses from what it is given",
     "StatusChanges": "a list of subscribers",
     "StressService": "judges what a model server answers",

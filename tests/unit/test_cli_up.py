@@ -117,7 +117,7 @@ def test_without_the_platforms_packages_it_says_which_extra_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "guanaco_server.serve", None)
     assert run(["up"]) == 1
-    assert "pip install 'guanaco[server]'" in capsys.readouterr().err
+    assert "pip install 'guanaco-platform[server]'" in capsys.readouterr().err
 
 
 def test_settings_prints_values_and_where_each_comes_from(

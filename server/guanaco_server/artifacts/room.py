@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from guanaco_server.artifacts.checking.process import RepoChecker
 from guanaco_server.artifacts.collector import ArtifactCollector, Graces, NeededKeys
 from guanaco_server.artifacts.service import ArtifactService, Exclusive, SerializerOptions
 from guanaco_server.artifacts.stores.store import ArtifactStore
@@ -16,8 +17,9 @@ from guanaco_server.settings import Settings
 
 @dataclass(frozen=True)
 class ArtifactsRoom:
-    """``collector`` is a loop, the duty of one process."""
+    """``collector`` is a loop, the duty of one process. ``checker`` has processes, which its ``close`` ends."""
 
+    checker: RepoChecker
     service: ArtifactService
     collector: ArtifactCollector
 
@@ -48,4 +50,4 @@ def build_artifacts(
         timeout_s=settings.serializer_timeout_s,
     )
     service = ArtifactService(store, collector, compute.cluster, options, exclusive, metrics)
-    return ArtifactsRoom(service, collector)
+    return ArtifactsRoom(RepoChecker(), service, collector)

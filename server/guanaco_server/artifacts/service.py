@@ -260,8 +260,8 @@ def _adapter_source(snapshot: RepoSnapshot, adapter: CheckedAdapter) -> Adapter:
         merges=tuple(
             Merge(
                 tensor=f"{module.module}.weight",
-                a=module.a_tensor.name,
-                b=module.b_tensor.name,
+                a=module.a,
+                b=module.b,
                 scale=module.scale,
             )
             for module in adapter.modules

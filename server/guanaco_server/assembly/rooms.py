@@ -229,6 +229,7 @@ def build_rooms(
         changes=submissions.changes,
         quotas=submissions.quotas,
         hub_tokens=submissions.hub_tokens,
+        checker=artifacts.checker,
         artifacts=artifacts.service,
         prompts=prompts.service,
         tokenizers=prompts.tokenizers,

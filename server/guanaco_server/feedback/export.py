@@ -49,7 +49,7 @@ def encoded(documents: Documents, form: ExportFormat) -> AsyncIterator[bytes]:
             return _csv(documents)
         case "parquet":
             if not _has_parquet():
-                raise ExportUnsupported("parquet", "pip install 'guanaco[export]'")
+                raise ExportUnsupported("parquet", "pip install 'guanaco-platform[export]'")
             return _parquet(documents)
 
 

@@ -74,11 +74,11 @@ AS_PLAIN_LORA = "Merge the adapter into its base with `merge_and_unload()`, and 
 
 @dataclass(frozen=True)
 class LoraModule:
-    """``module``'s weight in the base becomes weight + scale · B A."""
+    """``module``'s weight in the base becomes weight + scale · B A; ``a`` and ``b`` name the adapter's tensors."""
 
     module: str
-    a_tensor: TensorInfo
-    b_tensor: TensorInfo
+    a: str
+    b: str
     scale: float
 
 
@@ -120,8 +120,8 @@ async def resolve_base(
 
 async def read_modules(
     hub: Hub, snapshot: RepoSnapshot, base_tensors: Iterable[TensorInfo]
-) -> tuple[LoraModule, ...]:
-    """Read the adapter's modules in the order of their names. Each can be merged into the base."""
+) -> tuple[tuple[LoraModule, ...], int]:
+    """Read the adapter's modules in the order of their names, and the bytes of their tensors. Each can be merged into the base."""
     _require_weights(snapshot)
     config = await read_adapter_config(hub, snapshot)
     ((_, tensors),) = await read_tensors(hub, snapshot, WeightFiles((WEIGHT_FILE,)))
@@ -131,10 +131,11 @@ async def read_modules(
             f"rank_pattern and alpha_pattern have {config.pattern_count:,} entries for {len(pairs):,} modules, which is too many."
         )
     base = {info.name: info for info in base_tensors}
-    return tuple(
+    modules = tuple(
         _module(config, module, pairs[module], base.get(f"{module}.weight"))
         for module in sorted(pairs)
     )
+    return modules, sum(info.end - info.start for info in tensors)
 
 
 def _require_weights(snapshot: RepoSnapshot) -> None:
@@ -189,7 +190,7 @@ def _module(
                 hint="Name the base that is not quantized as base_model_name_or_path.",
             )
     _require_shapes(config.rank_of(module), pair["A"], pair["B"], base)
-    return LoraModule(module, pair["A"], pair["B"], config.scale_of(module))
+    return LoraModule(module, pair["A"].name, pair["B"].name, config.scale_of(module))
 
 
 def _require_shapes(rank: int, a: TensorInfo, b: TensorInfo, base: TensorInfo) -> None:

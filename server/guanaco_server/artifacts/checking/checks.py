@@ -1,7 +1,8 @@
 """Checks a repo before any of its weights are fetched: safetensors only, known code only, within limits.
 
 Everything is read by range from the Hub at the pinned commit: configs of at most a megabyte, and the headers of the
-safetensors files, which tell every tensor's name, dtype and shape. For a LoRA adapter, the base is checked as a model,
+safetensors files, which tell every tensor's name, dtype and shape. The platform has this done in a process of its own
+(process.py). For a LoRA adapter, the base is checked as a model,
 and then the adapter against it. Each file's name must mean the same one file on every file system.
 """
 
@@ -75,7 +76,7 @@ class CheckLimits:
 
 @dataclass(frozen=True)
 class CheckedModel:
-    """A repo that passed. ``max_positions`` is None where the config does not say.
+    """What is kept of a repo that passed. ``max_positions`` is None where the config does not say.
 
     With an ``adapter``, all else is of its ``base``, whose ``small_files`` the adapter's own add to.
     """
@@ -87,7 +88,7 @@ class CheckedModel:
     weight_files: tuple[str, ...]
     small_files: tuple[str, ...]
     tensor_count: int
-    tensors: FileTensors
+    embedding_rows: int | None = None
     is_tied: bool = False
     is_quantized: bool = False
     has_experts: bool = False
@@ -109,10 +110,11 @@ async def check_repo(
     check_names(snapshot)
     base = await resolve_base(hub, snapshot, base_commit)
     if base is None:
-        return await _check_model(hub, snapshot, limits, kind)
+        model, _ = await _check_model(hub, snapshot, limits, kind)
+        return model
     check_names(base)
-    model = await _check_model(hub, base, limits, kind)
-    return await _check_adapter(hub, snapshot, base, model, limits)
+    model, infos = await _check_model(hub, base, limits, kind)
+    return await _check_adapter(hub, snapshot, base, model, infos, limits)
 
 
 def check_context(
@@ -152,14 +154,13 @@ def _check_positions(model: CheckedModel, what: str, wanted: int) -> None:
 
 async def _check_model(
     hub: Hub, snapshot: RepoSnapshot, limits: CheckLimits, kind: SubmissionKind
-) -> CheckedModel:
+) -> tuple[CheckedModel, tuple[TensorInfo, ...]]:
     weights = await find_weight_files(hub, snapshot)
     config = await read_json(hub, snapshot, "config.json")
     await check_no_code(hub, snapshot)
     architecture = architecture_of(config, kind)
     files = model_files(snapshot)
-    tensors = await read_tensors(hub, snapshot, weights)
-    infos = _flat(tensors)
+    infos = _flat(await read_tensors(hub, snapshot, weights))
     check_consistency(config, infos, has_head=kind is SubmissionKind.CHAT)
     if kind is SubmissionKind.REWARD:
         check_score_head(config, infos)
@@ -171,13 +172,13 @@ async def _check_model(
         weight_files=weights.paths,
         small_files=files,
         tensor_count=len(infos),
-        tensors=tensors,
+        embedding_rows=next((info.shape[0] for info in infos if is_embedding(info)), None),
         is_tied=config.get("tie_word_embeddings") is True,
         is_quantized="quantization_config" in config,
         has_experts=has_experts(config),
     )
     _check_size(model, limits)
-    return model
+    return model, infos
 
 
 async def _check_adapter(
@@ -185,14 +186,13 @@ async def _check_adapter(
     snapshot: RepoSnapshot,
     base: RepoSnapshot,
     model: CheckedModel,
+    infos: tuple[TensorInfo, ...],
     limits: CheckLimits,
 ) -> CheckedModel:
     """Add the adapter's facts to the base's. The tokenizer is the adapter's, if it has one."""
     await check_no_code(hub, snapshot)
-    infos = _flat(model.tensors)
-    modules = await read_modules(hub, snapshot, infos)
+    modules, size = await read_modules(hub, snapshot, infos)
     _check_linear(model, modules)
-    size = sum(_size((module.a_tensor, module.b_tensor)) for module in modules)
     if size > limits.max_weight_bytes:
         raise ModelTooLarge(
             f"The adapter's weights are {size:,} bytes; {limits.max_weight_bytes:,} are allowed."
@@ -238,12 +238,17 @@ def _size(infos: Iterable[TensorInfo]) -> int:
     return sum(info.end - info.start for info in infos)
 
 
-def check_names(snapshot: RepoSnapshot) -> None:
-    """CorruptConfig for names that leave the folder, are no plain name, or that some file system cannot tell apart."""
+def require_few_files(snapshot: RepoSnapshot) -> None:
+    """CorruptConfig for a repo whose list of files is too long to be looked at."""
     if len(snapshot.files) > MAX_FILES:
         raise CorruptConfig(
             f"The repo has {len(snapshot.files):,} files; {MAX_FILES:,} are allowed."
         )
+
+
+def check_names(snapshot: RepoSnapshot) -> None:
+    """CorruptConfig for names that leave the folder, are no plain name, or that some file system cannot tell apart."""
+    require_few_files(snapshot)
     seen: dict[str, str] = {}
     for file in snapshot.files:
         if "\\" in file.path or not file.path.isprintable() or not _are_plain(file.path):
@@ -317,7 +322,7 @@ def adapter_files(snapshot: RepoSnapshot) -> tuple[str, ...]:
 
 def require_rows(entries: int, model: CheckedModel) -> None:
     """UnsupportedTokenizer where a tokenizer has more entries than the model's embedding has rows."""
-    rows = next((info.shape[0] for info in _flat(model.tensors) if is_embedding(info)), None)
+    rows = model.embedding_rows
     if rows is None or entries <= rows:
         return
     if model.adapter is not None and model.adapter.small_files:

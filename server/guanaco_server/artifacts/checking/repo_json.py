@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from guanaco.errors import CorruptConfig, MissingFile
@@ -22,7 +21,7 @@ async def read_json(
     if file.size_bytes > max_bytes:
         raise CorruptConfig(f"{path} has {file.size_bytes:,} bytes; {max_bytes:,} are allowed.")
     data = await hub.read(snapshot, path, 0, file.size_bytes)
-    return await asyncio.to_thread(parse_object, path, data)
+    return parse_object(path, data)
 
 
 def parse_object(path: str, data: bytes) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from guanaco_server.formats.safetensors_header import (
 FIRST_READ_BYTES = 65_536  # holds the header of most shards, so that one request is enough
 SHARDS_AT_ONCE = 4
 MAX_HEADER_BYTES = 10_000_000  # some 80,000 tensors; malicious JSON of it parses in 1 s and 300 MB
-MAX_HEADERS_BYTES = 64_000_000  # of all shards together
+MAX_HEADERS_BYTES = 32_000_000  # of all shards together; DeepSeek-V3's 91,991 tensors have 13 MB
 MAX_SHARDS = 1_000  # the largest models have some 200
 INDEX_NAME = "model.safetensors.index.json"
 WEIGHTS_NAME = "model.safetensors"
@@ -115,7 +115,7 @@ class _Headers:
             end = LENGTH_BYTES + self._reserve(parse_length(head, size))
             if len(head) < end:
                 head += await self._hub.read(self._snapshot, path, len(head), end - len(head))
-            return await asyncio.to_thread(parse_header, head[LENGTH_BYTES:end], size - end)
+            return parse_header(head[LENGTH_BYTES:end], size - end)
         except ValueError as error:
             raise CorruptWeights(
                 f"{path} is corrupt or truncated: {error}.", hint="Push the file again."

@@ -74,7 +74,7 @@ def connect(context: str, kubeconfig: str | None = None) -> Any:
     except ModuleNotFoundError:
         raise InvalidSettings(
             "The cluster is kubernetes, but its client is not installed.",
-            hint="`pip install 'guanaco[server,kubernetes]'`",
+            hint="`pip install 'guanaco-platform[server,kubernetes]'`",
         ) from None
     settings = client.Configuration()
     try:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from guanaco.errors import ModelServerDied
 from guanaco_server.artifacts.checking.checks import CheckLimits
+from guanaco_server.artifacts.checking.process import RepoChecker
 from guanaco_server.artifacts.hub.hub import Hub
 from guanaco_server.artifacts.service import ArtifactService
 from guanaco_server.artifacts.stores.store import ArtifactStore
@@ -62,6 +63,7 @@ def build_pipeline(
     changes: StatusChanges,
     quotas: QuotaService,
     hub_tokens: HubTokens,
+    checker: RepoChecker,
     artifacts: ArtifactService,
     prompts: PromptService,
     tokenizers: Tokenizers,
@@ -93,6 +95,7 @@ def build_pipeline(
         quotas=quotas,
         hub=hub,
         limits=CheckLimits(settings.max_parameters, settings.max_weight_bytes),
+        checker=checker,
         artifacts=artifacts,
         prompts=prompts,
         tokenizers=tokenizers,

@@ -24,9 +24,9 @@ from guanaco_server.artifacts.checking.checks import (
     CheckLimits,
     check_context,
     check_quantization,
-    check_repo,
     require_rows,
 )
+from guanaco_server.artifacts.checking.process import RepoChecker
 from guanaco_server.artifacts.hub.hub import Hub, RepoSnapshot
 from guanaco_server.artifacts.service import ArtifactService
 from guanaco_server.deployments.service import DeploymentService
@@ -54,6 +54,7 @@ class StageParts:
     quotas: QuotaService
     hub: Hub
     limits: CheckLimits
+    checker: RepoChecker
     artifacts: ArtifactService
     prompts: PromptService
     tokenizers: Tokenizers
@@ -208,7 +209,9 @@ async def _checked(
 ) -> tuple[RepoSnapshot, CheckedModel]:
     """Checked again where it is needed again: a few small requests, and nothing stale is trusted."""
     snapshot = await _snapshot(hub, submission)
-    model = await check_repo(hub, snapshot, parts.limits, submission.base_commit, submission.kind)
+    model = await parts.checker.check(
+        hub, snapshot, parts.limits, submission.base_commit, submission.kind
+    )
     check_context(model, submission.params, submission.kind)
     return snapshot, model
 
