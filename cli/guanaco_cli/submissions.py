@@ -177,6 +177,18 @@ def teardown(
         _print_status(client.teardown(submission_id), as_json)
 
 
+@app.command(epilog="Example: guanaco delete org-model_v1 --yes")
+def delete(submission_id: SubmissionId, yes: Yes = False, as_json: AsJson = False) -> None:
+    """Delete a submission that failed or was cancelled, and was never live."""
+    console.confirm(f"Delete {submission_id} for good?", yes=yes)
+    with connect() as client:
+        deleted = client.delete(submission_id)
+    if as_json:
+        console.json(deleted)
+    else:
+        console.say(f"Deleted {deleted.id}.")
+
+
 def _print_status(submission: Submission, as_json: bool) -> None:
     if as_json:
         console.json(submission)

@@ -338,6 +338,7 @@ def test_a_verb_is_one_request_and_one_line(verb: str, server: Any, capsys: Any)
     "command",
     [
         "teardown org-model_v1",
+        "delete org-model_v1",
         "keys revoke k1",
         "users erase user-17",
         "competitions freeze autumn",

@@ -31,6 +31,8 @@ COMMANDS = [
     "logout",
     "evaluate",
     "submit",
+    "check",
+    "delete",
     "submissions",
     "status",
     "logs",

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Row, delete, func, or_, select
+from sqlalchemy import ColumnElement, Row, func, or_, select, update
+from sqlalchemy import delete as sql_delete
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.submissions import EventKind, GenerationParams, Stage, Status, SubmissionKind
+from guanaco_server.database.database import was_changed
 from guanaco_server.submissions.tables import (
     HubTokenRow,
     QuotaRow,
@@ -46,7 +48,7 @@ async def sealed_hub_token(session: AsyncSession, submission_id: str) -> str | N
 
 async def delete_hub_token(session: AsyncSession, submission_id: str) -> None:
     await session.execute(
-        delete(HubTokenRow)
+        sql_delete(HubTokenRow)
         .where(HubTokenRow.submission_id == submission_id)
         .execution_options(synchronize_session=False)
     )
@@ -56,7 +58,7 @@ async def delete_unneeded_hub_tokens(session: AsyncSession) -> None:
     """Delete those of submissions that are past serializing: a version without tokens has moved them on."""
     needing = select(SubmissionRow.id).where(SubmissionRow.status.in_(READS_THE_HUB))
     await session.execute(
-        delete(HubTokenRow)
+        sql_delete(HubTokenRow)
         .where(HubTokenRow.submission_id.not_in(needing))
         .execution_options(synchronize_session=False)
     )
@@ -92,7 +94,7 @@ async def add_run_start(
     session: AsyncSession, account_id: str, at: datetime, forget_before: datetime
 ) -> None:
     await session.execute(
-        delete(RunStartRow).where(
+        sql_delete(RunStartRow).where(
             RunStartRow.account_id == account_id, RunStartRow.at <= forget_before
         )
     )
@@ -125,6 +127,19 @@ async def artifact_bytes(
 
 async def by_id(session: AsyncSession, submission_id: str) -> SubmissionRow | None:
     return await session.get(SubmissionRow, submission_id)
+
+
+async def delete(
+    session: AsyncSession, submission_id: str, statuses: Collection[Status], at: datetime
+) -> bool:
+    """Mark a submission as deleted if it has one of the statuses; False where it has not."""
+    changed = await session.execute(
+        update(SubmissionRow)
+        .where(SubmissionRow.id == submission_id, SubmissionRow.status.in_(statuses))
+        .values(deleted_at=at, idempotency_key=None)
+        .execution_options(synchronize_session=False)
+    )
+    return was_changed(changed)
 
 
 async def by_id_held(session: AsyncSession, submission_id: str) -> SubmissionRow | None:
@@ -177,7 +192,7 @@ async def count(
 def _chosen(
     account_id: str | None, statuses: Sequence[Status], text: str
 ) -> list[ColumnElement[bool]]:
-    chosen: list[ColumnElement[bool]] = []
+    chosen: list[ColumnElement[bool]] = [SubmissionRow.deleted_at.is_(None)]
     if account_id is not None:
         chosen.append(SubmissionRow.account_id == account_id)
     if statuses:
@@ -244,13 +259,14 @@ async def briefs(
             SubmissionRow.status,
             SubmissionRow.created_at,
             SubmissionRow.parameter_count,
-        ).where(SubmissionRow.kind == SubmissionKind.CHAT)
+        ).where(SubmissionRow.kind == SubmissionKind.CHAT, SubmissionRow.deleted_at.is_(None))
     )
     return rows.all()
 
 
 async def count_by_status(session: AsyncSession) -> dict[Status, int]:
-    statement = select(SubmissionRow.status, func.count()).group_by(SubmissionRow.status)
+    statement = select(SubmissionRow.status, func.count()).where(SubmissionRow.deleted_at.is_(None))
+    statement = statement.group_by(SubmissionRow.status)
     return {status: count for status, count in await session.execute(statement)}
 
 
@@ -266,6 +282,7 @@ async def artifact_keys(session: AsyncSession, since: datetime) -> set[str]:
     keys = await session.scalars(
         select(SubmissionRow.artifact_key).where(
             SubmissionRow.status != Status.TORN_DOWN,
+            SubmissionRow.deleted_at.is_(None),
             or_(~has_ended, SubmissionRow.updated_at >= since),
         )
     )
@@ -368,6 +385,12 @@ async def status_events(session: AsyncSession, submission_id: str) -> Sequence[S
     statement = select(row).where(row.submission_id == submission_id)
     statement = statement.where(row.kind == EventKind.STATUS).order_by(row.seq)
     return (await session.scalars(statement)).all()
+
+
+async def has_been(session: AsyncSession, submission_id: str, status: Status) -> bool:
+    """Whether the submission ever had the status."""
+    events = await status_events(session, submission_id)
+    return any(event.data.get("status") == status for event in events)
 
 
 async def last_events(

@@ -13,7 +13,12 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.accounts import Role
-from guanaco.errors import IdempotencyConflict, ReportNotFound, SubmissionNotFound
+from guanaco.errors import (
+    CannotDelete,
+    IdempotencyConflict,
+    ReportNotFound,
+    SubmissionNotFound,
+)
 from guanaco.prompts import Prompt, UnknownPrompt
 from guanaco.submissions import (
     IN_PROGRESS,
@@ -42,6 +47,7 @@ from guanaco_server.submissions.rewards import RewardService
 from guanaco_server.submissions.tables import StageRunRow, SubmissionRow
 
 SLUG_CHARS = 80
+DELETABLE = (Status.FAILED, Status.CANCELLED)
 
 
 @dataclass(frozen=True)
@@ -253,6 +259,25 @@ class SubmissionService:
         """Stop its model server; its feedback stays readable. RewardInUse for a reward model that is named by others."""
         return await self._move(account, submission_id, "tear down", Status.TORN_DOWN)
 
+    async def delete(self, account: Account, submission_id: str) -> Submission:
+        """Take a submission out of every list for good; what its GPUs cost stays counted, and its id is not given again.
+
+        Raises:
+            CannotDelete: It has not failed, or it was live: then it has conversations and ratings.
+            RewardInUse: Submissions that are live, or on their way, name it as their reward model.
+        """
+        async with self._database.write() as session:
+            row = await self._visible_row(session, account, submission_id)
+            was_live = await queries.has_been(session, submission_id, Status.DEPLOYED)
+            if was_live or not await queries.delete(
+                session, submission_id, DELETABLE, self._clock.now()
+            ):
+                raise CannotDelete(submission_id, row.status, was_live=was_live)
+            await self.rewards.require_unused(session, submission_id)
+            if row.account_id != account.id:
+                await self._audit.note(session, account, "delete submission", submission_id)
+            return read_submission(row, await queries.stage_runs(session, submission_id))
+
     async def redeploy(
         self, account: Account, submission_id: str, hub_token: SecretStr | None = None
     ) -> Submission:
@@ -361,7 +386,10 @@ class SubmissionService:
         session: AsyncSession, account: Account, submission_id: str
     ) -> SubmissionRow:
         row = await queries.by_id(session, submission_id)
-        if row is None or (account.role is not Role.ADMIN and row.account_id != account.id):
+        is_others = (
+            row is not None and account.role is not Role.ADMIN and row.account_id != account.id
+        )
+        if row is None or is_others or row.deleted_at is not None:
             raise SubmissionNotFound(submission_id)
         return row
 
