@@ -9,7 +9,7 @@ TEST := $(BIN)/python -m pytest -q -n 2
 SOURCES := guanaco cli server migrations tests benchmarks scripts/document_settings.py scripts/document_metrics.py scripts/new-migration hatch_build.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engine both demo test test-fast check lint format audit sbom pin-images bench-artifacts bench-assignment bench-database bench-export bench-feedback bench-gateway bench-hostile bench-journey bench-prefix bench-privacy bench-prompts bench-web migration docs lock clean
+.PHONY: help setup engine both demo test test-fast check lint format audit sbom pin-images bench-artifacts bench-assignment bench-database bench-export bench-feedback bench-gateway bench-hostile bench-journey bench-prefix bench-privacy bench-prompts bench-stress bench-web migration docs lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,6 +67,9 @@ bench-hostile: both  ## hostile repos, requests and connections while people cha
 
 bench-privacy: setup  ## recall and false finds of the anonymizer in five languages, beside presidio (ARGS=--peer=none)
 	@$(BIN)/python -m benchmarks.privacy $(ARGS)
+
+bench-stress: both  ## the stress check's load generator beside vLLM's own, on one server (ARGS='--rounds=1')
+	@$(BIN)/python -m benchmarks.stress $(ARGS)
 
 bench-assignment: setup  ## the assignment policies over synthetic seasons, and the cost of one choice (ARGS=--seasons=10)
 	@$(BIN)/python -m benchmarks.assignment $(ARGS)

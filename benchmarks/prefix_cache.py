@@ -126,7 +126,7 @@ async def bench(conversations: int, turns: int) -> list[Figures]:
         store = LocalStore(folder / "artifacts")
         with LocalHub(folder / "hub") as hub:
             await make_artifact(store, job_for(hub))
-        async with two_replicas(folder, store.uri(KEY)) as endpoints:
+        async with served(folder, store.uri(KEY), REPLICAS) as endpoints:
             return [
                 await measure(choice, choose, endpoints, tokenizer, conversations, turns)
                 for choice, choose in (("sticky", sticky), ("round_robin", round_robin()))
@@ -149,8 +149,8 @@ def round_robin() -> Choice:
 
 
 @asynccontextmanager
-async def two_replicas(folder: Path, artifact: str) -> AsyncIterator[tuple[str, ...]]:
-    """Their endpoints, once both are healthy."""
+async def served(folder: Path, artifact: str, replicas: int) -> AsyncIterator[tuple[str, ...]]:
+    """The endpoints of that many replicas, once all are healthy."""
     with (folder / "platform.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         cluster = LocalCluster(
@@ -163,10 +163,10 @@ async def two_replicas(folder: Path, artifact: str) -> AsyncIterator[tuple[str, 
             *("--max-model-len", str(MAX_MODEL_TOKENS)),
             *("--kv-cache-memory-bytes", str(KV_BYTES)),
         )
-        talk(f"starting {REPLICAS} replicas of vLLM")
+        talk(f"starting {replicas} x vLLM")
         try:
             await cluster.apply_deployment(
-                DeploymentSpec(NAME, command, dict(IMPORTS), replicas=REPLICAS)
+                DeploymentSpec(NAME, command, dict(IMPORTS), replicas=replicas)
             )
             yield await ready(cluster)
         finally:

@@ -269,11 +269,38 @@ class HistogramBin(BaseModel):
     count: int
 
 
+class StressRequest(BaseModel):
+    """One request of the verdict's load: when it was due, and how long it took from then on."""
+
+    due_s: float
+    ttft_ms: float | None = None
+    tpot_ms: float | None = None
+    e2e_ms: float | None = None
+    output_tokens: int = 0
+    error: str | None = None
+
+
+class StressLoad(BaseModel):
+    """One of the loads of a stress check. ``why`` says what was wrong with one that the model server did not bear."""
+
+    rate: float = Field(description="Requests a second.")
+    requests: int
+    errors: int
+    ttft_ms: Percentiles | None
+    e2e_ms: Percentiles | None
+    is_borne: bool
+    why: str | None = None
+
+
 class StressReport(BaseModel):
-    """What a short open-loop load of streaming requests measured."""
+    """What an open-loop load of requests measured, as a Poisson process sends them."""
 
     is_passed: bool
     reasons: list[str] = Field(description="One sentence for each threshold that was missed.")
+    confidence: float | None = Field(
+        default=None,
+        description="How sure the verdict is, by the number of requests; None in reports of older checks.",
+    )
     thresholds: StressThresholds | None = Field(
         default=None, description="None in reports before 0.1."
     )
@@ -295,3 +322,14 @@ class StressReport(BaseModel):
     )
     tpot_histogram: list[HistogramBin] = []
     error_samples: list[str] = []
+    loads: list[StressLoad] = Field(
+        default=[],
+        description="All loads in their order: those before the verdict's, and the rates doubled after it until the server does not bear them.",
+    )
+    capacity: int | None = Field(
+        default=None,
+        description="Replies under way at once under the highest load that the model server bore.",
+    )
+    trace: list[StressRequest] = Field(
+        default=[], description="Each request of the load that the verdict rests on."
+    )

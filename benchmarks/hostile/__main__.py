@@ -125,6 +125,7 @@ def _platform(folder: Path, hub: LyingHub) -> Iterator[Up]:
         engine_python=str(ROOT / ".venv-engine" / "bin" / "python"),
         stress_duration_s=0.5,
         stress_rate=4,
+        stress_requests=4,
         pipeline_concurrency=SUBMITTERS,
     )
     up.start()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,20 +21,29 @@ app = typer.Typer()
 
 
 @app.command(epilog="Example: guanaco stress org-model_v1")
-def stress(submission_id: SubmissionId, as_json: AsJson = False) -> None:
+def stress(
+    submission_id: SubmissionId,
+    with_requests: Annotated[
+        bool, typer.Option("--requests", help="Also list each request of the verdict's load.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
     """Show what the stress check measured, with a plot of its latencies."""
     with connect() as client:
         report = client.stress(submission_id)
     if as_json:
         console.json(report)
-    else:
-        print_report(report)
+        return
+    print_report(report)
+    if with_requests:
+        print_requests(report)
 
 
 def print_report(report: StressReport) -> None:
     verdict = "passed" if report.is_passed else "failed"
+    sure = f" ({report.confidence:.0%} sure)" if report.confidence is not None else ""
     console.line(
-        f"{verdict}: {report.requests} requests at {report.offered_rate:g}/s in {words.seconds(report.duration_s)},"
+        f"{verdict}{sure}: {report.requests} requests at {report.offered_rate:g}/s in {words.seconds(report.duration_s)},"
         f" {report.errors} errors, {report.tokens_per_second:.1f} tokens/s"
     )
     console.table(
@@ -47,9 +56,50 @@ def print_report(report: StressReport) -> None:
     )
     for reason in report.reasons:
         console.line(reason)
+    if report.loads:
+        _print_loads(report)
     for line in plot(report):
         style = {True: RED, False: GREEN, None: None}[line.is_over]
         console.line(line.text, style=style)
+
+
+def print_requests(report: StressReport) -> None:
+    if not report.trace:
+        console.line("The report of an older check does not list its requests.")
+        return
+    rows = [
+        (
+            f"{one.due_s:.2f} s",
+            *(
+                "" if value is None else words.milliseconds(value)
+                for value in (one.ttft_ms, one.tpot_ms, one.e2e_ms)
+            ),
+            str(one.output_tokens),
+            one.error or "",
+        )
+        for one in report.trace
+    ]
+    header = ("due>", "first token>", "per token>", "whole reply>", "tokens>", "error")
+    console.table(header, rows)
+
+
+def _print_loads(report: StressReport) -> None:
+    console.table(
+        ("requests a second>", "sent>", "errors>", "first token p95>", "whole reply p95>", "borne"),
+        [
+            (
+                f"{load.rate:.3g}",
+                str(load.requests),
+                str(load.errors),
+                words.milliseconds(load.ttft_ms.p95) if load.ttft_ms else "",
+                words.milliseconds(load.e2e_ms.p95) if load.e2e_ms else "",
+                "yes" if load.is_borne else f"no: {load.why}",
+            )
+            for load in report.loads
+        ],
+    )
+    if report.capacity is not None:
+        console.line(f"It bore {report.capacity} replies under way at once.")
 
 
 def _percentiles(name: str, values: Percentiles | None) -> tuple[str, ...]:

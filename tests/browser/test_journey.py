@@ -39,6 +39,7 @@ def platform(tmp_path: Path, hub: ControlledHub, engine_python: Path) -> Iterato
         engine_command=SCRIPTED_ENGINE,
         stress_duration_s=0.5,
         stress_rate=4,
+        stress_requests=4,
     )
     try:
         up.start()

@@ -21,6 +21,7 @@ QUICK: dict[str, object] = {
     "engine_command": SCRIPTED_ENGINE,
     "stress_duration_s": 0.5,
     "stress_rate": 4,
+    "stress_requests": 4,
     "failover_s": 60,  # a busy machine takes its time to start a server again
     "first_token_timeout_s": 60,
 }

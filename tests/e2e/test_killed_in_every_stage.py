@@ -25,7 +25,7 @@ HELD_AT_HUB = {
 }
 SETTINGS: dict[Stage, dict[str, object]] = {
     Stage.DEPLOY: {"engine_command": [*SCRIPTED_ENGINE, "--start-delay", "8"]},
-    Stage.STRESS: {"stress_duration_s": 8},
+    Stage.STRESS: {"stress_duration_s": 8, "stress_requests": 32},
 }
 REFUSE_TO_PUBLISH = """
 CREATE TRIGGER refuse_to_publish BEFORE UPDATE OF status ON submissions WHEN NEW.status = 'deployed'

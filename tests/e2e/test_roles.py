@@ -26,7 +26,7 @@ def test_another_worker_takes_over_from_one_that_was_killed(
 ) -> None:
     roles.migrate()
     api = roles.start("api", "api-0")
-    first = roles.start("worker", "worker-0", stress_duration_s=60)
+    first = roles.start("worker", "worker-0", stress_duration_s=60, stress_requests=240)
     client = roles.client(api)
     if stage in HELD_AT_HUB:
         hub.hold(*HELD_AT_HUB[stage])

@@ -116,3 +116,28 @@ def test_json_is_the_report(server: Any, capsys: Any) -> None:
     server(report(ttft_histogram=BINS))
     assert run(["stress", "org-model_v1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["ttft_histogram"] == BINS
+
+
+def test_loads_and_requests_are_tables(server: Any, capsys: Any) -> None:
+    load = {"rate": 15.0, "requests": 60, "errors": 0, "ttft_ms": LATENCY, "e2e_ms": LATENCY}
+    loads = [
+        load | {"is_borne": True},
+        load | {"rate": 30.0, "is_borne": False, "why": "replies wait longer and longer"},
+    ]
+    trace = [{"due_s": 0.5, "ttft_ms": 12.0, "e2e_ms": 90.0}, {"due_s": 0.7, "error": "refused"}]
+    server(report(loads=loads, trace=trace, capacity=9, confidence=0.954))
+    assert run(["stress", "org-model_v1", "--requests"]) == 0
+    out = capsys.readouterr().out
+    assert "passed (95% sure): 40 requests" in out
+    assert "no: replies wait longer and longer" in out
+    assert "It bore 9 replies under way at once." in out
+    rows = [line.split() for line in out.splitlines() if line.strip().startswith("0.")]
+    assert [(row[0], row[-1]) for row in rows] == [("0.50", "0"), ("0.70", "refused")]
+
+
+def test_the_report_of_an_older_check_says_that_it_lists_no_requests(
+    server: Any, capsys: Any
+) -> None:
+    server(report())
+    assert run(["stress", "org-model_v1", "--requests"]) == 0
+    assert "older check" in capsys.readouterr().out

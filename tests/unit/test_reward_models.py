@@ -29,8 +29,7 @@ from guanaco_server.deployments.vllm_protocol import read_candidates, read_logit
 from guanaco_server.runtime.clock import FixedClock
 from guanaco_server.scaling.admission import is_rated, tenants_of
 from guanaco_server.scaling.usage import DeploymentUsage, Ownership
-from guanaco_server.stress.load import LoadProfile
-from guanaco_server.stress.service import SCORED_AT_ONCE, StressService
+from guanaco_server.stress.service import SCORED_AT_ONCE, LoadPlan, StressService
 from guanaco_server.stress.verdict import Thresholds
 from tests.fixtures.repos import base_repo, safetensors
 from tests.fixtures.reward_repos import make_reward_repo
@@ -225,11 +224,11 @@ async def test_the_stress_check_asks_a_reward_model_what_replies_will(
     server = MemoryModelServer()
     server.reward_delay_s = delay_s
     thresholds = Thresholds(1, 1, 1, 0.0)
-    stress = StressService(server, FixedClock(), LoadProfile(100, 0.05, 5), thresholds, 0.15)
+    stress = StressService(server, FixedClock(), LoadPlan(100, 0.05, 5), thresholds, 0.15)
     report = await stress.check_reward("memory://judge", "judge_v1", ["Hi", "Ho"])
     assert (report.requests, report.errors, report.is_passed) == (5, 0, is_passed)
     assert (report.ttft_ms, report.e2e_ms is not None) == (None, True)
     assert {len(texts) for _, texts in server.classified} == {SCORED_AT_ONCE}
     if not is_passed:
-        assert "95 % of scoring requests took up to" in report.reasons[0]
+        assert "The slowest of 5 in scoring requests took up to" in report.reasons[0]
         assert "allowed 150 ms" in report.reasons[0]

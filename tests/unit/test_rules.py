@@ -6,7 +6,6 @@ import ast
 import math
 import re
 from collections import defaultdict
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -21,14 +20,8 @@ from guanaco_server.deployments.specs import EngineOptions, deployment_name, mod
 from guanaco_server.feedback.copies import Pseudonyms
 from guanaco_server.http.errors import status_of
 from guanaco_server.statistics.intervals import wilson_interval
-from guanaco_server.stress.load import LoadProfile, RequestResult
-from guanaco_server.stress.verdict import Thresholds, judge, percentiles
 from guanaco_server.submissions.pipeline.quantization_check import perplexity
 from guanaco_server.submissions.pipeline.server_start import evidence
-
-PROFILE = LoadProfile(rate=2, duration_s=5, request_timeout_s=10)
-THRESHOLDS = Thresholds(100, 50, 1_000, 0.1)
-
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("guanaco", "cli/guanaco_cli", "server/guanaco_server")
@@ -120,37 +113,6 @@ def test_a_key_opens_only_with_its_own_secret() -> None:
     assert not secrets.is_secret(parts[1][:-1], key.secret_hash)
     for malformed in ("", "gk", "gk_a", "xx_a_b", "gk_a_b_c", "gk_ä_b"):
         assert secrets.split_key(malformed) is None
-
-
-def test_percentiles_are_values_that_were_measured() -> None:
-    found = percentiles(float(n) for n in range(1, 101))
-    assert found is not None
-    assert (found.p50, found.p95, found.p99, found.max) == (50, 95, 99, 100)
-    assert percentiles([None]) is None
-
-
-@pytest.mark.parametrize(
-    ("sample", "says"),
-    [
-        (RequestResult(output_tokens=5, ttft_ms=101, tpot_ms=1, e2e_ms=200), "time to first token took up to 101 ms; allowed 100"),
-        (RequestResult(output_tokens=5, ttft_ms=1, tpot_ms=51, e2e_ms=200), "time per output token took up to 51 ms; allowed 50"),
-        (RequestResult(output_tokens=5, ttft_ms=1, tpot_ms=1, e2e_ms=1_001), "whole reply took up to 1,001 ms; allowed 1,000"),
-        (RequestResult(error="refused"), "2 of 2 requests failed (100%; allowed 10%): refused"),
-    ],
-)  # fmt: skip
-def test_each_missed_threshold_is_a_sentence_with_the_figures(
-    sample: RequestResult, says: str
-) -> None:
-    report = judge([sample, sample], PROFILE, THRESHOLDS, datetime.now(UTC), 5.0)
-    assert not report.is_passed
-    assert says in report.reasons[0]
-
-
-def test_a_good_run_passes_with_its_figures() -> None:
-    good = RequestResult(output_tokens=5, ttft_ms=10, tpot_ms=2, e2e_ms=20)
-    report = judge([good] * 10, PROFILE, THRESHOLDS, datetime.now(UTC), 5.0)
-    assert report.is_passed
-    assert (report.requests, report.errors, report.tokens_per_second) == (10, 0, 10.0)
 
 
 @given(st.text(min_size=1, max_size=120))

@@ -25,7 +25,7 @@ from guanaco_server.settings import Settings, load_settings
 from guanaco_server.settings.report import MASK, parts, settings_in_effect
 from guanaco_server.settings.sources import SettingSource
 from guanaco_server.settings.variables import OTHER_VARIABLES, REMOVED
-from guanaco_server.stress.load import LoadProfile
+from guanaco_server.stress.load import REQUEST_TIMEOUT_S
 from guanaco_server.stress.verdict import Thresholds
 
 ROOT = Path(__file__).parents[2]
@@ -226,7 +226,7 @@ def test_the_report_masks_secrets_and_passwords_in_urls() -> None:
 
 def test_each_removed_setting_tells_the_value_that_holds_now() -> None:
     limits, graces = ReplicaLimits(), Graces()
-    profile, thresholds = LoadProfile(1, 1), Thresholds(1, 1, 1)
+    thresholds = Thresholds(1, 1, 1)
     now = {
         "max_body_bytes": MAX_BODY_BYTES,
         "schema_wait_s": LONGEST_WAIT_S,
@@ -236,7 +236,7 @@ def test_each_removed_setting_tells_the_value_that_holds_now() -> None:
         "staging_grace_s": graces.staging_s,
         "kubernetes_patience_s": signature(KubernetesApi).parameters["patience_s"].default,
         "stress_max_error_rate": thresholds.max_error_rate,
-        "stress_request_timeout_s": profile.request_timeout_s,
+        "stress_request_timeout_s": REQUEST_TIMEOUT_S,
         "scale_target": limits.target,
         "scale_down_window_s": limits.down_window_s,
         "record_patience_s": RECORD_PATIENCE_S,

@@ -104,6 +104,8 @@ LEAST_CAPACITY = 8
 
 def capacity_shown(report: StressReport) -> int | None:
     """Return the capacity that a stress check showed; None if nothing was measured."""
+    if report.capacity is not None:
+        return max(LEAST_CAPACITY, report.capacity)
     if report.e2e_ms is None:
         return None
     return max(LEAST_CAPACITY, math.ceil(report.offered_rate * report.e2e_ms.p50 / 1_000))

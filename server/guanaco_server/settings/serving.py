@@ -71,11 +71,20 @@ class CheckSettings(BaseModel):
         ge=1,
         description="Largest allowed perplexity of a quantized model on a fixed text, as a multiple of the unquantized model's.",
     )
+    stress_requests: int = Field(
+        default=60,
+        ge=1,
+        description="Requests on which the stress check's verdict rests. With 60, a model server that keeps to its limits does so with 95 % confidence.",
+    )
     stress_duration_s: float = Field(
-        default=6, gt=0, description="Seconds during which the stress check starts requests."
+        default=4,
+        gt=0,
+        description="Seconds in which the stress check sends them to a model server that bears it; a slower one has longer.",
     )
     stress_rate: float = Field(
-        default=2, gt=0, description="Requests a second, started whether or not earlier ones ended."
+        default=2,
+        gt=0,
+        description="Requests a second that a model server must bear, sent whether or not earlier ones ended.",
     )
     stress_max_ttft_p95_ms: float = Field(
         default=5_000, gt=0, description="Slowest allowed 95th percentile of time to first token."

@@ -1,4 +1,4 @@
-"""Builds the stress room: the short load and the verdict on it."""
+"""Builds the stress room: the loads and the verdict on them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from guanaco_server.deployments.model_server import ModelServer
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.settings import Settings
-from guanaco_server.stress.load import LoadProfile
-from guanaco_server.stress.service import StressService
+from guanaco_server.stress.service import LoadPlan, StressService
 from guanaco_server.stress.verdict import Thresholds
 
 
@@ -18,9 +17,10 @@ class StressRoom:
 
 
 def build_stress(clock: Clock, model_server: ModelServer, *, settings: Settings) -> StressRoom:
-    profile = LoadProfile(
+    plan = LoadPlan(
         rate=settings.stress_rate,
         duration_s=settings.stress_duration_s,
+        requests=settings.stress_requests,
     )
     thresholds = Thresholds(
         max_ttft_p95_ms=settings.stress_max_ttft_p95_ms,
@@ -28,5 +28,5 @@ def build_stress(clock: Clock, model_server: ModelServer, *, settings: Settings)
         max_e2e_p95_ms=settings.stress_max_e2e_p95_ms,
     )
     return StressRoom(
-        StressService(model_server, clock, profile, thresholds, settings.reward_timeout_s)
+        StressService(model_server, clock, plan, thresholds, settings.reward_timeout_s)
     )

@@ -1,26 +1,58 @@
-"""The stress check: a short load as real users would make it, and a verdict."""
+"""The stress check: loads as real users would make them, a verdict on one of them, and how much the server can bear.
+
+The verdict rests on as many requests as a 95th percentile needs, at a rate of at least the one that every model server
+must bear. It is asked for more if it can: the requests then take seconds instead of half a minute, and a server that
+keeps to its limits at a higher rate does so at a lower one. What misses one there, even once, gets a lower rate.
+Then the rate is doubled, for a second each, until the server's knee: the rate at which it misses a limit, or a reply
+takes twice as long.
+"""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from guanaco.submissions import GenerationParams, StressReport
+from guanaco.submissions import GenerationParams, StressLoad, StressReport
 from guanaco_server.deployments.model_server import Generation, ModelServer
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.stress.load import (
-    LoadProfile,
+    Load,
     Measure,
     RequestResult,
+    Results,
     measure_reply,
     measure_scores,
     run_load,
 )
-from guanaco_server.stress.verdict import Thresholds, judge
+from guanaco_server.stress.verdict import (
+    KNEE,
+    Thresholds,
+    is_falling_behind,
+    is_hopeless,
+    judge,
+)
 
 CANDIDATES = (" Yes.", " I do not know what to say.", " Of course, let us go!", " Why?")
 SCORED_AT_ONCE = len(CANDIDATES)
+FIRST_CONCURRENCY = (
+    8  # as many requests as the first load would keep under way, by the time that one takes alone
+)
+STEP_DOWN = 4
+DOUBLINGS = 3
+DOUBLED_S = 1.0
+SLOWER = "a reply takes more than twice as long"
+BEHIND = "replies wait longer and longer"
+
+
+@dataclass(frozen=True)
+class LoadPlan:
+    """``rate`` must be borne; ``requests`` make the verdict, in ``duration_s`` if the server bears that."""
+
+    rate: float
+    duration_s: float
+    requests: int
 
 
 class StressService:
@@ -30,13 +62,13 @@ class StressService:
         self,
         model_server: ModelServer,
         clock: Clock,
-        profile: LoadProfile,
+        plan: LoadPlan,
         thresholds: Thresholds,
         reward_timeout_s: float,
     ) -> None:
         self._model_server = model_server
         self._clock = clock
-        self.profile = profile
+        self.plan = plan
         self._thresholds = thresholds
         self._reward_thresholds = replace(
             thresholds, max_e2e_p95_ms=reward_timeout_s * 1000, answer="scoring requests"
@@ -49,7 +81,7 @@ class StressService:
             generation = Generation(model, prompt, params)
             return await measure_reply(self._model_server, endpoint, generation, due)
 
-        return await self._judged(measure, prompts, self._thresholds)
+        return await self._checked(measure, prompts, self._thresholds)
 
     async def check_reward(self, endpoint: str, model: str, prompts: Sequence[str]) -> StressReport:
         """Each request scores the candidates of one reply."""
@@ -58,11 +90,102 @@ class StressService:
             texts = [prompt + candidate for candidate in CANDIDATES]
             return await measure_scores(self._model_server, endpoint, model, texts, due)
 
-        return await self._judged(measure, prompts, self._reward_thresholds)
+        return await self._checked(measure, prompts, self._reward_thresholds)
 
-    async def _judged(
+    async def _checked(
         self, measure: Measure, prompts: Sequence[str], thresholds: Thresholds
     ) -> StressReport:
+        started = time.perf_counter()
+        check = _Check(measure, prompts, thresholds, self._clock)
+        report = await check.verdict(self.plan)
+        if report.is_passed and report.e2e_ms is not None:
+            await check.find_knee(report)
+        return report.model_copy(
+            update={
+                "duration_s": time.perf_counter() - started,
+                "loads": check.loads,
+                "capacity": check.capacity,
+            }
+        )
+
+
+class _Check:
+    """The loads of one stress check, in the order in which they are sent."""
+
+    def __init__(
+        self, measure: Measure, prompts: Sequence[str], thresholds: Thresholds, clock: Clock
+    ) -> None:
+        self._measure = measure
+        self._prompts = prompts
+        self._thresholds = thresholds
+        self._clock = clock
+        self.loads: list[StressLoad] = []
+        self.capacity: int | None = None
+
+    async def verdict(self, plan: LoadPlan) -> StressReport:
+        """Judge the server under the highest rate that it bears, or under the one that it must."""
+        rate = max(plan.rate, min(plan.requests / plan.duration_s, await self._first_rate()))
+        while rate > plan.rate:
+            report, behind = await self._judged(Load(rate, plan.requests))
+            self._note(report, behind)
+            if self.loads[-1].is_borne and not self._over(report):
+                return report
+            rate = max(plan.rate, rate / STEP_DOWN)
+        report, _ = await self._judged(Load(rate, plan.requests))
+        self._note(report)
+        return report
+
+    async def find_knee(self, base: StressReport) -> None:
+        """Double the rate until the server misses a limit or its replies take twice as long."""
+        assert base.e2e_ms is not None, "it has answered"
+        rate, slowest_ms = base.offered_rate, KNEE * base.e2e_ms.p50
+        for _ in range(DOUBLINGS):
+            rate *= 2
+            most = min(base.requests, max(1, round(rate * DOUBLED_S)))
+            report, behind = await self._judged(Load(rate, most))
+            is_slow = report.e2e_ms is None or report.e2e_ms.p50 > slowest_ms
+            self._note(report, SLOWER if is_slow else behind)
+            if not self.loads[-1].is_borne:
+                return
+
+    async def _first_rate(self) -> float:
+        """The rate at which a few requests would be under way, by one that is sent alone."""
+        alone = (await run_load(self._measure, self._prompts[:1], Load(1.0, 1)))[0]
+        return FIRST_CONCURRENCY / (alone.e2e_ms / 1000) if alone.e2e_ms else math.inf
+
+    async def _judged(self, load: Load) -> tuple[StressReport, str | None]:
+        """The report, and why the server would not bear the load for longer."""
+
+        def is_decided(results: Results) -> bool:
+            return is_hopeless(results, self._thresholds)
+
         at, started = self._clock.now(), time.perf_counter()
-        samples = await run_load(measure, prompts, self.profile)
-        return judge(samples, self.profile, thresholds, at, time.perf_counter() - started)
+        results = await run_load(self._measure, self._prompts, load, is_decided)
+        report = judge(results, load, self._thresholds, at, time.perf_counter() - started)
+        return report, BEHIND if is_falling_behind(results) else None
+
+    def _over(self, report: StressReport) -> bool:
+        """Whether any request missed a limit, though 95 % did not."""
+        limits = self._thresholds.told()
+        found = (
+            (report.ttft_ms, limits.ttft_ms),
+            (report.tpot_ms, limits.tpot_ms),
+            (report.e2e_ms, limits.e2e_ms),
+        )
+        return any(measured is not None and measured.max > limit for measured, limit in found)
+
+    def _note(self, report: StressReport, limit: str | None = None) -> None:
+        why = " ".join(report.reasons) or limit
+        if why is None and report.e2e_ms is not None:  # Little's law
+            self.capacity = math.ceil(report.offered_rate * report.e2e_ms.p50 / 1000)
+        self.loads.append(
+            StressLoad(
+                rate=report.offered_rate,
+                requests=report.requests,
+                errors=report.errors,
+                ttft_ms=report.ttft_ms,
+                e2e_ms=report.e2e_ms,
+                is_borne=why is None,
+                why=why,
+            )
+        )

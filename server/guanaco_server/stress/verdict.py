@@ -1,4 +1,9 @@
-"""Makes a report from request results: percentiles, and a sentence for each threshold that was missed."""
+"""Makes a report from request results: percentiles, a sentence for each threshold that was missed, and how sure that is.
+
+A 95th percentile is under its limit when at most 5 % of all requests are over it. With ``n`` requests of which ``k``
+were over, the verdict is as sure as a binomial distribution says (Clopper and Pearson's exact bound): 60 requests of
+which none was over make it 95 % sure, 12 would make it 46 %.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +12,27 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from statistics import median
 
-from guanaco.submissions import HistogramBin, Percentiles, StressReport, StressThresholds
-from guanaco_server.stress.load import LoadProfile, RequestResult
+from guanaco.submissions import (
+    HistogramBin,
+    Percentiles,
+    StressReport,
+    StressRequest,
+    StressThresholds,
+)
+from guanaco_server.stress.load import Load, Results
 
 ERROR_SAMPLES = 3
 MOST_BINS = 24
+OVER_SHARE = 0.05  # of a 95th percentile
+LEAST_FOR_P95 = 20  # with fewer, the 95th percentile is the slowest of all
+HOPELESS = (
+    20.0  # evidence that a server which keeps to its limits shows in one of 20 checks at most
+)
+ENOUGH_ERRORS = 3
+KNEE = 2.0
+LEAST_FOR_TREND = 4
 
 
 @dataclass(frozen=True)
@@ -33,44 +53,82 @@ class Thresholds:
         )
 
 
+@dataclass(frozen=True)
+class _Metric:
+    what: str
+    values: Sequence[float]
+    limit_ms: float
+
+    @property
+    def over(self) -> int:
+        return sum(value > self.limit_ms for value in self.values)
+
+
 def judge(
-    samples: Sequence[RequestResult],
-    profile: LoadProfile,
-    thresholds: Thresholds,
-    at: datetime,
-    duration_s: float,
+    results: Results, load: Load, thresholds: Thresholds, at: datetime, duration_s: float
 ) -> StressReport:
-    errors = [sample.error for sample in samples if sample.error is not None]
-    error_rate = len(errors) / len(samples)
-    ttft = percentiles(sample.ttft_ms for sample in samples)
-    tpot = percentiles(sample.tpot_ms for sample in samples)
-    e2e = percentiles(sample.e2e_ms for sample in samples)
+    errors = _errors(results)
+    error_rate = len(errors) / len(results)
+    metrics = _metrics(results, thresholds)
     reasons = [
-        *_too_many_errors(errors, len(samples), error_rate, thresholds.max_error_rate),
-        *_too_slow("time to first token", ttft, thresholds.max_ttft_p95_ms),
-        *_too_slow("time per output token", tpot, thresholds.max_tpot_p95_ms),
-        *_too_slow(thresholds.answer, e2e, thresholds.max_e2e_p95_ms),
+        *_too_many_errors(errors, len(results), error_rate, thresholds.max_error_rate),
+        *(reason for metric in metrics for reason in _too_slow(metric)),
     ]
-    tokens = sum(sample.output_tokens for sample in samples)
+    tokens = sum(result.output_tokens for result in results)
     return StressReport(
         is_passed=not reasons,
         reasons=reasons,
+        confidence=_confidence(metrics, is_passed=not reasons, has_errors=bool(errors)),
         thresholds=thresholds.told(),
         at=at,
         duration_s=duration_s,
-        offered_rate=profile.rate,
-        requests=len(samples),
+        offered_rate=load.rate,
+        requests=len(results),
         errors=len(errors),
         error_rate=error_rate,
         output_tokens=tokens,
         tokens_per_second=tokens / duration_s,
-        ttft_ms=ttft,
-        tpot_ms=tpot,
-        e2e_ms=e2e,
-        ttft_histogram=histogram(sample.ttft_ms for sample in samples),
-        tpot_histogram=histogram(sample.tpot_ms for sample in samples),
+        ttft_ms=percentiles(result.ttft_ms for result in results),
+        tpot_ms=percentiles(result.tpot_ms for result in results),
+        e2e_ms=percentiles(result.e2e_ms for result in results),
+        ttft_histogram=histogram(result.ttft_ms for result in results),
+        tpot_histogram=histogram(result.tpot_ms for result in results),
         error_samples=list(dict.fromkeys(errors))[:ERROR_SAMPLES],
+        trace=[
+            StressRequest(
+                due_s=result.due_s,
+                ttft_ms=result.ttft_ms,
+                tpot_ms=result.tpot_ms,
+                e2e_ms=result.e2e_ms,
+                output_tokens=result.output_tokens,
+                error=result.error,
+            )
+            for result in results
+        ],
     )
+
+
+def is_hopeless(results: Results, thresholds: Thresholds) -> bool:
+    """Whether further requests would hardly change that a threshold is missed. May be asked after every request.
+
+    The evidence is a likelihood ratio, averaged over all shares that may be over a limit: against 5 % it reaches 20 by
+    chance at most once in 20 loads, however often one looks (Ville's inequality).
+    """
+    if len(_errors(results)) >= ENOUGH_ERRORS and not thresholds.max_error_rate:
+        return True
+    return any(
+        _evidence(metric.over, len(metric.values)) >= HOPELESS
+        for metric in _metrics(results, thresholds)
+    )
+
+
+def is_falling_behind(results: Results) -> bool:
+    """Whether replies took twice as long at the load's end as at its begin: what waits grows, and would go on growing."""
+    waited = [result.e2e_ms for result in results if result.e2e_ms is not None]
+    third = len(waited) // 3
+    if third < LEAST_FOR_TREND:
+        return False
+    return median(waited[-third:]) > KNEE * median(waited[:third])
 
 
 def percentiles(values: Iterable[float | None]) -> Percentiles | None:
@@ -105,6 +163,55 @@ def _round_width(least: float) -> float:
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least)
 
 
+def _errors(results: Results) -> list[str]:
+    return [result.error for result in results if result.error is not None]
+
+
+def _metrics(results: Results, thresholds: Thresholds) -> list[_Metric]:
+    """What was measured; a metric without values says nothing."""
+
+    def metric(what: str, values: Iterable[float | None], limit_ms: float) -> _Metric:
+        return _Metric(what, [value for value in values if value is not None], limit_ms)
+
+    found = (
+        metric("time to first token", (one.ttft_ms for one in results), thresholds.max_ttft_p95_ms),
+        metric(
+            "time per output token", (one.tpot_ms for one in results), thresholds.max_tpot_p95_ms
+        ),
+        metric(thresholds.answer, (one.e2e_ms for one in results), thresholds.max_e2e_p95_ms),
+    )
+    return [one for one in found if one.values]
+
+
+def _confidence(metrics: Sequence[_Metric], *, is_passed: bool, has_errors: bool) -> float | None:
+    """How sure the verdict is: for a pass of the least sure metric, for a failure of the surest. An error is certain."""
+    if has_errors and not is_passed:
+        return 1.0
+    if not metrics:
+        return None
+    if is_passed:
+        return min(1 - _at_most(one.over, len(one.values)) for one in metrics)
+    return max(_at_most(one.over - 1, len(one.values)) for one in metrics)
+
+
+def _at_most(over: int, count: int) -> float:
+    """How likely at most ``over`` of ``count`` are over their limit where 5 % of all requests are."""
+    return math.fsum(
+        math.comb(count, k) * OVER_SHARE**k * (1 - OVER_SHARE) ** (count - k)
+        for k in range(over + 1)
+    )
+
+
+def _evidence(over: int, count: int) -> float:
+    """The mean over all shares (Jeffreys' prior) of the likelihood, as a multiple of that of 5 %; for fewer none."""
+    if over <= OVER_SHARE * count:
+        return 0.0
+    log_beta = math.lgamma(over + 0.5) + math.lgamma(count - over + 0.5) - math.lgamma(count + 1)
+    log_prior = 2 * math.lgamma(0.5)
+    log_limit = over * math.log(OVER_SHARE) + (count - over) * math.log(1 - OVER_SHARE)
+    return math.exp(log_beta - log_prior - log_limit)
+
+
 def _too_many_errors(
     errors: Sequence[str], total: int, rate: float, allowed: float
 ) -> Iterable[str]:
@@ -112,6 +219,10 @@ def _too_many_errors(
         yield f"{len(errors)} of {total} requests failed ({rate:.0%}; allowed {allowed:.0%}): {errors[0]}."
 
 
-def _too_slow(what: str, measured: Percentiles | None, limit_ms: float) -> Iterable[str]:
-    if measured is not None and measured.p95 > limit_ms:
-        yield f"95 % of {what} took up to {measured.p95:,.0f} ms; allowed {limit_ms:,.0f} ms."
+def _too_slow(metric: _Metric) -> Iterable[str]:
+    measured = percentiles(metric.values)
+    if measured is None or measured.p95 <= metric.limit_ms:
+        return
+    count = len(metric.values)
+    some = "95 % of" if count >= LEAST_FOR_P95 else f"The slowest of {count} in"
+    yield f"{some} {metric.what} took up to {measured.p95:,.0f} ms; allowed {metric.limit_ms:,.0f} ms."

@@ -35,7 +35,7 @@ from guanaco_server.deployments.model_server import (
     reward_score,
 )
 from guanaco_server.prompts.service import PromptService
-from guanaco_server.stress.load import Prompted, conversation_prompts
+from guanaco_server.stress.conversations import Prompted, conversation_prompts
 from guanaco_server.submissions.pipeline.records import PipelineRun, RunRecords
 from guanaco_server.tokenization.facts import TokenizerFacts
 from guanaco_server.tokenization.service import Tokenizers
@@ -123,7 +123,7 @@ class ContentChecks:
         assert submission.artifact_key is not None, "the serialize stage is done"
         params = submission.params
         prompted = Prompted(submission.formatter, submission.artifact_key, params)
-        prompts = (await conversation_prompts(self._prompts, prompted))[:OWN_PROBES]
+        prompts = await conversation_prompts(self._prompts, prompted, most=OWN_PROBES)
         probes = await asyncio.gather(
             *(
                 self._probe(endpoint, Generation(submission.id, prompt, params))

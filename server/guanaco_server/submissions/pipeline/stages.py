@@ -33,7 +33,7 @@ from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.prompts.chat_templates import FILES
 from guanaco_server.prompts.service import PromptService, is_by_chat_template
 from guanaco_server.scaling.replicas import capacity_shown
-from guanaco_server.stress.load import Prompted, conversation_prompts
+from guanaco_server.stress.conversations import Prompted, conversation_prompts
 from guanaco_server.stress.service import SCORED_AT_ONCE, StressService
 from guanaco_server.submissions.pipeline.records import PipelineRun, RunRecords
 from guanaco_server.submissions.pipeline.server_start import ServerStart
@@ -154,7 +154,7 @@ async def stress(parts: StageParts, run: PipelineRun, submission: Submission) ->
         await parts.records.log(
             run,
             Stage.STRESS,
-            f"{report.requests} requests, {report.errors} errors; {first}whole answer p95 {report.e2e_ms.p95:.0f} ms.",
+            f"{report.requests} requests at {report.offered_rate:.3g} a second, {report.errors} errors; {first}whole answer p95 {report.e2e_ms.p95:.0f} ms.",
         )
     return {}
 
@@ -172,15 +172,17 @@ async def _stressed(
     endpoint = await parts.server_start.require_ready(submission.id)
     is_reward = submission.kind is SubmissionKind.REWARD
     own = submission.reward_formatter if is_reward else None
+    plan = parts.stress.plan
     prompts = await conversation_prompts(
-        parts.prompts, Prompted(own or submission.formatter, artifact_key, submission.params)
+        parts.prompts,
+        Prompted(own or submission.formatter, artifact_key, submission.params),
+        most=plan.requests,
     )
-    what = f"requests to score {SCORED_AT_ONCE} candidates" if is_reward else "streaming requests"
-    profile = parts.stress.profile
+    what = f"requests to score {SCORED_AT_ONCE} candidates" if is_reward else "requests"
     await parts.records.log(
         run,
         Stage.STRESS,
-        f"Sending {profile.request_count} {what} at {profile.rate:g} a second.",
+        f"Sending {plan.requests} {what}, at {plan.rate:g} a second or more.",
     )
     if is_reward:
         return await parts.stress.check_reward(endpoint, submission.id, prompts)
