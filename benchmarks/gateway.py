@@ -36,6 +36,7 @@ from benchmarks import gateway_stage as stage_of  # noqa: E402
 from benchmarks.gateway_stage import Stage  # noqa: E402
 from tests.fixtures.postgres import running_server  # noqa: E402
 
+GUANACO = "guanaco"
 OURS = "/api/v1/conversations/talk-%d/messages"
 OPEN = "/api/v1/conversations/open-%d/messages"
 THEIRS = "/v1/chat/completions"
@@ -81,24 +82,31 @@ def main() -> None:
 def bench_peers(
     stage: Stage, stack: ExitStack, rounds: int, seconds: float, only: str | None
 ) -> dict[str, Any]:
-    loads = _contestants(stage, stack)
+    loads, pid = _contestants(stage, stack)
+    cpu_us: list[float] = []  # of our processes, for each stream
     streams: dict[str, list[float]] = {name: [] for name in loads}
     p50: dict[str, list[float]] = {name: [] for name in loads}
     p99: dict[str, list[float]] = {name: [] for name in loads}
-    for load in loads.values():
-        load("-c", 32, "-d", 4)  # warm; of ours, every conversation is read
+    for name, load in loads.items():
+        load("-c", 32, *(("-d", 120, "-N", TALKED_IN) if name == GUANACO else ("-d", 4)))  # warm
     for _ in range(rounds):
         for name, load in loads.items() if only != "ttft" else ():
-            streams[name].append(_without_errors(name, load("-c", 32, "-d", seconds))["rps"])
+            before_s = _cpu_s(pid)
+            found = _without_errors(name, load("-c", 32, "-d", seconds))
+            streams[name].append(found["rps"])
+            if name == GUANACO:
+                cpu_us.append((_cpu_s(pid) - before_s) * 1e6 / found["ok"])
         for name, load in loads.items() if only != "streams" else ():
             ttft = _without_errors(name, load("-r", 100, "-d", seconds))["ttft_ms"]
             p50[name].append(ttft["p50"])
             p99[name].append(ttft["p99"])
     _show("Streams of 50 tokens a second, 32 clients", streams, "/s")
+    _show("Processor time of a stream", {GUANACO: cpu_us}, "µs")
     _show("Time to first token, 100 turns a second: median", p50, "ms")
     _show("Time to first token, 100 turns a second: p99", p99, "ms")
     return {
         "streams_per_s": _medians(streams),
+        "cpu_us_per_stream": _medians({GUANACO: cpu_us}),
         "ttft_ms_p50": _medians(p50),
         "ttft_ms_p99": _medians(p99),
     }
@@ -153,16 +161,24 @@ def _gateway_processes(pid: int, count: int) -> list[psutil.Process]:
         time.sleep(0.1)
 
 
+def _cpu_s(pid: int) -> float:
+    """Processor time of a gateway and its tokenizers' processes."""
+    gateway = psutil.Process(pid)
+    times = [process.cpu_times() for process in (gateway, *gateway.children(recursive=True))]
+    return sum(one.user + one.system for one in times)
+
+
 def _memory_bytes(processes: list[psutil.Process]) -> int:
     return sum(process.memory_info().rss for process in processes)
 
 
-def _contestants(stage: Stage, stack: ExitStack) -> dict[str, Load]:
+def _contestants(stage: Stage, stack: ExitStack) -> tuple[dict[str, Load], int]:
+    """Who takes part, and our gateway's process id."""
     mock = stage.mock_port
-    gateway, _ = stack.enter_context(stage_of.gateway(stage))
+    gateway, pid = stack.enter_context(stage_of.gateway(stage))
     found = {
         "the mock itself": lambda *o: _load(stage, mock, THEIRS, "", *o, bytes_=HISTORY_BYTES),
-        "guanaco": lambda *o: _load(stage, gateway, OURS, stage.key, "-n", TALKED_IN, *o),
+        GUANACO: lambda *o: _load(stage, gateway, OURS, stage.key, "-n", TALKED_IN, *o),
     }
     fastapi = stack.enter_context(stage_of.fastapi_httpx(stage.folder, mock))
     found["FastAPI + httpx"] = lambda *o: _load(
@@ -174,7 +190,7 @@ def _contestants(stage: Stage, stack: ExitStack) -> dict[str, Load]:
     if python := _peers_python():
         router = stack.enter_context(stage_of.vllm_router(stage.folder, python, mock))
         found["vllm-router"] = lambda *o: _load(stage, router, THEIRS, "", *o, bytes_=HISTORY_BYTES)
-    return found
+    return found, pid
 
 
 def _load(

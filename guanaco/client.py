@@ -165,7 +165,7 @@ class Client(FeedbackMethods):
                 if on_event is not None:
                     on_event(event)
             submission = self.submission(submission_id)
-            if not submission.status.is_in_progress:
+            if not submission.is_in_progress:
                 return submission
 
     def close(self) -> None:
@@ -264,7 +264,7 @@ class AsyncClient(AsyncFeedbackMethods):
                 if on_event is not None:
                     on_event(event)
             submission = await self.submission(submission_id)
-            if not submission.status.is_in_progress:
+            if not submission.is_in_progress:
                 return submission
 
     async def close(self) -> None:

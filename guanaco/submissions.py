@@ -186,6 +186,37 @@ class StageRun(BaseModel):
         return (self.ended_at - self.started_at).total_seconds() if self.ended_at else None
 
 
+class RolloutPhase(OpenEnum):
+    """preparing → shifting → draining → done; failed or cancelled from any but the last.
+
+    Up to shifting, every end but ``done`` leaves the version before serving.
+    """
+
+    PREPARING = "preparing"
+    SHIFTING = "shifting"
+    DRAINING = "draining"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_in_progress(self) -> bool:
+        return self in (RolloutPhase.PREPARING, RolloutPhase.SHIFTING, RolloutPhase.DRAINING)
+
+
+class Rollout(BaseModel):
+    """A redeploy of a submission that is served: its new version comes up beside the one that serves."""
+
+    run: int
+    phase: RolloutPhase
+    began_at: datetime
+    shifting_at: datetime | None = Field(
+        default=None, description="Since when new conversations go to the new version."
+    )
+    ended_at: datetime | None = None
+    failure: Failure | None = Field(default=None, description="Why the version before serves on.")
+
+
 class Submission(BaseModel):
     model_config = ConfigDict(protected_namespaces=())
 
@@ -216,7 +247,20 @@ class Submission(BaseModel):
     run: int
     created_at: datetime
     updated_at: datetime
+    rollout: Rollout | None = Field(
+        default=None, description="The newest redeploy that was made while it was served."
+    )
     stages: list[StageRun] = []
+
+    @property
+    def is_served(self) -> bool:
+        return self.status in (Status.DEPLOYED, Status.INACTIVE)
+
+    @property
+    def is_in_progress(self) -> bool:
+        """Whether the pipeline works on it, or a redeploy is under way."""
+        is_rolling = self.rollout is not None and self.rollout.phase.is_in_progress
+        return self.status.is_in_progress or is_rolling
 
 
 class EventKind(OpenEnum):

@@ -6,6 +6,7 @@
  *                                                      then holds d seconds; per-token gaps are taken in that window
  * -u with a %d in it is another path for each request, of -n in turn; a path with /conversations/ gets Guanaco's own body
  * -P prompt bytes (2048)  -t tokens  -y token delay us  -u path  -m model  -R ramp per second for hold (500)
+ * -N ends a closed loop after so many requests
  * -L: latency is also split into TTFT (first SSE "data:" byte).  One JSON line on stdout.
  */
 #define _GNU_SOURCE
@@ -33,7 +34,7 @@ static const char *path = "/v1/chat/completions", *model = "mock", *key = "sk-te
 static char **reqs; static int *reqlens, nreqs, nextreq; static conn *cs; static int ncs;
 typedef struct { int64_t *v; long n, cap; } vec; static vec lat, ttft, gap;
 static long ok, err, toks, bytes_in; static char errs[256]; static int measuring = 1;
-static int *idle, nidle; static int64_t *q; static long qh, qt, qcap;
+static int most = 1 << 30; static int *idle, nidle; static int64_t *q; static long qh, qt, qcap;
 static int64_t now_us(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec * 1000000LL + t.tv_nsec / 1000; }
 static void push(vec *v, int64_t x) { if (v->n == v->cap) { v->cap = v->cap ? v->cap * 2 : 65536; v->v = realloc(v->v, v->cap * 8); } v->v[v->n++] = x; }
 static int cmp(const void *a, const void *b) { int64_t x = *(int64_t *)a, y = *(int64_t *)b; return x < y ? -1 : x > y; }
@@ -95,10 +96,10 @@ static void done(conn *c, int64_t t) {
   c->used = 1; c->st = 1; if (c->close_after) { close(c->fd); c->fd = -1; c->st = 0; }
 }
 int main(int ac, char **av) {
-  int o; while ((o = getopt(ac, av, "p:c:r:H:d:sP:t:y:u:m:R:k:Ln:")) > 0) switch (o) {
+  int o; while ((o = getopt(ac, av, "p:c:r:H:d:sP:t:y:u:m:R:k:Ln:N:")) > 0) switch (o) {
     case 'p': port = atoi(optarg); break; case 'c': C = atoi(optarg); break; case 'r': rate = atoi(optarg); break; case 'H': hold = atoi(optarg); break;
     case 'd': dur = atof(optarg); break; case 's': stream = 1; break; case 'P': pbytes = atoi(optarg); break; case 't': ptok = atoi(optarg); break;
-    case 'y': delay = atoll(optarg); break; case 'u': path = optarg; break; case 'm': model = optarg; break; case 'R': ramp = atoi(optarg); break; case 'k': key = optarg; break; case 'n': nreqs = atoi(optarg); break; }
+    case 'y': delay = atoll(optarg); break; case 'u': path = optarg; break; case 'm': model = optarg; break; case 'R': ramp = atoi(optarg); break; case 'k': key = optarg; break; case 'n': nreqs = atoi(optarg); break; case 'N': most = atoi(optarg); break; }
   char *pr = malloc(pbytes + 64); int k = sprintf(pr, "[mock tokens=%d delay_us=%ld ] ", ptok, (long)delay); for (; k < pbytes; k++) pr[k] = "the quick brown fox "[k % 20]; pr[k] = 0;
   char *bd; int bl = strstr(path, "/conversations/") ? asprintf(&bd, "{\"content\":\"%s\",\"stream\":%s}", pr, stream ? "true" : "false")
          : strstr(path, "chat") ? asprintf(&bd, "{\"model\":\"%s\",\"messages\":[{\"role\":\"user\",\"content\":\"%s\"}],\"max_tokens\":%d,\"stream\":%s}", model, pr, ptok, stream ? "true" : "false")
@@ -135,7 +136,7 @@ int main(int ac, char **av) {
       if (!res) continue;
       inflight--; if (res > 0) done(c, t); else fail(c, "read");
       if (rate) idle[nidle++] = c - cs;
-      else if (!hold && t < tend) { if (c->st == 0 && err > 1000 && ok == 0) continue; start(c, now_us()); if (c->st == 2) inflight++; }
+      else if (!hold && t < tend && nextreq < most) { if (c->st == 0 && err > 1000 && ok == 0) continue; start(c, now_us()); if (c->st == 2) inflight++; }
     }
     if (!rate && !hold && !inflight) break;
   }

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from guanaco.client import Client
-    from guanaco.submissions import Stage, Submission, SubmissionEvent
+    from guanaco.submissions import Rollout, Stage, Submission, SubmissionEvent
 
 LEVEL_STYLES = {"warning": YELLOW, "error": RED}
 RICH_STYLES = {"warning": "yellow", "error": "red", "debug": "dim"}
@@ -164,6 +164,8 @@ def _say_outcome(submission: Submission) -> None:
 
     if submission.failure is not None:
         explain_failure(submission)
+    elif submission.rollout is not None and _say_rollout(submission, submission.rollout):
+        return
     elif submission.status is Status.CANCELLED:
         console.error(f"{submission.id} was cancelled.")
     elif submission.status.is_unknown:
@@ -177,6 +179,31 @@ def _say_outcome(submission: Submission) -> None:
     else:
         console.say(f"{submission.id} is {submission.status}.", style=GREEN)
         return
+    raise typer.Exit(1)
+
+
+def _say_rollout(submission: Submission, rollout: Rollout) -> bool:
+    """Say how the newest redeploy stands; False where it has ended well, or the submission is not served. Exit status 1 if it has not ended well."""
+    from guanaco.submissions import RolloutPhase
+
+    if rollout.run != submission.run or not submission.is_served:
+        return False
+    follow = f"`guanaco logs -f {submission.id}` follows it."
+    if rollout.phase.is_in_progress:
+        console.say(f"{submission.id} is served while its redeploy is {rollout.phase}. {follow}")
+        return True
+    if rollout.phase is RolloutPhase.CANCELLED:
+        console.error(f"The redeploy was cancelled; {submission.id} is served as before.")
+        raise typer.Exit(1)
+    if rollout.failure is None:
+        return False
+    failure = rollout.failure
+    where = f" in stage {failure.stage}" if failure.stage else ""
+    console.error(
+        f"The redeploy failed{where}, and {submission.id} is served as before: {failure.detail}",
+        failure.hint,
+    )
+    console.say(f"blame: {failure.blame} ({failure.code})")
     raise typer.Exit(1)
 
 

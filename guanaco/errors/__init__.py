@@ -27,6 +27,7 @@ GuanacoError
 │   └── SeasonNotFound           the competition has no final ranking yet
 ├── Conflict                     the present state does not allow it
 │   ├── IllegalTransition        the submission's status does not allow this
+│   ├── RedeployInProgress       the submission's last redeploy has not ended yet
 │   ├── IdempotencyConflict      the same Idempotency-Key with another body
 │   ├── ConversationBusy         a reply is still being written
 │   ├── AlreadyRated, NothingToRegenerate

@@ -275,6 +275,16 @@ class IllegalTransition(Conflict):
         )
 
 
+class RedeployInProgress(Conflict):
+    code = "redeploy_in_progress"
+
+    def __init__(self, submission_id: str) -> None:
+        super().__init__(
+            f"A redeploy of {submission_id} is under way.",
+            hint=f"`guanaco logs {submission_id}` follows it; `guanaco cancel {submission_id}` ends it, and the version before serves on.",
+        )
+
+
 class IdempotencyConflict(Conflict):
     code = "idempotency_conflict"
 

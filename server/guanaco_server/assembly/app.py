@@ -27,6 +27,7 @@ from guanaco_server.http import api_document, health
 from guanaco_server.http import errors as http_errors
 from guanaco_server.http.api_document import ApiDocument
 from guanaco_server.http.body_limit import MAX_BODY_BYTES, BodyLimit
+from guanaco_server.http.fair_share import PROBES, FairShare
 from guanaco_server.http.front_door import AddressCount, DoorLimits, ProxiedRequests
 from guanaco_server.http.openapi import write_document
 from guanaco_server.leaderboard import api as leaderboard_api
@@ -90,6 +91,7 @@ def create_app(platform: Platform, *, heartbeat_s: float = HEARTBEAT_S) -> FastA
         ),
         forms,
     )
+    app.share = FairShare(forms)
     if platform.settings.role == "worker":
         _include_operations(app, platform)
         _describe(app, (), forms)
@@ -107,20 +109,31 @@ def _trust_proxies(app: FastAPI, settings: Settings) -> None:
 
 
 class GatewayedApp(FastAPI):
-    """The framework, and a gateway in front of it and of its middlewares. ``proxied`` limits what proxies pass on."""
+    """The framework, and a gateway in front of it and of its middlewares.
+
+    ``proxied`` limits what proxies pass on, and ``share`` how much the framework works on at once.
+    """
 
     gateway: ASGIApp | None = None
     proxied: ProxiedRequests | None = None
+    share: FairShare | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        app = self.gateway or super().__call__
+        app = self.gateway or self.framework
         if self.proxied is None or (client := self.proxied.client_of(scope)) is None:
             await app(scope, receive, send)
         else:
             await self.proxied.answer(client, app, scope, receive, send)
 
     async def framework(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await super().__call__(scope, receive, send)
+        app = super().__call__
+        if self.share is None or scope["type"] != "http" or scope["path"] in PROBES:
+            await app(scope, receive, send)
+            return
+        client = scope.get("client")
+        proxied = self.proxied.client_of(scope) if self.proxied is not None else None
+        address = proxied or (client[0] if client else "")
+        await self.share.answer(address, app, scope, receive, send)
 
 
 def _install_gateway(app: GatewayedApp, platform: Platform, heartbeat_s: float) -> list[APIRoute]:

@@ -129,6 +129,7 @@ class Platform:
         return (
             self.adapters.compute.leadership,
             rooms.reconciler,
+            rooms.rollouts,
             rooms.scaling.autoscaler,
             rooms.artifacts.collector,
             rooms.notifications.loop,

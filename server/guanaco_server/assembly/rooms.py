@@ -34,7 +34,12 @@ from guanaco_server.scaling.room import ScalingRoom, build_scaling
 from guanaco_server.settings import Settings
 from guanaco_server.stress.room import build_stress
 from guanaco_server.submissions.pipeline.room import PipelineRoom, build_pipeline
-from guanaco_server.submissions.room import SubmissionsRoom, build_submissions
+from guanaco_server.submissions.rollouts import RolloutLoop
+from guanaco_server.submissions.room import (
+    SubmissionsRoom,
+    build_rollout_loop,
+    build_submissions,
+)
 from guanaco_server.web.room import WebOptions, WebRoom, build_web
 from guanaco_server.workers.room import WorkersRoom, build_workers
 
@@ -62,6 +67,7 @@ class Rooms:
     artifacts: ArtifactsRoom
     pipeline: PipelineRoom
     reconciler: Reconciler
+    rollouts: RolloutLoop
 
 
 def build_rooms(
@@ -229,6 +235,7 @@ def build_rooms(
         changes=submissions.changes,
         quotas=submissions.quotas,
         hub_tokens=submissions.hub_tokens,
+        rollouts=submissions.rollouts,
         checker=artifacts.checker,
         artifacts=artifacts.service,
         prompts=prompts.service,
@@ -271,6 +278,14 @@ def build_rooms(
         artifacts=artifacts,
         pipeline=pipeline,
         reconciler=reconciler,
+        rollouts=build_rollout_loop(
+            database,
+            clock,
+            compute,
+            submissions=submissions,
+            deployments=deployments.service,
+            settings=settings,
+        ),
     )
 
 

@@ -4,6 +4,7 @@
     its server dies and is started again → it goes on  (the GPUs stay taken)
     withdrawn, or deployed anew → it ends
     other replicas → it ends, and another one begins
+    a redeploy → the version beside has an interval of its own, until it takes over
 
 Each within the transaction that changes the deployment, so that the two never differ.
 """
@@ -27,7 +28,7 @@ class CostMeter:
     async def begin(
         self,
         session: AsyncSession,
-        submission_id: str,
+        key: str,
         developer: str,
         recipe: Recipe | None,
         at: datetime,
@@ -36,15 +37,17 @@ class CostMeter:
         """Begin to count; do nothing without GPUs. It may be repeated. The deployment's row lets one of two callers in first."""
         if recipe is None:
             return
-        known = await queries.open_interval(session, submission_id)
+        submission_id, server = _parts(key)
+        known = await queries.open_interval(session, submission_id, server)
         if known is not None and known.replicas == replicas:
             return
-        await queries.close(session, submission_id, at)
+        await queries.close(session, submission_id, server, at)
         if replicas == 0:
             return
         session.add(
             GpuIntervalRow(
                 submission_id=submission_id,
+                server=server,
                 developer=developer,
                 gpu_type=recipe.gpu_type,
                 gpu_count=recipe.gpu_count,
@@ -54,5 +57,12 @@ class CostMeter:
             )
         )
 
-    async def end(self, session: AsyncSession, submission_id: str, at: datetime) -> None:
-        await queries.close(session, submission_id, at)
+    async def end(self, session: AsyncSession, key: str, at: datetime) -> None:
+        submission_id, server = _parts(key)
+        await queries.close(session, submission_id, server, at)
+
+
+def _parts(key: str) -> tuple[str, str | None]:
+    """The submission, and the key of a version beside the one that serves."""
+    submission_id, mark, _ = key.partition("@")
+    return submission_id, key if mark else None

@@ -5,25 +5,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import or_, select, update
+from sqlalchemy import ColumnElement, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco_server.costs.tables import GpuIntervalRow
 
 
-async def open_interval(session: AsyncSession, submission_id: str) -> GpuIntervalRow | None:
+async def open_interval(
+    session: AsyncSession, submission_id: str, server: str | None
+) -> GpuIntervalRow | None:
     return await session.scalar(
-        select(GpuIntervalRow)
-        .where(GpuIntervalRow.submission_id == submission_id, GpuIntervalRow.ended_at.is_(None))
-        .limit(1)
+        select(GpuIntervalRow).where(*_open(submission_id, server)).limit(1)
     )
 
 
-async def close(session: AsyncSession, submission_id: str, at: datetime) -> None:
+async def close(
+    session: AsyncSession, submission_id: str, server: str | None, at: datetime
+) -> None:
     await session.execute(
-        update(GpuIntervalRow)
-        .where(GpuIntervalRow.submission_id == submission_id, GpuIntervalRow.ended_at.is_(None))
-        .values(ended_at=at)
+        update(GpuIntervalRow).where(*_open(submission_id, server)).values(ended_at=at)
+    )
+
+
+def _open(submission_id: str, server: str | None) -> tuple[ColumnElement[bool], ...]:
+    return (
+        GpuIntervalRow.submission_id == submission_id,
+        GpuIntervalRow.server.is_not_distinct_from(server),
+        GpuIntervalRow.ended_at.is_(None),
     )
 
 

@@ -12,7 +12,7 @@ from guanaco_server.database.types import UtcDateTime
 
 
 class GpuIntervalRow(Table):
-    """Open as long as ``ended_at`` is none. The price stays as it was, whatever the price table says later."""
+    """Open as long as ``ended_at`` is none. ``server`` is the key of a version beside the one that serves. The price stays as it was, whatever the price table says later."""
 
     __tablename__ = "gpu_intervals"
     __table_args__ = (
@@ -24,6 +24,7 @@ class GpuIntervalRow(Table):
     submission_id: Mapped[str] = mapped_column(ForeignKey("submissions.id"))
     developer: Mapped[str] = mapped_column(String(64))
     gpu_type: Mapped[str] = mapped_column(String(32))
+    server: Mapped[str | None] = mapped_column(String(160))
     gpu_count: Mapped[int]
     replicas: Mapped[int]
     gpu_hour_price: Mapped[float]

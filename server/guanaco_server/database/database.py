@@ -38,6 +38,7 @@ from sqlalchemy.ext.asyncio import (
 from sqlalchemy.orm import InstrumentedAttribute
 
 from guanaco.errors import DatabaseUnavailable
+from guanaco_server.database import sqlite_connection
 from guanaco_server.database.direct import NETWORK, DirectConnection
 from guanaco_server.database.writer_queue import WriterQueue
 
@@ -175,7 +176,12 @@ def _switch_to_wal(cursor: Any) -> None:
 
 def _sqlite_engine(url: str) -> AsyncEngine:
     engine = create_async_engine(
-        url, connect_args={"timeout": BUSY_TIMEOUT_S}, hide_parameters=True
+        url,
+        connect_args={
+            "timeout": BUSY_TIMEOUT_S,
+            "async_creator_fn": sqlite_connection.connect,
+        },
+        hide_parameters=True,
     )
 
     @event.listens_for(engine.sync_engine, "connect")

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, delete, or_, select, update
+from sqlalchemy import ColumnElement, Row, delete, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco_server.database.database import was_changed
 from guanaco_server.deployments.tables import DeploymentRow, Phase
+from guanaco_server.deployments.versions import MARK
 
 
 async def by_submission(session: AsyncSession, submission_id: str) -> DeploymentRow | None:
@@ -36,8 +37,48 @@ async def capacities(session: AsyncSession) -> Sequence[Row[str, int, int | None
     return rows.all()
 
 
+async def taking(session: AsyncSession) -> Sequence[DeploymentRow]:
+    """Read the versions beside that take conversations."""
+    ready = DeploymentRow.phase == Phase.READY
+    found = select(DeploymentRow).where(DeploymentRow.share.is_not(None), ready)
+    return (await session.scalars(found)).all()
+
+
+async def keys_beside(session: AsyncSession, submission_id: str) -> Sequence[str]:
+    """Read the keys of the versions beside this submission's own."""
+    first = f"{submission_id}{MARK}"
+    key = DeploymentRow.submission_id
+    return (
+        await session.scalars(select(key).where(func.substr(key, 1, len(first)) == first))
+    ).all()
+
+
 async def remove(session: AsyncSession, submission_id: str) -> None:
     await session.execute(delete(DeploymentRow).where(DeploymentRow.submission_id == submission_id))
+
+
+SERVER_COLUMNS = (
+    "run", "artifact_key", "max_model_tokens", "quantization", "recipe", "developer", "phase", "endpoints", "endpoint",
+    "restarts", "gpu_count", "applied_replicas", "capacity", "start_s", "region",
+)  # fmt: skip
+
+
+def copy_server(source: DeploymentRow, target: DeploymentRow) -> None:
+    """Let the target stand for the server of the source."""
+    for name in SERVER_COLUMNS:
+        setattr(target, name, getattr(source, name))
+    target.server = source.server_key
+
+
+def swap_servers(one: DeploymentRow, other: DeploymentRow) -> None:
+    """Let each of two rows stand for the server of the other; neither is beside with a share any more."""
+    kept = {name: getattr(one, name) for name in SERVER_COLUMNS}
+    key = one.server_key
+    copy_server(other, one)
+    for name, value in kept.items():
+        setattr(other, name, value)
+    other.server = key
+    one.share = one.takes_since = other.share = other.takes_since = None
 
 
 async def note_traffic(session: AsyncSession, submission_id: str, at: datetime) -> None:

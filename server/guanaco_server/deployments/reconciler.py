@@ -8,7 +8,8 @@ Every second, or at once when woken, and only while it leads:
   restart of the deployment, which is not given up for it; one that never gets ready is started ever more rarely;
 - a deployment whose replicas, or whose regions, are not what they should be is applied again;
 - a server that runs with nobody wishing for it is stopped, and so is that of a deployment that sleeps.
-A deployment that is still ``starting`` belongs to its pipeline stage and is left alone. Actions on one
+A deployment that is still ``starting`` belongs to its pipeline stage and is left alone, and so is one that is
+``draining``: its rollout stops it. Actions on one
 deployment are paced (``backoff.py``), each is logged with its reason, and trouble with one delays no other.
 Of several platforms of one cluster only the leader acts; the others learn from the database what is ready.
 """
@@ -101,7 +102,7 @@ class Reconciler:
         rows = await self._deployments.list_wishes()
         running = await self._cluster.list_deployments()
         await asyncio.gather(*(self._tend_safely(row, running) for row in rows))
-        wished = {deployment_name(row.submission_id) for row in rows}
+        wished = {deployment_name(row.server_key) for row in rows}
         for name in running:
             if name not in wished and self._pace.allows(name):
                 logger.info("stopping %s: nobody wishes for it", name)
@@ -134,7 +135,7 @@ class Reconciler:
 
     async def _welcome(self, row: DeploymentRow) -> None:
         """After a start of the platform, use a server that still runs. A missing one was stopped by us and does not count as a crash."""
-        seen = await self._deployments.look(row.submission_id)
+        seen = await self._deployments.look(row.server_key)
         if seen.state is ServerState.HEALTHY:
             await self._deployments.mark(row.submission_id, Phase.READY, seen.endpoints)
             return
@@ -149,19 +150,19 @@ class Reconciler:
                 self._note_problem(row.submission_id, LEFT_TO_NEWER)
             elif row.phase in (Phase.READY, Phase.RESTARTING):
                 await self._tend(row)
-            elif row.phase is not Phase.STARTING:
+            elif row.phase not in (Phase.STARTING, Phase.DRAINING):
                 await self._keep_stopped(row, running)
         except (OSError, *OUT_OF_REACH) as error:
             logger.warning("%s cannot be seen to, trying again: %s", row.submission_id, error)
 
     async def _keep_stopped(self, row: DeploymentRow, running: list[str]) -> None:
         self._deployments.note_replicas(row.submission_id, ())
-        if deployment_name(row.submission_id) in running:
+        if deployment_name(row.server_key) in running:
             logger.info("stopping the server of %s: it is %s", row.submission_id, row.phase)
-            await self._deployments.stop_server(row.submission_id)
+            await self._deployments.stop_server(row.server_key)
 
     async def _tend(self, row: DeploymentRow) -> None:
-        seen = await self._deployments.look(row.submission_id)
+        seen = await self._deployments.look(row.server_key)
         self._note_problem(row.submission_id, seen.problem)
         if seen.state is ServerState.HEALTHY:
             await self._note_healthy(row, seen)
@@ -187,9 +188,9 @@ class Reconciler:
     async def _stop_hanging(self, row: DeploymentRow, seen: DeploymentHealth) -> None:
         """Stop the replicas that hang while others answer."""
         if seen.is_settled and not seen.silent:
-            self._repairs.forget(deployment_name(row.submission_id))
+            self._repairs.forget(deployment_name(row.server_key))
         for endpoint in self._hangs.hanging(row, seen):
-            if await self._deployments.stop_replica(row.submission_id, endpoint):
+            if await self._deployments.stop_replica(row.server_key, endpoint):
                 logger.warning(
                     "stopped the replica of %s at %s: it hung", row.submission_id, endpoint
                 )
@@ -200,9 +201,9 @@ class Reconciler:
         has_only_starting = not seen.is_settled or not seen.silent
         if row.phase is Phase.READY and has_only_starting:  # the last one died while another starts
             await self._deployments.mark(row.submission_id, Phase.RESTARTING)
-        elif self._hangs.hangs(row) and self._pace.allows(deployment_name(row.submission_id)):
+        elif self._hangs.hangs(row) and self._pace.allows(deployment_name(row.server_key)):
             logger.warning("stopping the server of %s: it hangs", row.submission_id)
-            await self._deployments.stop_server(row.submission_id)
+            await self._deployments.stop_server(row.server_key)
             return
         await self._adjust(row, seen)
 
@@ -212,7 +213,7 @@ class Reconciler:
         if has_replicas and seen.is_settled:
             return
         pace = self._repairs if has_replicas else self._pace
-        if not pace.allows(deployment_name(row.submission_id)):
+        if not pace.allows(deployment_name(row.server_key)):
             return
         logger.info(
             "applying %s again: %s",
@@ -230,10 +231,10 @@ class Reconciler:
         is_moved = await self._leave_lost_region(row)
         restarts = row.restarts if is_moved else row.restarts + 1
         if restarts > self._restart_limit:
-            lines, _ = await self._deployments.logs(row.submission_id, 0)
+            lines, _ = await self._deployments.logs(row.server_key, 0)
             await self._give_up(row.submission_id, lines)
             return
-        if not self._pace.allows(deployment_name(row.submission_id)):
+        if not self._pace.allows(deployment_name(row.server_key)):
             return
         logger.warning(
             "starting the server of %s again (%d): %s",

@@ -24,7 +24,7 @@ from guanaco_server.costs.meter import CostMeter
 from guanaco_server.database.database import Database
 from guanaco_server.deployments import queries
 from guanaco_server.deployments.health import DeploymentHealth, look
-from guanaco_server.deployments.model_server import ModelServer
+from guanaco_server.deployments.model_server import ModelServer, ModelServerFault
 from guanaco_server.deployments.specs import (
     EngineOptions,
     RecipeChooser,
@@ -33,6 +33,7 @@ from guanaco_server.deployments.specs import (
     model_server_spec,
 )
 from guanaco_server.deployments.tables import DeploymentRow, Phase
+from guanaco_server.deployments.versions import ConversationStart, VersionBeside, submission_of
 from guanaco_server.runtime.clock import Clock
 
 LONGEST_START_S = 3_600  # what took longer was no start: the platform was down meanwhile
@@ -40,6 +41,8 @@ LONGEST_START_S = 3_600  # what took longer was no start: the platform was down 
 
 @dataclass(frozen=True)
 class Deployment:
+    """What should be served. ``submission_id`` is the deployment's key; ``server`` names its model server otherwise."""
+
     submission_id: str
     run: int
     artifact_key: str
@@ -48,6 +51,7 @@ class Deployment:
     replicas: int = 1
     recipe: Recipe | None = None
     developer: str = ""
+    server: str | None = None
 
     @staticmethod
     def of(row: DeploymentRow) -> Deployment:
@@ -60,7 +64,17 @@ class Deployment:
             row.wanted_replicas,
             row.recipe,
             row.developer,
+            row.server,
         )
+
+    @property
+    def server_key(self) -> str:
+        return self.server or self.submission_id
+
+    @property
+    def model(self) -> str:
+        """The name by which its model server knows the model: the submission's."""
+        return submission_of(self.submission_id)
 
     @property
     def gpu_count(self) -> int:
@@ -111,6 +125,7 @@ class DeploymentService:
         self._meter = CostMeter(engine.recipes.fleet.prices)
         self.recipes = RecipeChooser(store, engine.recipes)
         self._replicas: dict[str, tuple[str, ...]] = {}
+        self._beside: dict[str, VersionBeside] = {}
         self._suspects: set[str] = set()
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._has_reconciler = True
@@ -163,7 +178,7 @@ class DeploymentService:
         row.run = deployment.run
         row.gpu_count = deployment.gpu_count
         row.wanted_replicas = row.applied_replicas = deployment.replicas
-        row.waits_for = None
+        row.waits_for = row.server = row.share = row.takes_since = None
         row.artifact_key = deployment.artifact_key
         row.max_model_tokens = deployment.max_model_tokens
         row.quantization = deployment.quantization
@@ -192,6 +207,11 @@ class DeploymentService:
         row = await self.find(submission_id)
         return row is not None and row.run == run
 
+    async def replica_count(self, submission_id: str) -> int:
+        """Return how many replicas serve the submission, or should; 1 if it is not served."""
+        row = await self.find(submission_id)
+        return row.wanted_replicas if row else 1
+
     async def served_recipe(self, submission_id: str) -> Recipe | None:
         row = await self.find(submission_id)
         return row.recipe if row else None
@@ -212,16 +232,17 @@ class DeploymentService:
         return {phase.value: found[phase] for phase in Phase}
 
     async def apply(self, deployment: Deployment) -> None:
-        """Make the server run, unless the wish was withdrawn meanwhile."""
-        name = deployment_name(deployment.submission_id)
+        """Make the server run, unless the wish was withdrawn meanwhile, or another version has taken its place."""
+        name = deployment_name(deployment.server_key)
         async with self._locks[name]:
             async with self._database.read() as session:
-                if await queries.by_submission(session, deployment.submission_id) is None:
+                row = await queries.by_submission(session, deployment.submission_id)
+                if row is None or row.server_key != deployment.server_key:
                     return
             uri = self._store.uri(deployment.artifact_key)
             manifest = await self._store.find(deployment.artifact_key)
             spec = model_server_spec(
-                deployment.submission_id,
+                deployment.server_key,
                 deployment.run,
                 uri,
                 deployment.max_model_tokens,
@@ -238,26 +259,26 @@ class DeploymentService:
     async def stop_unwanted(self, name: str) -> None:
         """Stop a server for which there is no wish; one that is wished for is left alone."""
         async with self._locks[name]:
-            if name not in {deployment_name(row.submission_id) for row in await self.list_wishes()}:
+            if name not in {deployment_name(row.server_key) for row in await self.list_wishes()}:
                 await self._cluster.delete(name)
 
-    async def stop_server(self, submission_id: str) -> None:
+    async def stop_server(self, server_key: str) -> None:
         """Stop a server that hangs, with all its replicas; the reconciler starts it again."""
-        name = deployment_name(submission_id)
+        name = deployment_name(server_key)
         async with self._locks[name]:
             await self._cluster.delete(name)
 
-    async def stop_replica(self, submission_id: str, endpoint: str) -> bool:
+    async def stop_replica(self, server_key: str, endpoint: str) -> bool:
         """Stop one replica that hangs, and no other; False where its cluster does that by itself."""
-        name = deployment_name(submission_id)
+        name = deployment_name(server_key)
         async with self._locks[name]:
             return await self._cluster.stop_replica(name, endpoint)
 
-    async def look(self, submission_id: str) -> DeploymentHealth:
-        return await look(self._cluster, self._model_server, deployment_name(submission_id))
+    async def look(self, server_key: str) -> DeploymentHealth:
+        return await look(self._cluster, self._model_server, deployment_name(server_key))
 
-    async def logs(self, submission_id: str, offset: int) -> tuple[list[str], int]:
-        return await self._cluster.logs(deployment_name(submission_id), offset)
+    async def logs(self, server_key: str, offset: int) -> tuple[list[str], int]:
+        return await self._cluster.logs(deployment_name(server_key), offset)
 
     async def mark(
         self,
@@ -336,6 +357,76 @@ class DeploymentService:
             return await queries.admit(
                 session, submission_id, from_phase, to_phase, self._clock.now()
             )
+
+    async def open_beside(
+        self, session: AsyncSession, key: str, share: float, since: datetime
+    ) -> None:
+        """Let a version beside take this share of the conversations that begin from now on."""
+        await queries.note(session, key, share=share, takes_since=since)
+
+    async def take_over(self, session: AsyncSession, key: str) -> tuple[str, ...]:
+        """Let a version beside serve in the place of the other, which drains, and return its endpoints.
+
+        Within the caller's transaction; afterwards the caller calls ``note_replicas``.
+        """
+        fresh = await queries.locked(session, key)
+        served = await queries.locked(session, submission_of(key))
+        assert fresh is not None, "the caller has seen it ready, and holds its submission"
+        now = self._clock.now()
+        for name in (key, submission_of(key)):
+            await self._meter.end(session, name, now)
+        if served is None:
+            served = DeploymentRow(submission_id=submission_of(key), wanted_replicas=1)
+            queries.copy_server(fresh, served)
+            session.add(served)
+            await session.delete(fresh)
+        else:
+            served.wanted_replicas = max(served.wanted_replicas, fresh.wanted_replicas)
+            had_server = served.phase.has_server
+            queries.swap_servers(fresh, served)
+            fresh.phase, fresh.updated_at = Phase.DRAINING, now
+            if not had_server:
+                await session.delete(fresh)
+        served.updated_at = now
+        await self._meter_replicas(session, served)
+        return tuple(served.endpoints)
+
+    async def can_take_over(self, key: str) -> bool:
+        """Whether the version beside answers with as many replicas as the version that serves."""
+        fresh, served = await self.find(key), await self.find(submission_of(key))
+        if fresh is None or fresh.phase is not Phase.READY or not fresh.endpoints:
+            return False
+        return served is None or len(fresh.endpoints) >= min(
+            len(served.endpoints), fresh.wanted_replicas
+        )
+
+    async def is_idle(self, key: str) -> bool:
+        """Whether none of its servers works on a request. One that does not answer may still do so."""
+        row = await self.find(key)
+        if row is None:
+            return True
+        try:
+            loads = await asyncio.gather(*(self._model_server.load(at) for at in row.endpoints))
+        except ModelServerFault:
+            return False
+        return not any(load.running or load.waiting for load in loads)
+
+    async def refresh_versions(self) -> None:
+        """Read which versions beside take conversations now."""
+        async with self._database.read() as session:
+            rows = await queries.taking(session)
+        self._beside = {
+            row.owner: VersionBeside(row.submission_id, row.share, row.takes_since)
+            for row in rows
+            if row.share is not None and row.takes_since is not None
+        }
+
+    def replicas_for(self, submission_id: str, talk: ConversationStart | None) -> tuple[str, ...]:
+        """Return the base URLs of the ready servers of the version that this conversation talks to."""
+        beside = self._beside.get(submission_id)
+        if beside is not None and beside.takes(talk):
+            return self.replicas(beside.key) or self.replicas(submission_id)
+        return self.replicas(submission_id)
 
     async def record_traffic(self, times: Mapping[str, datetime]) -> None:
         """Write down when each of these submissions was last asked for something."""

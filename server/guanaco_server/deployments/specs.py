@@ -16,6 +16,7 @@ from guanaco.recipes import Recipe, RecipeOverride
 from guanaco.submissions import Quantization
 from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.clusters.cluster import DeploymentSpec, Resources
+from guanaco_server.deployments.versions import submission_of
 from guanaco_server.engine.artifact_source import URLS_VARIABLE
 from guanaco_server.recipes.memory import Model
 from guanaco_server.recipes.model_shape import read_shape
@@ -44,10 +45,10 @@ class EngineOptions:
     recipes: RecipePolicy = NO_RECIPES
 
 
-def deployment_name(submission_id: str) -> str:
-    """Return a DNS label of at most 63 characters, unique for the submission."""
-    slug = re.sub(r"[^a-z0-9]+", "-", submission_id.lower())[:NAME_CHARS].strip("-")
-    return f"m-{slug}-{hashlib.sha256(submission_id.encode()).hexdigest()[:8]}"
+def deployment_name(key: str) -> str:
+    """Return a DNS label of at most 63 characters, unique for the submission, or for its version beside."""
+    slug = re.sub(r"[^a-z0-9]+", "-", key.lower())[:NAME_CHARS].strip("-")
+    return f"m-{slug}-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
 
 
 def is_remote(artifact_uri: str) -> bool:
@@ -56,7 +57,7 @@ def is_remote(artifact_uri: str) -> bool:
 
 
 def model_server_spec(
-    submission_id: str,
+    key: str,
     run: int,
     artifact_uri: str,
     max_model_tokens: int,
@@ -67,9 +68,10 @@ def model_server_spec(
     recipe: Recipe | None = None,
     resources: Resources = ANY_MACHINE,
 ) -> DeploymentSpec:
-    """Another run has another spec, so that a redeploy gets a fresh server; other ``urls`` make no other."""
+    """The server is named after the ``key``. Another run has another spec, so that a redeploy gets a fresh server; other ``urls`` make no other."""
+    submission_id = submission_of(key)
     return DeploymentSpec(
-        name=deployment_name(submission_id),
+        name=deployment_name(key),
         command=(
             *engine.command,
             *("--artifact", artifact_uri),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import ForeignKey, String, Text
+from sqlalchemy import String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from guanaco.contract import unknown_members
@@ -13,6 +13,7 @@ from guanaco.recipes import Recipe
 from guanaco.submissions import Quantization
 from guanaco_server.database.tables import Table
 from guanaco_server.database.types import EnumText, JsonColumn, Pydantic, UtcDateTime
+from guanaco_server.deployments.versions import is_beside, submission_of
 
 
 class Phase(OpenEnum):
@@ -20,6 +21,7 @@ class Phase(OpenEnum):
 
     waiting (for room) → starting → ready ⇄ restarting
     ready → sleeping (scaled to zero) → waking (for room) → restarting
+    any → draining: a newer version has taken its place, and it finishes its replies
     """
 
     WAITING = "waiting"
@@ -28,11 +30,12 @@ class Phase(OpenEnum):
     RESTARTING = "restarting"
     SLEEPING = "sleeping"
     WAKING = "waking"
+    DRAINING = "draining"
 
     @property
     def has_server(self) -> bool:
         """Whether its model server should run."""
-        return self is Phase.READY or self.is_getting_ready
+        return self in (Phase.READY, Phase.DRAINING) or self.is_getting_ready
 
     @property
     def is_getting_ready(self) -> bool:
@@ -46,11 +49,16 @@ class DeploymentRow(Table):
     ``endpoint``, the first of them, is for processes of the version before, and goes with the next one.
     ``wanted_replicas`` is the autoscaler's, ``applied_replicas`` what the cluster was last told. ``capacity`` is
     what the stress check showed of one replica, ``start_s`` how long its last start took.
+
+    While a redeploy replaces a server there are two rows: the submission's own, which serves, and one beside it
+    (``versions.py``). ``server`` says after which of the two keys the model server is named, if not after its own;
+    ``share`` of the conversations that began after ``takes_since`` go to the server beside.
     """
 
     __tablename__ = "deployments"
 
-    submission_id: Mapped[str] = mapped_column(ForeignKey("submissions.id"), primary_key=True)
+    submission_id: Mapped[str] = mapped_column(String(160), primary_key=True)
+    server: Mapped[str | None] = mapped_column(String(160))
     run: Mapped[int]
     artifact_key: Mapped[str] = mapped_column(String(64))
     max_model_tokens: Mapped[int]
@@ -71,6 +79,22 @@ class DeploymentRow(Table):
     last_traffic_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     waits_for: Mapped[str | None] = mapped_column(Text)
     region: Mapped[str | None] = mapped_column(String(64))
+    share: Mapped[float | None]
+    takes_since: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+    @property
+    def server_key(self) -> str:
+        """The key after which its model server is named on the cluster."""
+        return self.server or self.submission_id
+
+    @property
+    def owner(self) -> str:
+        """The submission that it serves, also for a row beside."""
+        return submission_of(self.submission_id)
+
+    @property
+    def is_beside(self) -> bool:
+        return is_beside(self.submission_id)
 
     @property
     def is_understood(self) -> bool:

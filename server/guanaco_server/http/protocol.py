@@ -136,19 +136,18 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """Do as uvicorn's does, but without its timer: the door's sweep ends idle connections."""
-        is_last = not self.pipeline
-        super().on_response_complete()
-        if self.timeout_keep_alive_task is not None:
-            self.timeout_keep_alive_task.cancel()
-            self.timeout_keep_alive_task = None
         if self.transport.is_closing():
+            super().on_response_complete()
             self._wait_for_end()
-        elif not is_last:
-            pass  # uvicorn has begun the next one
-        elif self._phase == WORKING:
-            self._wait(IDLE, self._limits.idle_s)
-        elif self._phase == BODY:
-            self._wait(DRAINING, self._limits.linger_s)
+        elif self.pipeline:
+            super().on_response_complete()  # which begins the next one
+        else:
+            self.server_state.total_requests += 1
+            self.flow.resume_reading()
+            if self._phase == WORKING:
+                self._wait(IDLE, self._limits.idle_s)
+            elif self._phase == BODY:
+                self._wait(DRAINING, self._limits.linger_s)
 
     def pause_writing(self) -> None:
         super().pause_writing()

@@ -16,7 +16,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import TypeVar
 
 from guanaco.chat import Bot, Sender
@@ -88,7 +88,9 @@ class PromptService:
         if counter is None:
             counter = await self._counters.counter(artifact_key)
         if isinstance(formatter, PromptFormatter):
-            plain = _PlainPrompt(formatter, max_input_tokens, bot, user_name, turns, transcript)
+            known = transcript.layout if transcript is not None else None
+            layout = layout_like(known, formatter, bot, user_name)
+            plain = _PlainPrompt(layout, max_input_tokens, bot, turns, transcript)
             return await _rendered(plain, counter)
         said = with_greeting(bot, turns)
         template = None
@@ -210,10 +212,9 @@ async def _rendered(plain: _PlainPrompt, counter: TokenCounter) -> str:
 class _PlainPrompt:
     """A prompt by templates, which needs nothing but counts."""
 
-    formatter: PromptFormatter
+    layout: Layout
     budget: int
     bot: Bot
-    user_name: str
     turns: Sequence[Spoken]
     transcript: Transcript | None
 
@@ -221,21 +222,15 @@ class _PlainPrompt:
         """Go on from where the transcript is; None where that cannot be done."""
         if self.transcript is None:
             return None
-        return self.transcript.next_prompt(self._layout, self.turns, counter, self.budget)
+        return self.transcript.next_prompt(self.layout, self.turns, counter, self.budget)
 
     def render_uncounted(self, counter: TokenCounter) -> str | None:
         """Render everything if its bytes alone show that it fits; else None."""
-        return render_uncounted(self._layout, self._said, counter, self.budget)
+        return render_uncounted(self.layout, self._said(), counter, self.budget)
 
     def render(self, counter: TokenCounter) -> str:
-        return render(self._layout, self._said, counter, self.budget, self.transcript)
+        return render(self.layout, self._said(), counter, self.budget, self.transcript)
 
-    @cached_property
-    def _layout(self) -> Layout:
-        known = self.transcript.layout if self.transcript is not None else None
-        return layout_like(known, self.formatter, self.bot, self.user_name)
-
-    @cached_property
     def _said(self) -> Sequence[Spoken]:
         return with_greeting(self.bot, self.turns)
 

@@ -20,6 +20,7 @@ from guanaco.submissions import Status
 from guanaco_server.competitions.entry import admitted
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.deployments.service import DeploymentService
+from guanaco_server.deployments.versions import ConversationStart
 from guanaco_server.routing import queries
 from guanaco_server.routing.occupancy import Occupancy
 from guanaco_server.routing.posterior import Posterior
@@ -110,6 +111,7 @@ class RoutingService:
         now = time.monotonic()
         await self._traffic.write()
         await self._deployments.refresh_endpoints()
+        await self._deployments.refresh_versions()
         await self._occupancy.refresh()
         serving = await self._submissions.list_serving()
         competitions = await self._competitions.list_running()
@@ -185,8 +187,10 @@ class RoutingService:
         """Within the caller's transaction: what the decision was made of, if it is still kept."""
         return await queries.snapshot(session, decision.snapshot)
 
-    async def target(self, submission_id: str) -> LiveSubmission:
-        """A conversation's own submission, while it is served: also an inactive one, and one that sleeps is woken. Without endpoints while its server is started again; ModelUnavailable otherwise, ModelWaking when waking takes long."""
+    async def target(
+        self, submission_id: str, talk: ConversationStart | None = None
+    ) -> LiveSubmission:
+        """The submission of this conversation, and the servers of the version that it talks to, while it is served: also an inactive one, and one that sleeps is woken. Without endpoints while its server is started again; ModelUnavailable otherwise, ModelWaking when waking takes long."""
         if submission_id not in self._serving:
             await self._look_again()
         elif not self._deployments.replicas(submission_id):
@@ -195,7 +199,7 @@ class RoutingService:
         if serving is None:
             raise ModelUnavailable(submission_id)
         self._traffic.note(submission_id)
-        live = self._live(serving)
+        live = LiveSubmission(serving, self._deployments.replicas_for(submission_id, talk))
         if live.endpoints:
             return live
         return replace(live, endpoints=await self._sleeper.wake(submission_id))

@@ -65,7 +65,7 @@ class Admission:
     ) -> Iterable[Claim]:
         awake = awake_of(rows)
         for row in rows:
-            known = usage.get(row.submission_id, DeploymentUsage())
+            known = usage.get(row.owner, DeploymentUsage())
             is_asleep = row.phase is Phase.SLEEPING
             is_patient = is_asleep and not known.is_reward
             needs_ratings = known.ownership.is_open and not is_rated(known, self._feedback_target)
@@ -81,7 +81,7 @@ class Admission:
 
     async def _leaving(self, rows: Iterable[DeploymentRow]) -> Room:
         """Return the room of servers that the reconciler is about to stop."""
-        by_name = {deployment_name(row.submission_id): row for row in rows}
+        by_name = {deployment_name(row.server_key): row for row in rows}
         leaving = Room()
         for name in await self._cluster.list_deployments():
             row = by_name.get(name)
@@ -138,9 +138,12 @@ def tenants_of(
 def _tenant(
     row: DeploymentRow, usage: dict[str, DeploymentUsage], feedback_target: int, awake: Set[str]
 ) -> Tenant:
-    known = usage.get(row.submission_id, DeploymentUsage())
+    known = usage.get(row.owner, DeploymentUsage())
     may_go = (
-        row.phase is Phase.READY and known.ownership.is_published and not known.is_needed(awake)
+        row.phase is Phase.READY
+        and known.ownership.is_published
+        and not known.is_needed(awake)
+        and not row.is_beside
     )
     return Tenant(
         row.submission_id,

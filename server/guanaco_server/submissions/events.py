@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.errors import SubmissionNotFound
-from guanaco.submissions import IN_PROGRESS, Status, SubmissionEvent
+from guanaco.submissions import Status, SubmissionEvent
 from guanaco_server.database.database import Database
 from guanaco_server.http.sse import HEARTBEAT, encode_event
 from guanaco_server.submissions import queries
@@ -44,12 +44,12 @@ class EventFeed:
     ) -> AsyncIterator[SubmissionEvent | None]:
         """Events with a ``seq`` over ``after``, until the pipeline has ended and all is sent. None when there is nothing new. Without ``wait`` only what is recorded now."""
         while True:
-            events, status = await self._load(submission_id, after)
+            events, is_in_progress = await self._load(submission_id, after)
             for event in events:
                 yield event
             if events:
                 after = events[-1].seq
-            elif status not in IN_PROGRESS or not wait:
+            elif not is_in_progress or not wait:
                 return
             else:
                 yield None
@@ -71,13 +71,13 @@ class EventFeed:
             rows = await queries.last_events(session, submission_id, limit)
         return [_event(row) for row in reversed(rows)]
 
-    async def _load(self, submission_id: str, after: int) -> tuple[list[SubmissionEvent], Status]:
+    async def _load(self, submission_id: str, after: int) -> tuple[list[SubmissionEvent], bool]:
         async with self._database.read() as session:
-            status = await queries.status_of(session, submission_id)
-            if status is None:
+            is_in_progress = await queries.is_in_progress(session, submission_id)
+            if is_in_progress is None:
                 raise SubmissionNotFound(submission_id)
             rows = await queries.events_after(session, submission_id, after, PAGE)
-            return [_event(row) for row in rows], Status(status)
+            return [_event(row) for row in rows], is_in_progress
 
 
 def _event(row: SubmissionEventRow) -> SubmissionEvent:

@@ -4,7 +4,8 @@
       any of those before deployed → failed, cancelled
       deployed, inactive → failed (its model server kept dying)
       deployed, inactive, failed, cancelled → torn_down
-      deployed, inactive, failed, cancelled, torn_down → queued (redeploy)
+      failed, cancelled, torn_down → queued (redeploy)
+      deployed, inactive stay so while they are redeployed (rollouts.py)
 
 Each change is an event, written in the same transaction. The guard is in the UPDATE itself, so that of
 two writers one loses with IllegalTransition and nothing is overwritten.

@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Row, func, or_, select, update
-from sqlalchemy import delete as sql_delete
+from sqlalchemy import ColumnElement, Row, delete, exists, func, or_, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from guanaco.submissions import EventKind, GenerationParams, Stage, Status, SubmissionKind
-from guanaco_server.database.database import was_changed
+from guanaco.submissions import (
+    EventKind,
+    GenerationParams,
+    RolloutPhase,
+    Stage,
+    Status,
+    SubmissionKind,
+)
 from guanaco_server.submissions.tables import (
     HubTokenRow,
     QuotaRow,
+    RolloutRow,
     RunStartRow,
     StageRunRow,
     StressReportRow,
@@ -48,7 +54,7 @@ async def sealed_hub_token(session: AsyncSession, submission_id: str) -> str | N
 
 async def delete_hub_token(session: AsyncSession, submission_id: str) -> None:
     await session.execute(
-        sql_delete(HubTokenRow)
+        delete(HubTokenRow)
         .where(HubTokenRow.submission_id == submission_id)
         .execution_options(synchronize_session=False)
     )
@@ -56,11 +62,46 @@ async def delete_hub_token(session: AsyncSession, submission_id: str) -> None:
 
 async def delete_unneeded_hub_tokens(session: AsyncSession) -> None:
     """Delete those of submissions that are past serializing: a version without tokens has moved them on."""
-    needing = select(SubmissionRow.id).where(SubmissionRow.status.in_(READS_THE_HUB))
+    needing = select(SubmissionRow.id).where(
+        or_(SubmissionRow.status.in_(READS_THE_HUB), _is_prepared_beside())
+    )
     await session.execute(
-        sql_delete(HubTokenRow)
+        delete(HubTokenRow)
         .where(HubTokenRow.submission_id.not_in(needing))
         .execution_options(synchronize_session=False)
+    )
+
+
+async def rollout(session: AsyncSession, submission_id: str) -> RolloutRow | None:
+    """Read the newest rollout of a submission."""
+    return await session.scalar(
+        select(RolloutRow)
+        .where(RolloutRow.submission_id == submission_id)
+        .order_by(RolloutRow.run.desc())
+        .limit(1)
+        .execution_options(populate_existing=True)
+    )
+
+
+async def newest_rollouts(
+    session: AsyncSession, submission_ids: Collection[str]
+) -> dict[str, RolloutRow]:
+    """Read the newest rollout of each of these submissions that has one."""
+    chosen = RolloutRow.submission_id.in_(submission_ids)
+    rows = await session.scalars(select(RolloutRow).where(chosen).order_by(RolloutRow.run))
+    return {row.submission_id: row for row in rows}
+
+
+async def rollouts_in(session: AsyncSession, *phases: RolloutPhase) -> Sequence[RolloutRow]:
+    return (await session.scalars(select(RolloutRow).where(RolloutRow.phase.in_(phases)))).all()
+
+
+def _is_prepared_beside() -> ColumnElement[bool]:
+    """Whether the submission's run is one beside the version that serves."""
+    return exists().where(
+        RolloutRow.submission_id == SubmissionRow.id,
+        RolloutRow.run == SubmissionRow.run,
+        RolloutRow.phase == RolloutPhase.PREPARING,
     )
 
 
@@ -94,7 +135,7 @@ async def add_run_start(
     session: AsyncSession, account_id: str, at: datetime, forget_before: datetime
 ) -> None:
     await session.execute(
-        sql_delete(RunStartRow).where(
+        delete(RunStartRow).where(
             RunStartRow.account_id == account_id, RunStartRow.at <= forget_before
         )
     )
@@ -127,19 +168,6 @@ async def artifact_bytes(
 
 async def by_id(session: AsyncSession, submission_id: str) -> SubmissionRow | None:
     return await session.get(SubmissionRow, submission_id)
-
-
-async def delete(
-    session: AsyncSession, submission_id: str, statuses: Collection[Status], at: datetime
-) -> bool:
-    """Mark a submission as deleted if it has one of the statuses; False where it has not."""
-    changed = await session.execute(
-        update(SubmissionRow)
-        .where(SubmissionRow.id == submission_id, SubmissionRow.status.in_(statuses))
-        .values(deleted_at=at, idempotency_key=None)
-        .execution_options(synchronize_session=False)
-    )
-    return was_changed(changed)
 
 
 async def by_id_held(session: AsyncSession, submission_id: str) -> SubmissionRow | None:
@@ -315,6 +343,16 @@ async def status_of(session: AsyncSession, submission_id: str) -> Status | None:
     )
 
 
+async def is_in_progress(session: AsyncSession, submission_id: str) -> bool | None:
+    """Whether the pipeline works on it, or a redeploy is under way; None if there is no such submission."""
+    status = await status_of(session, submission_id)
+    if status is None:
+        return None
+    newest = await rollout(session, submission_id)
+    is_rolling = newest is not None and newest.phase.is_in_progress
+    return Status(status).is_in_progress or is_rolling
+
+
 async def stage_run(
     session: AsyncSession, submission_id: str, run: int, stage: Stage
 ) -> StageRunRow | None:
@@ -335,7 +373,7 @@ async def open_stage_run(session: AsyncSession, submission_id: str, run: int) ->
 async def unfinished_runs(
     session: AsyncSession, statuses: Collection[Status]
 ) -> Sequence[Row[SubmissionRow, str | None]]:
-    """Each submission with one of the statuses, oldest first, and what the open stage of its run waits for."""
+    """Each submission with one of the statuses, or with a run beside, oldest first, and what the open stage of its run waits for."""
     waits = (
         select(func.max(StageRunRow.waits_for))
         .where(
@@ -345,7 +383,9 @@ async def unfinished_runs(
         )
         .scalar_subquery()
     )
-    statement = select(SubmissionRow, waits).where(SubmissionRow.status.in_(statuses))
+    statement = select(SubmissionRow, waits).where(
+        or_(SubmissionRow.status.in_(statuses), _is_prepared_beside())
+    )
     return (await session.execute(statement.order_by(SubmissionRow.updated_at))).all()
 
 

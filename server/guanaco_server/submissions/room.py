@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import AccountService
+from guanaco_server.clusters.compute import Compute
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.runtime.clock import Clock
@@ -13,6 +14,7 @@ from guanaco_server.settings import Settings
 from guanaco_server.submissions.events import EventFeed, StatusChanges
 from guanaco_server.submissions.hub_tokens import HubTokens
 from guanaco_server.submissions.quotas import Limits, QuotaService
+from guanaco_server.submissions.rollouts import RolloutLoop, RolloutRecords
 from guanaco_server.submissions.service import SubmissionService
 
 
@@ -25,6 +27,7 @@ class SubmissionsRoom:
     hub_tokens: HubTokens
     events: EventFeed
     changes: StatusChanges
+    rollouts: RolloutRecords
 
 
 def build_submissions(
@@ -41,6 +44,7 @@ def build_submissions(
     changes = StatusChanges()
     quotas = QuotaService(database, clock, accounts, audit, Limits.of(settings))
     hub_tokens = HubTokens(secret)
+    rollouts = RolloutRecords(clock, deployments)
     service = SubmissionService(
         database,
         clock,
@@ -49,6 +53,28 @@ def build_submissions(
         audit,
         quotas,
         hub_tokens,
+        rollouts,
         settings.default_reward_submission,
     )
-    return SubmissionsRoom(service, quotas, hub_tokens, EventFeed(database), changes)
+    return SubmissionsRoom(service, quotas, hub_tokens, EventFeed(database), changes, rollouts)
+
+
+def build_rollout_loop(
+    database: Database,
+    clock: Clock,
+    compute: Compute,
+    *,
+    submissions: SubmissionsRoom,
+    deployments: DeploymentService,
+    settings: Settings,
+) -> RolloutLoop:
+    """The loop that lets new versions take over, and stops the old ones when they have drained."""
+    return RolloutLoop(
+        database,
+        clock,
+        submissions.changes,
+        deployments,
+        submissions.rollouts,
+        is_leader=compute.leadership.is_leading,
+        longest_reply_s=settings.reply_timeout_s,
+    )

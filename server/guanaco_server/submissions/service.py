@@ -16,6 +16,7 @@ from guanaco.accounts import Role
 from guanaco.errors import (
     CannotDelete,
     IdempotencyConflict,
+    RedeployInProgress,
     ReportNotFound,
     SubmissionNotFound,
 )
@@ -24,6 +25,8 @@ from guanaco.submissions import (
     IN_PROGRESS,
     EventKind,
     GenerationParams,
+    Rollout,
+    RolloutPhase,
     StageRun,
     Status,
     StressReport,
@@ -44,10 +47,13 @@ from guanaco_server.submissions.lifecycle import SERVED
 from guanaco_server.submissions.quotas import QuotaService
 from guanaco_server.submissions.recipes import RecipeService
 from guanaco_server.submissions.rewards import RewardService
-from guanaco_server.submissions.tables import StageRunRow, SubmissionRow
+from guanaco_server.submissions.rollouts import RolloutRecords
+from guanaco_server.submissions.tables import RolloutRow, StageRunRow, SubmissionRow
 
 SLUG_CHARS = 80
 DELETABLE = (Status.FAILED, Status.CANCELLED)
+OWN_TABLES = {"stages", "rollout"}  # fields of a submission that are no columns of its row
+MAY_END = (RolloutPhase.PREPARING, RolloutPhase.SHIFTING)  # the version before still serves
 
 
 @dataclass(frozen=True)
@@ -106,8 +112,10 @@ class SubmissionService:
         audit: AuditLog,
         quotas: QuotaService,
         hub_tokens: HubTokens,
+        rollouts: RolloutRecords,
         default_reward: str | None,
     ) -> None:
+        self._rollouts = rollouts
         self._quotas = quotas
         self._hub_tokens = hub_tokens
         self._database = database
@@ -233,7 +241,7 @@ class SubmissionService:
         """Read a submission with its stages. Raise SubmissionNotFound for another developer's."""
         async with self._database.read() as session:
             row = await self._visible_row(session, account, submission_id)
-            return read_submission(row, await queries.stage_runs(session, submission_id))
+            return await _read_whole(session, row)
 
     async def stress_report(self, account: Account, submission_id: str) -> StressReport:
         async with self._database.read() as session:
@@ -244,7 +252,17 @@ class SubmissionService:
             return row.report
 
     async def cancel(self, account: Account, submission_id: str) -> Submission:
-        """Cancel a submission and withdraw its deployment. The running stage notices, stops and cleans up."""
+        """Cancel a submission and withdraw its deployment. The running stage notices, stops and cleans up.
+
+        Of one that is served, cancel its redeploy, while the version before has not given way.
+        """
+        async with self._database.write() as session:
+            row = await self._visible_row(session, account, submission_id, is_locked=True)
+            rollout = await queries.rollout(session, submission_id)
+            if row.status in SERVED and rollout is not None and rollout.phase in MAY_END:
+                await self._rollouts.end(session, rollout, RolloutPhase.CANCELLED)
+                await self._note_others(session, account, row, "cancel the redeploy of submission")
+                return await _read_whole(session, row)
         return await self._move(account, submission_id, "cancel", Status.CANCELLED)
 
     async def deactivate(self, account: Account, submission_id: str) -> Submission:
@@ -267,27 +285,56 @@ class SubmissionService:
             RewardInUse: Submissions that are live, or on their way, name it as their reward model.
         """
         async with self._database.write() as session:
-            row = await self._visible_row(session, account, submission_id)
+            row = await self._visible_row(session, account, submission_id, is_locked=True)
             was_live = await queries.has_been(session, submission_id, Status.DEPLOYED)
-            if was_live or not await queries.delete(
-                session, submission_id, DELETABLE, self._clock.now()
-            ):
+            if was_live or row.status not in DELETABLE:
                 raise CannotDelete(submission_id, row.status, was_live=was_live)
             await self.rewards.require_unused(session, submission_id)
-            if row.account_id != account.id:
-                await self._audit.note(session, account, "delete submission", submission_id)
-            return read_submission(row, await queries.stage_runs(session, submission_id))
+            row.deleted_at, row.idempotency_key = self._clock.now(), None
+            await self._note_others(session, account, row, "delete submission")
+            return await _read_whole(session, row)
 
     async def redeploy(
         self, account: Account, submission_id: str, hub_token: SecretStr | None = None
     ) -> Submission:
         """Run the pipeline again, at the same commit if one was resolved; a serialized artifact is used again.
 
-        A private or gated repo needs its developer's ``hub_token`` anew.
+        What is served stays so until the new version has taken its place (rollouts.py). A private or gated repo needs
+        its developer's ``hub_token`` anew. RedeployInProgress while the last one is under way.
         """
+        rolling = await self._begin_rollout(account, submission_id, hub_token)
+        if rolling is not None:
+            self._changes.announce(submission_id, Status.QUEUED)
+            return rolling
         return await self._move(
             account, submission_id, "redeploy", Status.QUEUED, hub_token=hub_token
         )
+
+    async def _begin_rollout(
+        self, account: Account, submission_id: str, hub_token: SecretStr | None
+    ) -> Submission | None:
+        """Begin to redeploy a submission beside the version that serves; None if none does."""
+        async with self._database.write() as session:
+            row = await self._visible_row(session, account, submission_id, is_locked=True)
+            if row.status not in SERVED:
+                return None
+            rollout = await queries.rollout(session, submission_id)
+            if rollout is not None and rollout.phase.is_in_progress:
+                raise RedeployInProgress(submission_id)
+            await self._quotas.take(session, account, is_live=True)
+            now = self._clock.now()
+            await self._hub_tokens.keep(session, submission_id, hub_token, now)
+            row.run, row.updated_at = row.run + 1, now
+            await self._rollouts.begin(session, submission_id, row.run)
+            await self._note_others(session, account, row, "redeploy submission")
+            return await _read_whole(session, row)
+
+    async def _note_others(
+        self, session: AsyncSession, account: Account, row: SubmissionRow, what: str
+    ) -> None:
+        """Note in the audit log what an admin does with another's submission."""
+        if row.account_id != account.id:
+            await self._audit.note(session, account, what, row.id)
 
     async def _move(
         self,
@@ -316,9 +363,9 @@ class SubmissionService:
                 await self.rewards.require_unused(session, submission_id)
             if to in (Status.TORN_DOWN, Status.QUEUED, Status.CANCELLED):
                 await self._deployments.withdraw(session, submission_id)
-            if row.account_id != account.id:
-                await self._audit.note(session, account, f"{verb} submission", submission_id)
-            moved = read_submission(row, await queries.stage_runs(session, submission_id))
+                await self._rollouts.cancel(session, submission_id)
+            await self._note_others(session, account, row, f"{verb} submission")
+            moved = await _read_whole(session, row)
         self._changes.announce(submission_id, to)
         return moved
 
@@ -383,9 +430,10 @@ class SubmissionService:
 
     @staticmethod
     async def _visible_row(
-        session: AsyncSession, account: Account, submission_id: str
+        session: AsyncSession, account: Account, submission_id: str, is_locked: bool = False
     ) -> SubmissionRow:
-        row = await queries.by_id(session, submission_id)
+        read = queries.by_id_locked if is_locked else queries.by_id
+        row = await read(session, submission_id)
         is_others = (
             row is not None and account.role is not Role.ADMIN and row.account_id != account.id
         )
@@ -394,9 +442,25 @@ class SubmissionService:
         return row
 
 
-def read_submission(row: SubmissionRow, stages: Sequence[StageRunRow] = ()) -> Submission:
-    columns = {name: getattr(row, name) for name in Submission.model_fields if name != "stages"}
-    return Submission(**columns, stages=[read_stage(stage) for stage in stages])
+def read_submission(
+    row: SubmissionRow, stages: Sequence[StageRunRow] = (), rollout: RolloutRow | None = None
+) -> Submission:
+    columns = {name: getattr(row, name) for name in Submission.model_fields.keys() - OWN_TABLES}
+    return Submission(
+        **columns,
+        rollout=read_rollout(rollout) if rollout else None,
+        stages=[read_stage(stage) for stage in stages],
+    )
+
+
+async def _read_whole(session: AsyncSession, row: SubmissionRow) -> Submission:
+    """With its stages and its newest rollout."""
+    stages = await queries.stage_runs(session, row.id)
+    return read_submission(row, stages, await queries.rollout(session, row.id))
+
+
+def read_rollout(row: RolloutRow) -> Rollout:
+    return Rollout(**{name: getattr(row, name) for name in Rollout.model_fields})
 
 
 def read_stage(row: StageRunRow) -> StageRun:

@@ -18,6 +18,7 @@ from guanaco.submissions import (
     Level,
     Outcome,
     Quantization,
+    RolloutPhase,
     Stage,
     Status,
     StressReport,
@@ -27,6 +28,7 @@ from guanaco.submissions import (
 )
 from guanaco_server.database.tables import Table
 from guanaco_server.database.types import EnumText, JsonColumn, Pydantic, UtcDateTime
+from guanaco_server.deployments.versions import beside
 
 
 class SubmissionRow(Table):
@@ -129,6 +131,27 @@ class StageRunRow(Table):
     ended_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     outcome: Mapped[Outcome | None] = mapped_column(EnumText(Outcome))
     waits_for: Mapped[str | None] = mapped_column(Text)
+
+
+class RolloutRow(Table):
+    """A run of the pipeline beside the version that serves (rollouts.py). The newest of a submission counts."""
+
+    __tablename__ = "rollouts"
+    __table_args__ = (Index("ix_rollouts_phase", "phase"),)
+
+    submission_id: Mapped[str] = mapped_column(ForeignKey("submissions.id"), primary_key=True)
+    run: Mapped[int] = mapped_column(primary_key=True)
+    phase: Mapped[RolloutPhase] = mapped_column(EnumText(RolloutPhase))
+    began_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    shifting_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    draining_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    ended_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    failure: Mapped[Failure | None] = mapped_column(Pydantic(Failure))
+
+    @property
+    def key(self) -> str:
+        """The key of the deployment beside."""
+        return beside(self.submission_id, self.run)
 
 
 class SubmissionEventRow(Table):

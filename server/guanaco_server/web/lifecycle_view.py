@@ -60,7 +60,7 @@ ACTIONS = (
         "Redeploy",
         Status.QUEUED,
         None,
-        "All stages run again, at the same commit. Until they are through it takes no conversations.",
+        "All stages run again, at the same commit. What is served stays so until the new version has taken its place.",
     ),
     SubmissionAction(
         "teardown",
@@ -93,7 +93,7 @@ def timeline(submission: Submission, now: datetime) -> Sequence[StageView]:
         if run is None:
             views.append(StageView(stage.value, sentence, "waiting", 0, None))
             continue
-        is_running = run.outcome is None and submission.status.is_in_progress
+        is_running = run.outcome is None and submission.is_in_progress
         state = "running" if is_running else (run.outcome or Outcome.CANCELLED).value
         took_s = run.duration_s
         if is_running:

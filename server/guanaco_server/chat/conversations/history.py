@@ -37,7 +37,7 @@ HISTORY_CACHE_CHARS = (
 
 @dataclass(slots=True)
 class History:
-    """``turns`` are the messages that are not deleted; ``tail`` are the ids of those after the last user message, ``variant`` is of an experiment."""
+    """``turns`` are the messages that are not deleted; ``tail`` are the ids of those after the last user message, ``variant`` is of an experiment, ``began_at`` in seconds since 1970."""
 
     conversation_id: str
     account_id: str
@@ -46,6 +46,7 @@ class History:
     bot: Bot
     message_count: int
     variant: tuple[str, str] | None = None
+    began_at: float = 0.0
     turns: list[Utterance] = field(default_factory=list)
     tail: list[str] = field(default_factory=list)
     transcript: Transcript = field(default_factory=Transcript, compare=False)
@@ -119,13 +120,15 @@ def _size(turn: Utterance) -> int:
 AT_ONCE = 16  # histories of 20 messages hold the event loop for 2 ms
 
 READ = """
-SELECT c.id, c.account_id, c.submission_id, c.user_name, c.bot, c.message_count, c.experiment, c.variant, (
+SELECT c.id, c.account_id, c.submission_id, c.user_name, c.bot, c.message_count, c.experiment, c.variant,
+extract(epoch FROM c.created_at), (
     SELECT json_agg(json_build_array(m.position, m.id, m.sender, m.content))
     FROM messages m WHERE m.conversation_id = c.id AND NOT m.is_deleted
 )
 FROM conversations c WHERE c.id = ANY($1::text[])
 """
 
+EPOCH_DAY, DAY_S = 2_440_587.5, 86_400.0  # SQLite counts days; exact to some 0.05 ms
 READ_ONE = select(
     ConversationRow.id,
     ConversationRow.account_id,
@@ -135,6 +138,7 @@ READ_ONE = select(
     ConversationRow.message_count,
     ConversationRow.experiment,
     ConversationRow.variant,
+    (func.julianday(ConversationRow.created_at) - EPOCH_DAY) * DAY_S,
     select(
         func.json_group_array(
             func.json_array(
@@ -215,9 +219,8 @@ def _history(row: Sequence[Any]) -> History:
 
     A message whose sender only a newer version knows is left out: no prompt of this version can name it.
     """
-    conversation_id, account_id, submission_id, user_name, bot, count, experiment, variant, kept = (
-        row
-    )
+    conversation_id, account_id, submission_id, user_name, bot, *rest = row
+    count, experiment, variant, began_at, kept = rest
     kept_messages = sorted(MESSAGES.decode(kept)) if kept else []
     messages = [message for message in kept_messages if message[2] in SENDERS]
     asked = [place for place, message in enumerate(messages) if message[2] == Sender.USER]
@@ -229,6 +232,7 @@ def _history(row: Sequence[Any]) -> History:
         bot=BOTS.from_json(bot),
         message_count=int(count),
         variant=(experiment, variant) if experiment and variant else None,
+        began_at=float(began_at),
         turns=[Utterance(SENDERS[sender], content) for _, _, sender, content in messages],
         tail=[message[1] for message in messages[asked[-1] + 1 if asked else 0 :]],
     )

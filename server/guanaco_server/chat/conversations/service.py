@@ -227,6 +227,7 @@ def _new_history(row: ConversationRow) -> History:
         bot=row.bot,
         message_count=0,
         variant=(row.experiment, row.variant) if row.experiment and row.variant else None,
+        began_at=row.created_at.timestamp(),
     )
 
 

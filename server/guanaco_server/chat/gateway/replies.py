@@ -35,6 +35,7 @@ from guanaco_server.accounts.service import Account
 from guanaco_server.chat.conversations.history import History, HistoryCache, HistoryReader
 from guanaco_server.chat.gateway.generation import Generated, Pieces, ReplyGenerator
 from guanaco_server.chat.gateway.turn_log import EndedTurn, Lease, NewMessage, NewReply, TurnLog
+from guanaco_server.deployments.versions import ConversationStart
 from guanaco_server.experiments.running import RunningExperiments
 from guanaco_server.experiments.variants import apply_variant
 from guanaco_server.routing.service import LiveSubmission, RoutingService
@@ -177,7 +178,8 @@ class ReplyService:
                 await self._release(EndedTurn(turn.lease, turn.asked, None))
 
     async def _target(self, history: History, changes: ParamChanges | None) -> LiveSubmission:
-        live = await self._routing.target(history.submission_id)
+        talk = ConversationStart(history.conversation_id, history.began_at)
+        live = await self._routing.target(history.submission_id, talk)
         if history.variant is not None:
             overrides = await self._experiments.overrides(*history.variant)
             live = replace(live, serving=apply_variant(live.serving, overrides))

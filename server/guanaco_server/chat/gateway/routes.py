@@ -47,11 +47,14 @@ Enter = Callable[[str], Awaitable[Account]]
 Model = TypeVar("Model", bound=BaseModel)
 
 
-_json = msgspec.json.Encoder().encode
+_json_lines = msgspec.json.Encoder().encode_lines
+BEFORE_TEXT, AFTER_TEXT = b'event: token\ndata: {"text":', b"}\n\n"
 
 
 def _pieces(pieces: Pieces) -> bytes:
-    return b"".join([b'event: token\ndata: {"text":' + _json(text) + b"}\n\n" for text in pieces])
+    """All of them encoded at once, a line each: JSON escapes the line ends within a text."""
+    texts = _json_lines(pieces)[:-1].replace(b"\n", AFTER_TEXT + BEFORE_TEXT)
+    return BEFORE_TEXT + texts + AFTER_TEXT
 
 
 def _end(reply: Reply) -> bytes:

@@ -83,7 +83,7 @@ class QuantizationCheck:
     async def _perplexity(self, deployment: Deployment, endpoint: str) -> float:
         text = await self._text_within(deployment)
         try:
-            scores = await self._model_server.score(endpoint, deployment.submission_id, text)
+            scores = await self._model_server.score(endpoint, deployment.model, text)
         except NotANumber as fault:
             raise no_number(text, str(fault)) from None
         except ModelServerFault as fault:

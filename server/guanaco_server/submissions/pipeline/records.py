@@ -21,6 +21,7 @@ from guanaco.submissions import (
     Failure,
     Level,
     Outcome,
+    RolloutPhase,
     Stage,
     Status,
     StressReport,
@@ -28,12 +29,15 @@ from guanaco.submissions import (
 )
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.service import Deployment, DeploymentService
+from guanaco_server.deployments.versions import is_beside, run_of, submission_of
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions import lifecycle, queries
 from guanaco_server.submissions.events import StatusChanges
 from guanaco_server.submissions.hub_tokens import HubTokens
+from guanaco_server.submissions.rollouts import RolloutRecords
 from guanaco_server.submissions.service import read_submission
 from guanaco_server.submissions.tables import (
+    RolloutRow,
     StageRunRow,
     StressReportRow,
     SubmissionRow,
@@ -68,7 +72,7 @@ class PipelineRun:
 
 @dataclass(frozen=True)
 class UnfinishedRun:
-    """A run whose submission is in progress. ``waits_for`` says why its stage waits; None while it need not."""
+    """A run in progress; one beside a version that serves counts as queued. ``waits_for`` says why its stage waits; None while it need not."""
 
     run: PipelineRun
     status: Status
@@ -83,7 +87,9 @@ class RunRecords:
         changes: StatusChanges,
         deployments: DeploymentService,
         hub_tokens: HubTokens,
+        rollouts: RolloutRecords,
     ) -> None:
+        self._rollouts = rollouts
         self._hub_tokens = hub_tokens
         self._database = database
         self._clock = clock
@@ -113,7 +119,11 @@ class RunRecords:
                 self._left.add(row.id)
                 logger.warning("%s is left to a worker of a newer version", row.id)
         return [
-            UnfinishedRun(PipelineRun(row.id, row.run), row.status, waits_for)
+            UnfinishedRun(
+                PipelineRun(row.id, row.run),
+                row.status if row.status.is_in_progress else Status.QUEUED,
+                waits_for,
+            )
             for row, waits_for in rows
             if is_understood(row)
         ]
@@ -122,17 +132,18 @@ class RunRecords:
         """False when the submission was cancelled, or a later run has taken over."""
         async with self._database.read() as session:
             row = await queries.by_id(session, run.submission_id)
-            return row is not None and _is_wanted(row, run)
+            return row is not None and await _is_wanted(session, row, run)
 
     async def next_stage(self, run: PipelineRun) -> Stage | Outcome:
         """Return the stage to run now, or how the run has ended."""
         async with self._database.read() as session:
             row = await _row(session, run)
             stage_runs = await queries.stage_runs(session, run.submission_id)
+            is_wanted = await _is_wanted(session, row, run)
         if row.run == run.number and (row.status.is_unknown or not is_understood(row)):
             raise NewerVersionRuns
         outcomes = {each.stage: each.outcome for each in stage_runs if each.run == run.number}
-        if _is_wanted(row, run):
+        if is_wanted:
             return first_unfinished(outcomes) or Outcome.DONE
         if row.run == run.number and outcomes.get(LAST_STAGE) is Outcome.DONE:
             return Outcome.DONE
@@ -149,9 +160,10 @@ class RunRecords:
             stage_run = await queries.stage_run(session, *_key(run, stage))
             if stage_run is not None and stage_run.outcome is not None:
                 return stage_run.outcome
-            if not _is_wanted(row, run):
+            if not await _is_wanted(session, row, run):
                 return Outcome.CANCELLED
-            status = _later(row.status, stage.spec.status)
+            is_beside = await _rollout(session, run) is not None
+            status = row.status if is_beside else _later(row.status, stage.spec.status)
             if row.status is not status:
                 await lifecycle.transition(session, run.submission_id, status, at=now)
             if stage_run is not None and stage_run.waits_for is not None:
@@ -175,14 +187,22 @@ class RunRecords:
                     await queries.delete_hub_token(session, run.submission_id)
                 if stage is LAST_STAGE:
                     await self._require_wanted(session, run)
-                    await lifecycle.transition(
-                        session, run.submission_id, Status.DEPLOYED, at=self._clock.now()
-                    )
+                    await self._publish(session, run)
         except (IllegalTransition, RunEnded):
             return await self.cancel_stage(run, stage)
         if stage is LAST_STAGE:
-            self._changes.announce(run.submission_id, Status.DEPLOYED)
+            await self._announce(run.submission_id)
         return Outcome.DONE
+
+    async def deployment_key(self, run: PipelineRun) -> str:
+        """Return the key of the run's deployment: the submission's own, or one beside it."""
+        async with self._database.read() as session:
+            rollout = await _rollout(session, run)
+        return rollout.key if rollout else run.submission_id
+
+    async def waits_for(self, run: PipelineRun) -> str | None:
+        """Return in a sentence why the run has no room yet; None if it has room."""
+        return await self._deployments.waits_for(await self.deployment_key(run))
 
     async def note_waiting(self, run: PipelineRun, why: str) -> None:
         """Record why the open stage waits, and log it whenever the reason changes."""
@@ -216,7 +236,7 @@ class RunRecords:
                 await self._fail(session, run, as_failure(error, stage))
         except (IllegalTransition, RunEnded):
             return await self.cancel_stage(run, stage)
-        self._changes.announce(run.submission_id, Status.FAILED)
+        await self._announce(run.submission_id)
         return Outcome.FAILED
 
     async def fail_run(self, run: PipelineRun, error: SubmissionFailure) -> bool:
@@ -231,7 +251,7 @@ class RunRecords:
                 await self._fail(session, run, as_failure(error, stage))
         except (IllegalTransition, RunEnded):
             return False
-        self._changes.announce(run.submission_id, Status.FAILED)
+        await self._announce(run.submission_id)
         return True
 
     async def cancel_stage(self, run: PipelineRun, stage: Stage) -> Outcome:
@@ -244,30 +264,52 @@ class RunRecords:
         async with self._database.write() as session:
             await self._require_wanted(session, run)
             await self._deployments.wish_within(session, deployment)
-        self._deployments.note_replicas(run.submission_id, ())
+        self._deployments.note_replicas(deployment.submission_id, ())
 
-    async def withdraw(self, run: PipelineRun) -> bool:
-        """Withdraw the deployment of a run that has ended. Return False if the submission is served, or runs again."""
+    async def withdraw(self, run: PipelineRun) -> str | None:
+        """Withdraw the deployment of a run that has ended and return its key. Return None if it is served, or runs again."""
         async with self._database.write() as session:
             row = await queries.by_id_locked(session, run.submission_id)
-            if row is None or row.run != run.number or row.status not in lifecycle.ENDED:
-                return False
-            await self._deployments.withdraw(session, run.submission_id)
-        return True
+            rollout = await _rollout(session, run)
+            if rollout is not None:
+                has_ended = not rollout.phase.is_in_progress
+            else:
+                has_ended = (
+                    row is not None and row.run == run.number and row.status in lifecycle.ENDED
+                )
+            if not has_ended:
+                return None
+            key = rollout.key if rollout else run.submission_id
+            await self._deployments.withdraw(session, key)
+        return key
 
     async def withdraw_ended(self) -> list[str]:
-        """Withdraw the deployments of submissions that have failed, were cancelled or torn down; their ids."""
-        wished = [row.submission_id for row in await self._deployments.list_wishes()]
+        """Withdraw the deployments of submissions, and of runs beside them, that have ended; their keys."""
+        wishes = await self._deployments.list_wishes()
+        wished = [row.submission_id for row in wishes]
         async with self._database.read() as session:
             ended = [
                 PipelineRun(row.id, row.run)
                 for row in await queries.by_ids(session, wished)
                 if row.status in lifecycle.ENDED
             ]
-        return [run.submission_id for run in ended if await self.withdraw(run)]
+        ended += [
+            PipelineRun(row.owner, run_of(row.submission_id)) for row in wishes if row.is_beside
+        ]
+        withdrawn = [await self.withdraw(run) for run in ended]
+        return [key for key in withdrawn if key is not None]
 
-    async def fail_published(self, submission_id: str, error: SubmissionFailure) -> None:
-        """A published submission whose model server kept dying; nothing if it was moved on meanwhile."""
+    async def fail_published(self, key: str, error: SubmissionFailure) -> None:
+        """A published submission whose model server kept dying; nothing if it was moved on meanwhile. A version beside takes down its own rollout only."""
+        submission_id = submission_of(key)
+        if is_beside(key):
+            async with self._database.write() as session:
+                await queries.by_id_locked(session, submission_id)
+                rollout = await _rollout(session, PipelineRun(submission_id, run_of(key)))
+                if rollout is not None and rollout.phase.is_in_progress:
+                    failure = as_failure(error, None)
+                    await self._rollouts.end(session, rollout, RolloutPhase.FAILED, failure)
+            return
         try:
             async with self._database.write() as session:
                 await lifecycle.transition(
@@ -279,6 +321,7 @@ class RunRecords:
                     failure=as_failure(error, None),
                 )
                 await self._deployments.withdraw(session, submission_id)
+                await self._rollouts.cancel(session, submission_id)
         except IllegalTransition:
             return
         self._changes.announce(submission_id, Status.FAILED)
@@ -308,10 +351,31 @@ class RunRecords:
     async def _require_wanted(self, session: AsyncSession, run: PipelineRun) -> None:
         """RunEnded unless the run is in progress; it stays so until the transaction ends."""
         row = await queries.by_id_locked(session, run.submission_id)
-        if row is None or not _is_wanted(row, run):
+        if row is None or not await _is_wanted(session, row, run):
             raise RunEnded
 
+    async def _announce(self, submission_id: str) -> None:
+        """Tell this process's listeners the status that the submission has now."""
+        async with self._database.read() as session:
+            status = await queries.status_of(session, submission_id)
+        if status is not None:
+            self._changes.announce(submission_id, Status(status))
+
+    async def _publish(self, session: AsyncSession, run: PipelineRun) -> None:
+        """Open the submission to users, or the version beside to new conversations."""
+        rollout = await _rollout(session, run)
+        if rollout is not None:
+            await self._rollouts.shift(session, rollout)
+            return
+        await lifecycle.transition(
+            session, run.submission_id, Status.DEPLOYED, at=self._clock.now()
+        )
+
     async def _fail(self, session: AsyncSession, run: PipelineRun, failure: Failure) -> None:
+        rollout = await _rollout(session, run)
+        if rollout is not None:
+            await self._rollouts.end(session, rollout, RolloutPhase.FAILED, failure)
+            return
         await lifecycle.transition(
             session, run.submission_id, Status.FAILED, at=self._clock.now(), failure=failure
         )
@@ -397,8 +461,18 @@ async def _note_facts(session: AsyncSession, run: PipelineRun, facts: dict[str, 
         )
 
 
-def _is_wanted(row: SubmissionRow, run: PipelineRun) -> bool:
-    return row.run == run.number and row.status.is_in_progress
+async def _is_wanted(session: AsyncSession, row: SubmissionRow, run: PipelineRun) -> bool:
+    if row.run != run.number:
+        return False
+    rollout = await _rollout(session, run)
+    if rollout is not None:
+        return rollout.phase is RolloutPhase.PREPARING
+    return row.status.is_in_progress
+
+
+async def _rollout(session: AsyncSession, run: PipelineRun) -> RolloutRow | None:
+    """Read the run's rollout; None where the run is not beside a version that serves."""
+    return await session.get(RolloutRow, (run.submission_id, run.number), populate_existing=True)
 
 
 def _later(now: Status, of_stage: Status) -> Status:

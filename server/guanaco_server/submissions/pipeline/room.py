@@ -31,6 +31,7 @@ from guanaco_server.submissions.pipeline.stages import StageParts
 from guanaco_server.submissions.pipeline.workflow import ListWorkers, Pipeline
 from guanaco_server.submissions.quotas import QuotaService
 from guanaco_server.submissions.rewards import RewardService
+from guanaco_server.submissions.rollouts import RolloutRecords
 from guanaco_server.tokenization.service import Tokenizers
 
 
@@ -45,10 +46,10 @@ class PipelineRoom:
     pipeline: Pipeline
     checks: RepoChecks
 
-    async def give_up(self, submission_id: str, log_lines: list[str]) -> None:
-        """Fail a published submission whose model server keeps dying."""
+    async def give_up(self, key: str, log_lines: list[str]) -> None:
+        """Fail a published submission whose model server keeps dying, or the redeploy of which it is."""
         await self.records.fail_published(
-            submission_id,
+            key,
             ModelServerDied(
                 f"The model server kept dying after it was published: {evidence(log_lines)}",
                 hint="`guanaco redeploy` tries again.",
@@ -66,6 +67,7 @@ def build_pipeline(
     changes: StatusChanges,
     quotas: QuotaService,
     hub_tokens: HubTokens,
+    rollouts: RolloutRecords,
     checker: RepoChecker,
     artifacts: ArtifactService,
     prompts: PromptService,
@@ -78,7 +80,7 @@ def build_pipeline(
     metrics: Metrics,
     settings: Settings,
 ) -> PipelineRoom:
-    records = RunRecords(database, clock, changes, deployments, hub_tokens)
+    records = RunRecords(database, clock, changes, deployments, hub_tokens, rollouts)
     quantization = QuantizationCheck(
         records,
         store,
@@ -113,7 +115,7 @@ def build_pipeline(
         records,
         changes,
         list_workers,
-        deployments.waits_for,
+        records.waits_for,
         database_url=settings.workflow_database_url,
         executor_id=settings.executor_id,
         concurrency=settings.pipeline_concurrency,

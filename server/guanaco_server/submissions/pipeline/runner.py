@@ -92,10 +92,11 @@ class StageRunner:
 
         The withdrawn wish is what counts: the reconciler and the collector do what cannot be done now.
         """
-        if not await _retry_on_database_error(lambda: self._records.withdraw(run)):
+        key = await _retry_on_database_error(lambda: self._records.withdraw(run))
+        if key is None:
             return
         try:
-            await self._parts.deployments.stop_withdrawn(run.submission_id)
+            await self._parts.deployments.stop_withdrawn(key)
             if outcome == Outcome.CANCELLED:
                 await self._parts.artifacts.drop_begun(run.submission_id)
         except (GuanacoError, OSError, DBAPIError) as error:

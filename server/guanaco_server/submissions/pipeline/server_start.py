@@ -52,10 +52,16 @@ class ServerStart:
 
         StageWaits where there is no room yet: when there is, this is run again and goes on with the deployment.
         """
-        is_resumed = await self._deployments.has_wish(run.submission_id, run.number)
+        key = await self._records.deployment_key(run)
+        is_resumed = await self._deployments.has_wish(key, run.number)
         if not is_resumed:
             await self._content.check_files(run, submission)
-        deployment = await self._with_recipe(run, deployment_of(run, submission), is_resumed)
+        wanted = replace(
+            deployment_of(run, submission),
+            submission_id=key,
+            replicas=await self._deployments.replica_count(submission.id),
+        )
+        deployment = await self._with_recipe(run, wanted, is_resumed)
         if deployment.quantization is not None:
             await self._quantization.require_possible(
                 deployment.artifact_key, deployment.quantization
@@ -66,19 +72,20 @@ class ServerStart:
         await self._content.check_served(run, submission, endpoint)
         if unquantized is not None:
             await self._quantization.compare(run, deployment, endpoint, unquantized)
-        await self._deployments.mark_ready(submission.id, endpoint)
+        await self._deployments.mark_ready(key, endpoint)
         await self._records.log(
             run,
             Stage.DEPLOY,
             f"Model server is ready, {time.monotonic() - started:.1f} s after its start.",
         )
 
-    async def require_ready(self, submission_id: str) -> str:
+    async def require_ready(self, run: PipelineRun) -> str:
         """Return the endpoint of a server that was ready; after a restart of the platform it may take a moment to be found again."""
+        key = await self._records.deployment_key(run)
         deadline = time.monotonic() + self._ready_timeout_s
         while time.monotonic() < deadline:
             await self._deployments.refresh_endpoints()  # another worker may reconcile
-            if endpoints := self._deployments.replicas(submission_id):
+            if endpoints := self._deployments.replicas(key):
                 return endpoints[0]
             await asyncio.sleep(POLL_S)
         raise ModelServerTooSlow(
@@ -101,7 +108,7 @@ class ServerStart:
 
     async def _recipe(self, run: PipelineRun, deployment: Deployment) -> Recipe | None:
         return await self._deployments.recipes.choose(
-            deployment.submission_id,
+            deployment.model,
             deployment.artifact_key,
             deployment.max_model_tokens,
             deployment.quantization,
@@ -126,7 +133,7 @@ class ServerStart:
         larger = await self._recipe(run, unquantized)  # it may need more GPUs
         endpoint = await self._serve(run, replace(unquantized, recipe=larger))
         measured = await self._quantization.measure_unquantized(run, deployment, endpoint)
-        await self._deployments.stop_server(run.submission_id)
+        await self._deployments.stop_server(deployment.server_key)
         return measured
 
     async def _serve_as_wished(self, run: PipelineRun, deployment: Deployment) -> str:
@@ -152,13 +159,13 @@ class ServerStart:
                 hint="The operator runs `guanaco doctor`.",
             ) from None
         await self._records.log(run, Stage.DEPLOY, "Model server started; loading the artifact.")
-        return await self._wait_healthy(run, time.monotonic())
+        return await self._wait_healthy(run, deployment.server_key, time.monotonic())
 
     async def _require_room(self, run: PipelineRun) -> None:
         """Wait for room, but only briefly: a stage that waits for longer gives up its place in the pipeline."""
         told: str | None = None
         deadline = time.monotonic() + ROOM_PATIENCE_S
-        while why := await self._deployments.waits_for(run.submission_id):
+        while why := await self._records.waits_for(run):
             if why != told:
                 await self._records.note_waiting(run, why)
                 told = why
@@ -168,11 +175,11 @@ class ServerStart:
         if told is not None:
             await self._records.end_waiting(run)
 
-    async def _wait_healthy(self, run: PipelineRun, started: float) -> str:
+    async def _wait_healthy(self, run: PipelineRun, server_key: str, started: float) -> str:
         offset, seen, problem = 0, list[str](), None
         while time.monotonic() - started < self._ready_timeout_s:
-            sighting = await self._deployments.look(run.submission_id)
-            lines, offset = await self._deployments.logs(run.submission_id, offset)
+            sighting = await self._deployments.look(server_key)
+            lines, offset = await self._deployments.logs(server_key, offset)
             if lines:
                 await self._records.log(run, Stage.DEPLOY, *lines, level=Level.DEBUG)
                 seen.extend(lines)

@@ -143,7 +143,8 @@ async def stress(parts: StageParts, run: PipelineRun, submission: Submission) ->
     assert submission.artifact_key is not None, "the serialize stage is done"
     report = await _stressed(parts, run, submission, submission.artifact_key)
     await parts.records.save_report(run, report)
-    await parts.deployments.note(submission.id, capacity=capacity_shown(report))
+    key = await parts.records.deployment_key(run)
+    await parts.deployments.note(key, capacity=capacity_shown(report))
     if not report.is_passed:
         raise StressCheckFailed(
             " ".join(report.reasons),
@@ -162,14 +163,14 @@ async def stress(parts: StageParts, run: PipelineRun, submission: Submission) ->
 @performs(Stage.PUBLISH)
 async def publish(parts: StageParts, run: PipelineRun, submission: Submission) -> Facts:
     """Make sure that the server still runs; the status is set with the stage's end."""
-    await parts.server_start.require_ready(submission.id)
+    await parts.server_start.require_ready(run)
     return {}
 
 
 async def _stressed(
     parts: StageParts, run: PipelineRun, submission: Submission, artifact_key: str
 ) -> StressReport:
-    endpoint = await parts.server_start.require_ready(submission.id)
+    endpoint = await parts.server_start.require_ready(run)
     is_reward = submission.kind is SubmissionKind.REWARD
     own = submission.reward_formatter if is_reward else None
     plan = parts.stress.plan

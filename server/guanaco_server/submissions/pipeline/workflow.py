@@ -52,14 +52,14 @@ MAX_RECOVERIES = 1_000  # a submission outlives any number of restarts
 logger = logging.getLogger(__name__)
 
 ListWorkers = Callable[[], Awaitable[Collection[str]]]
-WaitsFor = Callable[[str], Awaitable[str | None]]
+WaitsFor = Callable[[PipelineRun], Awaitable[str | None]]
 
 
 class Pipeline:
     """Runs workflows; there is one per process, because DBOS keeps its registry in a global.
 
     ``list_workers`` names the executors that live, or from whom a survivor takes over; ``waits_for`` says why a
-    submission has no room, or None.
+    run has no room, or None.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class Pipeline:
                 logger.warning("%s had ended and was still served: withdrawn", submission_id)
 
     async def _has_room(self, waiting: UnfinishedRun) -> bool:
-        why = await self._waits_for(waiting.run.submission_id)
+        why = await self._waits_for(waiting.run)
         if why is not None and why != waiting.waits_for:
             await self._records.note_waiting(waiting.run, why)
         return why is None

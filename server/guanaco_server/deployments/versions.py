@@ -1,0 +1,56 @@
+"""The keys of deployments: a submission's id, or that of a version that a redeploy brings up beside the one that serves.
+
+    org-model_v1      the version that serves
+    org-model_v1@3    the version of run 3, beside it: being started, taking some conversations, or finishing its replies
+
+Two rows change places when the new version takes over, so the submission's own key always is what serves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from hashlib import blake2b
+
+MARK = "@"  # in no submission's id
+
+
+def beside(submission_id: str, run: int) -> str:
+    return f"{submission_id}{MARK}{run}"
+
+
+def is_beside(key: str) -> bool:
+    return MARK in key
+
+
+def submission_of(key: str) -> str:
+    return key.partition(MARK)[0]
+
+
+def run_of(key: str) -> int:
+    """The run of a version beside."""
+    return int(key.partition(MARK)[2])
+
+
+@dataclass(frozen=True)
+class ConversationStart:
+    """What the choice of a version depends on: the conversation's id, and when it began, in seconds since 1970."""
+
+    id: str
+    began_at: float
+
+
+@dataclass(frozen=True)
+class VersionBeside:
+    """A version that takes a share of the conversations that begin while it is there; the others stay where they are."""
+
+    key: str
+    share: float
+    since: datetime
+
+    def takes(self, talk: ConversationStart | None) -> bool:
+        """The same answer for all of a conversation's turns, in every process. Without a conversation: no."""
+        if talk is None or talk.began_at < self.since.timestamp():
+            return False
+        digest = blake2b(f"{self.key} {talk.id}".encode(), digest_size=8).digest()
+        return int.from_bytes(digest) < self.share * 2**64

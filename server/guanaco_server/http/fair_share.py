@@ -1,0 +1,190 @@
+"""Bounds what a flood of requests takes of the event loop, on which those who chat wait for each step of their replies.
+
+    chat gateway        never waits here: its routes are in front of this
+    every other route   waits for one of a few places; callers take turns, however many requests each has sent
+    each of its steps   waits until the loop has made a pass since another request's step
+
+So a step of a reply waits for one step of the flood, where it waited for as many as there were requests under way.
+A request needs its place while it computes: it gives it up when it begins to stream, and at the latest after
+``HOLD_S``, because one that takes longer waits for something.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Coroutine, Generator
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from guanaco.errors import Overloaded
+from guanaco_server.http.errors import ErrorForms
+
+AT_ONCE = 8
+HOLD_S = 0.25
+PATIENCE_S = 20.0
+PROBES = frozenset(("/healthz", "/readyz", "/metrics"))  # an operator's tools must not wait
+KEY_BYTES = 40  # of an Authorization header, more than tell two callers apart
+WHY = "There are more requests than the platform can work on."
+
+
+Turns = deque[asyncio.Future[None]]
+
+
+class Places:
+    """A few places. Those who wait are served in turns: addresses, and the keys of one address. Belongs to one event loop."""
+
+    def __init__(self, count: int) -> None:
+        self._free = count
+        self._waiting: OrderedDict[str, OrderedDict[bytes, Turns]] = OrderedDict()
+
+    async def take(self, address: str, key: bytes, patience_s: float) -> None:
+        """Wait for a place; TimeoutError when none comes in time."""
+        if self._free:
+            self._free -= 1
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        keys = self._waiting.setdefault(address, OrderedDict())
+        keys.setdefault(key, deque()).append(turn)
+        try:
+            async with asyncio.timeout(patience_s):
+                await turn
+        except BaseException:
+            if turn.done() and not turn.cancelled():
+                self.give_back()  # it came in the very moment of leaving
+            raise
+
+    def give_back(self) -> None:
+        """Let the next one have the place."""
+        while self._waiting:
+            turn = self._next()
+            if not turn.done():  # else it has left
+                turn.set_result(None)
+                return
+        self._free += 1
+
+    def _next(self) -> asyncio.Future[None]:
+        address, keys = self._waiting.popitem(last=False)
+        key, turns = keys.popitem(last=False)
+        turn = turns.popleft()
+        if turns:
+            keys[key] = turns  # behind the others
+        if keys:
+            self._waiting[address] = keys
+        return turn
+
+
+class _Place:
+    """One request's place, given back once."""
+
+    def __init__(self, places: Places) -> None:
+        self._places: Places | None = places
+        self._timer = asyncio.get_running_loop().call_later(HOLD_S, self.give_back)
+
+    def give_back(self) -> None:
+        if self._places is not None:
+            self._timer.cancel()
+            self._places.give_back()
+            self._places = None
+
+
+class _Steps:
+    """Lets one request's step run in each pass of the event loop. Belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self._is_free = True
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    def run(self, work: Coroutine[Any, Any, None]) -> _Stepped:
+        return _Stepped(self, work)
+
+    def take(self) -> asyncio.Future[None] | None:
+        """None if a step may run now; else what to wait for."""
+        if self._is_free:
+            self._begin()
+            return None
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        return turn
+
+    def _begin(self) -> None:
+        self._is_free = False
+        asyncio.get_running_loop().call_soon(self._end)
+
+    def _end(self) -> None:
+        """A pass is over: wake the next one, whose step runs in the following pass."""
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():  # else it was cancelled
+                turn.set_result(None)
+                self._begin()
+                return
+        self._is_free = True
+
+
+class _Stepped:
+    """Awaits a coroutine, each of whose steps waits for its turn."""
+
+    def __init__(self, steps: _Steps, work: Coroutine[Any, Any, None]) -> None:
+        self._steps = steps
+        self._work = work
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        step: Any = self._work.send
+        given: Any = None
+        while True:
+            if (turn := self._steps.take()) is not None:
+                try:
+                    yield from turn
+                except BaseException as error:  # noqa: BLE001 - it is for the coroutine
+                    step, given = self._work.throw, error
+            try:
+                waited = step(given)
+            except StopIteration:
+                return
+            try:
+                given = yield waited
+                step = self._work.send
+            except BaseException as error:  # noqa: BLE001 - it is for the coroutine
+                step, given = self._work.throw, error
+
+
+class FairShare:
+    def __init__(self, forms: ErrorForms, at_once: int = AT_ONCE) -> None:
+        self._forms = forms
+        self._places = Places(at_once)
+        self._steps = _Steps()
+
+    async def answer(
+        self, address: str, app: ASGIApp, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Have the app answer when it is this caller's turn."""
+        try:
+            await self._places.take(address, _key(scope), PATIENCE_S)
+        except TimeoutError:
+            await self._forms.of(scope["path"]).answer(Overloaded(WHY))(scope, receive, send)
+            return
+        place = _Place(self._places)
+
+        async def send_and_note(message: Message) -> None:
+            if message["type"] == "http.response.body" and message.get("more_body"):
+                place.give_back()
+            await send(message)
+
+        try:
+            await self._steps.run(_called(app, scope, receive, send_and_note))
+        finally:
+            place.give_back()
+
+
+async def _called(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    await app(scope, receive, send)
+
+
+def _key(scope: Scope) -> bytes:
+    """The beginning of the Authorization header, if there is one."""
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            return bytes(value[:KEY_BYTES])
+    return b""
