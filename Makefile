@@ -22,6 +22,7 @@ test: both  ## every test, with real vLLM and on both databases (ARGS='-k chat' 
 	@scripts/setup-debian kubectl || true
 	@scripts/setup-debian chromium || true
 	@scripts/setup-debian prometheus || true
+	@scripts/setup-debian nodejs npm && scripts/setup-clients || true
 	@$(TEST) $(ARGS)
 
 test-fast: setup  ## unit tests, and the integration tests on SQLite that start no process; under 3 minutes
@@ -112,4 +113,4 @@ pin-images:  ## pin the base images of docker/ to what their registries have now
 	@$(PYTHON) scripts/pin-images
 
 clean:  ## remove the environments and caches
-	rm -rf .venv .venv-engine .venv-audit .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist
+	rm -rf .venv .venv-engine .venv-audit .venv-clients .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist

@@ -135,6 +135,8 @@ def install(app: FastAPI, forms: ErrorForms) -> None:
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> Response:
+        if error.status_code == 400:  # FastAPI could not decode the body
+            return tell(request, errors.InvalidInput("The request's body is not JSON in UTF-8."))
         if error.status_code == 404:
             return tell(request, errors.NotFound(f"There is nothing at {request.url.path}."))
         if error.status_code == 405:

@@ -12,6 +12,7 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import BytecodeCache, Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 from guanaco.errors import GuanacoError
 from guanaco_server.http.errors import status_of
@@ -47,6 +48,7 @@ FILTERS = (
     words.moment,
     words.day,
     words.clock,
+    words.prose,
 )
 
 
@@ -78,6 +80,10 @@ class Pages:
             viewer=viewer, path=request.url.path, now=self._clock.now(), **values
         )
         return HTMLResponse(text, status_code=status, headers=SECURITY_HEADERS)
+
+    def fragment(self, template: str, **values: Any) -> Markup:
+        """A part of a page that is the same for everybody."""
+        return Markup(self._environment.get_template(template).render(**values))  # noqa: S704 - the template escapes
 
     def error(self, request: Request, error: GuanacoError) -> HTMLResponse:
         """What went wrong as a page: its sentence, and what to do next."""

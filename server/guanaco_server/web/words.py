@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timedelta
+
+from markupsafe import Markup, escape
 
 NOTHING = "\u2013"
 TONES = {
@@ -26,6 +29,11 @@ def tone(state: str) -> str:
 def spoken(name: str) -> str:
     """``stress_testing`` as people say it."""
     return name.replace("_", " ")
+
+
+def prose(text: str) -> Markup:
+    """A sentence whose ``code`` is set as code, whether one backtick or two are around it."""
+    return Markup(re.sub(r"(`{1,2})(.+?)\1", r"<code>\2</code>", str(escape(text))))  # noqa: S704 - it is escaped
 
 
 def percent(share: float | None, digits: int = 0) -> str:

@@ -1,59 +1,47 @@
-"""The HTTP API's reference, from its own OpenAPI description; no script from another host draws it."""
+"""The HTTP API's reference, from its own OpenAPI document; it needs no script, and nothing of another host."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from dataclasses import dataclass
+import asyncio
 from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
+from markupsafe import Markup
 
+from guanaco_server.web import api_reference
 from guanaco_server.web.metric_tiles import MEANING_PATH, METRICS
 from guanaco_server.web.room import WebRoom
 from guanaco_server.web.viewer import Viewer
 
 
-@dataclass(frozen=True)
-class ApiCall:
-    method: str
-    path: str
-    summary: str
-    description: str
-    parameters: tuple[str, ...]
-    has_body: bool
-
-
 def add_routes(routes: APIRouter, web: WebRoom) -> None:
+    body = _Body(web)
+
     @routes.get("/docs")
     async def read_reference(request: Request, viewer: Viewer = web.guards.public()) -> Response:
-        rooms = calls_by_room(await request.app.state.api_document.schema())
-        return web.pages.show(request, "reference.html", rooms=rooms)
+        text = await body.of(await request.app.state.api_document.schema())
+        return web.pages.show(request, "reference.html", body=text)
 
     @routes.get(MEANING_PATH)
     async def read_meanings(request: Request, viewer: Viewer = web.guards.public()) -> Response:
         return web.pages.show(request, "scores.html", metrics=METRICS)
 
 
-def calls_by_room(description: dict[str, Any]) -> dict[str, list[ApiCall]]:
-    """By tag, in the order in which they are described."""
-    rooms: defaultdict[str, list[ApiCall]] = defaultdict(list)
-    for path, methods in description["paths"].items():
-        for method, call in methods.items():
-            for tag in call.get("tags", ["other"]):
-                rooms[tag].append(_read(method, path, call))
-    return dict(rooms)
+class _Body:
+    """Renders the reference once, in a thread: it takes some hundred milliseconds, and anybody may ask for it."""
 
+    def __init__(self, web: WebRoom) -> None:
+        self._web = web
+        self._turn = asyncio.Lock()
+        self._rendered: Markup | None = None
 
-def _read(method: str, path: str, call: dict[str, Any]) -> ApiCall:
-    named = (item for item in call.get("parameters", []) if item["in"] in ("query", "header"))
-    return ApiCall(
-        method=method.upper(),
-        path=path,
-        summary=call.get("summary", ""),
-        description=call.get("description", ""),
-        parameters=tuple(
-            f"{item['name']}{'' if item['in'] == 'query' else ' (header)'}" for item in named
-        ),
-        has_body="requestBody" in call,
-    )
+    async def of(self, document: dict[str, Any]) -> Markup:
+        async with self._turn:
+            if self._rendered is None:
+                self._rendered = await asyncio.to_thread(self._render, document)
+        return self._rendered
+
+    def _render(self, document: dict[str, Any]) -> Markup:
+        shown = api_reference.read(document)
+        return self._web.pages.fragment("reference_body.html", reference=shown)
