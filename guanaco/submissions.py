@@ -204,17 +204,49 @@ class RolloutPhase(OpenEnum):
         return self in (RolloutPhase.PREPARING, RolloutPhase.SHIFTING, RolloutPhase.DRAINING)
 
 
+class RedeployRequest(BaseModel):
+    """How a redeploy of what is served takes over: at once, or after a canary."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    canary: float | None = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        allow_inf_nan=False,
+        description="The share of new conversations that the new version takes at first; it is stopped when it is worse.",
+    )
+    canary_s: float = Field(
+        default=3_600,
+        ge=1,
+        le=30 * 86_400,
+        allow_inf_nan=False,
+        description="After so many seconds without being worse, the new version takes over.",
+    )
+
+
 class Rollout(BaseModel):
     """A redeploy of a submission that is served: its new version comes up beside the one that serves."""
 
     run: int
     phase: RolloutPhase
+    share: float = Field(
+        default=1.0, description="The share of new conversations that go to it while it shifts."
+    )
+    canary_s: float | None = Field(
+        default=None, description="How long a canary takes that share before it takes over."
+    )
     began_at: datetime
     shifting_at: datetime | None = Field(
         default=None, description="Since when new conversations go to the new version."
     )
     ended_at: datetime | None = None
     failure: Failure | None = Field(default=None, description="Why the version before serves on.")
+
+    @property
+    def is_canary(self) -> bool:
+        """Whether it takes its share now, which may take hours."""
+        return self.phase is RolloutPhase.SHIFTING and self.canary_s is not None
 
 
 class Submission(BaseModel):
@@ -258,8 +290,9 @@ class Submission(BaseModel):
 
     @property
     def is_in_progress(self) -> bool:
-        """Whether the pipeline works on it, or a redeploy is under way."""
-        is_rolling = self.rollout is not None and self.rollout.phase.is_in_progress
+        """Whether the pipeline works on it, or a redeploy is under way. A canary that takes its share is not waited for."""
+        rollout = self.rollout
+        is_rolling = rollout is not None and rollout.phase.is_in_progress and not rollout.is_canary
         return self.status.is_in_progress or is_rolling
 
 

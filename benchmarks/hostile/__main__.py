@@ -27,16 +27,24 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import httpx
 import psutil
 
-from benchmarks.hostile.traffic import Answers, FuzzedRequest, attack_connections, replay
+from benchmarks.hostile.traffic import (
+    COMPETITION,
+    Answers,
+    FuzzedRequest,
+    attack_connections,
+    replay,
+)
 from guanaco import Client
 from guanaco.accounts import Role
 from guanaco.chat import Bot
+from guanaco.competitions import CompetitionRequest
 from guanaco.errors import GuanacoError
 from guanaco.submissions import Status
 from guanaco_server.demo.tiny_repo import make_tiny_repo
@@ -49,6 +57,7 @@ SCHEMATHESIS = "schemathesis==4.32.5"
 ROLES = ("anonymous", "developer", "backend", "admin")
 ALONE_S = 20.0
 KEEP_CONNECTIONS_S = 40.0
+SHARE_OF_REQUESTS = 0.45  # of the time that the connections leave
 REPOS_OF_A_DEVELOPER = 10
 SUBMITTERS = 6
 MIB = 2**20
@@ -152,6 +161,8 @@ class Arena:
         admin = self._up.client()
         for role in (Role.DEVELOPER, Role.BACKEND, Role.ADMIN):
             self._keys[role.value] = admin.create_key(f"fuzz-{role.value}", role).key
+        own = CompetitionRequest(name="Innocents", starts_at=datetime.now(UTC) - timedelta(days=1))
+        admin.put_competition(COMPETITION, own)
         good = self._up.client(Role.DEVELOPER, "innocent")
         made = good.submit("acme/good")
         _wait(good, made.id, 60)
@@ -168,7 +179,7 @@ class Arena:
                 counts["connections"] = self._connect()
         if "requests" in chosen:
             with self._phase("requests"):
-                share = 0.5 if "repos" in chosen else 1.0
+                share = SHARE_OF_REQUESTS if "repos" in chosen else 1.0
                 left = self._arguments.seconds - (time.monotonic() - begun)
                 counts["requests"] = self._send(requests, share * left)
         if "repos" in chosen:

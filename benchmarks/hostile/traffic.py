@@ -29,6 +29,7 @@ WORKERS = 8
 ANSWER_S = 30.0
 PART_OF_TIME = 0.9  # in which the fuzzed requests are sent, if the platform keeps up
 READ_BYTES = 65_536
+COMPETITION = "innocents"  # the fuzzed requests of admins end and freeze the open one
 BOT = {"name": "Luna", "memory": "A keeper of a lighthouse."}
 WORDS = [
     "The", "sea", "was", "calm", "that", "evening", "and", "nobody", "had", "seen", "a", "ship", "for", "days",
@@ -46,9 +47,7 @@ async def chat(url: str, key: str) -> None:
 
 async def _innocent(http: httpx.AsyncClient, number: int) -> None:
     chance = random.Random(number)
-    body = {"user_id": f"innocent-{number}", "bot": BOT, "consent": True}
-    opened = (await http.post("/api/v1/conversations", json=body)).raise_for_status().json()
-    path = f"/api/v1/conversations/{opened['conversation_id']}/messages"
+    path = await _opened(http, number)
     await asyncio.sleep(number * PAUSE_S / USERS)
     while True:
         text = " ".join(chance.choices(WORDS, k=12))
@@ -62,6 +61,24 @@ async def _innocent(http: httpx.AsyncClient, number: int) -> None:
             json.dumps({"at": started, "s": time.monotonic() - started, "status": status}),
             flush=True,
         )
+        await asyncio.sleep(PAUSE_S)
+
+
+async def _opened(http: httpx.AsyncClient, number: int) -> str:
+    """Open a conversation, and say so where that takes several tries."""
+    user = f"innocent-{number}"
+    body = {"user_id": user, "bot": BOT, "consent": True, "competition": COMPETITION}
+    while True:
+        try:
+            answer = await http.post("/api/v1/conversations", json=body)
+        except httpx.HTTPError as error:
+            print(f"innocent: {type(error).__name__}", file=sys.stderr, flush=True)
+        else:
+            if answer.status_code == 201:
+                return f"/api/v1/conversations/{answer.json()['conversation_id']}/messages"
+            print(
+                f"innocent: {answer.status_code} {answer.text[:200]}", file=sys.stderr, flush=True
+            )
         await asyncio.sleep(PAUSE_S)
 
 

@@ -189,6 +189,13 @@ def _say_rollout(submission: Submission, rollout: Rollout) -> bool:
     if rollout.run != submission.run or not submission.is_served:
         return False
     follow = f"`guanaco logs -f {submission.id}` follows it."
+    if rollout.is_canary:
+        console.say(
+            f"{rollout.share:.1%} of new conversations go to the canary, for {words.seconds(rollout.canary_s or 0)} unless it is worse. "
+            f"`guanaco rollback {submission.id}` ends it.",
+            style=GREEN,
+        )
+        return True
     if rollout.phase.is_in_progress:
         console.say(f"{submission.id} is served while its redeploy is {rollout.phase}. {follow}")
         return True

@@ -148,21 +148,74 @@ def reactivate(submission_id: SubmissionId, as_json: AsJson = False) -> None:
         _print_status(client.reactivate(submission_id), as_json)
 
 
-@app.command(epilog="Example: guanaco redeploy org-model_v1")
+@app.command(epilog="Example: guanaco redeploy org-model_v1 --canary 5% --canary-minutes 120")
 def redeploy(
     submission_id: SubmissionId,
+    canary: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SHARE",
+            help="Give the new version this share of new conversations first, like 5%; it is stopped when it is worse.",
+        ),
+    ] = None,
+    canary_minutes: Annotated[
+        float,
+        typer.Option(
+            min=0.1, max=43_200, help="How long a canary that is not worse keeps its share."
+        ),
+    ] = 60,
     hub_token: HubToken = False,
     wait: Wait = True,
     verbose: Verbose = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run the pipeline again, at the same commit, and follow it."""
+    """Run the pipeline again, at the same commit, and follow it. What is served goes on until the new version takes its place."""
+    share = None if canary is None else _share(canary)
     with connect() as client:
-        submission = client.redeploy(submission_id, hub_token=read_hub_token(hub_token))
+        submission = client.redeploy(
+            submission_id,
+            canary=share,
+            canary_s=canary_minutes * 60,
+            hub_token=read_hub_token(hub_token),
+        )
         if wait:
             since = submission.updated_at
             submission = watch(client, submission_id, is_verbose=verbose, since=since)
     conclude(submission, as_json=as_json)
+
+
+@app.command(epilog="Example: guanaco rollback org-model_v1")
+def rollback(
+    submission_id: SubmissionId,
+    wait: Wait = True,
+    verbose: Verbose = False,
+    as_json: AsJson = False,
+) -> None:
+    """End the redeploy that is under way, or bring back the version that the last one replaced."""
+    with connect() as client:
+        submission = client.rollback(submission_id)
+        if wait and submission.is_in_progress:
+            since = submission.updated_at
+            submission = watch(client, submission_id, is_verbose=verbose, since=since)
+    if submission.is_in_progress or not _was_cancelled(submission):
+        conclude(submission, as_json=as_json)
+    else:
+        _print_status(submission, as_json)
+
+
+def _was_cancelled(submission: Submission) -> bool:
+    return submission.rollout is not None and submission.rollout.phase == "cancelled"
+
+
+def _share(text: str) -> float:
+    """Read a share like 5% or 0.05."""
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = 0.0
+    if not 0 < share < 1:
+        raise typer.BadParameter(f"{text} is no share between 0% and 100%.", param_hint="--canary")
+    return share
 
 
 @app.command(epilog="Example: guanaco teardown org-model_v1 --yes")

@@ -19,6 +19,7 @@ from guanaco.sse import ServerEvent
 from guanaco.submissions import (
     GenerationParams,
     Quantization,
+    RedeployRequest,
     StressReport,
     Submission,
     SubmissionEvent,
@@ -135,9 +136,26 @@ def reactivate(submission_id: str) -> Call[Submission]:
     return _change(submission_id, "reactivate")
 
 
-def redeploy(submission_id: str, *, hub_token: str | None = None) -> Call[Submission]:
-    """Run the pipeline again, at the same commit. A private or gated repo needs your Hub token anew."""
-    return replace(_change(submission_id, "redeploy"), headers=_token(hub_token))
+def redeploy(
+    submission_id: str,
+    *,
+    canary: float | None = None,
+    canary_s: float = 3_600,
+    hub_token: str | None = None,
+) -> Call[Submission]:
+    """Run the pipeline again, at the same commit. A private or gated repo needs your Hub token anew.
+
+    What is served stays so until the new version takes its place. With a ``canary``, a share between 0 and 1, that takes
+    this share of the new conversations first: it is stopped if it is worse, and takes over after ``canary_s`` if not.
+    """
+    request = RedeployRequest(canary=canary, canary_s=canary_s) if canary is not None else None
+    call = post(of_submission(submission_id, "redeploy"), Submission, request)
+    return replace(call, headers=_token(hub_token))
+
+
+def rollback(submission_id: str) -> Call[Submission]:
+    """End the redeploy that is under way; or else bring back the version that the last one replaced."""
+    return _change(submission_id, "rollback")
 
 
 def delete(submission_id: str) -> Call[Submission]:

@@ -28,6 +28,7 @@ GuanacoError
 ├── Conflict                     the present state does not allow it
 │   ├── IllegalTransition        the submission's status does not allow this
 │   ├── RedeployInProgress       the submission's last redeploy has not ended yet
+│   ├── NothingToRollBack        no redeploy has replaced a version of the submission
 │   ├── IdempotencyConflict      the same Idempotency-Key with another body
 │   ├── ConversationBusy         a reply is still being written
 │   ├── AlreadyRated, NothingToRegenerate
@@ -71,6 +72,7 @@ GuanacoError
 │   ├── QuantizationUnsupported  (developer) the model cannot be quantized so when it is served
 │   ├── QuantizationTooLossy     (developer) quantized, it predicts text worse; both figures are in it
 │   ├── StressCheckFailed        (developer) too slow or too many errors; the figures are in it
+│   ├── CanaryWorse              (developer) a canary fails, waits or displeases more than the version that serves
 │   └── StageFault               (platform) an unforeseen error; the log has its id
 ├── InvalidSettings              the platform cannot start as configured
 ├── ExportUnsupported            this server cannot write that format

@@ -285,6 +285,16 @@ class RedeployInProgress(Conflict):
         )
 
 
+class NothingToRollBack(Conflict):
+    code = "nothing_to_roll_back"
+
+    def __init__(self, submission_id: str) -> None:
+        super().__init__(
+            f"{submission_id} has no version before that could serve again.",
+            hint="There is one once a redeploy has replaced it; `guanaco redeploy` makes a new one.",
+        )
+
+
 class IdempotencyConflict(Conflict):
     code = "idempotency_conflict"
 

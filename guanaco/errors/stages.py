@@ -190,6 +190,10 @@ class StressCheckFailed(SubmissionFailure):
     code = "stress_check_failed"
 
 
+class CanaryWorse(SubmissionFailure):
+    code = "canary_worse"
+
+
 class StageFault(SubmissionFailure):
     code = "stage_fault"
     blame = Blame.PLATFORM

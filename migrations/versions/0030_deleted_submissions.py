@@ -8,7 +8,7 @@ from alembic import op
 from guanaco_server.database.types import UtcDateTime
 
 revision = "0030"
-down_revision = "0024"
+down_revision = "0025"
 
 
 def upgrade() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from guanaco.errors import CorruptWeights, HubUnreachable, SubmissionFailure
+from guanaco.errors import CorruptWeights, EngineMissing, HubUnreachable, SubmissionFailure
 from guanaco.submissions import Level, WeightDtype
 from guanaco_server.artifacts.checking.adapters import CheckedAdapter, LoraModule
 from guanaco_server.artifacts.checking.checks import CheckedModel
@@ -173,3 +173,12 @@ async def test_odd_lines_of_a_job_are_only_shown(yard: Yard) -> None:
     yard.cluster.job = replace(yard.cluster.job, lines=odd)
     await yard.ensure()
     assert yard.said == [odd[0], "x", *odd[2:]]
+
+
+async def test_an_engine_that_may_not_be_run_is_said_so(yard: Yard) -> None:
+    async def refuse(spec: JobSpec) -> None:
+        raise PermissionError(13, "Permission denied", spec.command[0])
+
+    yard.cluster.job = replace(yard.cluster.job, works=refuse)
+    with pytest.raises(EngineMissing, match="user may not run"):
+        await yard.ensure()

@@ -12,65 +12,13 @@ from guanaco.submissions import RolloutPhase, Stage, Status
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.model_server import ServerLoad
 from guanaco_server.deployments.specs import deployment_name
-from guanaco_server.deployments.versions import ConversationStart, beside
+from guanaco_server.deployments.versions import beside
 from guanaco_server.submissions.pipeline.records import PipelineRun
 from guanaco_server.submissions.pipeline.runner import Step
-from guanaco_server.submissions.rollouts import LEARN_S, SHIFT_S
-from tests.fixtures.pipeline import ID, RUN, PipelineWorld, tiny_files
+from tests.fixtures.pipeline import ID, RUN, tiny_files
+from tests.fixtures.rolling import KEY, NEW, NEXT, OLD, RollingWorld
 
 pytestmark = pytest.mark.both_databases
-
-NEXT = PipelineRun(ID, 2)
-KEY = beside(ID, 2)
-OLD, NEW = deployment_name(ID), deployment_name(KEY)
-BEFORE_DEPLOY = (Stage.RESOLVE, Stage.CHECK, Stage.SERIALIZE)
-
-
-class RollingWorld(PipelineWorld):
-    """A pipeline whose stages up to deploy are done at once, and whose stress check always passes."""
-
-    def _name_parts(self) -> None:
-        super()._name_parts()
-        self.rollouts = self.platform.rooms.rollouts
-
-    async def bring_up(self, run: PipelineRun) -> Step:
-        """Run the stages that are left; the last step."""
-        for stage in (*BEFORE_DEPLOY, Stage.DEPLOY, Stage.STRESS, Stage.PUBLISH):
-            if stage in (*BEFORE_DEPLOY, Stage.STRESS):
-                if await self.journal.begin_stage(run, stage) is None:
-                    await self.journal.end_stage(run, stage, {})
-            elif (step := await self.runner.run_next(run)) is not Step.NEXT:
-                return step
-        return step
-
-    async def redeploy(self) -> None:
-        """Up to shifting."""
-        await self.submissions.redeploy(self.developer, ID)
-        assert await self.bring_up(NEXT) is Step.DONE
-        await self.routing.refresh()
-
-    async def endpoints(self, began_s: float = 0) -> tuple[str, ...]:
-        """Which servers a conversation gets that began so many seconds ago."""
-        began_at = self.clock.now().timestamp() - began_s
-        return (await self.routing.target(ID, ConversationStart("conv_1", began_at))).endpoints
-
-    def endpoint(self, name: str) -> str:
-        return self.cluster.deployments[name].state.endpoint
-
-    async def take_over(self) -> None:
-        self.clock.advance(SHIFT_S)
-        await self.rollouts.step()
-        await self.routing.refresh()
-
-    async def drain(self) -> None:
-        self.clock.advance(LEARN_S)
-        await self.rollouts.step()
-        await self.reconciler.reconcile()
-
-    async def phase(self) -> RolloutPhase:
-        rollout = (await self.submission()).rollout
-        assert rollout is not None
-        return rollout.phase
 
 
 @pytest.fixture

@@ -44,6 +44,7 @@ COMMANDS = [
     "deactivate",
     "reactivate",
     "redeploy",
+    "rollback",
     "teardown",
     "recipe",
     "costs",

@@ -153,6 +153,13 @@ class ArtifactService:
                 f"The engine environment is missing: there is no {self._options.command[0]}.",
                 hint="The operator runs `guanaco doctor`.",
             ) from None
+        except PermissionError as error:
+            if error.filename != self._options.command[0]:
+                raise
+            raise EngineMissing(
+                f"The platform's user may not run the engine environment's {error.filename}.",
+                hint="The operator makes it with `make engine` as that user, or lets that user read it.",
+            ) from None
         if result.exit_code != 0:
             raise reader.failure(result)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 from guanaco_server.accounts.room import AccountsRoom, build_accounts
@@ -19,6 +21,7 @@ from guanaco_server.costs.room import CostsRoom, build_costs
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.reconciler import Reconciler
 from guanaco_server.deployments.room import DeploymentsRoom, build_deployments, build_reconciler
+from guanaco_server.deployments.versions import ConversationStart
 from guanaco_server.experiments.room import ExperimentsRoom, build_experiments
 from guanaco_server.experiments.service import Outcomes
 from guanaco_server.feedback import records as feedback_records
@@ -34,7 +37,7 @@ from guanaco_server.scaling.room import ScalingRoom, build_scaling
 from guanaco_server.settings import Settings
 from guanaco_server.stress.room import build_stress
 from guanaco_server.submissions.pipeline.room import PipelineRoom, build_pipeline
-from guanaco_server.submissions.rollouts import RolloutLoop
+from guanaco_server.submissions.rollouts import RolloutLoop, Vote
 from guanaco_server.submissions.room import (
     SubmissionsRoom,
     build_rollout_loop,
@@ -132,6 +135,7 @@ def build_rooms(
         read_capacities=scaling.capacities.read,
         traffic=scaling.traffic,
         sleeper=scaling.sleeper,
+        canaries=submissions.canaries,
     )
     experiments = build_experiments(
         database,
@@ -284,9 +288,22 @@ def build_rooms(
             compute,
             submissions=submissions,
             deployments=deployments.service,
+            list_votes=partial(_votes, database),
             settings=settings,
         ),
     )
+
+
+async def _votes(database: Database, submission_id: str, since: datetime) -> list[Vote]:
+    """List the ratings that a canary compares."""
+    async with database.read() as session:
+        thumbs = await feedback_records.thumbs_since(session, submission_id, since)
+        begun = await chat_records.begun(session, thumbs)
+    return [
+        Vote(ConversationStart(conversation_id, at.timestamp()), thumbs[conversation_id])
+        for conversation_id, at in begun.items()
+        if at >= since
+    ]
 
 
 def _folders(settings: Settings) -> tuple[Path, ...]:

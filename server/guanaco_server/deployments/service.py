@@ -33,7 +33,13 @@ from guanaco_server.deployments.specs import (
     model_server_spec,
 )
 from guanaco_server.deployments.tables import DeploymentRow, Phase
-from guanaco_server.deployments.versions import ConversationStart, VersionBeside, submission_of
+from guanaco_server.deployments.versions import (
+    Arm,
+    ConversationStart,
+    ServedVersion,
+    VersionBeside,
+    submission_of,
+)
 from guanaco_server.runtime.clock import Clock
 
 LONGEST_START_S = 3_600  # what took longer was no start: the platform was down meanwhile
@@ -65,6 +71,16 @@ class Deployment:
             row.recipe,
             row.developer,
             row.server,
+        )
+
+    def as_version(self, version: ServedVersion) -> Deployment:
+        """Return the same, as that version was served."""
+        return replace(
+            self,
+            artifact_key=version.artifact_key,
+            max_model_tokens=version.max_model_tokens,
+            quantization=version.quantization,
+            recipe=version.recipe,
         )
 
     @property
@@ -391,6 +407,13 @@ class DeploymentService:
         await self._meter_replicas(session, served)
         return tuple(served.endpoints)
 
+    async def version_within(
+        self, session: AsyncSession, submission_id: str
+    ) -> ServedVersion | None:
+        """Return how the submission is served now, within the caller's transaction."""
+        row = await queries.by_submission(session, submission_id)
+        return ServedVersion.model_validate(row, from_attributes=True) if row else None
+
     async def can_take_over(self, key: str) -> bool:
         """Whether the version beside answers with as many replicas as the version that serves."""
         fresh, served = await self.find(key), await self.find(submission_of(key))
@@ -420,6 +443,11 @@ class DeploymentService:
             for row in rows
             if row.share is not None and row.takes_since is not None
         }
+
+    def arm_of(self, submission_id: str, talk: ConversationStart | None) -> Arm | None:
+        """Return which version of a canary this conversation tells of; None without one."""
+        beside = self._beside.get(submission_id)
+        return beside.arm_of(talk) if beside else None
 
     def replicas_for(self, submission_id: str, talk: ConversationStart | None) -> tuple[str, ...]:
         """Return the base URLs of the ready servers of the version that this conversation talks to."""

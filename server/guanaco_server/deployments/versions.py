@@ -12,6 +12,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from hashlib import blake2b
 
+from pydantic import BaseModel, ConfigDict
+
+from guanaco.recipes import Recipe
+from guanaco.submissions import Quantization
+
 MARK = "@"  # in no submission's id
 
 
@@ -40,6 +45,27 @@ class ConversationStart:
     began_at: float
 
 
+class ServedVersion(BaseModel):
+    """How a version is served: what a rollback needs to bring it back."""
+
+    model_config = ConfigDict(frozen=True)
+
+    run: int
+    artifact_key: str
+    max_model_tokens: int
+    quantization: Quantization | None = None
+    recipe: Recipe | None = None
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One of the two versions that a canary compares."""
+
+    submission_id: str
+    run: int
+    is_new: bool
+
+
 @dataclass(frozen=True)
 class VersionBeside:
     """A version that takes a share of the conversations that begin while it is there; the others stay where they are."""
@@ -47,6 +73,12 @@ class VersionBeside:
     key: str
     share: float
     since: datetime
+
+    def arm_of(self, talk: ConversationStart | None) -> Arm | None:
+        """The version that this conversation tells of; None for an older one, and where there is nothing to compare."""
+        if self.share >= 1 or talk is None or talk.began_at < self.since.timestamp():
+            return None
+        return Arm(submission_of(self.key), run_of(self.key), self.takes(talk))
 
     def takes(self, talk: ConversationStart | None) -> bool:
         """The same answer for all of a conversation's turns, in every process. Without a conversation: no."""

@@ -78,6 +78,18 @@ async def within(
     return await _read(session, statement)
 
 
+async def thumbs_since(
+    session: AsyncSession, submission_id: str, since: datetime
+) -> dict[str, bool]:
+    """Return whether the thumb is up, by conversation, of each of the submission's ratings since then."""
+    rows = await session.execute(
+        select(FeedbackRow.conversation_id, FeedbackRow.thumbs_up).where(
+            FeedbackRow.submission_id == submission_id, FeedbackRow.created_at >= since
+        )
+    )
+    return {conversation_id: is_up for conversation_id, is_up in rows}
+
+
 async def counts(session: AsyncSession, submission_ids: Iterable[str]) -> dict[str, int]:
     """Count the ratings by submission. Submissions without a rating are absent."""
     rows = await session.execute(

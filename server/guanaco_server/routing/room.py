@@ -11,6 +11,7 @@ from guanaco_server.routing.service import CountVotes, RoutingService
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.scaling.sleep import Sleeper
 from guanaco_server.scaling.usage import TrafficRecorder
+from guanaco_server.submissions.canaries import CanaryRecorder
 from guanaco_server.submissions.events import StatusChanges
 from guanaco_server.submissions.service import SubmissionService
 
@@ -34,6 +35,7 @@ def build_routing(
     read_capacities: ReadCounts,
     traffic: TrafficRecorder,
     sleeper: Sleeper,
+    canaries: CanaryRecorder,
 ) -> RoutingRoom:
     """``count_votes`` counts by competition; open conversations and capacities are by submission."""
     service = RoutingService(
@@ -45,6 +47,7 @@ def build_routing(
         Occupancy(count_open, read_capacities),
         traffic,
         sleeper,
+        canaries,
     )
     changes.subscribe(lambda _id, _status: service.note_change())
     return RoutingRoom(service)

@@ -29,6 +29,7 @@ from guanaco_server.runtime.background import Background
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.scaling.sleep import Sleeper
 from guanaco_server.scaling.usage import TrafficRecorder
+from guanaco_server.submissions.canaries import CanaryRecorder, Shown
 from guanaco_server.submissions.service import ServingSubmission, SubmissionService
 
 REFRESH_S = 1.0  # how old a rating's count may be; statuses come at once
@@ -40,10 +41,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class LiveSubmission:
-    """A published submission; ``endpoints`` are those of its replicas that are ready, empty while there is none."""
+    """A published submission; ``endpoints`` are those of its replicas that are ready, empty while there is none. ``shown`` counts how the reply goes, for a canary."""
 
     serving: ServingSubmission
     endpoints: tuple[str, ...]
+    shown: Shown | None = None
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,7 @@ class RoutingService:
         occupancy: Occupancy,
         traffic: TrafficRecorder,
         sleeper: Sleeper,
+        canaries: CanaryRecorder,
     ) -> None:
         """``count_votes`` gives the votes by competition and submission."""
         self._clock = clock
@@ -80,6 +83,7 @@ class RoutingService:
         self._occupancy = occupancy
         self._traffic = traffic
         self._sleeper = sleeper
+        self._canaries = canaries
         self._serving: dict[str, ServingSubmission] = {}
         self._votes: Mapping[str, Mapping[str, Votes]] = {}
         self._rules: dict[str, Competition] = {}
@@ -110,6 +114,7 @@ class RoutingService:
     async def refresh(self) -> None:
         now = time.monotonic()
         await self._traffic.write()
+        await self._canaries.write()
         await self._deployments.refresh_endpoints()
         await self._deployments.refresh_versions()
         await self._occupancy.refresh()
@@ -199,7 +204,12 @@ class RoutingService:
         if serving is None:
             raise ModelUnavailable(submission_id)
         self._traffic.note(submission_id)
-        live = LiveSubmission(serving, self._deployments.replicas_for(submission_id, talk))
+        arm = self._deployments.arm_of(submission_id, talk)
+        live = LiveSubmission(
+            serving,
+            self._deployments.replicas_for(submission_id, talk),
+            self._canaries.of(arm) if arm else None,
+        )
         if live.endpoints:
             return live
         return replace(live, endpoints=await self._sleeper.wake(submission_id))

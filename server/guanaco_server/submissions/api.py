@@ -14,6 +14,7 @@ from guanaco.quotas import Quota, QuotaOverride
 from guanaco.recipes import RecipeOverride, RecipeStatus
 from guanaco.submissions import (
     EventKind,
+    RedeployRequest,
     StressReport,
     Submission,
     SubmissionEvent,
@@ -95,9 +96,19 @@ def router(submissions: SubmissionService, feed: EventFeed, auth: Auth) -> APIRo
 
     @routes.post("/{submission_id}/redeploy", status_code=202)
     async def redeploy(
-        submission_id: str, hub_token: HubToken = None, account: Account = developer
+        submission_id: str,
+        request: RedeployRequest | None = None,
+        hub_token: HubToken = None,
+        account: Account = developer,
     ) -> Submission:
-        return await submissions.redeploy(account, submission_id, hub_token)
+        return await submissions.redeploy(
+            account, submission_id, hub_token, request or RedeployRequest()
+        )
+
+    @routes.post("/{submission_id}/rollback", status_code=202)
+    async def rollback(submission_id: str, account: Account = developer) -> Submission:
+        """End the redeploy that is under way, or bring back the version that the last one replaced."""
+        return await submissions.rollback(account, submission_id)
 
     @routes.delete("/{submission_id}")
     async def delete(submission_id: str, account: Account = developer) -> Submission:

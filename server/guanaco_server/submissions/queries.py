@@ -17,7 +17,10 @@ from guanaco.submissions import (
     Status,
     SubmissionKind,
 )
+from guanaco_server.deployments.versions import Arm, ServedVersion
+from guanaco_server.statistics.buckets import added
 from guanaco_server.submissions.tables import (
+    CanaryCountRow,
     HubTokenRow,
     QuotaRow,
     RolloutRow,
@@ -83,6 +86,19 @@ async def rollout(session: AsyncSession, submission_id: str) -> RolloutRow | Non
     )
 
 
+async def replaced_version(session: AsyncSession, submission_id: str) -> ServedVersion | None:
+    """Return the version that the newest redeploy which was carried out has replaced."""
+    return await session.scalar(
+        select(RolloutRow.replaced)
+        .where(
+            RolloutRow.submission_id == submission_id,
+            RolloutRow.phase == RolloutPhase.DONE,
+        )
+        .order_by(RolloutRow.run.desc())
+        .limit(1)
+    )
+
+
 async def newest_rollouts(
     session: AsyncSession, submission_ids: Collection[str]
 ) -> dict[str, RolloutRow]:
@@ -94,6 +110,32 @@ async def newest_rollouts(
 
 async def rollouts_in(session: AsyncSession, *phases: RolloutPhase) -> Sequence[RolloutRow]:
     return (await session.scalars(select(RolloutRow).where(RolloutRow.phase.in_(phases)))).all()
+
+
+async def shown(session: AsyncSession, arm: Arm) -> CanaryCountRow | None:
+    key = (arm.submission_id, arm.run, arm.is_new)
+    return await session.get(CanaryCountRow, key, populate_existing=True)
+
+
+async def add_shown(
+    session: AsyncSession, arm: Arm, replies: int, faults: int, waits: Sequence[int]
+) -> None:
+    """Add to what a version has shown. The submission's row is locked, so that no two gateways add at once."""
+    await by_id_locked(session, arm.submission_id)
+    row = await shown(session, arm)
+    if row is None:
+        row = CanaryCountRow(
+            submission_id=arm.submission_id,
+            run=arm.run,
+            is_new=arm.is_new,
+            replies=0,
+            faults=0,
+            waits=[],
+        )
+        session.add(row)
+    row.replies += replies
+    row.faults += faults
+    row.waits = added(row.waits, waits)
 
 
 def _is_prepared_beside() -> ColumnElement[bool]:

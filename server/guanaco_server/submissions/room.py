@@ -11,10 +11,11 @@ from guanaco_server.database.database import Database
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.settings import Settings
+from guanaco_server.submissions.canaries import CanaryRecorder
 from guanaco_server.submissions.events import EventFeed, StatusChanges
 from guanaco_server.submissions.hub_tokens import HubTokens
 from guanaco_server.submissions.quotas import Limits, QuotaService
-from guanaco_server.submissions.rollouts import RolloutLoop, RolloutRecords
+from guanaco_server.submissions.rollouts import ListVotes, RolloutLoop, RolloutRecords
 from guanaco_server.submissions.service import SubmissionService
 
 
@@ -28,6 +29,7 @@ class SubmissionsRoom:
     events: EventFeed
     changes: StatusChanges
     rollouts: RolloutRecords
+    canaries: CanaryRecorder
 
 
 def build_submissions(
@@ -56,7 +58,15 @@ def build_submissions(
         rollouts,
         settings.default_reward_submission,
     )
-    return SubmissionsRoom(service, quotas, hub_tokens, EventFeed(database), changes, rollouts)
+    return SubmissionsRoom(
+        service,
+        quotas,
+        hub_tokens,
+        EventFeed(database),
+        changes,
+        rollouts,
+        CanaryRecorder(database),
+    )
 
 
 def build_rollout_loop(
@@ -66,6 +76,7 @@ def build_rollout_loop(
     *,
     submissions: SubmissionsRoom,
     deployments: DeploymentService,
+    list_votes: ListVotes,
     settings: Settings,
 ) -> RolloutLoop:
     """The loop that lets new versions take over, and stops the old ones when they have drained."""
@@ -76,5 +87,6 @@ def build_rollout_loop(
         deployments,
         submissions.rollouts,
         is_leader=compute.leadership.is_leading,
+        list_votes=list_votes,
         longest_reply_s=settings.reply_timeout_s,
     )

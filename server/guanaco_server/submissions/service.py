@@ -16,6 +16,8 @@ from guanaco.accounts import Role
 from guanaco.errors import (
     CannotDelete,
     IdempotencyConflict,
+    InvalidInput,
+    NothingToRollBack,
     RedeployInProgress,
     ReportNotFound,
     SubmissionNotFound,
@@ -25,6 +27,7 @@ from guanaco.submissions import (
     IN_PROGRESS,
     EventKind,
     GenerationParams,
+    RedeployRequest,
     Rollout,
     RolloutPhase,
     StageRun,
@@ -53,6 +56,7 @@ from guanaco_server.submissions.tables import RolloutRow, StageRunRow, Submissio
 SLUG_CHARS = 80
 DELETABLE = (Status.FAILED, Status.CANCELLED)
 OWN_TABLES = {"stages", "rollout"}  # fields of a submission that are no columns of its row
+AT_ONCE = RedeployRequest()
 MAY_END = (RolloutPhase.PREPARING, RolloutPhase.SHIFTING)  # the version before still serves
 
 
@@ -295,23 +299,63 @@ class SubmissionService:
             return await _read_whole(session, row)
 
     async def redeploy(
-        self, account: Account, submission_id: str, hub_token: SecretStr | None = None
+        self,
+        account: Account,
+        submission_id: str,
+        hub_token: SecretStr | None = None,
+        request: RedeployRequest = AT_ONCE,
     ) -> Submission:
         """Run the pipeline again, at the same commit if one was resolved; a serialized artifact is used again.
 
         What is served stays so until the new version has taken its place (rollouts.py). A private or gated repo needs
-        its developer's ``hub_token`` anew. RedeployInProgress while the last one is under way.
+        its developer's ``hub_token`` anew. RedeployInProgress while the last one is under way; InvalidInput for a
+        canary of what takes no conversations.
         """
-        rolling = await self._begin_rollout(account, submission_id, hub_token)
+        rolling = await self._begin_rollout(account, submission_id, hub_token, request)
         if rolling is not None:
             self._changes.announce(submission_id, Status.QUEUED)
             return rolling
+        if request.canary is not None:
+            raise InvalidInput(
+                f"{submission_id} is not served, so a canary has nothing to be compared with.",
+                hint="Redeploy it without a canary.",
+            )
         return await self._move(
             account, submission_id, "redeploy", Status.QUEUED, hub_token=hub_token
         )
 
+    async def rollback(self, account: Account, submission_id: str) -> Submission:
+        """End the redeploy that is under way; or else bring back the version that the last one replaced.
+
+        Raises RedeployInProgress while the old version drains, NothingToRollBack where none was replaced.
+        """
+        async with self._database.write() as session:
+            row = await self._visible_row(session, account, submission_id, is_locked=True)
+            rollout = await queries.rollout(session, submission_id)
+            if row.status not in SERVED or rollout is None:
+                raise NothingToRollBack(submission_id)
+            if rollout.phase in MAY_END:
+                await self._rollouts.end(session, rollout, RolloutPhase.CANCELLED)
+            elif rollout.phase.is_in_progress:
+                raise RedeployInProgress(submission_id)
+            else:
+                replaced = await queries.replaced_version(session, submission_id)
+                if replaced is None:
+                    raise NothingToRollBack(submission_id)
+                await self._quotas.take(session, account, is_live=True)
+                row.run, row.updated_at = row.run + 1, self._clock.now()
+                await self._rollouts.begin(session, submission_id, row.run, AT_ONCE, replaced)
+            await self._note_others(session, account, row, "roll back submission")
+            rolled = await _read_whole(session, row)
+        self._changes.announce(submission_id, Status.QUEUED)
+        return rolled
+
     async def _begin_rollout(
-        self, account: Account, submission_id: str, hub_token: SecretStr | None
+        self,
+        account: Account,
+        submission_id: str,
+        hub_token: SecretStr | None,
+        request: RedeployRequest,
     ) -> Submission | None:
         """Begin to redeploy a submission beside the version that serves; None if none does."""
         async with self._database.write() as session:
@@ -325,7 +369,12 @@ class SubmissionService:
             now = self._clock.now()
             await self._hub_tokens.keep(session, submission_id, hub_token, now)
             row.run, row.updated_at = row.run + 1, now
-            await self._rollouts.begin(session, submission_id, row.run)
+            if request.canary is not None and row.kind is not SubmissionKind.CHAT:
+                raise InvalidInput(
+                    f"{submission_id} is a reward model, which has no conversations to share.",
+                    hint="Redeploy it without a canary.",
+                )
+            await self._rollouts.begin(session, submission_id, row.run, request)
             await self._note_others(session, account, row, "redeploy submission")
             return await _read_whole(session, row)
 

@@ -28,7 +28,7 @@ from guanaco.submissions import (
 )
 from guanaco_server.database.tables import Table
 from guanaco_server.database.types import EnumText, JsonColumn, Pydantic, UtcDateTime
-from guanaco_server.deployments.versions import beside
+from guanaco_server.deployments.versions import ServedVersion, beside
 
 
 class SubmissionRow(Table):
@@ -134,7 +134,11 @@ class StageRunRow(Table):
 
 
 class RolloutRow(Table):
-    """A run of the pipeline beside the version that serves (rollouts.py). The newest of a submission counts."""
+    """A run of the pipeline beside the version that serves (rollouts.py). The newest of a submission counts.
+
+    ``replaced`` is the version that it took the place of; ``restores`` is one that a rollback brings back. Of a canary,
+    waits from the bucket ``slow_from`` on are slow (canaries.py).
+    """
 
     __tablename__ = "rollouts"
     __table_args__ = (Index("ix_rollouts_phase", "phase"),)
@@ -142,6 +146,11 @@ class RolloutRow(Table):
     submission_id: Mapped[str] = mapped_column(ForeignKey("submissions.id"), primary_key=True)
     run: Mapped[int] = mapped_column(primary_key=True)
     phase: Mapped[RolloutPhase] = mapped_column(EnumText(RolloutPhase))
+    share: Mapped[float] = mapped_column(default=1.0)
+    canary_s: Mapped[float | None]
+    slow_from: Mapped[int | None]
+    replaced: Mapped[ServedVersion | None] = mapped_column(Pydantic(ServedVersion))
+    restores: Mapped[ServedVersion | None] = mapped_column(Pydantic(ServedVersion))
     began_at: Mapped[datetime] = mapped_column(UtcDateTime)
     shifting_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     draining_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
@@ -152,6 +161,19 @@ class RolloutRow(Table):
     def key(self) -> str:
         """The key of the deployment beside."""
         return beside(self.submission_id, self.run)
+
+
+class CanaryCountRow(Table):
+    """What one of a canary's two versions has shown; ``waits`` for first tokens by bucket (canaries.py)."""
+
+    __tablename__ = "canary_counts"
+
+    submission_id: Mapped[str] = mapped_column(ForeignKey("submissions.id"), primary_key=True)
+    run: Mapped[int] = mapped_column(primary_key=True)
+    is_new: Mapped[bool] = mapped_column(primary_key=True)
+    replies: Mapped[int] = mapped_column(default=0)
+    faults: Mapped[int] = mapped_column(default=0)
+    waits: Mapped[list[int]] = mapped_column(JsonColumn, default=list)
 
 
 class SubmissionEventRow(Table):

@@ -6,7 +6,7 @@ a message changes the count in the same transaction, so no change can be missed,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -208,3 +208,12 @@ def user_key(account_id: str, user_id: str) -> str:
 
 def user_id_of(key: str) -> str:
     return key.partition("/")[2]
+
+
+async def begun(session: AsyncSession, conversation_ids: Collection[str]) -> dict[str, datetime]:
+    """Return when each of these conversations began."""
+    row = ConversationRow
+    rows = await session.execute(
+        select(row.id, row.created_at).where(among(session, row.id, conversation_ids))
+    )
+    return {conversation_id: at for conversation_id, at in rows}

@@ -202,6 +202,7 @@ class ReplyGenerator:
             is_streamed, has_begun = generation.candidate_count == 1, False
             is_last = len(tried) == len(endpoints) or not is_streamed
             give_up_at = first_token_by if is_last else (loop.time() + first_token_by) / 2
+            asked_at, first_token_s = loop.time(), 0.0
             with self._replicas.ask(endpoint, endpoints, is_streamed) as ask:
                 try:
                     asked = self._ask(endpoint, generation, live, scene, first_token_by)
@@ -210,13 +211,18 @@ class ReplyGenerator:
                             async for chunk in chunks:
                                 if not has_begun:
                                     has_begun = True
+                                    first_token_s = loop.time() - asked_at
                                     deadline.move(began + limits.reply_s)
                                     ask.note_first_token()
                                 yield chunk
                     ask.note_end()
+                    if live.shown is not None and endpoint in live.endpoints:
+                        live.shown.note_reply(first_token_s)
                     return
                 except (ModelServerFault, TimeoutError) as failure:
-                    self._note_failure(generation.model, ask, failure)
+                    is_its_fault = self._note_failure(generation.model, ask, failure)
+                    if live.shown is not None and is_its_fault and endpoint in live.endpoints:
+                        live.shown.note_fault()
                     is_late = has_begun or loop.time() >= first_token_by
                     if error := self._final(generation.model, failure, has_begun, is_late):
                         raise error from None
@@ -244,8 +250,8 @@ class ReplyGenerator:
             return self._model_server.generate(endpoint, generation)
         return self._best_of.generate(endpoint, generation, live.serving, scene, until)
 
-    def _note_failure(self, submission_id: str, ask: Ask, failure: Exception) -> None:
-        """Report the failure of a replica. A refusal or a long queue is not the server's fault."""
+    def _note_failure(self, submission_id: str, ask: Ask, failure: Exception) -> bool:
+        """Report the failure of a replica. A refusal or a long queue is not the server's fault: False."""
         is_timeout = isinstance(failure, TimeoutError)
         logger.warning(
             "the model server of %s failed: %s",
@@ -254,9 +260,10 @@ class ReplyGenerator:
             extra={"submission_id": submission_id},
         )
         if isinstance(failure, RequestRefused) or (is_timeout and ask.is_answering):
-            return
+            return False
         ask.note_fault()
         self._report_fault(submission_id)
+        return True
 
     def _final(
         self, submission_id: str, failure: Exception, has_begun: bool, is_late: bool

@@ -29,7 +29,7 @@ from guanaco.submissions import (
 )
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.service import Deployment, DeploymentService
-from guanaco_server.deployments.versions import is_beside, run_of, submission_of
+from guanaco_server.deployments.versions import ServedVersion, is_beside, run_of, submission_of
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions import lifecycle, queries
 from guanaco_server.submissions.events import StatusChanges
@@ -44,6 +44,7 @@ from guanaco_server.submissions.tables import (
     is_understood,
 )
 
+PASSED_BEFORE = (Stage.RESOLVE, Stage.CHECK, Stage.SERIALIZE, Stage.STRESS)  # of what comes back
 LAST_STAGE = tuple(Stage)[-1]  # its end publishes the submission
 
 
@@ -140,9 +141,12 @@ class RunRecords:
             row = await _row(session, run)
             stage_runs = await queries.stage_runs(session, run.submission_id)
             is_wanted = await _is_wanted(session, row, run)
+            rollout = await _rollout(session, run)
         if row.run == run.number and (row.status.is_unknown or not is_understood(row)):
             raise NewerVersionRuns
         outcomes = {each.stage: each.outcome for each in stage_runs if each.run == run.number}
+        if rollout is not None and rollout.restores is not None:
+            outcomes |= dict.fromkeys(PASSED_BEFORE, Outcome.DONE)
         if is_wanted:
             return first_unfinished(outcomes) or Outcome.DONE
         if row.run == run.number and outcomes.get(LAST_STAGE) is Outcome.DONE:
@@ -199,6 +203,12 @@ class RunRecords:
         async with self._database.read() as session:
             rollout = await _rollout(session, run)
         return rollout.key if rollout else run.submission_id
+
+    async def restored(self, run: PipelineRun) -> ServedVersion | None:
+        """Return the earlier version that the run brings back; None if it makes a new one."""
+        async with self._database.read() as session:
+            rollout = await _rollout(session, run)
+        return rollout.restores if rollout else None
 
     async def waits_for(self, run: PipelineRun) -> str | None:
         """Return in a sentence why the run has no room yet; None if it has room."""
@@ -365,6 +375,8 @@ class RunRecords:
         """Open the submission to users, or the version beside to new conversations."""
         rollout = await _rollout(session, run)
         if rollout is not None:
+            if rollout.restores is not None:
+                await _note_facts(session, run, {"artifact_key": rollout.restores.artifact_key})
             await self._rollouts.shift(session, rollout)
             return
         await lifecycle.transition(

@@ -61,6 +61,12 @@ class ServerStart:
             submission_id=key,
             replicas=await self._deployments.replica_count(submission.id),
         )
+        restored = await self._records.restored(run)
+        if restored is not None:
+            endpoint = await self._serve(run, wanted.as_version(restored))
+            await self._content.check_served(run, submission, endpoint)
+            await self._deployments.mark_ready(key, endpoint)
+            return
         deployment = await self._with_recipe(run, wanted, is_resumed)
         if deployment.quantization is not None:
             await self._quantization.require_possible(
