@@ -7,6 +7,7 @@ GuanacoError
 ├── InvalidInput                 a value is out of range, a field is missing or unknown
 │   ├── InvalidFormatter         a prompt template that may not be filled
 │   ├── ConsentRequired          the user has not agreed to talk to an experimental model
+│   ├── PersonaTooLong           leaves no room for a message in any model that takes conversations
 │   ├── MessageTooLong           does not fit into max_input_tokens together with the persona
 │   ├── ModelRefused             the model server works, and refuses the request
 │   ├── NoSuchGpu                the platform, or its table, has no GPU of that type

@@ -26,7 +26,24 @@ class ConsentRequired(InvalidInput):
 
 
 class MessageTooLong(InvalidInput):
+    """``tokens`` are those of the prompt, where they are known."""
+
     code = "message_too_long"
+    tokens: int = 0
+
+    def __init__(self, detail: str, *, hint: str | None = None, tokens: int = 0) -> None:
+        super().__init__(detail, hint=hint)
+        self.tokens = tokens
+
+
+class PersonaTooLong(InvalidInput):
+    code = "persona_too_long"
+
+    def __init__(self, tokens: int, room: int) -> None:
+        super().__init__(
+            f"The bot's persona takes {tokens:,} tokens with the prompt around it, and no model that takes conversations has room for more than {room:,}.",
+            hint="Shorten the bot's memory.",
+        )
 
 
 class ModelRefused(InvalidInput):

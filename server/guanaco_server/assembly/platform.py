@@ -112,6 +112,7 @@ class Platform:
             rooms.routing.service,
             rooms.experiments.running,
             rooms.chat.conversations.forgetting,
+            rooms.places,
         )
         match self.settings.role:
             case "api":
