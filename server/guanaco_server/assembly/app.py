@@ -78,7 +78,7 @@ def create_app(platform: Platform, *, heartbeat_s: float = HEARTBEAT_S) -> FastA
         openapi_url=None,  # http/api_document.py: FastAPI writes and encodes it on the event loop
     )
     app.state.api_document = ApiDocument(lambda: app.openapi())
-    app.include_router(api_document.router(app.state.api_document))
+    api_document.install(app, app.state.api_document)
     forms = http_errors.ErrorForms({openai_api.PREFIX: openai_api.ERRORS})
     app.add_middleware(BodyLimit, limit_bytes=MAX_BODY_BYTES, forms=forms)
     http_errors.install(app, forms)
