@@ -3,6 +3,9 @@
 PYTHON ?= python3
 ARGS ?=
 export PYTHON
+# Where this is set (as in many containers) each of the hundreds of processes that the tests start compiles our 600
+# modules anew, and pytest rewrites its own.
+unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
 TEST := $(BIN)/python -m pytest -q -n 2
@@ -21,6 +24,7 @@ test: both  ## every test, with real vLLM and on both databases (ARGS='-k chat' 
 	@scripts/setup-debian postgresql
 	@scripts/setup-debian kubectl || true
 	@scripts/setup-debian chromium || true
+	@scripts/setup-debian prometheus || true
 	@scripts/setup-debian nodejs npm && scripts/setup-clients || true
 	@$(TEST) $(ARGS)
 

@@ -42,6 +42,8 @@ GuanacoError
 │   ├── NewerVersionNeeded       a newer version has stored what this server does not understand
 │   ├── CompetitionClosed        its window has not begun, or is over, or it is frozen
 │   ├── AmbiguousUser            users of several backends have that id
+│   ├── CannotDelete             the submission has not failed, or was live
+│   ├── LastAdminKey             it is the only admin key that still works
 │   └── AccountRoleConflict      the account exists with another role
 ├── Unavailable                  trying again later can help
 │   ├── NoModelAvailable         no submission can take a conversation now

@@ -453,6 +453,29 @@ class AmbiguousUser(Conflict):
         )
 
 
+class CannotDelete(Conflict):
+    code = "cannot_delete"
+
+    def __init__(self, submission_id: str, status: str, *, was_live: bool) -> None:
+        why = "was live, so it has conversations and ratings" if was_live else f"is {status}"
+        super().__init__(
+            f"{submission_id} {why}: only what failed or was cancelled before it was live can be deleted.",
+            hint=f"`guanaco teardown {submission_id}` stops its model server."
+            if was_live
+            else f"`guanaco cancel {submission_id}` stops one that is on its way.",
+        )
+
+
+class LastAdminKey(Conflict):
+    code = "last_admin_key"
+
+    def __init__(self, key_id: str) -> None:
+        super().__init__(
+            f"The key {key_id} is the only admin key that works, so it cannot be revoked.",
+            hint="Make another one first: `guanaco keys create --role admin --name NAME`.",
+        )
+
+
 class AccountRoleConflict(Conflict):
     code = "account_role_conflict"
 

@@ -160,6 +160,19 @@ async def test_weights_are_held_to_limits(world: Assigning) -> None:
         assert (answer.status_code, answer.json()["error"]) == (422, "invalid_input")
 
 
+async def test_weights_of_submissions_that_do_not_exist_are_refused(world: Assigning) -> None:
+    admin = await world.http(Role.ADMIN)
+    body = {
+        "name": "x",
+        "starts_at": world.clock.now().isoformat(),
+        "assignment": {"weights": {"new_v1": 1, "nobody_v1": 2}},
+    }
+    answer = await admin.put("/competitions/x", json=body)
+    assert (answer.status_code, answer.json()["error"]) == (422, "invalid_input")
+    assert answer.json()["detail"] == "assignment.weights names no submission: nobody_v1."
+    assert (await admin.get("/competitions/x")).status_code == 404
+
+
 async def test_the_adaptive_rule_gives_new_ones_their_share(world: Assigning) -> None:
     await world.rule(assignment={"kind": "adaptive", "recency_floor": 1.0, "newest_until": 1})
     http = await world.http(Role.BACKEND)

@@ -108,7 +108,9 @@ def build_rooms(
         settings=settings,
     )
     costs = build_costs(database, clock, settings=settings)
-    competitions = build_competitions(database, clock, audit=accounts.audit)
+    competitions = build_competitions(
+        database, clock, audit=accounts.audit, submissions=submissions.service
+    )
     leaderboard = build_leaderboard(
         database,
         clock,
@@ -263,6 +265,7 @@ def build_rooms(
         tokenizers=prompts.tokenizers,
         deployments=deployments.service,
         costs=costs.service,
+        rewards=submissions.service.rewards,
         stress=stress.service,
         list_workers=workers.workers.list_known if settings.role == "worker" else _nobody,
         metrics=metrics,

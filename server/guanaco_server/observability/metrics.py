@@ -49,7 +49,9 @@ class Metrics:
         self._deployments = self._gauge(
             "guanaco_deployments", "Model servers that should run, by phase.", ("phase",)
         )
-        self._workers = self._gauge("guanaco_workers", "Workers that were heard of lately.")
+        self._workers = self._gauge(
+            "guanaco_workers", "Workers that were heard of lately; a plain `guanaco up` is one."
+        )
         self._serialized = self._counter(
             "guanaco_serialized_bytes_total", "Bytes of tensors in artifacts that were made."
         )
