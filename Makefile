@@ -3,13 +3,16 @@
 PYTHON ?= python3
 ARGS ?=
 export PYTHON
+# Where this is set (as in many containers) each of the hundreds of processes that the tests start compiles our 600
+# modules anew, and pytest rewrites its own.
+unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
 TEST := $(BIN)/python -m pytest -q -n 2
 SOURCES := guanaco cli server migrations tests benchmarks scripts/document_settings.py scripts/document_metrics.py scripts/new-migration hatch_build.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engine both demo test test-fast check lint format audit sbom pin-images bench-artifacts bench-assignment bench-database bench-export bench-feedback bench-gateway bench-hostile bench-journey bench-prefix bench-privacy bench-prompts bench-stress bench-web migration docs lock clean
+.PHONY: help setup engine both demo test test-fast check lint format audit sbom pin-images bench-admission bench-artifacts bench-assignment bench-database bench-export bench-feedback bench-gateway bench-hostile bench-journey bench-prefix bench-privacy bench-prompts bench-stress bench-web migration docs lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,6 +24,7 @@ test: both  ## every test, with real vLLM and on both databases (ARGS='-k chat' 
 	@scripts/setup-debian postgresql
 	@scripts/setup-debian kubectl || true
 	@scripts/setup-debian chromium || true
+	@scripts/setup-debian prometheus || true
 	@scripts/setup-debian nodejs npm && scripts/setup-clients || true
 	@$(TEST) $(ARGS)
 
@@ -73,6 +77,10 @@ bench-stress: both  ## the stress check's load generator beside vLLM's own, on o
 
 bench-assignment: setup  ## the assignment policies over synthetic seasons, and the cost of one choice (ARGS=--seasons=10)
 	@$(BIN)/python -m benchmarks.assignment $(ARGS)
+
+bench-admission: setup  ## who waits and who is refused under Poisson load and bursts, in 3 minutes (ARGS=--seconds=10)
+	@scripts/setup-debian postgresql
+	@$(BIN)/python -m benchmarks.admission $(ARGS)
 
 bench-feedback: setup  ## ratings and the leaderboard with a million ratings in PostgreSQL (ARGS='--ratings=100000')
 	@scripts/setup-debian postgresql

@@ -80,6 +80,17 @@ class Profile:
             ) from None
 
 
+def delete_profile(path: Path) -> bool:
+    """Delete a stored profile, also a broken one; False where there is none."""
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise InvalidSettings(f"The profile {path} cannot be deleted: {error.strerror}.") from None
+    return True
+
+
 def profile_path(environ: Mapping[str, str] | None = None) -> Path:
     environ = os.environ if environ is None else environ
     if named := environ.get("GUANACO_PROFILE"):

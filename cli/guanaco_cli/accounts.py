@@ -1,4 +1,4 @@
-"""`guanaco login`, `keys`, `users` and `audit`: who may use the platform, and what admins did."""
+"""`guanaco login`, `whoami`, `logout`, `keys`, `users` and `audit`: who may use the platform, and what admins did."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 from guanaco_cli import words
 from guanaco_cli.connection import connect, transport
 from guanaco_cli.console import console
-from guanaco_cli.options import AsJson
+from guanaco_cli.options import AsJson, Yes
 
 if TYPE_CHECKING:
     from guanaco.quotas import Quota
@@ -39,6 +39,34 @@ def login(
     path = profile_path()
     profile.save(path)
     console.say(f"You are {identity.name} ({identity.role}) at {profile.url}; stored in {path}.")
+
+
+@app.command(epilog="Example: guanaco whoami --json")
+def whoami(as_json: AsJson = False) -> None:
+    """Show who your key speaks for, and at which server."""
+    with connect() as client:
+        identity = client.me()
+        url = client.transport.url
+    if as_json:
+        console.json({"url": url, **identity.model_dump(mode="json")})
+    else:
+        console.line(f"{identity.name} ({identity.role}) at {url}")
+
+
+@app.command(epilog="Example: guanaco logout")
+def logout() -> None:
+    """Delete the stored server and API key from this machine; the key itself goes on working."""
+    import os
+
+    from guanaco.profile import delete_profile, profile_path
+
+    path = profile_path()
+    if delete_profile(path):
+        console.say(f"Deleted {path}. `guanaco keys revoke` (admin) ends the key itself.")
+    else:
+        console.say(f"There is no {path}: nobody is logged in.")
+    if os.environ.get("GUANACO_API_KEY"):
+        console.warn("GUANACO_API_KEY is set, and commands go on using it.")
 
 
 keys_app = typer.Typer(no_args_is_help=True)
@@ -84,14 +112,16 @@ def list_keys(as_json: AsJson = False) -> None:
     )
 
 
-@keys_app.command(epilog="Example: guanaco keys revoke 3f2a9c")
+@keys_app.command(epilog="Example: guanaco keys revoke 3f2a9c --yes")
 def revoke(
     key_id: Annotated[
         str, typer.Argument(metavar="ID", help="The key's id, from `guanaco keys list`.")
     ],
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Revoke a key: from now on it opens nothing."""
+    console.confirm(f"Revoke the key {key_id} for good?", yes=yes)
     with connect() as client:
         key = client.revoke_key(key_id)
     if as_json:
@@ -191,12 +221,11 @@ def erase(
         str | None,
         typer.Option(metavar="NAME", help="The backend's account, where several have it."),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Erase a user's conversations and ratings, everywhere and for good (admin)."""
-    if not yes:
-        typer.confirm("Erase all that this user said? It cannot be undone.", abort=True, err=True)
+    console.confirm("Erase all that this user said? It cannot be undone.", yes=yes)
     with connect() as client:
         erased = client.erase_user(user_id, account=account)
     if as_json:

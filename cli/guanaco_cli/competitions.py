@@ -9,7 +9,7 @@ import typer
 from guanaco_cli import words
 from guanaco_cli.connection import connect
 from guanaco_cli.console import console
-from guanaco_cli.options import AsJson, RequestFile, read_request
+from guanaco_cli.options import AsJson, RequestFile, Yes, read_request
 
 if TYPE_CHECKING:
     from guanaco.competitions import AssignmentReplay, AssignmentRule, Competition, EntryRule
@@ -81,13 +81,11 @@ def put(competition_id: Id, file: RequestFile, as_json: AsJson = False) -> None:
 @app.command(epilog="Example: guanaco competitions freeze autumn --yes")
 def freeze(
     competition_id: Id,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """End a competition for good, and rank it (admin)."""
-    if not yes:
-        question = f"End {competition_id} and rank it for good? It cannot be undone."
-        typer.confirm(question, abort=True, err=True)
+    console.confirm(f"End {competition_id} and rank it for good? It cannot be undone.", yes=yes)
     with connect() as client:
         season = client.freeze(competition_id)
     if as_json:
@@ -146,6 +144,13 @@ def flags(
             for flag in found
         ],
     )
+    if not found:
+        console.say("No rating was left out" + _of(competition, submission) + ".")
+
+
+def _of(competition: str | None, submission: str | None) -> str:
+    parts = [f" of the submission {submission}"] if submission else []
+    return "".join([*parts, *([f" in the competition {competition}"] if competition else [])])
 
 
 @votes_app.command(epilog="Example: guanaco votes allow fb_2a71c0de")

@@ -125,6 +125,21 @@ class Console:
 
         return input(_styled(prompt, BOLD, sys.stdout))
 
+    def confirm(self, question: str, *, yes: bool) -> None:
+        """Ask before what cannot be undone. Without a terminal, only ``--yes`` goes on."""
+        if yes:
+            return
+        if not self.is_interactive:
+            from guanaco.errors import InvalidInput
+
+            raise InvalidInput(
+                f"{question} There is no terminal to ask at, so nothing was done.",
+                hint="Add --yes to do it without being asked.",
+            )
+        import typer
+
+        typer.confirm(question, abort=True, err=True)
+
     def rich(self, *, is_talk: bool) -> RichConsole:
         """Return the rich console of a stream, for tables and live displays."""
         from rich.console import Console as RichConsole

@@ -91,18 +91,44 @@ def doctor(
     offline: Annotated[bool, typer.Option("--offline", help="Do not ask the Hub.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Examine this machine: what it lacks for the platform, and how to get it."""
-    findings = list(examine(find_target(data_dir, port, config, offline)))
+    """Examine this machine: what it lacks for the platform, or for the client alone, and how to get it."""
+    is_light = not is_platform_installed()
+    if is_light:
+        findings = list(examine_light())
+    else:
+        findings = list(examine(find_target(data_dir, port, config, offline)))
     is_ready = all(finding.health is not FindingHealth.MISSING for finding in findings)
     if as_json:
-        console.json({"is_ready": is_ready, "findings": [asdict(finding) for finding in findings]})
+        listed = [asdict(finding) for finding in findings]
+        install = "client" if is_light else "platform"
+        console.json({"is_ready": is_ready, "install": install, "findings": listed})
     else:
         rows = [(one.what, one.health, one.detail, one.remedy) for one in findings]
         console.table(("what", "health", "found", "what to do"), rows)
     if not is_ready:
-        console.error("This machine cannot run the platform yet.", "The table says what to do.")
+        lacking = "use a server" if is_light else "run the platform"
+        console.error(f"This machine cannot {lacking} yet.", "The table says what to do.")
         raise typer.Exit(1)
-    console.say("Ready for `guanaco up`.", style=GREEN)
+    console.say(
+        "Ready for `guanaco submit`." if is_light else "Ready for `guanaco up`.", style=GREEN
+    )
+
+
+def is_platform_installed() -> bool:
+    """Whether any part of the server is here; a light install is the client alone."""
+    return importlib.util.find_spec(SERVER_MODULES[0]) is not None
+
+
+def examine_light() -> Iterator[Finding]:
+    """Yield what a client needs: Python, a stored key, and a server that takes it."""
+    yield _python()
+    yield Finding(
+        "platform",
+        FindingHealth.NOTE,
+        "not installed: this is the client alone",
+        "`guanaco up` needs the server extra (README.md).",
+    )
+    yield _profile(FindingHealth.MISSING)
 
 
 def find_target(
@@ -288,7 +314,8 @@ def _taken_port(host: str, port: int, error: OSError) -> Finding:
     return Finding("port", FindingHealth.OK, f"Guanaco runs at {url}")
 
 
-def _profile() -> Finding:
+def _profile(without: FindingHealth = FindingHealth.NOTE) -> Finding:
+    """Examine the key; ``without`` is what its lack means: a client can do nothing without one."""
     from guanaco.client import Client
     from guanaco.profile import Profile
 
@@ -297,14 +324,16 @@ def _profile() -> Finding:
         if profile.key is None:
             return Finding(
                 "profile",
-                FindingHealth.NOTE,
+                without,
                 f"no key for {profile.url}",
-                "guanaco up, or guanaco login",
+                "guanaco login"
+                if without is FindingHealth.MISSING
+                else "guanaco up, or guanaco login",
             )
         with Client(profile.url, profile.key) as client:
             identity = client.me()
     except GuanacoError as error:
-        return Finding("profile", FindingHealth.NOTE, error.detail, error.hint)
+        return Finding("profile", without, error.detail, error.hint)
     return Finding(
         "profile", FindingHealth.OK, f"{identity.name} ({identity.role}) at {profile.url}"
     )

@@ -9,7 +9,7 @@ import typer
 from guanaco_cli import words
 from guanaco_cli.connection import connect
 from guanaco_cli.console import console
-from guanaco_cli.options import AsJson, RequestFile, read_request
+from guanaco_cli.options import AsJson, RequestFile, Yes, read_request
 
 if TYPE_CHECKING:
     from guanaco.estimates import Estimate
@@ -89,9 +89,10 @@ def start(name: Name, as_json: AsJson = False) -> None:
     _print_state(experiment, "New conversations take part within a second.", as_json)
 
 
-@app.command(epilog="Example: guanaco experiments stop prompts")
-def stop(name: Name, as_json: AsJson = False) -> None:
-    """Stop it: no new conversation takes part; the open ones keep their variant."""
+@app.command(epilog="Example: guanaco experiments stop prompts --yes")
+def stop(name: Name, yes: Yes = False, as_json: AsJson = False) -> None:
+    """Stop it for good: no new conversation takes part; the open ones keep their variant."""
+    console.confirm(f"Stop the experiment {name} for good?", yes=yes)
     with connect() as client:
         experiment = client.stop_experiment(name)
     _print_state(experiment, "Its conversations keep their variant.", as_json)

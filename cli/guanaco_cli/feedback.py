@@ -104,7 +104,19 @@ def feedback(
         elif as_json:
             console.json(list(found))
         else:
-            print_feedback(list(found))
+            print_feedback(list(found), nothing=_nothing(filters, is_new))
+
+
+def _nothing(filters: Filters, is_new: bool) -> str:
+    """Say why nothing is shown: no rating at all, none that is new, or none that the options let through."""
+    given = [
+        f"--{name.replace('_', '-')} {value}"
+        for name, value in filters.items()
+        if value is not None
+    ]
+    if given:
+        return f"No rating matches {' '.join(given)}{' since the last time' if is_new else ''}."
+    return "None since the last time." if is_new else "None yet."
 
 
 def _local(moment: datetime | None) -> datetime | None:
@@ -133,7 +145,11 @@ def _read(submission_id: str, found: Iterator[Feedback]) -> None:
 
 
 def print_feedback(
-    found: Iterable[Feedback], *, title: str | None = None, is_talk: bool = False
+    found: Iterable[Feedback],
+    *,
+    title: str | None = None,
+    is_talk: bool = False,
+    nothing: str = "None yet.",
 ) -> None:
     rows = [
         (
@@ -150,7 +166,7 @@ def print_feedback(
         ("when", "thumbs", "words", "user", "bot", "messages>"), rows, title=title, is_talk=is_talk
     )
     if not rows:
-        console.say("None yet.")
+        console.say(nothing)
 
 
 BOOKMARKS_FILE = "feedback-read.json"

@@ -71,6 +71,8 @@ def leaderboard(
         console.json(board)
     else:
         print_leaderboard(board, sort=sort)
+        if not board.rows:
+            console.say(f"Nothing has entered the competition {board.competition} yet.")
 
 
 def print_leaderboard(

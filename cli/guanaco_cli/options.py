@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 SubmissionId = Annotated[str, typer.Argument(metavar="ID", help="The submission's id.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Follow the pipeline to its end.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show debug lines too.")]
 DataDir = Annotated[

@@ -59,13 +59,13 @@ def migrate(data_dir: DataDir = None, config: Config = None) -> None:
 
 @app.command("first-key", epilog="Example: guanaco first-key")
 def first_key(data_dir: DataDir = None, config: Config = None) -> None:
-    """Make the admin key of a database that has no key yet, and print it."""
+    """Make an admin key where none works, as in a new database, and print it."""
     with needs_platform():
         from guanaco_server import preparation
     created = preparation.first_key(read_settings({"data_dir": data_dir}, config))
     if created is None:
         raise InvalidSettings(
-            "This database has keys already.",
+            "This database has an admin key already.",
             hint="An admin makes more with `guanaco keys create`.",
         )
     console.line(created.key)

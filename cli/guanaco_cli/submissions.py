@@ -15,6 +15,7 @@ from guanaco_cli.options import (
     SubmissionId,
     Verbose,
     Wait,
+    Yes,
     read_hub_token,
 )
 from guanaco_cli.progress import conclude, explain_failure, watch
@@ -220,14 +221,25 @@ def _share(text: str) -> float:
 @app.command(epilog="Example: guanaco teardown org-model_v1 --yes")
 def teardown(
     submission_id: SubmissionId,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Stop its model server; its feedback stays readable."""
-    if console.is_interactive and not yes:
-        typer.confirm(f"Tear down {submission_id}?", abort=True, err=True)
+    console.confirm(f"Tear down {submission_id}?", yes=yes)
     with connect() as client:
         _print_status(client.teardown(submission_id), as_json)
+
+
+@app.command(epilog="Example: guanaco delete org-model_v1 --yes")
+def delete(submission_id: SubmissionId, yes: Yes = False, as_json: AsJson = False) -> None:
+    """Delete a submission that failed or was cancelled, and was never live."""
+    console.confirm(f"Delete {submission_id} for good?", yes=yes)
+    with connect() as client:
+        deleted = client.delete(submission_id)
+    if as_json:
+        console.json(deleted)
+    else:
+        console.say(f"Deleted {deleted.id}.")
 
 
 def _print_status(submission: Submission, as_json: bool) -> None:

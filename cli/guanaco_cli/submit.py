@@ -1,4 +1,4 @@
-"""`guanaco submit`: enter a model, and its reward model where one is named by repo."""
+"""`guanaco submit`: enter a model, and its reward model where one is named by repo; `guanaco check`: only try it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from guanaco_cli import options
+from guanaco_cli import options, words
 from guanaco_cli.connection import connect
-from guanaco_cli.console import console
+from guanaco_cli.console import GREEN, console
 from guanaco_cli.parameters import ParameterizedCommand, given_params
 from guanaco_cli.progress import conclude, explain_failure, watch
 
 if TYPE_CHECKING:
+    from guanaco.checks import RepoCheck
     from guanaco.client import Client
 
 app = typer.Typer()
@@ -72,6 +73,69 @@ def submit(
         if wait:
             submission = watch(client, submission.id, is_verbose=verbose)
     conclude(submission, as_json=as_json)
+
+
+@app.command(
+    cls=ParameterizedCommand,
+    epilog="Example: guanaco check org/model --formatter chat-template --max-input-tokens 4096",
+)
+def check(
+    context: typer.Context,
+    repo: Annotated[
+        str, typer.Argument(metavar="REPO", help="The Hugging Face model repo, org/name.")
+    ],
+    revision: Annotated[
+        str | None, typer.Option(help="Branch, tag or commit. [default: main]", show_default=False)
+    ] = None,
+    formatter: options.Formatter = "pygmalion",
+    dtype: options.Dtype = "auto",
+    quantization: options.Quantization = None,
+    kind: options.Kind = "chat",
+    reward: options.Reward = None,
+    reward_formatter: options.RewardFormatter = None,
+    hub_token: options.HubToken = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Check a model as a submission of it would be, and submit nothing. Exits with 1 if it would fail."""
+    with connect() as client:
+        found = client.check(
+            repo,
+            revision=revision,
+            params=given_params(context),
+            formatter=formatter,
+            dtype=dtype,
+            quantization=quantization,
+            kind=kind,
+            reward=reward,
+            reward_formatter=reward_formatter,
+            hub_token=options.read_hub_token(hub_token),
+        )
+    if as_json:
+        console.json(found)
+    else:
+        _print_check(found)
+    if not found.is_passed:
+        raise typer.Exit(1)
+
+
+def _print_check(found: RepoCheck) -> None:
+    facts = (
+        ("repo", found.repo),
+        ("commit", found.commit),
+        ("base", found.base_repo and f"{found.base_repo} at {found.base_commit}"),
+        ("model", found.architecture),
+        ("parameters", words.count(found.parameter_count)),
+        ("weights", words.size(found.weight_bytes)),
+    )
+    for label, value in facts:
+        if value:
+            console.line(f"{label:<12} {value}")
+    if found.failure is None:
+        console.say("It passes every check before its weights are fetched.", style=GREEN)
+        return
+    where = f" in stage {found.failure.stage}" if found.failure.stage else ""
+    console.error(f"It would fail{where}: {found.failure.detail}", found.failure.hint)
+    console.say(f"blame: {found.failure.blame} ({found.failure.code})")
 
 
 def reward_of(client: Client, repo: str, reward: str | None, *, is_verbose: bool) -> str:

@@ -10,7 +10,7 @@ import typer
 from guanaco_cli import words
 from guanaco_cli.connection import connect
 from guanaco_cli.console import console
-from guanaco_cli.options import AsJson
+from guanaco_cli.options import AsJson, Yes
 
 if TYPE_CHECKING:
     from guanaco.client import Client
@@ -100,9 +100,10 @@ def rotate(as_json: AsJson = False) -> None:
     console.say(f"Until {words.moment(made.old_secret_until)} the old secret signs too.")
 
 
-@app.command(epilog="Example: guanaco webhook remove")
-def remove(as_json: AsJson = False) -> None:
-    """Remove your webhook: nothing more is sent."""
+@app.command(epilog="Example: guanaco webhook remove --yes")
+def remove(yes: Yes = False, as_json: AsJson = False) -> None:
+    """Remove your webhook and its secret: nothing more is sent."""
+    console.confirm("Remove your webhook, and its secret?", yes=yes)
     with connect() as client:
         removed = client.remove_webhook()
     if as_json:

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import cast
 
 from guanaco.calls.wire import API, Call, StreamCall, get, of_submission, post, put, to_json
+from guanaco.checks import RepoCheck
 from guanaco.contract import reader
 from guanaco.costs import Costs, SubmissionCost
 from guanaco.formatters import load_formatter
@@ -26,6 +27,8 @@ from guanaco.submissions import (
     SubmissionRequest,
     WeightDtype,
 )
+
+CHECK_TIMEOUT_S = 180.0  # longer than the server takes at most, its queue included
 
 
 def submit(
@@ -52,17 +55,8 @@ def submit(
 
     It carries a random Idempotency-Key unless you give one, so sending it again makes no second submission.
     """
-    request = SubmissionRequest(
-        repo=repo,
-        revision=revision,
-        name=name,
-        params=params or GenerationParams(),
-        formatter=_formatter(formatter) or PromptFormatter(),
-        dtype=cast(WeightDtype, dtype),  # pydantic takes the plain word too
-        quantization=cast(Quantization | None, quantization),
-        kind=cast(SubmissionKind, kind),
-        reward=reward,
-        reward_formatter=_formatter(reward_formatter),
+    request = _request(
+        repo, revision, name, params, formatter, dtype, quantization, kind, reward, reward_formatter
     )
     return Call(
         method="POST",
@@ -72,6 +66,27 @@ def submit(
         parse=reader(Submission).from_json,
         is_repeatable=True,
     )
+
+
+def check(
+    repo: str,
+    *,
+    revision: str | None = None,
+    params: GenerationParams | None = None,
+    formatter: Prompt | str | None = None,
+    dtype: WeightDtype | str = WeightDtype.AUTO,
+    quantization: Quantization | str | None = None,
+    kind: SubmissionKind | str = SubmissionKind.CHAT,
+    reward: str | None = None,
+    reward_formatter: Prompt | str | None = None,
+    hub_token: str | None = None,
+) -> Call[RepoCheck]:
+    """Carry out all checks of the first two stages, and submit nothing. The answer says what a submission would fail with."""
+    request = _request(
+        repo, revision, None, params, formatter, dtype, quantization, kind, reward, reward_formatter
+    )
+    called = post("/checks", RepoCheck, request, timeout_s=CHECK_TIMEOUT_S)
+    return replace(called, headers=_token(hub_token), is_repeatable=True)
 
 
 def submissions() -> Call[list[Submission]]:
@@ -143,6 +158,15 @@ def rollback(submission_id: str) -> Call[Submission]:
     return _change(submission_id, "rollback")
 
 
+def delete(submission_id: str) -> Call[Submission]:
+    """Delete a submission that failed or was cancelled before it was live. CannotDelete for any other."""
+    return Call(
+        method="DELETE",
+        path=f"{API}{of_submission(submission_id)}",
+        parse=reader(Submission).from_json,
+    )
+
+
 def teardown(submission_id: str) -> Call[Submission]:
     """Stop its model server for good; its feedback stays readable."""
     return _change(submission_id, "teardown")
@@ -173,6 +197,32 @@ def costs(*, since: datetime | None = None, until: datetime | None = None) -> Ca
     times = {"since": since, "until": until}
     params = {name: at.isoformat() for name, at in times.items() if at is not None}
     return get("/costs", Costs, params=params)
+
+
+def _request(
+    repo: str,
+    revision: str | None,
+    name: str | None,
+    params: GenerationParams | None,
+    formatter: Prompt | str | None,
+    dtype: WeightDtype | str,
+    quantization: Quantization | str | None,
+    kind: SubmissionKind | str,
+    reward: str | None,
+    reward_formatter: Prompt | str | None,
+) -> SubmissionRequest:
+    return SubmissionRequest(
+        repo=repo,
+        revision=revision,
+        name=name,
+        params=params or GenerationParams(),
+        formatter=_formatter(formatter) or PromptFormatter(),
+        dtype=cast(WeightDtype, dtype),  # pydantic takes the plain word too
+        quantization=cast(Quantization | None, quantization),
+        kind=cast(SubmissionKind, kind),
+        reward=reward,
+        reward_formatter=_formatter(reward_formatter),
+    )
 
 
 def _formatter(given: Prompt | str | None) -> Prompt | None:

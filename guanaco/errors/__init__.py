@@ -7,6 +7,7 @@ GuanacoError
 ├── InvalidInput                 a value is out of range, a field is missing or unknown
 │   ├── InvalidFormatter         a prompt template that may not be filled
 │   ├── ConsentRequired          the user has not agreed to talk to an experimental model
+│   ├── PersonaTooLong           leaves no room for a message in any model that takes conversations
 │   ├── MessageTooLong           does not fit into max_input_tokens together with the persona
 │   ├── ModelRefused             the model server works, and refuses the request
 │   ├── NoSuchGpu                the platform, or its table, has no GPU of that type
@@ -38,6 +39,8 @@ GuanacoError
 │   ├── NewerVersionNeeded       a newer version has stored what this server does not understand
 │   ├── CompetitionClosed        its window has not begun, or is over, or it is frozen
 │   ├── AmbiguousUser            users of several backends have that id
+│   ├── CannotDelete             the submission has not failed, or was live
+│   ├── LastAdminKey             it is the only admin key that still works
 │   └── AccountRoleConflict      the account exists with another role
 ├── Unavailable                  trying again later can help
 │   ├── NoModelAvailable         no submission can take a conversation now

@@ -25,14 +25,7 @@ class TooManyConnections(Unavailable):
 class NoModelAvailable(Unavailable):
     code = "no_model_available"
 
-    def __init__(self, are_full: bool = False) -> None:
-        """``are_full``: some could, and have as many as their stress check showed them to hold."""
-        if are_full:
-            super().__init__(
-                "Every submission has as many conversations as it can hold.",
-                hint="Try again in a few seconds.",
-            )
-            return
+    def __init__(self) -> None:
         super().__init__(
             "No submission can take a conversation now.", hint="Try again when one is deployed."
         )
@@ -66,9 +59,13 @@ class Overloaded(Unavailable):
     retry_after_s = 2.0
 
     def __init__(
-        self, why: str = "There are as many replies on their way as the model servers can hold."
+        self,
+        why: str = "There are as many replies on their way as the model servers can hold.",
+        retry_after_s: float | None = None,
     ) -> None:
         super().__init__(why, hint="Try again in a few seconds.")
+        if retry_after_s is not None:
+            self.retry_after_s = retry_after_s
 
 
 class DatabaseUnavailable(Unavailable):

@@ -26,7 +26,24 @@ class ConsentRequired(InvalidInput):
 
 
 class MessageTooLong(InvalidInput):
+    """``tokens`` are those of the prompt, where they are known."""
+
     code = "message_too_long"
+    tokens: int = 0
+
+    def __init__(self, detail: str, *, hint: str | None = None, tokens: int = 0) -> None:
+        super().__init__(detail, hint=hint)
+        self.tokens = tokens
+
+
+class PersonaTooLong(InvalidInput):
+    code = "persona_too_long"
+
+    def __init__(self, tokens: int, room: int) -> None:
+        super().__init__(
+            f"The bot's persona takes {tokens:,} tokens with the prompt around it, and no model that takes conversations has room for more than {room:,}.",
+            hint="Shorten the bot's memory.",
+        )
 
 
 class ModelRefused(InvalidInput):
@@ -378,6 +395,29 @@ class AmbiguousUser(Conflict):
     def __init__(self) -> None:
         super().__init__(
             "Users of several backends have that id.", hint="Name the backend's account."
+        )
+
+
+class CannotDelete(Conflict):
+    code = "cannot_delete"
+
+    def __init__(self, submission_id: str, status: str, *, was_live: bool) -> None:
+        why = "was live, so it has conversations and ratings" if was_live else f"is {status}"
+        super().__init__(
+            f"{submission_id} {why}: only what failed or was cancelled before it was live can be deleted.",
+            hint=f"`guanaco teardown {submission_id}` stops its model server."
+            if was_live
+            else f"`guanaco cancel {submission_id}` stops one that is on its way.",
+        )
+
+
+class LastAdminKey(Conflict):
+    code = "last_admin_key"
+
+    def __init__(self, key_id: str) -> None:
+        super().__init__(
+            f"The key {key_id} is the only admin key that works, so it cannot be revoked.",
+            hint="Make another one first: `guanaco keys create --role admin --name NAME`.",
         )
 
 

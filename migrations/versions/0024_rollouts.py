@@ -9,7 +9,7 @@ from sqlalchemy.dialects import postgresql
 from guanaco_server.database.types import UtcDateTime
 
 revision = "0024"
-down_revision = "0021"
+down_revision = "0023"
 
 JSON = sa.JSON().with_variant(postgresql.JSONB(), "postgresql")
 

@@ -24,7 +24,7 @@ def migrate(settings: Settings) -> tuple[str | None, str]:
 
 
 def first_key(settings: Settings) -> CreatedKey | None:
-    """Make the admin key of a database without keys; None where it has some. SchemaNotReady before `guanaco migrate`."""
+    """Make an admin key where none works; None where one does. SchemaNotReady before `guanaco migrate`."""
     return asyncio.run(_first_key(settings))
 
 

@@ -77,7 +77,7 @@ def shared_platform(
     with ControlledHub(folder / "hub") as hub:
         given = QUICK | {"hub_endpoint": hub.url, "engine_python": str(engine_python)}
         up = Up(folder / "up", **(given | settings))
-        up.start()
+        up.start(is_cold=True)  # as an operator's; the other stories' platforms start warm
         yield SharedPlatform(up, hub)
         hub.release()
         up.stop()

@@ -50,8 +50,7 @@ def persistently(call: Callable[[], T]) -> T:
 
 def test_turns_go_on_while_gateways_are_killed(roles: Roles) -> None:
     roles.migrate()
-    # With 0, conversations that were opened for an app that never heard of it take no room.
-    platform = roles.start("api", "api-0", gateways=3, conversation_open_s=0)
+    platform = roles.start("api", "api-0", gateways=3)
     roles.start("worker", "worker-0")
     client = roles.client(platform)
     submission = client.submit("acme/tiny")

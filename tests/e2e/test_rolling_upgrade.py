@@ -167,7 +167,6 @@ def role_settings() -> dict[str, object]:
     return {
         "stress_duration_s": 0.5,
         "stress_requests": 4,
-        "conversation_open_s": 0,
         "failover_s": 60,
         "first_token_timeout_s": 60,
     }

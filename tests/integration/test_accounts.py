@@ -13,6 +13,7 @@ from fastapi.routing import APIRoute
 from sqlalchemy import select
 
 from guanaco.accounts import KeyRequest, Role
+from guanaco.errors import LastAdminKey
 from guanaco_server.accounts import service
 from guanaco_server.accounts.service import Account
 from guanaco_server.accounts.tables import ApiKeyRow
@@ -87,6 +88,21 @@ async def test_missing_wrong_malformed_and_revoked_keys_open_nothing(database: D
         assert (answer.status_code, answer.json()["error"]) == (401, "unauthenticated")
         assert answer.headers["WWW-Authenticate"] == "Bearer"
     assert (await admin.post("/keys/none/revoke")).json()["error"] == "key_not_found"
+
+
+async def test_the_last_admin_key_that_works_cannot_be_revoked(database: Database) -> None:
+    world = World(database)
+    admin = await world.http(Role.ADMIN)
+    await world.key(Role.DEVELOPER, "ada")
+    await admin.post("/keys", json={"role": "admin", "name": "grace"})
+    ids = [one["id"] for one in (await admin.get("/keys")).json() if one["role"] == "admin"]
+    by = await world.accounts.authenticate(await world.key(Role.BACKEND, "app"))
+    results = await asyncio.gather(
+        *(world.accounts.revoke_key(key, by) for key in ids), return_exceptions=True
+    )
+    (refused,) = [found for found in results if isinstance(found, BaseException)]
+    assert isinstance(refused, LastAdminKey)
+    assert "keys create --role admin" in (refused.hint or "")
 
 
 @pytest.mark.parametrize(

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 from datetime import timedelta
 from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import select
 
 from guanaco.accounts import Role
+from guanaco.chat import Bot
+from guanaco.submissions import GenerationParams
 from guanaco_server.chat.queries import by_id
+from guanaco_server.chat.tables import ConversationRow
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.memory_server import Script
 from guanaco_server.deployments.service import Deployment
@@ -154,6 +159,19 @@ async def test_weights_are_held_to_limits(world: Assigning) -> None:
         assert (answer.status_code, answer.json()["error"]) == (422, "invalid_input")
 
 
+async def test_weights_of_submissions_that_do_not_exist_are_refused(world: Assigning) -> None:
+    admin = await world.http(Role.ADMIN)
+    body = {
+        "name": "x",
+        "starts_at": world.clock.now().isoformat(),
+        "assignment": {"weights": {"new_v1": 1, "nobody_v1": 2}},
+    }
+    answer = await admin.put("/competitions/x", json=body)
+    assert (answer.status_code, answer.json()["error"]) == (422, "invalid_input")
+    assert answer.json()["detail"] == "assignment.weights names no submission: nobody_v1."
+    assert (await admin.get("/competitions/x")).status_code == 404
+
+
 async def test_the_adaptive_rule_gives_new_ones_their_share(world: Assigning) -> None:
     await world.rule(assignment={"kind": "adaptive", "recency_floor": 1.0, "newest_until": 1})
     http = await world.http(Role.BACKEND)
@@ -166,67 +184,38 @@ async def test_the_adaptive_rule_gives_new_ones_their_share(world: Assigning) ->
     assert given == {"old_v1": 8}, "the only one without a rating"
 
 
-async def test_no_submission_gets_more_conversations_than_it_can_hold(world: Assigning) -> None:
-    await world.limit("new_v1", 1, replicas=2)
-    await world.limit("mid_v1", 1)
-    await world.limit("old_v1", 1)
-    http = await world.http(Role.BACKEND)
-    bodies = [
-        {"user_id": f"u{number}", "bot": BOT.model_dump(), "consent": True} for number in range(6)
-    ]
-    answers = await asyncio.gather(*(http.post("/conversations", json=body) for body in bodies))
-    opened = Counter(a.json()["submission_id"] for a in answers if a.status_code == 201)
-    assert opened == {"new_v1": 2, "mid_v1": 1, "old_v1": 1}
-    refused = [answer for answer in answers if answer.status_code == 503]
-    assert len(refused) == 2
-    assert "as many conversations as it can hold" in refused[0].json()["detail"]
-    assert int(refused[0].headers["Retry-After"]) >= 1
-
-    await world.routing.refresh()
-    assert (await http.get("/assignment")).status_code == 503, "the database counts the same"
-    world.clock.advance(31)
-    await world.routing.refresh()
-    assert (await http.get("/assignment")).json() == {"submission_id": "new_v1"}
-
-
-@pytest.mark.both_databases
-async def test_what_another_process_assigned_counts_with_the_next_look(world: Assigning) -> None:
-    await world.limit("new_v1", 1)
-    http = await world.http(Role.BACKEND)
-    await world.begin(http, "a")
-    other = Assigning(world.database)
-    other.clock.at = world.clock.at
+async def test_opening_takes_no_capacity_and_is_never_refused_for_it(world: Assigning) -> None:
     for name in NAMES:
-        other.deployments.note_replicas(name, (f"memory://{name}",))
-    await other.routing.refresh()
-    assert (await other.begin(await other.http(Role.BACKEND), "b"))[1] == "mid_v1"
+        await world.limit(name, 1)
+    http = await world.http(Role.BACKEND)
+    given = [(await world.begin(http, f"user-{number}"))[1] for number in range(40)]
+    assert set(given) == {"new_v1"}, "all by the rule"
 
 
 @pytest.mark.both_databases
-async def test_a_reply_being_written_takes_room_however_old_its_conversation(
-    database: Database,
-) -> None:
+async def test_one_at_capacity_is_chosen_only_when_no_other_has_room(database: Database) -> None:
     go_on = asyncio.Event()
     world = Assigning(database, Script(go_on=go_on))
-    await world.publish_all("only_v1")
-    await world.limit("only_v1", 1)
+    await world.publish_all("old_v1", "new_v1")
+    for name in ("old_v1", "new_v1"):
+        await world.limit(name, 1)
     http = await world.http(Role.BACKEND)
-    conversation, _ = await world.begin(http, "a")
-    world.clock.advance(60)
-    reply = asyncio.create_task(
-        http.post(f"/conversations/{conversation}/messages", json={"content": "Hi"})
-    )
+    replies = []
+    for number, busy in enumerate(("new_v1", "old_v1")):
+        conversation, submission = await world.begin(http, f"user-{number}")
+        assert submission == busy
+        world.clock.advance(60)
+        sent = http.post(f"/conversations/{conversation}/messages", json={"content": "Hi"})
+        replies.append(asyncio.create_task(sent))
 
-    async def is_writing() -> bool:
-        return bool(await world.activity.open_streams())
+        async def is_writing(name: str = busy) -> bool:
+            return name in await world.activity.open_streams()
 
-    await eventually(is_writing)
-    await world.routing.refresh()
-    assert (await http.get("/assignment")).status_code == 503
+        await eventually(is_writing)
+        await world.routing.refresh()
+    assert (await http.get("/assignment")).json() == {"submission_id": "new_v1"}
     go_on.set()
-    assert (await reply).status_code == 200
-    await world.routing.refresh()
-    assert (await http.get("/assignment")).status_code == 200
+    assert [(await reply).status_code for reply in replies] == [200, 200]
 
 
 async def test_what_loses_its_server_is_passed_over_before_the_next_look(world: Assigning) -> None:
@@ -264,3 +253,55 @@ async def test_without_a_seed_nothing_is_recorded_of_a_decision(world: Assigning
         row = await by_id(session, conversation)
     assert row is not None
     assert row.decision is None
+
+
+LONG = Bot(name="Luna", memory="lamp " * 400)
+
+
+async def sized(world: Assigning, **inputs: int) -> None:
+    """Submissions that are given so many tokens, of which a word is one."""
+    developer = await world.account(Role.DEVELOPER, "eve")
+    for name, tokens in inputs.items():
+        await world.publish(developer, name, params=GenerationParams(max_input_tokens=tokens))
+
+
+async def test_a_persona_goes_only_where_it_fits(database: Database) -> None:
+    world = Assigning(database)
+    await sized(world, large_v1=1_024, small_v1=256, tight_v1=420)
+    http = await world.http(Role.BACKEND)
+    assert (await world.begin(http, "a"))[1] == "tight_v1", "the newest has room for a short one"
+    for user in ("b", "c"):
+        body = {"user_id": user, "bot": LONG.model_dump(), "consent": True}
+        opened = (await http.post("/conversations", json=body)).json()
+        assert opened["submission_id"] == "large_v1"
+        sent = f"/conversations/{opened['conversation_id']}/messages"
+        said = await http.post(sent, json={"content": "Are you there? " * 20})
+        assert said.status_code == 200, "it can be talked to"
+
+
+async def test_a_persona_that_fits_nowhere_is_refused_when_it_is_opened(database: Database) -> None:
+    world = Assigning(database)
+    await sized(world, large_v1=384, small_v1=256)
+    http = await world.http(Role.BACKEND)
+    body = {"user_id": "a", "bot": LONG.model_dump(), "consent": True}
+    refused = await http.post("/conversations", json=body)
+    assert (refused.status_code, refused.json()["error"]) == (422, "persona_too_long")
+    found = re.fullmatch(
+        r"The bot's persona takes (4\d\d) tokens with the prompt around it, and no model that takes"
+        r" conversations has room for more than 336\.",
+        refused.json()["detail"],
+    )
+    assert found, refused.json()["detail"]
+    async with world.database.read() as session:
+        assert not (await session.scalars(select(ConversationRow))).all(), "nothing is stored"
+
+
+async def test_of_many_models_it_does_not_fit_those_with_the_most_room_are_tried(
+    database: Database,
+) -> None:
+    world = Assigning(database)
+    await sized(world, large_v1=1_024, **{f"small-{size}_v1": size for size in range(200, 230)})
+    http = await world.http(Role.BACKEND)
+    body = {"user_id": "a", "bot": LONG.model_dump(), "consent": True}
+    opened = await http.post("/conversations", json=body)
+    assert opened.json()["submission_id"] == "large_v1"

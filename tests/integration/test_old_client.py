@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +11,9 @@ import httpx
 import pytest
 
 from guanaco.accounts import Role
-from guanaco.prompts import ChatTemplatePrompt
-from guanaco.submissions import Status
+from guanaco.prompts import ChatTemplatePrompt, PromptFile, PromptPart
+from guanaco.submissions import GenerationParams, Status, SubmissionKind
+from guanaco_server.accounts.service import Account
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.memory_server import Script
 from guanaco_server.leaderboard.flags.rules import DEVOTED_RATINGS
@@ -43,6 +46,27 @@ class OldWorld(World):
             base_url="http://guanaco",
             headers=headers if headers is not None else {"Authorization": f"Bearer {self.ada_key}"},
         )
+
+    async def publish_every_kind(self, developer: Account) -> list[str]:
+        """One of each kind of prompt, a reward model and what it judges, and a LoRA adapter."""
+        turn = PromptPart(name="turn", content="{{ name }}: {{ message }}\n", each="turn")
+        file = PromptFile(parts=(turn, PromptPart(name="end", content="{{ bot_name }}:")))
+        columns: dict[str, dict[str, Any]] = {
+            "acme-template_v1": {"formatter": ChatTemplatePrompt()},
+            "acme-file_v1": {"formatter": file},
+            "acme-judge_v1": {"kind": SubmissionKind.REWARD},
+            "acme-judged_v1": {"params": GenerationParams(best_of=2), "reward": "acme-judge_v1"},
+            "acme-lora_v1": {"base_repo": "acme/base"},
+        }
+        return [await self.publish(developer, name, **given) for name, given in columns.items()]
+
+    async def cancel_what_waits(self, developer: Account) -> None:
+        """End each submission of a formatter's name when its logs can have been shown once."""
+        while True:
+            for one in await self.submissions.list_own(developer):
+                if one.repo.endswith("Formatter") and one.status.is_in_progress:
+                    await self.submissions.cancel(developer, one.id)
+            await asyncio.sleep(0.2)
 
     async def rate(self, user: str, thumbs_up: bool, *messages: str) -> None:
         backend = await self.http(Role.BACKEND)
@@ -82,11 +106,38 @@ async def test_the_real_old_client_submits_chats_and_reads(
     await world.rate("u_1", False, "Hello again")
     await world.rate("u-2", False, "Good evening", "What is that?", "Really?", "I see, thank you")
     await world.rate("u-3", True, "Tell me about the lighthouse", "Oh", "And the sea?")
+    ada = await world.accounts.authenticate(world.ada_key)
+    kinds = await world.publish_every_kind(ada)
     async with serving(world.app) as url:
+        ending = asyncio.create_task(world.cancel_what_waits(ada))
         seen = await session(old_client_python, tmp_path, url, world.ada_key, "acme-tiny_v1")
+        ending.cancel()
+        with suppress(asyncio.CancelledError):
+            await ending
 
+    assert seen["logged_in"][:-1] == sorted(["acme-tiny_v1", *kinds])
+    assert "chai-guanaco login" in seen["logged_in"][-1]
     assert seen["submitted"] == "acme-old_v1"
-    assert seen["mine"] == ["acme-old_v1", "acme-tiny_v1"]
+    waited = {f"acme-{name.lower()}_v1" for name in seen["waited"]}
+    assert set(seen["mine"]) == {"acme-old_v1", "acme-tiny_v1", *kinds, *waited}
+    for name, shown in seen["waited"].items():
+        assert f"Model Submission ID: acme-{name.lower()}_v1" in shown
+        assert "Model deployment failed" in shown, "it ends as soon as the submission has ended"
+        assert f"INFO:Submitted acme/{name}." in shown
+    for name in kinds:
+        one = seen["every"][name]
+        assert one["status"] == "deployed"
+        assert (one["formatter"] is None) is (name in ("acme-template_v1", "acme-file_v1"))
+        assert one["said"], name
+    assert seen["every"]["acme-judged_v1"]["reward_repo"] == "acme/tiny"
+    assert "reward model" in seen["every"]["acme-judge_v1"]["said"]
+    assert "Where am I?" in seen["talked"]
+    assert "Vampire Queen: Hello from memory." in seen["talked"]
+    assert "vampire_queen" in seen["bots"]
+    assert "### Conversation ###" in seen["sampled"]
+    assert seen["own_metrics"] == seen["metrics"]
+    assert [board.count("Leaderboard") for board in seen["boards"]] == [1, 1]
+    assert "tiny" in seen["boards"][0]
     assert "memory_template must contain {memory}" in seen["refused"][0]
     assert seen["refused"][1] == "The API key is missing, wrong or revoked."
     assert (seen["info"]["status"], seen["info"]["developer_uid"]) == ("deployed", "ada")
@@ -106,8 +157,9 @@ async def test_the_real_old_client_submits_chats_and_reads(
         4 / 6
     )  # of their words, consecutive replies share 4
     assert seen["unknown"] == {"feedback": {}, "thumbs_up": 0, "thumbs_down": 0}
-    assert seen["leaderboard"][0]["submission_id"] == "acme-tiny_v1"
-    assert seen["leaderboard"][0]["thumbs_up_ratio"] == pytest.approx(2 / 3)
+    rows = {row["submission_id"]: row for row in seen["leaderboard"]}
+    assert set(rows) >= {"acme-tiny_v1", "acme-lora_v1"}
+    assert rows["acme-tiny_v1"]["thumbs_up_ratio"] == pytest.approx(2 / 3)
     assert (seen["deactivated"], seen["torn_down"]) == ("inactive", "torndown")
 
 

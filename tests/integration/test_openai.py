@@ -174,8 +174,21 @@ async def test_auto_goes_where_there_is_room_and_says_when_there_is_none(
         await world.routing.refresh()
         with pytest.raises(openai.InternalServerError) as full:
             await client.chat.completions.create(model="guanaco/auto", messages=HELLO)
-        assert (full.value.status_code, full.value.code) == (503, "no_model_available")
+        assert (full.value.status_code, full.value.code) == (503, "overloaded")
         assert full.value.response.headers["retry-after"]
+
+
+async def test_auto_goes_where_the_request_fits(database: Database) -> None:
+    async with talking(database, max_input_tokens=64) as (world, client, _):
+        large = GenerationParams(max_input_tokens=1_024)
+        await world.publish(await world.account(Role.DEVELOPER, "ada"), "large_v1", params=large)
+        for number in range(6):
+            said = [{"role": "user", "content": f"{number} " + "word " * 200}]
+            answer = await client.chat.completions.create(model="guanaco/auto", messages=said)
+            assert answer.model == "large_v1"
+        said = [{"role": "user", "content": "word " * 2_000}]
+        with pytest.raises(openai.BadRequestError):
+            await client.chat.completions.create(model="guanaco/auto", messages=said)
 
 
 async def test_a_reply_is_never_longer_than_its_submission_was_sized_for(

@@ -13,7 +13,7 @@ from guanaco.submissions import Stage, Status
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.tables import DeploymentRow, Phase
 from tests.conftest import POSTGRES
-from tests.fixtures.pipelines import Pipelines
+from tests.fixtures.pipelines import LOOK_S, WITHIN_S, Pipelines
 from tests.fixtures.world import eventually
 
 ALL = [stage.value for stage in Stage]
@@ -177,8 +177,8 @@ async def waits_in_deploy(pipelines: Pipelines, submission_id: str) -> None:
             found = client.list_workflows(workflow_id_prefix=f"{submission_id}:1")
         return [each.status for each in found] == [WorkflowStatusString.SUCCESS.value]
 
-    await eventually(is_waiting, 120)
-    await eventually(has_ended, 120)
+    await eventually(is_waiting, WITHIN_S, LOOK_S)
+    await eventually(has_ended, WITHIN_S, LOOK_S)
 
 
 async def give_room(pipelines: Pipelines, submission_id: str) -> None:

@@ -9,9 +9,8 @@ import httpx
 import pytest
 
 from guanaco.accounts import Role
-from guanaco.errors import ModelWaking, NoModelAvailable
+from guanaco.errors import ModelWaking
 from guanaco.submissions import GenerationParams, SubmissionKind
-from guanaco_server.competitions.service import OPEN_COMPETITION
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.memory_server import Script
 from guanaco_server.deployments.model_server import ServerLoad
@@ -48,15 +47,34 @@ async def asleep(
     return world, http, conversation
 
 
-async def test_what_is_rated_and_idle_sleeps_and_takes_no_new_conversation(
+async def test_what_is_rated_and_idle_sleeps_until_somebody_asks_for_it(
     database: Database,
 ) -> None:
     world, _, _ = await asleep(database)
     assert world.cluster.deployments == {}
-    with pytest.raises(NoModelAvailable):
-        await world.routing.assign(OPEN_COMPETITION)
     await world.reconciler.reconcile()
     assert await world.phase("acme-tiny_v1") is Phase.SLEEPING, "nobody asks for it"
+
+
+async def test_with_all_models_asleep_an_opening_wakes_one_and_does_not_wait(
+    database: Database,
+) -> None:
+    world, http, _ = await asleep(database)
+    conversation = await world.open(http, "user-2")
+    assert await world.phase("acme-tiny_v1") is Phase.WAKING
+    await world.open(http, "user-3")
+    for _ in range(2):  # gives it room and starts it; finds it healthy
+        await world.reconciler.reconcile()
+    answer = await http.post(f"/conversations/{conversation}/messages", json={"content": "Hi"})
+    assert (answer.status_code, answer.json()["content"]) == (200, "Hello from memory.")
+
+
+async def test_what_sleeps_is_left_asleep_while_another_is_awake(database: Database) -> None:
+    world, http, _ = await asleep(database)
+    await world.serve("acme-awake_v1")
+    await world.routing.refresh()
+    assert (await http.get("/assignment")).json() == {"submission_id": "acme-awake_v1"}
+    assert await world.phase("acme-tiny_v1") is Phase.SLEEPING
 
 
 async def test_the_next_message_of_a_conversation_wakes_it(database: Database) -> None:

@@ -294,7 +294,7 @@ def test_an_experiment_is_made_of_a_file_started_and_stopped(
     assert run(["experiments", "create", str(file)]) == 0
     assert json.loads(script.requests[0].content)["variants"][1]["params"]["top_k"] == 3
     for verb in ("start", "stop"):
-        assert run(["experiments", verb, "prompts"]) == 0
+        assert run(["experiments", verb, "prompts", *(["--yes"] if verb == "stop" else [])]) == 0
         assert script.requests[-1].url.path == f"/api/v1/experiments/prompts/{verb}"
     assert "prompts is running" in capsys.readouterr().err
 
@@ -329,9 +329,33 @@ def test_costs_of_a_month_are_from_its_first_moment_to_its_last(server: Any) -> 
 @pytest.mark.parametrize("verb", ["cancel", "deactivate", "reactivate", "teardown"])
 def test_a_verb_is_one_request_and_one_line(verb: str, server: Any, capsys: Any) -> None:
     script = server(httpx.Response(200, json=submission_json(status="inactive")))
-    assert run([verb, "org-model_v1"]) == 0
+    assert run([verb, "org-model_v1", *(["--yes"] if verb == "teardown" else [])]) == 0
     assert script.requests[0].url.path == f"/api/v1/submissions/org-model_v1/{verb}"
     assert capsys.readouterr().err == "org-model_v1 is inactive.\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "teardown org-model_v1",
+        "delete org-model_v1",
+        "keys revoke k1",
+        "users erase user-17",
+        "competitions freeze autumn",
+        "experiments stop prompts",
+        "webhook remove",
+    ],
+)
+def test_what_cannot_be_undone_needs_yes_without_a_terminal(
+    command: str, server: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = server(httpx.Response(500))
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert run(command.split()) == 2
+    shown = capsys.readouterr().err
+    assert "no terminal to ask at" in shown
+    assert "--yes" in shown
+    assert not script.requests
 
 
 def test_redeploy_shows_only_what_happens_from_now_on(server: Any, capsys: Any) -> None:

@@ -80,7 +80,7 @@ def test_a_file_that_is_no_competition_is_refused_with_a_sentence(
 
 def test_a_freeze_is_confirmed_first(server: Any, capsys: Any) -> None:
     script = server(httpx.Response(200, json=SEASON))
-    assert run(["competitions", "freeze", "autumn"]) == 1
+    assert run(["competitions", "freeze", "autumn"]) == 2
     assert not script.requests
     assert run(["competitions", "freeze", "autumn", "--yes"]) == 0
     assert script.requests[0].url.path == "/api/v1/competitions/autumn/freeze"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +42,18 @@ def test_the_first_key_is_shown_once_and_alone_on_stdout(tmp_path: Path, capsys:
     assert run(["first-key", "--data-dir", str(tmp_path / "data")]) != 0
     shown = capsys.readouterr()
     assert shown.out == ""
-    assert "has keys already" in shown.err
+    assert "has an admin key already" in shown.err
+
+
+def test_an_admin_key_is_made_where_the_last_one_was_revoked(tmp_path: Path, capsys: Any) -> None:
+    data = tmp_path / "data"
+    run(["migrate", "--data-dir", str(data)])
+    assert run(["first-key", "--data-dir", str(data)]) == 0
+    first = capsys.readouterr().out.strip()
+    with closing(sqlite3.connect(data / "guanaco.db")) as database, database:
+        database.execute("update api_keys set revoked_at = created_at")
+    assert run(["first-key", "--data-dir", str(data)]) == 0
+    assert capsys.readouterr().out.strip() not in ("", first)
 
 
 @pytest.mark.parametrize("role", ["api", "worker"])

@@ -27,7 +27,12 @@ HEAVY = {
 }
 COMMANDS = [
     "login",
+    "whoami",
+    "logout",
+    "evaluate",
     "submit",
+    "check",
+    "delete",
     "submissions",
     "status",
     "logs",

@@ -111,7 +111,7 @@ def test_rotating_shows_the_new_secret_and_how_long_the_old_one_signs(
 
 def test_removing_is_one_request(server: Any, capsys: Any) -> None:
     script = server(httpx.Response(200, json=webhook_json()))
-    assert run(["webhook", "remove"]) == 0
+    assert run(["webhook", "remove", "--yes"]) == 0
     assert script.requests[0].method == "DELETE"
     assert URL in capsys.readouterr().err
 
@@ -119,5 +119,5 @@ def test_removing_is_one_request(server: Any, capsys: Any) -> None:
 @pytest.mark.parametrize("verb", ["show", "test", "rotate", "remove"])
 def test_without_a_webhook_each_says_how_to_set_one(verb: str, server: Any, capsys: Any) -> None:
     server(refused(WebhookNotFound(), 404))
-    assert run(["webhook", verb]) == 1
+    assert run(["webhook", verb, *(["--yes"] if verb == "remove" else [])]) == 1
     assert "guanaco webhook set URL" in capsys.readouterr().err

@@ -112,6 +112,26 @@ def test_a_clients_request_id_is_kept_unless_it_is_odd() -> None:
     assert len(request_id("")) == 32
 
 
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+
+
+@pytest.mark.parametrize(
+    ("traceparent", "is_kept"),
+    [
+        (f"00-{TRACE}-b7ad6b7169203331-01", True),
+        (f"cc-{TRACE}-b7ad6b7169203331-01-of-a-later-version", True),
+        (f"ff-{TRACE}-b7ad6b7169203331-01", False),
+        (f"00-{'0' * 32}-b7ad6b7169203331-01", False),
+        (f"00-{TRACE}-{'0' * 16}-01", False),
+        (f"00-{TRACE.upper()}-b7ad6b7169203331-01", False),
+        (f"00-{TRACE}", False),
+    ],
+)
+def test_a_request_of_a_trace_has_the_traces_id(traceparent: str, is_kept: bool) -> None:
+    assert (request_id("", traceparent) == TRACE) is is_kept
+    assert request_id("mine", traceparent) == "mine"
+
+
 def record(message: str, *args: object) -> logging.LogRecord:
     return logging.LogRecord("guanaco_server.x", logging.INFO, "", 0, message, args, None)
 

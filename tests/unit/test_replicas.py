@@ -63,6 +63,13 @@ def test_a_conversation_keeps_to_its_replica_until_that_is_busy(room: Room) -> N
         assert room.choose() == NEAR, "both have their fair share"
 
 
+def test_a_busy_model_s_replicas_get_no_more_than_their_part_of_the_places(room: Room) -> None:
+    with room.under_way(NEAR, 2):
+        assert room.chooser.choose(KEY, PAIR, places=6) == NEAR
+        assert room.chooser.choose(KEY, PAIR, places=4) == FAR
+        assert room.chooser.choose(KEY, PAIR) == NEAR, "where the places are not short"
+
+
 def test_without_room_the_next_is_asked_and_with_none_anywhere_nobody(room: Room) -> None:
     with room.under_way(NEAR, 64):
         assert room.choose() == FAR

@@ -43,6 +43,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "create_key": ("alice", "developer"),
     "revoke_key": ("k1",),
     "submit": ("org/model",),
+    "check": ("org/model",),
     "preview": ("id", BOT),
     "stream_preview": ("id", BOT),
     "send": ("conv_1", "hi"),

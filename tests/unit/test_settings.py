@@ -13,7 +13,7 @@ from guanaco_server.artifacts.collector import Graces
 from guanaco_server.artifacts.hub.hugging_face import ANSWER_TIMEOUT_S
 from guanaco_server.assembly.app import HEARTBEAT_S
 from guanaco_server.chat.conversations.history import HISTORY_CACHE_CHARS
-from guanaco_server.chat.conversations.service import Spans
+from guanaco_server.chat.conversations.service import REPEATABLE_FOR
 from guanaco_server.chat.room import RECORD_PATIENCE_S
 from guanaco_server.clusters.kubernetes.api import KubernetesApi
 from guanaco_server.database.schema import LONGEST_WAIT_S
@@ -242,8 +242,9 @@ def test_each_removed_setting_tells_the_value_that_holds_now() -> None:
         "record_patience_s": RECORD_PATIENCE_S,
         "history_cache_chars": HISTORY_CACHE_CHARS,
         "heartbeat_s": HEARTBEAT_S,
-        "assignment_snapshot_days": Spans().is_repeatable.days,
+        "assignment_snapshot_days": REPEATABLE_FOR.days,
         "webhook_poll_s": POLL_S,
+        "conversation_open_s": 0,
         "ratings_per_minute": RATINGS_PER_MINUTE,
     }
     assert now.keys() == REMOVED.keys()

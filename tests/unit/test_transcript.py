@@ -39,7 +39,7 @@ def counter(kind: str) -> TokenCounter:
 
 
 def history(bot: Bot = GREETING) -> History:
-    return History("conv_1", "acc_1", "org-model_v1", "Sam", bot, message_count=0)
+    return History("conv_1", "acc_1", "org-model_v1", "user-1", "Sam", bot, message_count=0)
 
 
 class Teller:

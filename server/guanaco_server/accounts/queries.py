@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from sqlalchemy import func, select, update
+from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from guanaco.accounts import Role
 from guanaco_server.accounts.tables import AccountRow, ApiKeyRow, AuditRow
 from guanaco_server.database.database import among
 
@@ -27,8 +28,22 @@ async def all_keys(session: AsyncSession) -> Sequence[ApiKeyRow]:
     return (await session.scalars(select(ApiKeyRow).order_by(ApiKeyRow.created_at))).all()
 
 
-async def key_count(session: AsyncSession) -> int:
-    return await session.scalar(select(func.count()).select_from(ApiKeyRow)) or 0
+async def working_admin_keys(session: AsyncSession) -> list[str]:
+    """Lock the admin keys that are not revoked until the transaction ends, and return their ids."""
+    statement = (
+        select(ApiKeyRow.id)
+        .join(AccountRow, ApiKeyRow.account_id == AccountRow.id)
+        .where(AccountRow.role == Role.ADMIN, ApiKeyRow.revoked_at.is_(None))
+        .order_by(ApiKeyRow.id)
+        .with_for_update(of=ApiKeyRow)
+    )
+    return list(await session.scalars(statement))
+
+
+async def name_of_an_admin(session: AsyncSession) -> str | None:
+    """Return the name of the oldest account with the role admin."""
+    statement = select(AccountRow.name).where(AccountRow.role == Role.ADMIN)
+    return await session.scalar(statement.order_by(AccountRow.created_at).limit(1))
 
 
 async def audit_before(

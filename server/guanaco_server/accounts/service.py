@@ -10,7 +10,13 @@ from datetime import timedelta
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.accounts import ApiKey, CreatedKey, KeyRequest, Role
-from guanaco.errors import AccountNotFound, AccountRoleConflict, KeyNotFound, Unauthenticated
+from guanaco.errors import (
+    AccountNotFound,
+    AccountRoleConflict,
+    KeyNotFound,
+    LastAdminKey,
+    Unauthenticated,
+)
 from guanaco_server.accounts import queries, secrets
 from guanaco_server.accounts.audit import Actor, AuditLog
 from guanaco_server.accounts.tables import AccountRow, ApiKeyRow
@@ -46,29 +52,38 @@ class AccountService:
             return created
 
     async def create_first_key(self) -> CreatedKey | None:
-        """The admin key of a platform that has no key at all; None on any later start."""
+        """Make an admin key where none works, as on a platform that has no key at all; None where one does."""
         async with self._database.write() as session:
-            if await queries.key_count(session):
+            if await queries.working_admin_keys(session):
                 return None
-            return await self._add_key(session, KeyRequest(name="admin", role=Role.ADMIN))
+            name = await queries.name_of_an_admin(session) or "admin"
+            return await self._add_key(session, KeyRequest(name=name, role=Role.ADMIN))
 
     async def list_keys(self) -> list[ApiKey]:
         async with self._database.read() as session:
             return [_read(row) for row in await queries.all_keys(session)]
 
     async def revoke_key(self, key_id: str, by: Actor) -> ApiKey:
-        """Revoking twice keeps the first time."""
+        """Revoke a key; revoking twice keeps the first time. LastAdminKey for the only admin key that works."""
         async with self._database.write() as session:
             row = await queries.key_by_id(session, key_id)
             if row is None:
                 raise KeyNotFound(key_id)
             is_news = row.revoked_at is None
+            if is_news and row.account.role == Role.ADMIN:
+                await self._require_another(session, key_id)
             row.revoked_at = row.revoked_at or self._clock.now()
             revoked = _read(row)
             if is_news:
                 await self._audit.note(session, by, REVOKE_KEY, _named(revoked))
         self._known.clear()
         return revoked
+
+    @staticmethod
+    async def _require_another(session: AsyncSession, key_id: str) -> None:
+        """The rows stay locked until the transaction ends, so two admins cannot revoke each other's last key."""
+        if await queries.working_admin_keys(session) == [key_id]:
+            raise LastAdminKey(key_id)
 
     async def authenticate(self, key: str) -> Account:
         """The account that a key speaks for; Unauthenticated for a wrong or revoked one. Asked of the database every two seconds."""

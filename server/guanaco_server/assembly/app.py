@@ -45,7 +45,8 @@ DESCRIPTION = """Submit chat models, let people talk to them, read what they thi
 A key is sent as `Authorization: Bearer KEY`. It has one role: `developer`, `backend` or `admin`; an admin's key may do everything.
 
 Every error has one form, in the schema `ErrorBody`: a stable code, a sentence for a person, and what to do next. Under `/v1`
-errors have OpenAI's form. Each answer has an `X-Request-ID`, which the platform's log lines have too.
+errors have OpenAI's form. Each answer has an `X-Request-ID`, which the platform's log lines have too: the request's own, or the
+trace id of its `traceparent`, or a new one.
 """
 TAGS = {
     "submissions": "A developer's models: submit one, follow its way to users, take it back.",
@@ -77,7 +78,7 @@ def create_app(platform: Platform, *, heartbeat_s: float = HEARTBEAT_S) -> FastA
         openapi_url=None,  # http/api_document.py: FastAPI writes and encodes it on the event loop
     )
     app.state.api_document = ApiDocument(lambda: app.openapi())
-    app.include_router(api_document.router(app.state.api_document))
+    api_document.install(app, app.state.api_document)
     forms = http_errors.ErrorForms({openai_api.PREFIX: openai_api.ERRORS})
     app.add_middleware(BodyLimit, limit_bytes=MAX_BODY_BYTES, forms=forms)
     http_errors.install(app, forms)
@@ -173,6 +174,7 @@ def _include_routes(app: FastAPI, rooms: Rooms) -> None:
     routers = (
         accounts_api.router(rooms.accounts.accounts, rooms.accounts.audit, auth),
         submissions_api.router(submissions.service, submissions.events, auth),
+        submissions_api.check_router(rooms.pipeline.checks, auth),
         submissions_api.recipe_router(submissions.service, auth),
         submissions_api.quota_router(submissions.quotas, auth),
         costs_api.router(rooms.costs.service, submissions.service.require_visible, auth),

@@ -32,7 +32,7 @@ def build_platform(settings: Settings, data_dir: DataDir) -> Platform:
 
 
 class Platform:
-    """All rooms of one process. ``first_key`` is the admin key, on the very first start only."""
+    """All rooms of one process. ``first_key`` is the admin key that this start has made, where none worked."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Platform:
             self._duties(),
             rooms.deployments.service.note_reconciler,
         )
-        self._census = Census(self.metrics, adapters.clock, _counts(rooms))
+        self._census = Census(self.metrics, adapters.clock, census_counts(rooms, settings.role))
         self.health = Health(
             database, None if settings.role == "worker" else rooms.routing.service.age_s
         )
@@ -112,6 +112,7 @@ class Platform:
             rooms.routing.service,
             rooms.experiments.running,
             rooms.chat.conversations.forgetting,
+            rooms.places,
         )
         match self.settings.role:
             case "api":
@@ -138,12 +139,16 @@ class Platform:
         )
 
 
-def _counts(rooms: Rooms) -> Counts:
+def census_counts(rooms: Rooms, role: str) -> Counts:
+    async def workers() -> int:
+        """Under `guanaco up` this process does a worker's work, and is in no list of workers."""
+        return await rooms.workers.workers.count_living() + (role == "all")
+
     return Counts(
         submissions=rooms.submissions.service.count_by_status,
         oldest_queued=rooms.submissions.service.oldest_queued,
         deployments=rooms.deployments.service.count_by_phase,
-        workers=rooms.workers.workers.count_living,
+        workers=workers,
     )
 
 

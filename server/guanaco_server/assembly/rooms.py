@@ -14,7 +14,8 @@ from guanaco_server.artifacts.room import ArtifactsRoom, build_artifacts
 from guanaco_server.assembly.adapters import Adapters
 from guanaco_server.chat.conversations import records as chat_records
 from guanaco_server.chat.conversations.activity import ConversationActivity
-from guanaco_server.chat.room import ChatRoom, build_activity, build_chat
+from guanaco_server.chat.gateway.places import TurnPlaces
+from guanaco_server.chat.room import ChatRoom, build_activity, build_chat, build_places
 from guanaco_server.compat.room import CompatRoom, build_compat
 from guanaco_server.competitions.room import CompetitionsRoom, build_competitions
 from guanaco_server.costs.room import CostsRoom, build_costs
@@ -61,6 +62,7 @@ class Rooms:
     routing: RoutingRoom
     experiments: ExperimentsRoom
     activity: ConversationActivity
+    places: TurnPlaces
     chat: ChatRoom
     feedback: FeedbackRoom
     notifications: NotificationsRoom
@@ -103,14 +105,16 @@ def build_rooms(
         settings=settings,
     )
     costs = build_costs(database, clock, settings=settings)
-    competitions = build_competitions(database, clock, audit=accounts.audit)
+    competitions = build_competitions(
+        database, clock, audit=accounts.audit, submissions=submissions.service
+    )
     leaderboard = build_leaderboard(
         database,
         clock,
         submissions=submissions.service,
         competitions=competitions.service,
     )
-    activity = build_activity(database, clock, settings=settings)
+    activity = build_activity(database, clock)
     scaling = build_scaling(
         clock,
         compute,
@@ -121,6 +125,14 @@ def build_rooms(
         count_streams=activity.open_streams,
         settings=settings,
     )
+    places = build_places(
+        database,
+        clock,
+        capacity=scaling.capacities.known,
+        replicas=deployments.service.replicas,
+        metrics=metrics,
+        settings=settings,
+    )
     prompts = build_prompts(store)
     routing = build_routing(
         clock,
@@ -129,8 +141,9 @@ def build_rooms(
         deployments=deployments.service,
         competitions=competitions.service,
         count_votes=leaderboard.leaderboard.votes_by_competition,
-        count_open=activity.open_conversations,
+        count_turns=activity.open_streams,
         read_capacities=scaling.capacities.read,
+        crowded=places.crowded,
         traffic=scaling.traffic,
         sleeper=scaling.sleeper,
         canaries=submissions.canaries,
@@ -155,6 +168,7 @@ def build_rooms(
         submissions=submissions.service,
         deployments=deployments.service,
         competitions=competitions.service,
+        places=places,
         routing=routing.service,
         traffic=scaling.traffic,
         experiments=experiments.running,
@@ -244,6 +258,7 @@ def build_rooms(
         tokenizers=prompts.tokenizers,
         deployments=deployments.service,
         costs=costs.service,
+        rewards=submissions.service.rewards,
         stress=stress.service,
         list_workers=workers.workers.list_known if settings.role == "worker" else _nobody,
         metrics=metrics,
@@ -270,6 +285,7 @@ def build_rooms(
         routing=routing,
         experiments=experiments,
         activity=activity,
+        places=places,
         chat=chat,
         feedback=feedback,
         notifications=notifications,

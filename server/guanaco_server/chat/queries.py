@@ -19,7 +19,12 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from guanaco_server.chat.tables import ConversationRow, ErasedConversationRow, MessageRow
+from guanaco_server.chat.tables import (
+    ConversationRow,
+    ErasedConversationRow,
+    GatewayPlacesRow,
+    MessageRow,
+)
 from guanaco_server.database.types import JsonColumn
 
 
@@ -116,24 +121,10 @@ async def known_messages(session: AsyncSession, message_ids: Sequence[str]) -> s
 
 
 async def open_turns(session: AsyncSession, now: datetime) -> dict[str, int]:
-    """Replies that are being written, by submission."""
+    """Turns that were claimed and have not ended, by submission."""
     rows = await session.execute(
         select(ConversationRow.submission_id, func.count())
         .where(ConversationRow.turn_until > now)
-        .group_by(ConversationRow.submission_id)
-    )
-    return {submission_id: count for submission_id, count in rows}
-
-
-async def open_conversations(
-    session: AsyncSession, now: datetime, opened_after: datetime
-) -> dict[str, int]:
-    """Count, by submission, conversations with a reply being written, and those opened after a time."""
-    rows = await session.execute(
-        select(ConversationRow.submission_id, func.count())
-        .where(
-            or_(ConversationRow.turn_until > now, ConversationRow.created_at > opened_after),
-        )
         .group_by(ConversationRow.submission_id)
     )
     return {submission_id: count for submission_id, count in rows}
@@ -218,3 +209,33 @@ async def erased_after(session: AsyncSession, number: int) -> Sequence[Row[int, 
 
 async def last_erased(session: AsyncSession) -> int:
     return await session.scalar(select(func.max(ErasedConversationRow.number))) or 0
+
+
+async def places_of_others(
+    session: AsyncSession, gateway: str, now: datetime
+) -> Sequence[GatewayPlacesRow]:
+    """What the other gateways hold, without those that have fallen silent."""
+    statement = select(GatewayPlacesRow).where(
+        GatewayPlacesRow.gateway != gateway, GatewayPlacesRow.held_until > now
+    )
+    return (await session.scalars(statement)).all()
+
+
+async def hold_places(
+    session: AsyncSession, gateway: str, rows: Sequence[GatewayPlacesRow], now: datetime
+) -> None:
+    """The places of a gateway are these from now on; what has lapsed is dropped."""
+    await session.execute(
+        delete(GatewayPlacesRow)
+        .where(or_(GatewayPlacesRow.gateway == gateway, GatewayPlacesRow.held_until <= now))
+        .execution_options(synchronize_session=False)
+    )
+    session.add_all(rows)
+
+
+async def drop_places(session: AsyncSession, gateway: str) -> None:
+    await session.execute(
+        delete(GatewayPlacesRow)
+        .where(GatewayPlacesRow.gateway == gateway)
+        .execution_options(synchronize_session=False)
+    )

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 
 from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.chat.conversations.activity import ConversationActivity
 from guanaco_server.chat.conversations.history import HistoryCache, history_reader
-from guanaco_server.chat.conversations.service import ConversationService, Spans
+from guanaco_server.chat.conversations.service import ConversationService
 from guanaco_server.chat.gateway.best_of import BestOf, RewardModels
 from guanaco_server.chat.gateway.generation import Deadlines, ReplyGenerator
+from guanaco_server.chat.gateway.places import TurnPlaces
 from guanaco_server.chat.gateway.replies import PreviewService, ReplyService
 from guanaco_server.chat.gateway.turn_log import TurnLog, TurnStatements
 from guanaco_server.chat.gateway.turn_statements import PostgresqlTurns, SqliteTurns
@@ -46,9 +47,30 @@ class ChatRoom:
     turns: TurnStatements
 
 
-def build_activity(database: Database, clock: Clock, *, settings: Settings) -> ConversationActivity:
-    """The counts of open conversations and replies, which routing and scaling need before there is a gateway."""
-    return ConversationActivity(database, clock, _spans(settings).is_open)
+def build_activity(database: Database, clock: Clock) -> ConversationActivity:
+    """The counts of open turns, which routing and scaling need before there is a gateway."""
+    return ConversationActivity(database, clock)
+
+
+def build_places(
+    database: Database,
+    clock: Clock,
+    *,
+    capacity: Callable[[str], int | None],
+    replicas: Callable[[str], Sequence[str]],
+    metrics: Metrics,
+    settings: Settings,
+) -> TurnPlaces:
+    """The places at each model, which routing needs before there is a gateway."""
+    return TurnPlaces(
+        database,
+        clock,
+        metrics,
+        capacity=capacity,
+        replicas=replicas,
+        max_streams=settings.replica_max_streams,
+        wait_s=settings.turn_wait_s,
+    )
 
 
 def build_chat(
@@ -59,6 +81,7 @@ def build_chat(
     submissions: SubmissionService,
     deployments: DeploymentService,
     competitions: CompetitionService,
+    places: TurnPlaces,
     routing: RoutingService,
     traffic: TrafficRecorder,
     experiments: RunningExperiments,
@@ -81,6 +104,7 @@ def build_chat(
     generator = ReplyGenerator(
         model_server,
         prompts,
+        places,
         replicas,
         Deadlines(settings.first_token_timeout_s, settings.reply_timeout_s, settings.failover_s),
         deployments.replicas,
@@ -89,10 +113,12 @@ def build_chat(
         best_of,
     )
     conversations = ConversationService(
-        database, clock, routing, competitions, audit, experiments, _spans(settings)
+        database, clock, routing, competitions, audit, experiments, prompts
     )
     turns = _turn_statements(database)
-    longest_s = settings.wake_wait_s + settings.reply_timeout_s + RECORD_PATIENCE_S
+    longest_s = (
+        settings.wake_wait_s + settings.turn_wait_s + settings.reply_timeout_s + RECORD_PATIENCE_S
+    )
     histories = HistoryCache()
     replies = ReplyService(
         history_reader(database),
@@ -121,7 +147,3 @@ def _turn_statements(database: Database) -> TurnStatements:
     if database.engine.dialect.name == "postgresql":
         return PostgresqlTurns(database)
     return SqliteTurns(database)
-
-
-def _spans(settings: Settings) -> Spans:
-    return Spans(timedelta(seconds=settings.conversation_open_s))

@@ -83,3 +83,15 @@ class ErasedConversationRow(Table):
     )
     conversation_id: Mapped[str] = mapped_column(String(64))
     erased_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class GatewayPlacesRow(Table):
+    """The places at a submission's model servers that a gateway process holds until ``held_until``, and those it wants."""
+
+    __tablename__ = "gateway_places"
+
+    submission_id: Mapped[str] = mapped_column(String(128), primary_key=True)
+    gateway: Mapped[str] = mapped_column(String(32), primary_key=True)
+    held: Mapped[int]
+    wanted: Mapped[int]
+    held_until: Mapped[datetime] = mapped_column(UtcDateTime)

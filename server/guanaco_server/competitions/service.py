@@ -15,6 +15,7 @@ from guanaco_server.competitions import queries
 from guanaco_server.competitions.tables import CompetitionRow
 from guanaco_server.database.database import Database
 from guanaco_server.runtime.clock import Clock
+from guanaco_server.submissions.service import SubmissionService
 
 OPEN_COMPETITION = Competition(
     id=OPEN, name="Open", starts_at=datetime(2000, 1, 1, tzinfo=UTC), ends_at=None
@@ -24,7 +25,10 @@ CREATE, CHANGE, FREEZE = "create competition", "change competition", "freeze com
 
 
 class CompetitionService:
-    def __init__(self, database: Database, clock: Clock, audit: AuditLog) -> None:
+    def __init__(
+        self, database: Database, clock: Clock, audit: AuditLog, submissions: SubmissionService
+    ) -> None:
+        self._submissions = submissions
         self._database = database
         self._clock = clock
         self._audit = audit
@@ -77,11 +81,16 @@ class CompetitionService:
     async def put(
         self, competition_id: str, request: CompetitionRequest, by: Actor | None = None
     ) -> Competition:
-        """Make a competition or change its rules; CompetitionClosed once it is frozen. ``by`` is None for the platform."""
+        """Make a competition or change its rules; CompetitionClosed once it is frozen. ``by`` is None for the platform.
+
+        InvalidInput for weights of submissions that do not exist.
+        """
         now = self._clock.now()
         async with self._database.write() as session:
             row = await queries.by_id(session, competition_id)
             before = None if row is None else row.rules
+            known = {} if before is None else before.assignment.weights
+            await self._require_submissions(session, set(request.assignment.weights) - set(known))
             if row is None:
                 row = CompetitionRow(id=competition_id, created_at=now)
                 session.add(row)
@@ -93,6 +102,14 @@ class CompetitionService:
                 action = CHANGE if before else CREATE
                 await self._audit.note(session, by, action, _noted(competition_id, before, request))
             return _read(row)
+
+    async def _require_submissions(self, session: AsyncSession, named: Collection[str]) -> None:
+        unknown = sorted(set(named) - set(await self._submissions.params(session, named)))
+        if unknown:
+            raise InvalidInput(
+                f"assignment.weights names no submission: {', '.join(unknown)}.",
+                hint="`guanaco submissions` lists the ids.",
+            )
 
     def _is_running(self, competition: Competition) -> bool:
         return competition.frozen_at is None and competition.is_running(self._clock.now())

@@ -81,6 +81,11 @@ class RunningExperiments:
                 return Exposure(experiment.name, variant_of(experiment, unit), unit)
         return None
 
+    def variants(self, experiment: str) -> Sequence[Variant]:
+        """The variants of a running experiment."""
+        running = self._running.get(experiment)
+        return running.variants if running is not None else ()
+
     async def unserved(self, experiment: ExperimentRequest) -> list[str]:
         """Return the models of an experiment that are not deployed or have no ready server."""
         missing = self._not_ready(experiment)

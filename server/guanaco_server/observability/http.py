@@ -12,6 +12,7 @@ from guanaco_server.observability.metrics import Metrics
 from guanaco_server.observability.scope import request_id, scope
 
 HEADER = "x-request-id"
+TRACE_HEADER = "traceparent"
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 UNMATCHED = "unmatched"  # paths that are none of ours are not told apart: anybody can make them up
 ABANDONED = 499  # nginx's status for a client that left before it got one
@@ -33,7 +34,8 @@ class Observed:
             nonlocal status
             status = sent
 
-        given = request_id(Headers(scope=asgi).get(HEADER, ""))
+        headers = Headers(scope=asgi)
+        given = request_id(headers.get(HEADER, ""), headers.get(TRACE_HEADER, ""))
         with scope(request_id=given):
             try:
                 await self._app(asgi, receive, labelled(send, given, note))

@@ -49,7 +49,9 @@ class Metrics:
         self._deployments = self._gauge(
             "guanaco_deployments", "Model servers that should run, by phase.", ("phase",)
         )
-        self._workers = self._gauge("guanaco_workers", "Workers that were heard of lately.")
+        self._workers = self._gauge(
+            "guanaco_workers", "Workers that were heard of lately; a plain `guanaco up` is one."
+        )
         self._serialized = self._counter(
             "guanaco_serialized_bytes_total", "Bytes of tensors in artifacts that were made."
         )
@@ -59,7 +61,17 @@ class Metrics:
             ("outcome",),
         )
         self._in_flight = self._gauge(
-            "guanaco_gateway_in_flight_requests", "Replies that are being generated."
+            "guanaco_gateway_in_flight_requests",
+            "Replies that are being generated, or wait for a place at their model.",
+        )
+        self._turns_waiting = self._gauge(
+            "guanaco_turns_waiting", "Turns that wait for a place at a model that is at capacity."
+        )
+        self._turn_wait = self._histogram(
+            "guanaco_turn_wait_seconds",
+            "How long a turn that got a place at its model waited for it.",
+            (),
+            REPLY_BUCKETS_S,
         )
         self._first_token = self._histogram(
             "guanaco_gateway_first_token_seconds",
@@ -162,6 +174,12 @@ class Metrics:
 
     def note_first_token(self, seconds: float) -> None:
         self._first_token.observe(seconds)
+
+    def note_turns_waiting(self, change: int) -> None:
+        self._turns_waiting.inc(change)
+
+    def note_turn_wait(self, seconds: float) -> None:
+        self._turn_wait.observe(seconds)
 
     def note_reply_begun(self) -> None:
         self._in_flight.inc()

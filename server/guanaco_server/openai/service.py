@@ -10,7 +10,7 @@ conversation each time: what comes before the last message must be what was reco
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -33,6 +33,7 @@ from guanaco_server.accounts.service import Account
 from guanaco_server.chat.conversations.service import ConversationService
 from guanaco_server.chat.gateway.generation import Generated, GeneratedPieces, ReplyGenerator
 from guanaco_server.chat.gateway.replies import ReplyEvents, ReplyService
+from guanaco_server.chat.gateway.turn_queue import Asker
 from guanaco_server.deployments.model_server import Generation
 from guanaco_server.experiments.variants import apply_variant
 from guanaco_server.openai.schemas import ChatCompletionRequest, CompletionRequest
@@ -42,6 +43,7 @@ from guanaco_server.tokenization.service import Tokenizers
 
 AUTO = "guanaco/auto"
 AUTO_SINCE = datetime(2026, 11, 21, tzinfo=UTC)  # when the name came to be
+MOST_TRIES = 8  # models that a request may not fit
 PROMPT_KEY_CHARS = 256  # of the beginning of a prompt, which may grow
 
 Request = ChatCompletionRequest | CompletionRequest
@@ -99,37 +101,60 @@ class OpenAiService:
         bot = Bot(name=request.metadata.bot_name, memory=request.persona)
         first = next(turn.content for turn in request.turns if turn.sender is Sender.USER)
         key = _key(account.id, request.user or "", request.persona, first)
-        live = _changed(await self._live(account, request.model, key), request)
+        asker = Asker(account.id, request.user or "")
         name, turns = request.metadata.user_name, request.turns
-        pieces = await self._generator.generate(live, bot, name, turns, key, seed=request.seed)
-        return Answer(live.serving.id, _unrecorded(pieces))
+
+        async def ask(live: LiveSubmission) -> GeneratedPieces:
+            return await self._generator.generate(
+                live, bot, name, turns, key, asker, seed=request.seed
+            )
+
+        return await self._first_that_fits(account, request, key, ask)
 
     async def complete(self, account: Account, request: CompletionRequest) -> Answer:
         key = _key(account.id, request.user or "", request.prompt[:PROMPT_KEY_CHARS])
-        live = _changed(await self._live(account, request.model, key), request)
-        room = live.serving.params.max_input_tokens
-        tokens = await self._tokenizers.whole(live.serving.artifact_key, request.prompt)
-        if tokens > room:
-            raise MessageTooLong(
-                f"The prompt has {tokens:,} tokens; this model is given {room:,}.",
-                hint="Shorten it.",
-            )
-        generation = Generation(
-            live.serving.id, request.prompt, live.serving.params, seed=request.seed
-        )
-        events = _unrecorded(self._generator.complete(live, generation, key))
-        return Answer(live.serving.id, events)
+        asker = Asker(account.id, request.user or "")
 
-    async def _live(self, account: Account, model: str, key: str) -> LiveSubmission:
-        """What the model's name means to the caller; of several that have room, the key's."""
-        if self.require_model(account, model).id == AUTO:
-            lives = self._routing.live()
-            roomy = [one.serving.id for one in lives if self._routing.can_take(one.serving.id)]
-            found = rendezvous(key, roomy or [one.serving.id for one in lives if not one.endpoints])
-            if not found:
-                raise NoModelAvailable(are_full=bool(lives))
-            model = found[0]
-        return await self._routing.target(model)
+        async def ask(live: LiveSubmission) -> GeneratedPieces:
+            room = live.serving.params.max_input_tokens
+            tokens = await self._tokenizers.whole(live.serving.artifact_key, request.prompt)
+            if tokens > room:
+                raise MessageTooLong(
+                    f"The prompt has {tokens:,} tokens; this model is given {room:,}.",
+                    hint="Shorten it.",
+                )
+            generation = Generation(
+                live.serving.id, request.prompt, live.serving.params, seed=request.seed
+            )
+            return self._generator.complete(live, generation, key, asker)
+
+        return await self._first_that_fits(account, request, key, ask)
+
+    async def _first_that_fits(
+        self,
+        account: Account,
+        request: Request,
+        key: str,
+        ask: Callable[[LiveSubmission], Awaitable[GeneratedPieces]],
+    ) -> Answer:
+        """The answer of the named model, or of the first one for the key whose input the request fits; MessageTooLong."""
+        problem: MessageTooLong | None = None
+        for name in self._names(account, request.model, key)[:MOST_TRIES]:
+            live = _changed(await self._routing.target(name), request)
+            try:
+                return Answer(name, _unrecorded(await ask(live)))
+            except MessageTooLong as error:
+                problem = problem or error
+        raise problem or NoModelAvailable
+
+    def _names(self, account: Account, model: str, key: str) -> list[str]:
+        """What the model's name means to the caller; of several in the key's order: those that have room, else that are awake."""
+        if self.require_model(account, model).id != AUTO:
+            return [model]
+        lives = self._routing.live()
+        roomy = [one for one in lives if self._routing.can_take(one.serving.id)]
+        awake = roomy or [one for one in lives if one.endpoints]
+        return rendezvous(key, [one.serving.id for one in awake or lives])
 
 
 def _key(*parts: str) -> str:

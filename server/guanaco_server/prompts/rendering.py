@@ -157,4 +157,5 @@ def too_long(tokens: int, budget: int) -> MessageTooLong:
     return MessageTooLong(
         f"The bot's persona and the newest message take {tokens:,} tokens; this model is given {budget:,}.",
         hint="Shorten the message or the persona.",
+        tokens=tokens,
     )

@@ -42,7 +42,6 @@ def router(
         running = await competitions.require_running(competition)
         seen = await find_seen(account, competition, user_id) if user_id else ()
         assigned = await routing.assign(running, seen)
-        routing.settle(assigned)
         return Assignment(submission_id=assigned.submission_id)
 
     return routes

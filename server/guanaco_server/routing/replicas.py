@@ -5,6 +5,8 @@ Order is by rendezvous hashing of the conversation. A replica takes part while
     its load is bounded     in flight < 1.25 times its fair share, or eight, which a model server answers as
                             quickly as one: the overflow goes to the next in order
                             (V. Mirrokni et al., "Consistent hashing with bounded loads", SODA 2018)
+                            Where half of the measured capacity is wanted, also not more than its part of the places that
+                            this process holds (chat/gateway/places.py): several gateways do not fill the same one.
     it has room             in flight < ``max_streams``, and the head of its queue has not waited for ``longest_queue_s``;
                             with no room anywhere the answer is Overloaded, at once
     it is well              three faults without a whole reply between them eject it, and so does a time to first token
@@ -92,8 +94,14 @@ class ReplicaChooser:
         self._longest_queue_s = longest_queue_s
         self._replicas: dict[str, Replica] = {}
 
-    def choose(self, key: str, endpoints: Sequence[str], tried: Collection[str] = ()) -> str | None:
-        """The replica for this conversation that was not tried yet; None when all were. Overloaded when none has room."""
+    def choose(
+        self,
+        key: str,
+        endpoints: Sequence[str],
+        tried: Collection[str] = (),
+        places: int | None = None,
+    ) -> str | None:
+        """The replica for this conversation that was not tried yet; None when all were. Overloaded when none has room. ``places`` are those that this process holds at all of them, where that matters."""
         order = endpoints if len(endpoints) == 1 else rendezvous(key, endpoints)
         left = [self.of(endpoint) for endpoint in order if endpoint not in tried]
         if not left:
@@ -107,6 +115,8 @@ class ReplicaChooser:
             return min(roomy, key=lambda replica: replica.ejected_until).endpoint
         total = sum(self.of(endpoint).in_flight for endpoint in endpoints)
         bound = max(FREE_LOAD, math.ceil(LOAD_FACTOR * (total + 1) / len(endpoints)))
+        if places is not None:
+            bound = min(bound, math.ceil(places / len(endpoints)))
         for replica in well:
             if replica.in_flight < bound:
                 return replica.endpoint

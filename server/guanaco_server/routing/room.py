@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 
 from guanaco_server.competitions.service import CompetitionService
@@ -31,20 +32,21 @@ def build_routing(
     deployments: DeploymentService,
     competitions: CompetitionService,
     count_votes: CountVotes,
-    count_open: ReadCounts,
+    count_turns: ReadCounts,
     read_capacities: ReadCounts,
+    crowded: Callable[[], Set[str]],
     traffic: TrafficRecorder,
     sleeper: Sleeper,
     canaries: CanaryRecorder,
 ) -> RoutingRoom:
-    """``count_votes`` counts by competition; open conversations and capacities are by submission."""
+    """``count_votes`` counts by competition; open turns and capacities are by submission, ``crowded`` those for which turns wait."""
     service = RoutingService(
         clock,
         submissions,
         deployments,
         competitions,
         count_votes,
-        Occupancy(count_open, read_capacities),
+        Occupancy(count_turns, read_capacities, crowded),
         traffic,
         sleeper,
         canaries,

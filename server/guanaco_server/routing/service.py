@@ -34,6 +34,9 @@ from guanaco_server.submissions.service import ServingSubmission, SubmissionServ
 
 REFRESH_S = 1.0  # how old a rating's count may be; statuses come at once
 
+MOST_TRIES = 8  # submissions by the rule that a persona may not fit, and then as many of those with the most room
+
+Fits = Callable[[ServingSubmission], Awaitable[bool]]
 CountVotes = Callable[[], Awaitable[Mapping[str, Mapping[str, Votes]]]]
 
 logger = logging.getLogger(__name__)
@@ -131,57 +134,119 @@ class RoutingService:
 
     def live(self) -> list[LiveSubmission]:
         """What takes conversations now, ready or asleep, in no order."""
-        return [
-            self._live(serving)
-            for serving in self._serving.values()
-            if serving.status is Status.DEPLOYED and serving.is_understood
-        ]
+        return [self._live(serving) for serving in self._serving.values() if _takes(serving)]
 
     async def assign(
-        self, competition: Competition, seen: Sequence[str] = (), key: str = ""
+        self,
+        competition: Competition,
+        seen: Sequence[str] = (),
+        key: str = "",
+        fits: Fits | None = None,
     ) -> Assigned:
-        """A submission for a new conversation; NoModelAvailable when none can take one. ``settle`` follows.
+        """A submission for a new conversation; NoModelAvailable when none takes it.
 
-        ``seen`` are those that the user had, least recently had first; ``key`` is the conversation's id.
+        One that is at capacity is not chosen while another has room; when none is awake, one that sleeps is, and is woken.
+        ``seen`` are those that the user had, least recently had first; ``key`` is the conversation's id. One that it does
+        not fit, by ``fits``, is not chosen at all.
         """
         pool = await self._pool(competition)
         if not any(map(self._deployments.replicas, pool.snapshot.ids)):
             await self._look_again()
             pool = await self._pool(competition)
-        return self.choose(pool, seen, key or secrets.token_hex())
+        key = key or secrets.token_hex()
+        chosen = await self._choose_fitting(pool, seen, key, self.choose, fits)
+        if chosen is None:
+            asleep = await self._asleep(competition)
+            chosen = await self._choose_fitting(asleep, seen, key, self._choose, fits)
+            if chosen is None:
+                raise NoModelAvailable
+            await self._sleeper.rouse(chosen.submission_id)
+        self._traffic.note(chosen.submission_id)
+        return chosen
 
-    def choose(self, pool: Pool, seen: Sequence[str], key: str) -> Assigned:
-        """The decision itself: in memory, at once."""
-        barred = self._occupancy.full
+    async def _choose_fitting(
+        self,
+        pool: Pool,
+        seen: Sequence[str],
+        key: str,
+        choose: Callable[[Pool, Sequence[str], str, Set[str]], Assigned | None],
+        fits: Fits | None,
+    ) -> Assigned | None:
+        barred: frozenset[str] = frozenset()
+        for number in range(2 * MOST_TRIES):
+            chosen = choose(pool, seen, key, barred)
+            if chosen is None or fits is None or await fits(chosen.live.serving):
+                return chosen
+            barred |= self._alike(pool, chosen.live.serving)
+            if number == MOST_TRIES - 1:
+                barred |= self._small(pool, barred)
+        return None
+
+    def _alike(self, pool: Pool, serving: ServingSubmission) -> frozenset[str]:
+        """Those of the pool that what does not fit here does not fit either."""
+        others = (self._serving[name] for name in pool.snapshot.ids if name in self._serving)
+        return frozenset(other.id for other in others if _fit_key(other) == _fit_key(serving))
+
+    def _small(self, pool: Pool, barred: Set[str]) -> frozenset[str]:
+        """All but the few that are given the most tokens."""
+        left = [self._serving[name] for name in pool.snapshot.ids - barred if name in self._serving]
+        left.sort(key=lambda one: one.params.max_input_tokens)
+        return frozenset(one.id for one in left[:-MOST_TRIES])
+
+    def choose(
+        self, pool: Pool, seen: Sequence[str], key: str, barred: Set[str] = frozenset()
+    ) -> Assigned | None:
+        """The decision itself: in memory, at once. None when no model of the pool is awake."""
+        full = self._occupancy.full
+        if full and (roomy := self._choose(pool, seen, key, barred | full, self._is_open)):
+            return roomy
+        return self._choose(pool, seen, key, barred, self._is_open)
+
+    def _choose(
+        self,
+        pool: Pool,
+        seen: Sequence[str],
+        key: str,
+        barred: Set[str],
+        may_have: Callable[[str], bool] | None = None,
+    ) -> Assigned | None:
         rule = pool.snapshot.rule
         seed = self._seed if rule.seed is None else rule.seed
         chosen = pool.choose(seed, key, seen, barred)
-        while chosen is not None and not self._is_open(chosen):  # since the snapshot was taken
+        may_have = may_have or self._serving.__contains__
+        while chosen is not None and not may_have(chosen):  # since the snapshot was taken
             barred = barred | {chosen}
             chosen = pool.choose(seed, key, seen, barred)
         if chosen is None:
-            raise NoModelAvailable(are_full=not pool.snapshot.ids.isdisjoint(self._occupancy.full))
+            return None
         assigned = Assigned(self._live(self._serving[chosen]))
         if rule.seed is not None and not rule.kind.is_unknown:
             decision = _decision(pool, seed, key, seen, barred)
             assigned = replace(assigned, pool=pool, decision=decision)
-        self._take(chosen)
         return assigned
 
+    async def _asleep(self, competition: Competition) -> Pool:
+        """Those that sleep or wake, with the competition's rule."""
+        asleep = await self._sleeper.asleep()
+        sleeping = [one for one in self._serving.values() if one.id in asleep and _takes(one)]
+        entrants = admitted(competition, sleeping)
+        snapshot = take(competition.assignment, entrants, self._votes.get(competition.id, {}))
+        return Pool(snapshot, await policy_of(snapshot, self._posterior))
+
     def assign_to(self, submission_id: str) -> Assigned:
-        """Assign this submission, whatever the rule says. Raises NoModelAvailable if it cannot. ``settle`` must follow."""
-        if not self.can_take(submission_id):
+        """Assign this submission, whatever the rule says. Raises NoModelAvailable if it cannot."""
+        if not self._is_open(submission_id):
             raise NoModelAvailable
-        self._take(submission_id)
+        self._traffic.note(submission_id)
         return Assigned(self._live(self._serving[submission_id]))
 
-    def can_take(self, submission_id: str) -> bool:
-        """Whether it may have a new conversation now."""
-        return self._is_open(submission_id) and submission_id not in self._occupancy.full
+    def serving(self, submission_id: str) -> ServingSubmission | None:
+        """A submission that is served, by the last snapshot."""
+        return self._serving.get(submission_id)
 
-    def settle(self, assigned: Assigned) -> None:
-        """Note that the conversation is stored, or that it never will be."""
-        self._occupancy.settle(assigned.submission_id)
+    def can_take(self, submission_id: str) -> bool:
+        """Whether it is awake and has room now."""
+        return self._is_open(submission_id) and submission_id not in self._occupancy.full
 
     async def record(self, session: AsyncSession, assigned: Assigned, kept: timedelta) -> None:
         """Within the caller's transaction: what the decision needs to be replayed, for as long as it is ``kept``."""
@@ -248,18 +313,13 @@ class RoutingService:
         self._rules[competition.id], self._pools[competition.id] = competition, pool
 
     def _is_open(self, submission_id: str) -> bool:
-        """Whether new conversations may go there, apart from how many it has."""
+        """Whether new conversations may go there at once."""
         serving = self._serving.get(submission_id)
         return (
             serving is not None
-            and serving.status is Status.DEPLOYED
-            and serving.is_understood
+            and _takes(serving)
             and bool(self._deployments.replicas(submission_id))
         )
-
-    def _take(self, submission_id: str) -> None:
-        self._occupancy.take(submission_id)
-        self._traffic.note(submission_id)
 
     def _live(self, serving: ServingSubmission) -> LiveSubmission:
         return LiveSubmission(serving, self._deployments.replicas(serving.id))
@@ -273,6 +333,15 @@ class RoutingService:
                 await self.refresh()
             except (DBAPIError, OSError) as error:
                 logger.warning("the routing snapshot stays as it was: %s", error)
+
+
+def _fit_key(serving: ServingSubmission) -> object:
+    return serving.artifact_key, serving.formatter, serving.params.max_input_tokens
+
+
+def _takes(serving: ServingSubmission) -> bool:
+    """Whether new conversations may go there while it has a model server."""
+    return serving.status is Status.DEPLOYED and serving.is_understood
 
 
 def _decision(

@@ -132,10 +132,16 @@ class CapacityReader:
     def __init__(self, deployments: DeploymentService, engine_args: Sequence[str]) -> None:
         self._deployments = deployments
         self._engine_args = engine_args
+        self._known: dict[str, int] = {}
+
+    def known(self, submission_id: str) -> int | None:
+        """What the last ``read`` found."""
+        return self._known.get(submission_id)
 
     async def read(self) -> dict[str, int]:
-        return {
+        self._known = {
             submission_id: replicas * capacity(shown, self._engine_args)
             for submission_id, replicas, shown in await self._deployments.capacities()
             if shown is not None
         }
+        return self._known

@@ -1,7 +1,7 @@
 """Scaling to zero and back. A deployment sleeps when nobody needs it, and wakes when a conversation goes on.
 
 ready → sleeping      the reconciler stops its server
-sleeping → waking     a message came; admission gives it room and starts its server
+sleeping → waking     a conversation was opened, or a message came; admission gives it room and starts its server
 waking → restarting   and then ready, by the reconciler
 """
 
@@ -26,11 +26,24 @@ class Sleeper:
         self._deployments = deployments
         self._max_wait_s = max_wait_s
 
-    async def wake(self, submission_id: str) -> tuple[str, ...]:
-        """Wake a deployment and return its endpoints once a server is ready; none if it does not sleep. ModelWaking if that takes too long."""
+    async def asleep(self) -> frozenset[str]:
+        """The deployments that sleep, and those that were woken and are not ready yet."""
+        rows = await self._deployments.list_wishes()
+        return frozenset(
+            row.submission_id for row in rows if row.phase is Phase.SLEEPING or _is_waking(row)
+        )
+
+    async def rouse(self, submission_id: str) -> DeploymentRow | None:
+        """Have a deployment woken if it sleeps, without waiting for it; its row."""
         row = await self._deployments.find(submission_id)
         if row is not None and row.phase is Phase.SLEEPING:
             row = await self._deployments.wake(submission_id)
+            self._deployments.woken.set()
+        return row
+
+    async def wake(self, submission_id: str) -> tuple[str, ...]:
+        """Wake a deployment and return its endpoints once a server is ready; none if it does not sleep. ModelWaking if that takes too long."""
+        row = await self.rouse(submission_id)
         if row is None or not _is_waking(row):
             return ()
         self._deployments.woken.set()

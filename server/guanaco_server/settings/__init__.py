@@ -6,7 +6,6 @@
 
 from guanaco_server.settings.chat import ChatSettings as ChatSettings
 from guanaco_server.settings.chat import RewardSettings as RewardSettings
-from guanaco_server.settings.chat import RoutingSettings as RoutingSettings
 from guanaco_server.settings.gpus import GpuSettings as GpuSettings
 from guanaco_server.settings.kubernetes import KubernetesSettings as KubernetesSettings
 from guanaco_server.settings.process import ProcessSettings as ProcessSettings

@@ -17,20 +17,15 @@ class ChatSettings(BaseModel):
         ge=0,
         description="How long a reply that has not begun waits for a replica, when each that was there has failed.",
     )
+    turn_wait_s: float = Field(
+        default=15,
+        ge=1,
+        description="Longest a message waits for a place at a model that is at capacity; then the answer is 503.",
+    )
     replica_max_streams: int = Field(
         default=512,
         ge=1,
-        description="Replies at once that one gateway process asks of one model server, waiting ones counted; beyond that the answer is 503 at once.",
-    )
-
-
-class RoutingSettings(BaseModel):
-    """Routing"""
-
-    conversation_open_s: float = Field(
-        default=5,
-        ge=0,
-        description="Seconds for which an opened conversation counts against its submission's capacity before its first message; with 0 only replies that are being written count.",
+        description="Replies at once that one gateway process asks of one model server. Fewer where its stress check showed a smaller capacity, which all gateway processes share.",
     )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import ConfigDict, SecretStr
 
-from guanaco_server.settings.chat import ChatSettings, RewardSettings, RoutingSettings
+from guanaco_server.settings.chat import ChatSettings, RewardSettings
 from guanaco_server.settings.gpus import GpuSettings
 from guanaco_server.settings.kubernetes import KubernetesSettings
 from guanaco_server.settings.process import ProcessSettings
@@ -29,7 +29,6 @@ class Settings(
     GpuSettings,
     ScalingSettings,
     ChatSettings,
-    RoutingSettings,
     RewardSettings,
     FeedbackSettings,
     NotificationSettings,

@@ -46,6 +46,7 @@ REMOVED: dict[str, str] = {
     "heartbeat_s": "a silent stream always gets a comment every 10 s.",
     "assignment_snapshot_days": "an assignment can always be made again for 30 days.",
     "webhook_poll_s": "events for webhooks are always searched for every 5 s.",
+    "conversation_open_s": "an open conversation always counts for 0.0 s against its model's capacity: only its turns do.",
     "ratings_per_minute": "a user may always give 30 ratings within a minute.",
 }
 

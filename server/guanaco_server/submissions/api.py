@@ -9,6 +9,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import SecretStr
 
 from guanaco.accounts import Role
+from guanaco.checks import RepoCheck
 from guanaco.quotas import Quota, QuotaOverride
 from guanaco.recipes import RecipeOverride, RecipeStatus
 from guanaco.submissions import (
@@ -24,6 +25,7 @@ from guanaco_server.accounts.service import Account
 from guanaco_server.http.openapi import event_schema
 from guanaco_server.http.sse import EVENT_STREAM, event_stream
 from guanaco_server.submissions.events import EventFeed, encoded
+from guanaco_server.submissions.pipeline.repo_checks import RepoChecks
 from guanaco_server.submissions.quotas import QuotaService
 from guanaco_server.submissions.service import SubmissionService
 
@@ -108,9 +110,28 @@ def router(submissions: SubmissionService, feed: EventFeed, auth: Auth) -> APIRo
         """End the redeploy that is under way, or bring back the version that the last one replaced."""
         return await submissions.rollback(account, submission_id)
 
+    @routes.delete("/{submission_id}")
+    async def delete(submission_id: str, account: Account = developer) -> Submission:
+        """Delete a submission that failed or was cancelled before it was ever live."""
+        return await submissions.delete(account, submission_id)
+
     @routes.post("/{submission_id}/teardown")
     async def teardown(submission_id: str, account: Account = developer) -> Submission:
         return await submissions.teardown(account, submission_id)
+
+    return routes
+
+
+def check_router(checks: RepoChecks, auth: Auth) -> APIRouter:
+    routes = APIRouter(prefix="/api/v1", tags=["submissions"])
+    developer = auth.require(Role.DEVELOPER)
+
+    @routes.post("/checks")
+    async def check_repo(
+        request: SubmissionRequest, hub_token: HubToken = None, account: Account = developer
+    ) -> RepoCheck:
+        """All checks of the first two stages; nothing is submitted. It answers when they are done."""
+        return await checks.check(account, request, hub_token)
 
     return routes
 

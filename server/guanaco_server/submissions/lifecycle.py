@@ -52,9 +52,12 @@ async def transition(
 ) -> SubmissionRow:
     """Move a submission to a status and record the event. ``sources`` narrows the allowed statuses to come from."""
     allowed = SOURCES[to] if sources is None else SOURCES[to] & sources
+    conditions = [SubmissionRow.id == submission_id, SubmissionRow.status.in_(allowed)]
+    if to is Status.QUEUED:
+        conditions.append(SubmissionRow.deleted_at.is_(None))
     changed = await session.execute(
         update(SubmissionRow)
-        .where(SubmissionRow.id == submission_id, SubmissionRow.status.in_(allowed))
+        .where(*conditions)
         .values(status=to, failure=failure, updated_at=at, **columns)
         .execution_options(synchronize_session=False)
     )

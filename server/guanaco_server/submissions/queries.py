@@ -262,7 +262,7 @@ async def count(
 def _chosen(
     account_id: str | None, statuses: Sequence[Status], text: str
 ) -> list[ColumnElement[bool]]:
-    chosen: list[ColumnElement[bool]] = []
+    chosen: list[ColumnElement[bool]] = [SubmissionRow.deleted_at.is_(None)]
     if account_id is not None:
         chosen.append(SubmissionRow.account_id == account_id)
     if statuses:
@@ -329,13 +329,14 @@ async def briefs(
             SubmissionRow.status,
             SubmissionRow.created_at,
             SubmissionRow.parameter_count,
-        ).where(SubmissionRow.kind == SubmissionKind.CHAT)
+        ).where(SubmissionRow.kind == SubmissionKind.CHAT, SubmissionRow.deleted_at.is_(None))
     )
     return rows.all()
 
 
 async def count_by_status(session: AsyncSession) -> dict[Status, int]:
-    statement = select(SubmissionRow.status, func.count()).group_by(SubmissionRow.status)
+    statement = select(SubmissionRow.status, func.count()).where(SubmissionRow.deleted_at.is_(None))
+    statement = statement.group_by(SubmissionRow.status)
     return {status: count for status, count in await session.execute(statement)}
 
 
@@ -351,6 +352,7 @@ async def artifact_keys(session: AsyncSession, since: datetime) -> set[str]:
     keys = await session.scalars(
         select(SubmissionRow.artifact_key).where(
             SubmissionRow.status != Status.TORN_DOWN,
+            SubmissionRow.deleted_at.is_(None),
             or_(~has_ended, SubmissionRow.updated_at >= since),
         )
     )
@@ -467,6 +469,12 @@ async def status_events(session: AsyncSession, submission_id: str) -> Sequence[S
     statement = select(row).where(row.submission_id == submission_id)
     statement = statement.where(row.kind == EventKind.STATUS).order_by(row.seq)
     return (await session.scalars(statement)).all()
+
+
+async def has_been(session: AsyncSession, submission_id: str, status: Status) -> bool:
+    """Whether the submission ever had the status."""
+    events = await status_events(session, submission_id)
+    return any(event.data.get("status") == status for event in events)
 
 
 async def last_events(

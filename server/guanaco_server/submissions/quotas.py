@@ -112,8 +112,20 @@ class QuotaService:
             row = await queries.by_id(session, submission_id)
             if row is None or await self._accounts.role_of(row.account_id) is Role.ADMIN:
                 return
-            limits = self._defaults.but(await queries.quota(session, row.account_id))
-            used = await queries.artifact_bytes(session, row.account_id, LIVE, submission_id)
+            await self._require_room(session, row.account_id, weight_bytes, submission_id)
+
+    async def require_room(self, account: Account, weight_bytes: int) -> None:
+        """Check weights that were not submitted. Raise StorageQuotaExceeded if the developer has no room for them."""
+        if account.role is Role.ADMIN:
+            return
+        async with self._database.read() as session:
+            await self._require_room(session, account.id, weight_bytes, None)
+
+    async def _require_room(
+        self, session: AsyncSession, account_id: str, weight_bytes: int, but: str | None
+    ) -> None:
+        limits = self._defaults.but(await queries.quota(session, account_id))
+        used = await queries.artifact_bytes(session, account_id, LIVE, but)
         if limits.artifact_bytes and used + weight_bytes > limits.artifact_bytes:
             raise StorageQuotaExceeded(used, weight_bytes, limits.artifact_bytes)
 

@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.accounts import Role
 from guanaco.errors import (
+    CannotDelete,
     IdempotencyConflict,
     InvalidInput,
     NothingToRollBack,
@@ -53,6 +54,7 @@ from guanaco_server.submissions.rollouts import RolloutRecords
 from guanaco_server.submissions.tables import RolloutRow, StageRunRow, SubmissionRow
 
 SLUG_CHARS = 80
+DELETABLE = (Status.FAILED, Status.CANCELLED)
 OWN_TABLES = {"stages", "rollout"}  # fields of a submission that are no columns of its row
 AT_ONCE = RedeployRequest()
 MAY_END = (RolloutPhase.PREPARING, RolloutPhase.SHIFTING)  # the version before still serves
@@ -279,6 +281,23 @@ class SubmissionService:
         """Stop its model server; its feedback stays readable. RewardInUse for a reward model that is named by others."""
         return await self._move(account, submission_id, "tear down", Status.TORN_DOWN)
 
+    async def delete(self, account: Account, submission_id: str) -> Submission:
+        """Take a submission out of every list for good; what its GPUs cost stays counted, and its id is not given again.
+
+        Raises:
+            CannotDelete: It has not failed, or it was live: then it has conversations and ratings.
+            RewardInUse: Submissions that are live, or on their way, name it as their reward model.
+        """
+        async with self._database.write() as session:
+            row = await self._visible_row(session, account, submission_id, is_locked=True)
+            was_live = await queries.has_been(session, submission_id, Status.DEPLOYED)
+            if was_live or row.status not in DELETABLE:
+                raise CannotDelete(submission_id, row.status, was_live=was_live)
+            await self.rewards.require_unused(session, submission_id)
+            row.deleted_at, row.idempotency_key = self._clock.now(), None
+            await self._note_others(session, account, row, "delete submission")
+            return await _read_whole(session, row)
+
     async def redeploy(
         self,
         account: Account,
@@ -464,7 +483,10 @@ class SubmissionService:
     ) -> SubmissionRow:
         read = queries.by_id_locked if is_locked else queries.by_id
         row = await read(session, submission_id)
-        if row is None or (account.role is not Role.ADMIN and row.account_id != account.id):
+        is_others = (
+            row is not None and account.role is not Role.ADMIN and row.account_id != account.id
+        )
+        if row is None or is_others or row.deleted_at is not None:
             raise SubmissionNotFound(submission_id)
         return row
 

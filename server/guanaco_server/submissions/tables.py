@@ -69,6 +69,7 @@ class SubmissionRow(Table):
     request_hash: Mapped[str] = mapped_column(String(64))
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    deleted_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
 
 def is_understood(submission: SubmissionRow | Submission) -> bool:

@@ -42,6 +42,7 @@ class History:
     conversation_id: str
     account_id: str
     submission_id: str
+    user_id: str
     user_name: str
     bot: Bot
     message_count: int
@@ -120,7 +121,7 @@ def _size(turn: Utterance) -> int:
 AT_ONCE = 16  # histories of 20 messages hold the event loop for 2 ms
 
 READ = """
-SELECT c.id, c.account_id, c.submission_id, c.user_name, c.bot, c.message_count, c.experiment, c.variant,
+SELECT c.id, c.account_id, c.submission_id, c.user_id, c.user_name, c.bot, c.message_count, c.experiment, c.variant,
 extract(epoch FROM c.created_at), (
     SELECT json_agg(json_build_array(m.position, m.id, m.sender, m.content))
     FROM messages m WHERE m.conversation_id = c.id AND NOT m.is_deleted
@@ -133,6 +134,7 @@ READ_ONE = select(
     ConversationRow.id,
     ConversationRow.account_id,
     ConversationRow.submission_id,
+    ConversationRow.user_id,
     ConversationRow.user_name,
     type_coerce(ConversationRow.bot, Text),
     ConversationRow.message_count,
@@ -219,7 +221,7 @@ def _history(row: Sequence[Any]) -> History:
 
     A message whose sender only a newer version knows is left out: no prompt of this version can name it.
     """
-    conversation_id, account_id, submission_id, user_name, bot, *rest = row
+    conversation_id, account_id, submission_id, user_id, user_name, bot, *rest = row
     count, experiment, variant, began_at, kept = rest
     kept_messages = sorted(MESSAGES.decode(kept)) if kept else []
     messages = [message for message in kept_messages if message[2] in SENDERS]
@@ -228,6 +230,7 @@ def _history(row: Sequence[Any]) -> History:
         conversation_id=conversation_id,
         account_id=account_id,
         submission_id=submission_id,
+        user_id=user_id,
         user_name=user_name,
         bot=BOTS.from_json(bot),
         message_count=int(count),

@@ -9,7 +9,6 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from itertools import groupby
 
@@ -26,32 +25,35 @@ from guanaco.chat import (
     Timings,
 )
 from guanaco.competitions import AssignmentDecision, AssignmentReplay
-from guanaco.errors import AmbiguousUser, ConsentRequired, ConversationNotFound
+from guanaco.errors import (
+    AmbiguousUser,
+    ConsentRequired,
+    ConversationNotFound,
+    NoModelAvailable,
+)
+from guanaco.experiments import Variant
 from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import Account
 from guanaco_server.chat import queries
 from guanaco_server.chat.conversations import records
 from guanaco_server.chat.conversations.history import History
+from guanaco_server.chat.conversations.persona_fit import PersonaFit
 from guanaco_server.chat.tables import ConversationRow, ErasedConversationRow, MessageRow
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.commit_order import in_commit_order
 from guanaco_server.database.database import Database
 from guanaco_server.experiments.running import Exposure, RunningExperiments
+from guanaco_server.experiments.variants import apply_variant
+from guanaco_server.prompts.service import PromptService
 from guanaco_server.routing.service import Assigned, RoutingService
 from guanaco_server.routing.snapshot import replay
 from guanaco_server.runtime.background import Background
 from guanaco_server.runtime.clock import Clock
+from guanaco_server.submissions.service import ServingSubmission
 
 READ = "read conversation"
+REPEATABLE_FOR = timedelta(days=30)  # an assignment can be made again
 ERASED_KEPT = timedelta(days=1)  # a process that is behind by more has been started again
-
-
-@dataclass(frozen=True)
-class Spans:
-    """How long a conversation counts as open after it was opened, and how long its assignment can be replayed."""
-
-    is_open: timedelta = timedelta(seconds=5)
-    is_repeatable: timedelta = timedelta(days=30)
 
 
 class ConversationService:
@@ -63,16 +65,15 @@ class ConversationService:
         competitions: CompetitionService,
         audit: AuditLog,
         experiments: RunningExperiments,
-        spans: Spans,
+        prompts: PromptService,
     ) -> None:
-        """A conversation is open for a while after its opening, and whenever a reply is being written."""
         self._database = database
         self._clock = clock
         self._routing = routing
         self._competitions = competitions
         self._audit = audit
         self._experiments = experiments
-        self._spans = spans
+        self._prompts = prompts
         self.forgetting = Forgetting(database)
         self._on_opened: list[Callable[[History], None]] = []
 
@@ -98,16 +99,15 @@ class ConversationService:
             bot=request.bot,
             message_count=0,
         )
-        exposure = self._experiments.enter(account.id, request.user_id, competition.id)
-        if exposure is not None and exposure.variant.model is not None:
-            assigned = self._routing.assign_to(exposure.variant.model)
-        else:
-            seen = await self.seen(account, competition.id, request.user_id)
-            assigned = await self._routing.assign(competition, seen, row.id)
+        fit = PersonaFit(self._prompts, request.bot, request.user_name)
+        exposure = await self._exposure(account, request, fit)
         try:
-            await self._store(row, assigned, exposure)
-        finally:
-            self._routing.settle(assigned)
+            assigned = await self._assign(account, row, exposure, fit)
+        except NoModelAvailable:
+            if fit.problem is not None:
+                raise fit.problem from None
+            raise
+        await self._store(row, assigned, exposure)
         for listener in self._on_opened:
             listener(_new_history(row))
         return ConversationOpened(conversation_id=row.id, submission_id=row.submission_id)
@@ -189,6 +189,34 @@ class ConversationService:
         await self._competitions.hold_open(session, {one.competition for one in found.values()})
         return found
 
+    async def _exposure(
+        self, account: Account, request: ConversationRequest, fit: PersonaFit
+    ) -> Exposure | None:
+        """The experiment that the conversation takes part in: one whose models the persona fits, all of them."""
+        exposure = self._experiments.enter(account.id, request.user_id, request.competition)
+        if exposure is None:
+            return None
+        for variant in self._experiments.variants(exposure.experiment):
+            if variant.model is not None:
+                serving = self._routing.serving(variant.model)
+                if serving is None or not await fit.fits(apply_variant(serving, variant)):
+                    return None
+        return exposure
+
+    async def _assign(
+        self, account: Account, row: ConversationRow, exposure: Exposure | None, fit: PersonaFit
+    ) -> Assigned:
+        variant = exposure.variant if exposure is not None else Variant(name="none")
+        if variant.model is not None:
+            return self._routing.assign_to(variant.model)
+        seen = await self.seen(account, row.competition, row.user_id)
+        competition = await self._competitions.require_running(row.competition)
+
+        async def fits(serving: ServingSubmission) -> bool:
+            return await fit.fits(apply_variant(serving, variant))
+
+        return await self._routing.assign(competition, seen, row.id, fits)
+
     async def _note_reading(self, account: Account, conversation_id: str) -> None:
         async with self._database.write() as session:
             await self._audit.note(session, account, READ, conversation_id)
@@ -202,7 +230,7 @@ class ConversationService:
             row.experiment, row.variant = exposure.experiment, exposure.variant.name
         async with self._database.write(is_urgent=True) as session:
             session.add(row)
-            await self._routing.record(session, assigned, self._spans.is_repeatable)
+            await self._routing.record(session, assigned, REPEATABLE_FOR)
             if exposure is not None:
                 await session.flush()
                 self._experiments.expose(session, exposure, row.id, row.created_at)
@@ -223,6 +251,7 @@ def _new_history(row: ConversationRow) -> History:
         conversation_id=row.id,
         account_id=row.account_id,
         submission_id=row.submission_id,
+        user_id=row.user_id,
         user_name=row.user_name,
         bot=row.bot,
         message_count=0,

@@ -4,6 +4,8 @@ Whitespace at the beginning and the end of a reply is held back, so that the tok
 that is stored. A reply of whitespace only is sampled once more; if that is empty too, the reply is an ellipsis, because a
 user must never see an empty message.
 
+A reply takes a place at its model before a replica is asked (places.py), and its deadlines begin when it has one.
+
 If a replica fails before the first token, the next one is asked. If none is left, the gateway waits up to ``failover_s``
 for one to become ready. After the first token, the reply has failed.
 """
@@ -20,6 +22,8 @@ from guanaco.chat import Bot, Timings, Usage
 from guanaco.errors import GuanacoError, ModelRefused, ModelTimedOut, ModelUnavailable
 from guanaco_server.chat.gateway.best_of import BestOf, Scene
 from guanaco_server.chat.gateway.deadline import Deadline
+from guanaco_server.chat.gateway.places import TurnPlaces
+from guanaco_server.chat.gateway.turn_queue import Asker
 from guanaco_server.deployments.model_server import (
     Chunk,
     Generation,
@@ -46,7 +50,7 @@ Pieces = tuple[str, ...]  # texts that arrived together
 
 @dataclass(frozen=True)
 class Deadlines:
-    """Limits in seconds, counted from when the turn is claimed and its model awake.
+    """Limits in seconds, counted from when the turn is claimed and its model awake, without the wait for a place.
 
     ``failover_s`` is how long a reply may wait while no replica can be asked.
     """
@@ -76,6 +80,7 @@ class ReplyGenerator:
         self,
         model_server: ModelServer,
         prompts: PromptService,
+        places: TurnPlaces,
         replicas: ReplicaChooser,
         deadlines: Deadlines,
         endpoints: Callable[[str], Sequence[str]],
@@ -86,6 +91,7 @@ class ReplyGenerator:
         """``endpoints`` are those of a submission's replicas that are ready now."""
         self._model_server = model_server
         self._prompts = prompts
+        self._places = places
         self._replicas = replicas
         self._deadlines = deadlines
         self._endpoints = endpoints
@@ -100,6 +106,7 @@ class ReplyGenerator:
         user_name: str,
         turns: Sequence[Spoken],
         key: str,
+        asker: Asker,
         transcript: Transcript | None = None,
         asked_at: float | None = None,
         seed: int | None = None,
@@ -117,7 +124,7 @@ class ReplyGenerator:
             raise ModelTimedOut(live.serving.id, limit_s) from None
         generation = Generation(live.serving.id, prompt, live.serving.params, seed=seed)
         scene = Scene(bot, user_name, turns, prompt)
-        return self.complete(live, generation, key, scene, began, asked_at)
+        return self.complete(live, generation, key, asker, scene, began, asked_at)
 
     async def prompt(
         self,
@@ -143,30 +150,33 @@ class ReplyGenerator:
         live: LiveSubmission,
         generation: Generation,
         key: str,
+        asker: Asker,
         scene: Scene | None = None,
         began: float | None = None,
         asked_at: float | None = None,
     ) -> GeneratedPieces:
         """The same for a prompt that is ready; with a ``scene``, the best of several candidates. It is counted however it ends.
 
-        The deadlines count from ``began`` on the loop's clock.
+        The deadlines count from ``began`` on the loop's clock, without the wait for a place. Overloaded where none comes.
         """
         began = asyncio.get_running_loop().time() if began is None else began
         with self._metrics.reply(asked_at) as measured:
-            for is_last in (False,) * (SAMPLES - 1) + (True,):
-                text = ReplyText()
-                chunks = self._chunks(live, generation, key, scene, began)
-                async with aclosing(chunks):
-                    async for chunk in chunks:
-                        if texts := text.take(chunk):
-                            measured.note_text()
-                            yield texts
-                content = text.content
-                if not content and is_last:
-                    content = SILENCE
-                    yield (SILENCE,)
-                if content:
-                    break
+            with await self._places.take(live.serving.id, asker) as place:
+                began += place.waited_s
+                for is_last in (False,) * (SAMPLES - 1) + (True,):
+                    text = ReplyText()
+                    chunks = self._chunks(live, generation, key, scene, began)
+                    async with aclosing(chunks):
+                        async for chunk in chunks:
+                            if texts := text.take(chunk):
+                                measured.note_text()
+                                yield texts
+                    content = text.content
+                    if not content and is_last:
+                        content = SILENCE
+                        yield (SILENCE,)
+                    if content:
+                        break
             ttft_s, total_s = measured.note_end(text.prompt_tokens, text.completion_tokens)
             yield Generated(
                 prompt=generation.prompt,
@@ -192,8 +202,9 @@ class ReplyGenerator:
         first_token_by = began + limits.first_token_s
         endpoints: Sequence[str] = live.endpoints
         tried: set[str] = set()
+        places = self._places.held(generation.model)
         while True:
-            endpoint = self._replicas.choose(key, endpoints, tried)
+            endpoint = self._replicas.choose(key, endpoints, tried, places)
             if endpoint is None:
                 endpoints = await self._another(generation.model, endpoints, began)
                 tried.clear()

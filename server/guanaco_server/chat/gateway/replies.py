@@ -35,6 +35,7 @@ from guanaco_server.accounts.service import Account
 from guanaco_server.chat.conversations.history import History, HistoryCache, HistoryReader
 from guanaco_server.chat.gateway.generation import Generated, Pieces, ReplyGenerator
 from guanaco_server.chat.gateway.turn_log import EndedTurn, Lease, NewMessage, NewReply, TurnLog
+from guanaco_server.chat.gateway.turn_queue import Asker
 from guanaco_server.deployments.versions import ConversationStart
 from guanaco_server.experiments.running import RunningExperiments
 from guanaco_server.experiments.variants import apply_variant
@@ -161,6 +162,7 @@ class ReplyService:
                 history.user_name,
                 turns,
                 history.conversation_id,
+                Asker(history.account_id, history.user_id),
                 history.transcript,
                 turn.asked_at,
                 seed,
@@ -262,13 +264,15 @@ class PreviewService:
         submission = await self._submissions.require_visible(account, submission_id)
         if submission.kind is SubmissionKind.REWARD:
             raise InvalidInput(f"{submission_id} is a reward model, which writes no replies.")
-        return self._reply(submission_id, request)
+        return self._reply(Asker(account.id, ""), submission_id, request)
 
-    async def _reply(self, submission_id: str, request: PreviewRequest) -> ReplyEvents:
+    async def _reply(
+        self, asker: Asker, submission_id: str, request: PreviewRequest
+    ) -> ReplyEvents:
         live = await self._routing.target(submission_id)
         key = f"{request.bot.name} {request.turns[:1]}"  # the same talk, turn by turn
         pieces = await self._generator.generate(
-            live, request.bot, request.user_name, request.turns, key
+            live, request.bot, request.user_name, request.turns, key, asker
         )
         async with aclosing(pieces):
             async for piece in pieces:

@@ -37,11 +37,11 @@ from guanaco_server.chat.gateway.streaming import Encoder, ReplyResponse
 from guanaco_server.http.errors import ErrorBody, answer, as_guanaco_error, describe_problems
 from guanaco_server.http.openapi import event_schema
 from guanaco_server.http.sse import EVENT_STREAM, encode_event
-from guanaco_server.observability.http import HEADER, METHODS
+from guanaco_server.observability.http import HEADER, METHODS, TRACE_HEADER
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.observability.scope import request_id, scope
 
-ID_HEADER = HEADER.encode()
+ID_HEADER, TRACE_ID_HEADER = HEADER.encode(), TRACE_HEADER.encode()
 
 Enter = Callable[[str], Awaitable[Account]]
 Model = TypeVar("Model", bound=BaseModel)
@@ -194,7 +194,7 @@ class ChatGateway:
             await self._app(asgi, receive, send)
             return
         started = time.perf_counter()
-        given = request_id(header(asgi, ID_HEADER))
+        given = request_id(header(asgi, ID_HEADER), header(asgi, TRACE_ID_HEADER))
         response = ReplyResponse(asgi, receive, send, given, self._heartbeat_s)
         with scope(request_id=given):
             try:

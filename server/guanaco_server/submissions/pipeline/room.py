@@ -24,11 +24,13 @@ from guanaco_server.submissions.hub_tokens import HubTokens
 from guanaco_server.submissions.pipeline.content_checks import ContentChecks
 from guanaco_server.submissions.pipeline.quantization_check import QuantizationCheck
 from guanaco_server.submissions.pipeline.records import RunRecords
+from guanaco_server.submissions.pipeline.repo_checks import RepoChecks
 from guanaco_server.submissions.pipeline.runner import StageRunner
 from guanaco_server.submissions.pipeline.server_start import ServerStart, evidence
 from guanaco_server.submissions.pipeline.stages import StageParts
 from guanaco_server.submissions.pipeline.workflow import ListWorkers, Pipeline
 from guanaco_server.submissions.quotas import QuotaService
+from guanaco_server.submissions.rewards import RewardService
 from guanaco_server.submissions.rollouts import RolloutRecords
 from guanaco_server.tokenization.service import Tokenizers
 
@@ -42,6 +44,7 @@ class PipelineRoom:
     server_start: ServerStart
     runner: StageRunner
     pipeline: Pipeline
+    checks: RepoChecks
 
     async def give_up(self, key: str, log_lines: list[str]) -> None:
         """Fail a published submission whose model server keeps dying, or the redeploy of which it is."""
@@ -71,6 +74,7 @@ def build_pipeline(
     tokenizers: Tokenizers,
     deployments: DeploymentService,
     costs: CostService,
+    rewards: RewardService,
     stress: StressService,
     list_workers: ListWorkers,
     metrics: Metrics,
@@ -116,4 +120,5 @@ def build_pipeline(
         executor_id=settings.executor_id,
         concurrency=settings.pipeline_concurrency,
     )
-    return PipelineRoom(records, quantization, server_start, runner, pipeline)
+    checks = RepoChecks(database, clock, parts, rewards)
+    return PipelineRoom(records, quantization, server_start, runner, pipeline, checks)

@@ -80,7 +80,7 @@ def performs(stage: Stage) -> Callable[[StageFunction], StageFunction]:
 @performs(Stage.RESOLVE)
 async def resolve(parts: StageParts, run: PipelineRun, submission: Submission) -> Facts:
     """Pin the commit; a redeploy keeps the one it had."""
-    hub = _hub(parts, await parts.records.hub_token(run))
+    hub = hub_of(parts, await parts.records.hub_token(run))
     snapshot = await _snapshot(hub, submission)
     await parts.records.log(run, Stage.RESOLVE, f"{snapshot.repo} is at commit {snapshot.commit}.")
     return {"commit": snapshot.commit}
@@ -88,17 +88,9 @@ async def resolve(parts: StageParts, run: PipelineRun, submission: Submission) -
 
 @performs(Stage.CHECK)
 async def check(parts: StageParts, run: PipelineRun, submission: Submission) -> Facts:
-    hub = _hub(parts, await parts.records.hub_token(run))
-    snapshot, model = await _checked(hub, parts, submission)
+    hub = hub_of(parts, await parts.records.hub_token(run))
+    model = await examine(parts, hub, submission)
     await parts.quotas.require_disk(submission.id, model.weight_bytes)
-    if submission.quantization is not None:
-        check_quantization(
-            submission.quantization,
-            is_quantized=model.is_quantized,
-            has_experts=model.has_experts,
-        )
-    await check_tokenizer(hub, snapshot, model, parts.tokenizers)
-    await check_prompt(hub, snapshot, model, parts.prompts, submission.formatter)
     if model.adapter and model.base:
         await parts.records.log(
             run,
@@ -123,7 +115,7 @@ async def check(parts: StageParts, run: PipelineRun, submission: Submission) -> 
 @performs(Stage.SERIALIZE)
 async def serialize(parts: StageParts, run: PipelineRun, submission: Submission) -> Facts:
     token = await parts.records.hub_token(run)
-    hub = _hub(parts, token)
+    hub = hub_of(parts, token)
     snapshot, model = await _checked(hub, parts, submission)
 
     async def log(message: str, level: Level) -> None:
@@ -198,7 +190,7 @@ async def _stressed(
     return await parts.stress.check(endpoint, submission.id, prompts, submission.params)
 
 
-def _hub(parts: StageParts, token: SecretStr | None) -> Hub:
+def hub_of(parts: StageParts, token: SecretStr | None) -> Hub:
     """The Hub as the developer's own token opens it, if one was given; else its public repos."""
     return parts.hub.with_token(token.get_secret_value() if token else None)
 
@@ -217,6 +209,20 @@ async def _checked(
     )
     check_context(model, submission.params, submission.kind)
     return snapshot, model
+
+
+async def examine(parts: StageParts, hub: Hub, submission: Submission) -> CheckedModel:
+    """Carry out every check of a repo that needs no weights. Raise the SubmissionFailure of the first that fails."""
+    snapshot, model = await _checked(hub, parts, submission)
+    if submission.quantization is not None:
+        check_quantization(
+            submission.quantization,
+            is_quantized=model.is_quantized,
+            has_experts=model.has_experts,
+        )
+    await check_tokenizer(hub, snapshot, model, parts.tokenizers)
+    await check_prompt(hub, snapshot, model, parts.prompts, submission.formatter)
+    return model
 
 
 async def check_prompt(

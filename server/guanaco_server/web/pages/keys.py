@@ -7,7 +7,7 @@ from fastapi.responses import Response
 from pydantic import ValidationError
 
 from guanaco.accounts import CreatedKey, KeyRequest, Role
-from guanaco.errors import GuanacoError
+from guanaco.errors import GuanacoError, LastAdminKey
 from guanaco.errors.validation import one_sentence
 from guanaco_server.http.errors import status_of
 from guanaco_server.web.guards import Member
@@ -45,8 +45,11 @@ def add_routes(routes: APIRouter, web: WebRoom) -> None:
         return web.pages.show(request, "admin/revoke.html", key_id=key_id)
 
     @routes.post("/admin/keys/{key_id}/revoke")
-    async def revoke_key(key_id: str, member: Member = admin) -> Response:
-        await web.accounts.revoke_key(key_id, member.account)
+    async def revoke_key(request: Request, key_id: str, member: Member = admin) -> Response:
+        try:
+            await web.accounts.revoke_key(key_id, member.account)
+        except LastAdminKey as error:
+            return await _show(web, request, status=status_of(error), problem=error.detail)
         return see_other("/admin/keys")
 
 

@@ -1,0 +1,205 @@
+"""Turns wait for a place at their model in a fair queue, and several gateways share the places of a replica."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import httpx
+import pytest
+
+from guanaco.accounts import Role
+from guanaco.errors import Overloaded
+from guanaco_server.chat.gateway.places import HELD_S, TurnPlace
+from guanaco_server.chat.gateway.turn_queue import Asker
+from guanaco_server.database.database import Database
+from guanaco_server.deployments.memory_server import Script
+from guanaco_server.deployments.service import Deployment
+from tests.fixtures.world import World, eventually
+
+MODEL = "acme-tiny_v1"
+
+
+class Gateway(World):
+    """One gateway process of several on one database, whose model was measured to answer ``capacity`` at once."""
+
+    async def publish_measured(self, capacity: int) -> None:
+        await self.publish(await self.account(Role.DEVELOPER, "ada"), MODEL)
+        await self.deployments.wish(Deployment(MODEL, 1, "a" * 64, 1_088))
+        await self.deployments.mark_ready(MODEL, f"memory://{MODEL}")
+        await self.deployments.note(MODEL, capacity=capacity)
+        await self.routing.refresh()
+
+    async def beside(self, **changes: Any) -> Gateway:
+        other = Gateway(self.database, **changes)
+        other.clock.at = self.clock.at
+        other.deployments.note_replicas(MODEL, (f"memory://{MODEL}",))
+        await other.routing.refresh()
+        return other
+
+    def ask(self, asker: str = "app/user") -> asyncio.Task[TurnPlace]:
+        """Take a place for this app's user."""
+        return asyncio.create_task(self.places.take(MODEL, Asker(*asker.split("/"))))
+
+    async def is_waiting(self, count: int) -> None:
+        async def are_there() -> bool:
+            return self.places.waiting(MODEL) == count
+
+        await eventually(are_there)
+
+
+async def measured(database: Database, capacity: int, *scripts: Script, **changes: Any) -> Gateway:
+    gateway = Gateway(database, *scripts, **changes)
+    await gateway.publish_measured(capacity)
+    return gateway
+
+
+def done(turns: list[asyncio.Task[TurnPlace]]) -> int:
+    return sum(turn.done() for turn in turns)
+
+
+async def agree(*gateways: Gateway) -> None:
+    """As their loops would do within a second or two."""
+    for _ in range(3):
+        for gateway in gateways:
+            await asyncio.sleep(0)  # what was asked for, or has its place, goes on
+            await gateway.places.share()
+            await asyncio.sleep(0)
+
+
+@pytest.mark.both_databases
+async def test_two_gateways_share_the_capacity_of_a_replica(database: Database) -> None:
+    first = await measured(database, 8)
+    second = await first.beside()
+    turns = [[gateway.ask() for _ in range(10)] for gateway in (first, second)]
+    await agree(first, second)
+    assert done(turns[0]) + done(turns[1]) == 8, "never more than the capacity"
+    for _ in range(8):  # as turns end, each comes to its share
+        for gateway, asked in ((first, turns[0]), (second, turns[1])):
+            if gateway.places.in_flight(MODEL) > 4:
+                (await next(turn for turn in asked if turn.done())).__exit__()
+                asked.remove(next(turn for turn in asked if turn.done()))
+            await agree(first, second)
+            held = [gateway.places.in_flight(MODEL) for gateway in (first, second)]
+            assert sum(held) <= 8
+    assert held == [4, 4]
+    for turn in turns[0] + turns[1]:
+        turn.cancel()
+
+
+@pytest.mark.both_databases
+async def test_a_gateway_that_is_killed_leaves_no_place_held(database: Database) -> None:
+    killed = await measured(database, 8)
+    other = await killed.beside()
+    for _ in range(8):
+        await killed.ask()
+    turns = [other.ask() for _ in range(8)]
+    await agree(other)
+    assert done(turns) == 0
+    other.clock.advance(HELD_S + 1)
+    await agree(other)
+    assert done(turns) == 8
+
+
+async def test_a_gateway_that_stops_gives_its_places_back_at_once(database: Database) -> None:
+    stopped = await measured(database, 8)
+    other = await stopped.beside()
+    for _ in range(8):
+        await stopped.ask()
+    await stopped.places.stop()
+    assert len(await asyncio.gather(*(other.ask() for _ in range(8)))) == 8
+
+
+async def test_a_turn_that_waits_too_long_is_refused_with_a_time_to_try_again(
+    database: Database,
+) -> None:
+    go_on = asyncio.Event()
+    world = await measured(database, 1, Script(go_on=go_on), turn_wait_s=1.0)
+    http = await world.http(Role.BACKEND, "app")
+    conversations = [await world.open(http, f"user-{number}") for number in range(2)]
+    first = asyncio.create_task(say(http, conversations[0]))
+    await eventually(lambda: has_begun(world))
+    refused = await say(http, conversations[1])
+    assert (refused.status_code, refused.json()["error"]) == (503, "overloaded")
+    assert refused.json()["detail"] == (
+        "More messages wait for this model than it can answer within 1 s."
+    )
+    assert int(refused.headers["Retry-After"]) >= 1
+    go_on.set()
+    assert (await first).status_code == 200
+    assert (await say(http, conversations[1])).status_code == 200, "the message can be sent again"
+
+
+async def test_a_client_that_leaves_while_it_waits_leaves_the_queue(database: Database) -> None:
+    go_on = asyncio.Event()
+    world = await measured(database, 1, Script(go_on=go_on))
+    http = await world.http(Role.BACKEND, "app")
+    conversations = [await world.open(http, f"user-{number}") for number in range(3)]
+    first = asyncio.create_task(say(http, conversations[0]))
+    await eventually(lambda: has_begun(world))
+    leaving = asyncio.create_task(say(http, conversations[1]))
+    await world.is_waiting(1)
+    staying = asyncio.create_task(say(http, conversations[2]))
+    await world.is_waiting(2)
+    leaving.cancel()
+    with suppress(asyncio.CancelledError):
+        await leaving
+    await world.is_waiting(1)
+    go_on.set()
+    assert [(await first).status_code, (await staying).status_code] == [200, 200]
+    assert (world.places.waiting(MODEL), world.places.in_flight(MODEL)) == (0, 0)
+    assert len(world.model_server.generations) == 2, (
+        "the model was never asked for the one who left"
+    )
+    assert (await say(http, conversations[1])).status_code == 200, "nor is the conversation stuck"
+
+
+async def test_an_app_that_floods_a_model_waits_for_itself(database: Database) -> None:
+    world = await measured(database, 2)
+    under_way = [await world.ask("loud/a"), await world.ask("loud/a")]
+    flood = [world.ask(f"loud/{number}") for number in range(200)]
+    await eventually(lambda: some_refused(flood))
+    quiet = world.ask("quiet/a")
+    await asyncio.sleep(0)
+    under_way[0].__exit__()
+    await quiet
+    refused = [turn for turn in flood if turn.done() and isinstance(turn.exception(), Overloaded)]
+    assert len(refused) >= 200 - 2 * 16
+    for turn in flood:
+        turn.cancel()
+
+
+async def test_what_was_never_measured_has_places_of_each_process_alone(database: Database) -> None:
+    world = Gateway(database, replica_max_streams=3, turn_wait_s=1.0)
+    await world.publish(await world.account(Role.DEVELOPER, "ada"), MODEL)
+    for _ in range(3):
+        await world.ask()
+    with pytest.raises(Overloaded):
+        await world.ask()
+
+
+@pytest.mark.both_databases
+async def test_more_replicas_are_more_places_for_those_who_wait(database: Database) -> None:
+    world = await measured(database, 2)
+    turns = [world.ask() for _ in range(6)]
+    await agree(world)
+    assert done(turns) == 2
+    await world.deployments.note(MODEL, applied_replicas=3)
+    await world.routing.refresh()
+    world.clock.at += timedelta(seconds=1)
+    await agree(world)
+    await asyncio.gather(*turns)
+
+
+async def say(http: httpx.AsyncClient, conversation: str) -> httpx.Response:
+    return await http.post(f"/conversations/{conversation}/messages", json={"content": "Hi"})
+
+
+async def has_begun(world: World) -> bool:
+    return bool(world.model_server.generations)
+
+
+async def some_refused(turns: list[asyncio.Task[TurnPlace]]) -> bool:
+    return any(turn.done() for turn in turns)

@@ -1,0 +1,139 @@
+"""Whose turn is answered next, and whose is refused when too many wait."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from guanaco_server.chat.gateway.place_shares import PlaceClaim, places_for
+from guanaco_server.chat.gateway.turn_queue import Asker, TurnQueue
+
+
+def of(name: str) -> Asker:
+    """``app/user``."""
+    return Asker(*name.split("/"))
+
+
+def served(queue: TurnQueue, count: int, *, places: int = 1) -> list[str]:
+    """Who gets the next places, of which so many are under way at a time."""
+    under_way: list[Asker] = []
+    given = []
+    for _ in range(count):
+        if len(under_way) == places:
+            queue.end(under_way.pop(0))
+        ticket = queue.next()
+        assert ticket is not None
+        under_way.append(ticket.asker)
+        given.append("/".join(ticket.asker))
+    return given
+
+
+def test_apps_take_turns_however_many_turns_one_of_them_sends() -> None:
+    queue = TurnQueue()
+    for _ in range(100):
+        queue.add(of("loud/a"))
+    for name in ("quiet/a", "quiet/b", "other/a"):
+        queue.add(of(name))
+    assert served(queue, 6) == ["loud/a", "quiet/a", "other/a", "loud/a", "quiet/b", "loud/a"]
+
+
+def test_users_of_an_app_take_turns() -> None:
+    queue = TurnQueue()
+    for name in ("app/greedy", "app/greedy", "app/greedy", "app/b", "app/c"):
+        queue.add(of(name))
+    order = ["app/greedy", "app/b", "app/c", "app/greedy", "app/greedy"]
+    assert served(queue, 5) == order
+
+
+def test_whoever_has_the_fewest_turns_under_way_comes_first() -> None:
+    queue = TurnQueue()
+    for _ in range(3):
+        queue.begin(of("slow/a"))
+    queue.add(of("slow/a"))
+    queue.add(of("slow/b"))
+    queue.add(of("quick/a"))
+    queue.add(of("quick/a"))
+    assert served(queue, 4, places=4) == ["quick/a", "quick/a", "slow/b", "slow/a"]
+
+
+def test_the_newest_turn_of_whoever_has_the_most_waiting_is_crowded_out() -> None:
+    queue = TurnQueue()
+    queue.add(of("quiet/a"))
+    queue.add(of("loud/a"))
+    queue.add(of("loud/b"))
+    newest = queue.add(of("loud/b"))
+    queue.add(of("quiet/b"))
+    assert queue.crowd_out() is newest
+    assert served(queue, 4) == ["quiet/a", "loud/a", "quiet/b", "loud/b"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_counts_stay_true_whatever_happens(seed: int) -> None:
+    chance, queue = random.Random(seed), TurnQueue()
+    waiting, under_way = [], []
+    for _ in range(2_000):
+        asker = Asker(f"app-{chance.randrange(3)}", f"user-{chance.randrange(5)}")
+        match chance.randrange(5):
+            case 0 | 1:
+                waiting.append(queue.add(asker))
+            case 2 if (ticket := queue.next()) is not None:
+                waiting.remove(ticket)
+                under_way.append(ticket.asker)
+            case 3 if under_way:
+                queue.end(under_way.pop(chance.randrange(len(under_way))))
+            case 4 if waiting:
+                queue.leave(waiting.pop(chance.randrange(len(waiting))))
+        assert (queue.waiting, queue.in_flight) == (len(waiting), len(under_way))
+    for ticket in waiting:
+        queue.leave(ticket)
+    for asker in under_way:
+        queue.end(asker)
+    assert (queue.waiting, queue.in_flight, queue.next()) == (0, 0, None)
+    assert not queue._apps, "nothing is kept of those who have gone"
+
+
+def test_a_gateway_alone_holds_what_it_needs_and_a_reserve() -> None:
+    assert places_for(PlaceClaim(0, 0), [], 8) == 2
+    assert places_for(PlaceClaim(4, 5), [], 8) == 8
+    assert places_for(PlaceClaim(0, 100), [], 8) == 8
+
+
+def test_gateways_that_want_more_than_there_is_get_it_in_proportion() -> None:
+    assert places_for(PlaceClaim(0, 30, b"a"), [PlaceClaim(0, 10, b"b")], 8) == 6
+    assert places_for(PlaceClaim(0, 10, b"b"), [PlaceClaim(0, 30, b"a")], 8) == 2
+    assert places_for(PlaceClaim(0, 1, b"b"), [PlaceClaim(0, 1_000, b"a")], 8) == 1, (
+        "nobody gets none"
+    )
+
+
+def test_no_place_is_taken_before_it_was_given_up() -> None:
+    assert places_for(PlaceClaim(0, 10), [PlaceClaim(7, 10)], 8) == 1
+    assert places_for(PlaceClaim(7, 10), [PlaceClaim(1, 10)], 8) == 7, "turns under way keep theirs"
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_gateways_never_hold_more_than_there_is_and_agree_in_the_end(seed: int) -> None:
+    """Each decides in its turn, of what the others wrote down last."""
+    chance = random.Random(seed)
+    capacity = chance.randint(1, 12)
+    gateways = [PlaceClaim(0, 0, bytes([number])) for number in range(4)]
+    busy = [0] * 4
+    for _ in range(400):
+        number = chance.randrange(4)
+        wanted = chance.randint(0, 12)
+        mine = PlaceClaim(min(busy[number], gateways[number].held), wanted, bytes([number]))
+        others = gateways[:number] + gateways[number + 1 :]
+        held = places_for(mine, others, capacity)
+        gateways[number] = PlaceClaim(held, wanted, bytes([number]))
+        busy[number] = chance.randint(0, min(held, wanted))
+        assert sum(claim.held for claim in gateways) <= capacity
+    for _ in range(2):
+        for number in range(4):
+            others = gateways[:number] + gateways[number + 1 :]
+            held = places_for(PlaceClaim(0, 10, bytes([number])), others, capacity)
+            gateways[number] = PlaceClaim(held, 10, bytes([number]))
+    held_by = Counter(claim.held for claim in gateways)
+    assert sum(claim.held for claim in gateways) == capacity
+    assert max(held_by) - min(held_by) <= 1
