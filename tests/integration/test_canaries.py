@@ -65,6 +65,11 @@ async def test_a_canary_takes_its_share_of_the_conversations_that_begin(
     assert given[new] + given[old] == 400
     assert {await world.endpoints(began_s=30, name=name) for name in names[:50]} == {old}
     assert not (await world.submission()).is_in_progress, "nobody waits for a canary"
+    followed = [event async for event in world.events.follow(ID, 0) if event is not None]
+    assert (
+        "25.0% of new conversations go to the new version."
+        in followed[-2].message + followed[-1].message
+    )
 
 
 async def test_a_canary_that_is_as_good_takes_over_when_its_time_is_over(

@@ -391,6 +391,8 @@ async def is_in_progress(session: AsyncSession, submission_id: str) -> bool | No
     if status is None:
         return None
     newest = await rollout(session, submission_id)
+    if newest is not None and newest.phase is RolloutPhase.SHIFTING:
+        return newest.canary_s is None  # nobody waits for a canary
     is_rolling = newest is not None and newest.phase.is_in_progress
     return Status(status).is_in_progress or is_rolling
 
