@@ -105,10 +105,10 @@ def patch(path: str, kind: type[T], body: BaseModel) -> Call[T]:
 
 def delete(path: str, *, params: Mapping[str, str] | None = None) -> Call[None]:
     """A call that takes something away."""
-    return Call(method="DELETE", path=f"{API}{path}", params=params or {}, parse=_nothing)
+    return Call(method="DELETE", path=f"{API}{path}", params=params or {}, parse=nothing)
 
 
-def _nothing(_content: bytes) -> None:
+def nothing(_content: bytes) -> None:
     """An answer without a body."""
 
 

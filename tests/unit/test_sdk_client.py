@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from guanaco import errors
 from guanaco.bots import BOTS
 from guanaco.calls import accounts, chat, competitions, feedback, submissions
-from guanaco.calls.wire import Call, StreamCall
+from guanaco.calls.wire import Call, StreamCall, nothing
 from guanaco.chat import Reply, Token
 from guanaco.client import AsyncClient, Client
 from guanaco.competitions import CompetitionRequest
@@ -49,6 +49,13 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "send": ("conv_1", "hi"),
     "stream_send": ("conv_1", "hi"),
     "rate": ("conv_1", True),
+    "change_rating": ("conv_1", False),
+    "choose": ("conv_1", "msg_1"),
+    "delete_message": ("conv_1", "msg_1"),
+    "edit_message": ("conv_1", "msg_1", "hi"),
+    "note_metadata": ("conv_1", {"shelf": "1"}),
+    "rate_message": ("conv_1", "msg_1", True),
+    "withdraw_message_rating": ("conv_1", "msg_1"),
     "open_conversation": ("user-1", BOT),
     "put_competition": ("spring", CompetitionRequest(name="Spring", starts_at=START)),
     "create_experiment": (ExperimentRequest(name="heat", variants=(WARM, COLD)),),
@@ -145,6 +152,8 @@ def test_every_answer_of_the_next_version_is_read(name: str) -> None:
     call = CALLS[name](*arguments_of(name), **KEYWORDS.get(name, {}))
     if isinstance(call, StreamCall):
         return  # the two tests below
+    if call.parse is nothing:
+        return  # 204
     kind = call.parse.__self__.kind  # type: ignore[attr-defined]
     answer = of_next_version(TypeAdapter(kind).json_schema(mode="serialization"))
     found = call.parse(json.dumps(answer).encode())

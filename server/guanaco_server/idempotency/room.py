@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from dataclasses import dataclass
 
-from sqlalchemy.exc import DBAPIError
-
 from guanaco_server.database.database import Database
-from guanaco_server.idempotency.service import EXPIRED_AT_ONCE, IdempotencyService
-from guanaco_server.runtime.background import Background
+from guanaco_server.idempotency.expiry import ExpiryLoop
+from guanaco_server.idempotency.service import IdempotencyService
 from guanaco_server.runtime.clock import Clock
-
-PAUSE_S = 60.0
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -29,29 +21,3 @@ class IdempotencyRoom:
 def build_idempotency(database: Database, clock: Clock, *, secret: bytes) -> IdempotencyRoom:
     service = IdempotencyService(database, clock, secret)
     return IdempotencyRoom(service, ExpiryLoop(service))
-
-
-class ExpiryLoop:
-    """Deletes answers that are no longer honoured."""
-
-    def __init__(self, service: IdempotencyService) -> None:
-        self._service = service
-        self._background = Background("expiry of answers")
-
-    async def start(self) -> None:
-        self._background.start(self._run())
-
-    async def stop(self) -> None:
-        await self._background.stop()
-
-    async def _run(self) -> None:
-        while True:
-            try:
-                has_more = await self._service.expire() == EXPIRED_AT_ONCE
-            except (DBAPIError, OSError) as error:
-                logger.warning(
-                    "old answers were not deleted; retrying in 60 s: %s", type(error).__name__
-                )
-                has_more = False
-            if not has_more:
-                await asyncio.sleep(PAUSE_S)

@@ -49,7 +49,7 @@ class History:
     message_count: int
     competition: str = OPEN
     variant: tuple[str, str] | None = None
-    began_at: float = 0.0
+    began_at: float = field(default=0.0, compare=False)  # SQLite gives it to some 0.05 ms
     turns: list[Utterance] = field(default_factory=list)
     tail: list[str] = field(default_factory=list)
     transcript: Transcript = field(default_factory=Transcript, compare=False)
