@@ -291,7 +291,9 @@ async def test_what_waits_is_found_by_its_index(world: Rated) -> None:
 
 async def test_many_who_rate_while_two_keepers_count_are_each_counted_once(world: Rated) -> None:
     conversations = [
-        await converse(world, world.backend, SUBMISSIONS[number % 3], f"user-{number}")
+        await converse(
+            world, world.backend, SUBMISSIONS[number % 3], f"user-{number}", [(Sender.BOT, "Ahoy!")]
+        )
         for number in range(60)
     ]
     request = FeedbackRequest(thumbs_up=True)

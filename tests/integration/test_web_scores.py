@@ -61,7 +61,7 @@ async def test_a_submissions_page_shows_every_metric_and_how_sure_it_is(world: W
     assert shown["thumbs up"] == ["75 %", "30 % to 95 %, from 4 users"]
     assert shown["words repeated from reply to reply"] == ["50.0 %", "from 1 conversation"]
     assert shown["replies regenerated"][0] == "0.0 %"
-    assert shown["to the first token, median"][1].endswith("from 2 replies")
+    assert shown["to the first token, median"][1].endswith("from 6 replies")
     assert shown["users back the next day"] == ["not enough yet"]
     meanings = (await browser(world).get("/docs/scores")).text
     for anchor in re.findall(r'href="/docs/scores#([\w-]+)"', page):
