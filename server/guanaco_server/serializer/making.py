@@ -16,6 +16,7 @@ from importlib import metadata
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from guanaco import __version__
 from guanaco_server.formats.manifest import MANIFEST_NAME, Manifest, StoredFile, TensorRecord
 from guanaco_server.serializer.chat_template import TEMPLATE_NAME, check_chat_templates
 from guanaco_server.serializer.lora import AdapterMatrices, LoraPair, lora_pairs
@@ -35,7 +36,7 @@ from guanaco_server.serializer.task import SerializerJob, Source
 from guanaco_server.serializer.tokenizer_files import CONFIG_NAME as TOKENIZER_CONFIG_NAME
 from guanaco_server.serializer.tokenizer_files import TOKENIZER_NAME, convert
 
-TOOLS = ("guanaco", "numpy", "huggingface_hub")
+LIBRARIES = ("numpy", "huggingface_hub")
 
 
 CONFIG_NAME = "config.json"
@@ -161,7 +162,10 @@ def _manifest(
             )
             for index, tensor in enumerate(plan.tensors)
         ),
-        tool_versions={tool: metadata.version(tool) for tool in TOOLS},
+        tool_versions={
+            "guanaco": __version__,
+            **{library: metadata.version(library) for library in LIBRARIES},
+        },
         created_at=datetime.now(UTC),
     )
 
