@@ -115,6 +115,10 @@ async def test_candidates_without_end_are_read_as_far_as_an_answer_may_be_long(
         assert await said(http, path) == [("user", "Hello")]
 
 
+class Roomy(Patient):
+    changes = {**Patient.changes, "replica_max_streams": 200}
+
+
 async def test_as_many_replies_are_chosen_among_candidates_as_users_ask_for(
     database: Database,
 ) -> None:
@@ -134,9 +138,8 @@ async def test_as_many_replies_are_chosen_among_candidates_as_users_ask_for(
     several: dict[str, Any] = {"best_of": 2, "temperature": 1.0}
     async with (
         rogue(waits_for_all) as endpoint,
-        talking(database, endpoint, make=Patient, **several) as (http, _, world),
+        talking(database, endpoint, make=Roomy, **several) as (http, _, world),
     ):
-        world.replicas._max_streams = 200
         users = await asyncio.gather(*(world.open(http, f"user-{n}") for n in range(110)))
         answers = await asyncio.gather(
             *(

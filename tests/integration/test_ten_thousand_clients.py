@@ -27,6 +27,10 @@ AT_ONCE = 256  # replies
 SPARE_FILES = 2_000  # both sides of those at the model server, and the rest of the tests
 
 
+class Crowded(Patient):
+    changes = {**Patient.changes, "replica_max_streams": AT_ONCE}
+
+
 @pytest.fixture
 def client_count() -> Iterator[int]:
     allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -42,9 +46,8 @@ async def test_of_ten_thousand_clients_each_that_talks_is_answered_or_told_to_co
 ) -> None:
     async with (
         rogue(well) as endpoint,
-        rogue_world.talking(database, endpoint, make=Patient) as (http, path, world),
+        rogue_world.talking(database, endpoint, make=Crowded) as (http, path, world),
     ):
-        world.replicas._max_streams = AT_ONCE
         talking_count = min(TALKING, client_count)
         await open_many(database, path.rpartition("/")[2], talking_count)
         outcomes = await come(http, client_count, talking_count)
