@@ -13,6 +13,7 @@ from typing import Any
 
 import aiosqlite
 
+MADE_FOR = "0.22"  # the aiosqlite whose ``_execute`` and ``_conn`` are used here; tests/unit/test_sqlite_connection.py
 Rows = deque[Any]
 
 
