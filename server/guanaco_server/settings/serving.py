@@ -77,7 +77,7 @@ class CheckSettings(BaseModel):
         description="Requests on which the stress check's verdict rests. With 60, a model server that keeps to its limits does so with 95 % confidence.",
     )
     stress_duration_s: float = Field(
-        default=4,
+        default=3,
         gt=0,
         description="Seconds in which the stress check sends them to a model server that bears it; a slower one has longer.",
     )
