@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def journey(number: int) -> dict[str, Any]:
-    """What `guanaco demo --exit --json` says of one run."""
+    """Run `guanaco demo --exit --json` once, and return what it says."""
     talk(f"journey {number}")
     done = subprocess.run(
         [GUANACO, "demo", "--exit", "--json"], stdout=subprocess.PIPE, text=True, check=True

@@ -75,7 +75,7 @@ IN_PROGRESS = frozenset(PIPELINE_STATUSES)
 
 
 class WeightDtype(OpenEnum):
-    """What the weights are stored and served in. ``auto`` casts float32 to bfloat16 and keeps anything else."""
+    """The type in which the weights are stored and served. ``auto`` casts float32 to bfloat16 and keeps anything else."""
 
     AUTO = "auto"
     BFLOAT16 = "bfloat16"
@@ -245,7 +245,7 @@ class Rollout(BaseModel):
 
     @property
     def is_canary(self) -> bool:
-        """Whether it takes its share now, which may take hours."""
+        """Return whether it takes its share now, which may take hours."""
         return self.phase is RolloutPhase.SHIFTING and self.canary_s is not None
 
 

@@ -115,7 +115,7 @@ def doctor(
 
 
 def is_platform_installed() -> bool:
-    """Whether any part of the server is here; a light install is the client alone."""
+    """Return whether any part of the server is here; a light install is the client alone."""
     return importlib.util.find_spec(SERVER_MODULES[0]) is not None
 
 

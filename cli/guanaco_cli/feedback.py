@@ -120,7 +120,7 @@ def _nothing(filters: Filters, is_new: bool) -> str:
 
 
 def _local(moment: datetime | None) -> datetime | None:
-    """Without a time zone it is this machine's."""
+    """Read a time; without a time zone it is this machine's."""
     return moment.astimezone() if moment is not None else None
 
 

@@ -54,7 +54,7 @@ LAST_EVENT = "done"
 def preview(
     submission_id: str, bot: Bot, turns: Sequence[Turn] = (), *, user_name: str = "You"
 ) -> Call[Reply]:
-    """What your own submission answers, and the very prompt it got. Nothing is recorded."""
+    """Ask your own submission, and see the very prompt it got. Nothing is recorded."""
     request = PreviewRequest(bot=bot, turns=list(turns), user_name=user_name)
     return _reply(of_submission(submission_id, "preview"), request)
 

@@ -39,7 +39,7 @@ def rate(
     *,
     idempotency_key: str | None = None,
 ) -> Call[FeedbackRecorded]:
-    """What the user thought of the conversation, once it has a reply. Backend."""
+    """Record what the user thought of the conversation, once it has a reply. Backend."""
     request = FeedbackRequest(thumbs_up=thumbs_up, text=text)
     path = of_conversation(conversation_id, "feedback")
     return post(path, FeedbackRecorded, request, idempotency_key=idempotency_key)
@@ -62,7 +62,7 @@ def withdraw_rating(conversation_id: str) -> Call[None]:
 
 
 def rating_changes(feedback_id: str) -> Call[list[RatingChange]]:
-    """What a rating was before it was changed or withdrawn. Admin; each reading is audited."""
+    """Read what a rating was before it was changed or withdrawn. Admin; each reading is audited."""
     return get(f"/feedback/{segment(feedback_id)}/changes", list[RatingChange])
 
 

@@ -85,6 +85,11 @@ def quantile_ranks(trials: int, share: float) -> tuple[int, int]:
     return low, high
 
 
+def chance_of_at_most(successes: int, trials: int, share: float) -> float:
+    """Return how likely so few of the trials succeed where each does with the chance ``share``."""
+    return math.fsum(_binomial(trials, share, k) for k in range(successes + 1))
+
+
 def t_95(freedom: int) -> float:
     """Return Student's 97.5 % quantile; above 8 degrees by expansion 26.7.5 of Abramowitz and Stegun, to 0.001."""
     if freedom <= len(FEW_T_95):

@@ -1,4 +1,4 @@
-"""A sequential test of whether one proportion is worse than another, which may be looked at after every observation.
+"""Sequential tests of whether a proportion is worse than another or over a limit, which may be looked at after every observation.
 
 Two arms count bad outcomes: the old one (``s0`` of ``n0``) and the new one (``s1`` of ``n1``). The null hypothesis is that
 the new one is at most ``margin`` worse, ``p1 <= p0 + margin``. The evidence against it is the mixture likelihood ratio
@@ -13,6 +13,7 @@ most a nonnegative martingale that begins at 1, and by Ville's inequality
 however often one looks, however the observations of the two arms alternate, and whatever one does upon seeing them.
 (L. Wasserman, A. Ramdas, S. Balakrishnan, "Universal inference", PNAS 2020; H. Robbins, "Statistical methods related
 to the law of the iterated logarithm", 1970, for mixtures.) No number of observations is assumed, nor that it is large.
+Against a limit the same holds with one arm: E is its mixture over its highest likelihood with ``p <= limit``.
 """
 
 from __future__ import annotations
@@ -38,6 +39,12 @@ class Proportion:
 def is_worse(new: Proportion, old: Proportion, *, margin: float, alpha: float) -> bool:
     """Whether the new one is worse by more than the margin, with a chance of at most ``alpha`` ever to say so wrongly."""
     return log_evidence(new, old, margin) >= -math.log(alpha)
+
+
+def is_over(seen: Proportion, limit: float, *, alpha: float) -> bool:
+    """Whether the proportion is over the limit, with a chance of at most ``alpha`` ever to say so wrongly."""
+    best_null = _log_likelihood(seen, min(seen.rate, limit))
+    return _log_mixture(seen) - best_null >= -math.log(alpha)
 
 
 def log_evidence(new: Proportion, old: Proportion, margin: float = 0.0) -> float:

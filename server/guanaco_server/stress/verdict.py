@@ -21,15 +21,15 @@ from guanaco.submissions import (
     StressRequest,
     StressThresholds,
 )
+from guanaco_server.statistics.intervals import chance_of_at_most
+from guanaco_server.statistics.sequential import Proportion, is_over
 from guanaco_server.stress.load import Load, Results
 
 ERROR_SAMPLES = 3
 MOST_BINS = 24
 OVER_SHARE = 0.05  # of a 95th percentile
 LEAST_FOR_P95 = 20  # with fewer, the 95th percentile is the slowest of all
-HOPELESS = (
-    20.0  # evidence that a server which keeps to its limits shows in one of 20 checks at most
-)
+FALSE_ALARMS = 0.05  # how many of the servers that keep to a limit are given up early at most
 ENOUGH_ERRORS = 3
 KNEE = 2.0
 LEAST_FOR_TREND = 4
@@ -109,15 +109,11 @@ def judge(
 
 
 def is_hopeless(results: Results, thresholds: Thresholds) -> bool:
-    """Whether further requests would hardly change that a threshold is missed. May be asked after every request.
-
-    The evidence is a likelihood ratio, averaged over all shares that may be over a limit: against 5 % it reaches 20 by
-    chance at most once in 20 loads, however often one looks (Ville's inequality).
-    """
+    """Whether further requests would hardly change that a threshold is missed. The test may be made after every request."""
     if len(_errors(results)) >= ENOUGH_ERRORS and not thresholds.max_error_rate:
         return True
     return any(
-        _evidence(metric.over, len(metric.values)) >= HOPELESS
+        is_over(Proportion(metric.over, len(metric.values)), OVER_SHARE, alpha=FALSE_ALARMS)
         for metric in _metrics(results, thresholds)
     )
 
@@ -190,26 +186,8 @@ def _confidence(metrics: Sequence[_Metric], *, is_passed: bool, has_errors: bool
     if not metrics:
         return None
     if is_passed:
-        return min(1 - _at_most(one.over, len(one.values)) for one in metrics)
-    return max(_at_most(one.over - 1, len(one.values)) for one in metrics)
-
-
-def _at_most(over: int, count: int) -> float:
-    """How likely at most ``over`` of ``count`` are over their limit where 5 % of all requests are."""
-    return math.fsum(
-        math.comb(count, k) * OVER_SHARE**k * (1 - OVER_SHARE) ** (count - k)
-        for k in range(over + 1)
-    )
-
-
-def _evidence(over: int, count: int) -> float:
-    """The mean over all shares (Jeffreys' prior) of the likelihood, as a multiple of that of 5 %; for fewer none."""
-    if over <= OVER_SHARE * count:
-        return 0.0
-    log_beta = math.lgamma(over + 0.5) + math.lgamma(count - over + 0.5) - math.lgamma(count + 1)
-    log_prior = 2 * math.lgamma(0.5)
-    log_limit = over * math.log(OVER_SHARE) + (count - over) * math.log(1 - OVER_SHARE)
-    return math.exp(log_beta - log_prior - log_limit)
+        return min(1 - chance_of_at_most(one.over, len(one.values), OVER_SHARE) for one in metrics)
+    return max(chance_of_at_most(one.over - 1, len(one.values), OVER_SHARE) for one in metrics)
 
 
 def _too_many_errors(
