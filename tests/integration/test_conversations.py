@@ -285,7 +285,7 @@ async def test_the_last_reply_goes_on_where_it_ended(database: Database) -> None
 async def test_a_chosen_or_edited_reply_goes_on_and_an_imported_one_does_not(
     database: Database,
 ) -> None:
-    world, http, conversation = await talking(
+    _, http, conversation = await talking(
         database, Script(("Old",)), Script(("New",)), Script((" end.",))
     )
     path = f"/conversations/{conversation}"

@@ -19,7 +19,13 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from guanaco.chat import Bot, Timings, Usage
-from guanaco.errors import GuanacoError, ModelRefused, ModelTimedOut, ModelUnavailable
+from guanaco.errors import (
+    GuanacoError,
+    MessageTooLong,
+    ModelRefused,
+    ModelTimedOut,
+    ModelUnavailable,
+)
 from guanaco_server.chat.gateway.best_of import BestOf, Scene
 from guanaco_server.chat.gateway.deadline import Deadline
 from guanaco_server.chat.gateway.places import TurnPlaces
@@ -123,6 +129,10 @@ class ReplyGenerator:
                 prompt = await self.prompt(live, bot, user_name, turns, transcript, begun)
         except TimeoutError:
             raise ModelTimedOut(live.serving.id, limit_s) from None
+        except MessageTooLong as error:
+            if begun:
+                raise _cannot_go_on(error, live.serving.params.max_input_tokens) from None
+            raise
         generation = Generation(live.serving.id, prompt, live.serving.params, seed=seed)
         scene = Scene(bot, user_name, turns, prompt, begun)
         return self.complete(live, generation, key, asker, scene, began, asked_at)
@@ -291,6 +301,14 @@ class ReplyGenerator:
         limits = self._deadlines
         limit_s = limits.reply_s if has_begun else limits.first_token_s
         return ModelTimedOut(submission_id, limit_s) if is_late else None
+
+
+def _cannot_go_on(error: MessageTooLong, budget: int) -> MessageTooLong:
+    return MessageTooLong(
+        f"The bot's persona, the newest message and the reply so far take {error.tokens:,} tokens; this model is given {budget:,}.",
+        hint="Send a message instead: this reply cannot get longer.",
+        tokens=error.tokens,
+    )
 
 
 def _respite(ask: Ask, first_token_by: float) -> Callable[[], float]:
