@@ -121,10 +121,12 @@ def _render(template: str, config: dict[str, Any]) -> None:
         raise ValueError(f"{type(error).__name__}: {_sentence(error)}") from None
 
 
-def variables(config: dict[str, Any], messages: list[dict[str, str]]) -> dict[str, Any]:
+def variables(
+    config: dict[str, Any], messages: list[dict[str, str]], *, asks_for_reply: bool = True
+) -> dict[str, Any]:
     """What a model server gives a chat template; ``config`` is tokenizer_config.json."""
-    given = {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": True}
-    return special_tokens(config) | given
+    given = {"messages": messages, "tools": None, "documents": None}
+    return special_tokens(config) | given | {"add_generation_prompt": asks_for_reply}
 
 
 def special_tokens(config: dict[str, Any]) -> dict[str, Any]:
