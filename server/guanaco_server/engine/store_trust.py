@@ -26,7 +26,7 @@ def as_environment(certificates: str) -> dict[str, str]:
 
 def trusted_by(environment: Mapping[str, str] = os.environ) -> ssl.SSLContext | None:
     """Return what trusts those certificates alone; None without any, for what trusts the system's."""
-    chunks = (environment.get(f"{PREFIX}{number}") for number in itertools.count())
+    chunks = (environment.get(f"{PREFIX}{number}", "") for number in itertools.count())
     certificates = "".join(itertools.takewhile(bool, chunks))
     return context_of(certificates) if certificates else None
 
