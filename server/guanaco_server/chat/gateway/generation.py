@@ -160,7 +160,7 @@ class ReplyGenerator:
         The deadlines count from ``began`` on the loop's clock, without the wait for a place. Overloaded where none comes.
         """
         began = asyncio.get_running_loop().time() if began is None else began
-        with self._metrics.reply(asked_at) as measured:
+        with self._metrics.reply(live.serving.id, asked_at) as measured:
             with await self._places.take(live.serving.id, asker) as place:
                 began += place.waited_s
                 for is_last in (False,) * (SAMPLES - 1) + (True,):
@@ -177,7 +177,9 @@ class ReplyGenerator:
                         yield (SILENCE,)
                     if content:
                         break
-            ttft_s, total_s = measured.note_end(text.prompt_tokens, text.completion_tokens)
+            ttft_s, total_s = measured.note_end(
+                text.prompt_tokens, text.completion_tokens, text.cached_tokens
+            )
             yield Generated(
                 prompt=generation.prompt,
                 content=content,
@@ -300,11 +302,11 @@ class ReplyText:
     Whitespace at the end is held back until more text comes, so that the texts that were sent, joined, are ``content``.
     """
 
-    __slots__ = ("_held", "_texts", "completion_tokens", "finish_reason", "prompt_tokens", "reward_score")  # fmt: skip
+    __slots__ = ("_held", "_texts", "cached_tokens", "completion_tokens", "finish_reason", "prompt_tokens", "reward_score")  # fmt: skip
 
     def __init__(self) -> None:
         self.finish_reason = "stop"
-        self.prompt_tokens = self.completion_tokens = 0
+        self.prompt_tokens = self.completion_tokens = self.cached_tokens = 0
         self.reward_score: float | None = None
         self._texts: list[str] = []
         self._held = ""
@@ -320,6 +322,7 @@ class ReplyText:
             self.reward_score = chunk.reward_score
             self.prompt_tokens = chunk.prompt_tokens
             self.completion_tokens = chunk.completion_tokens
+            self.cached_tokens = chunk.cached_tokens
         texts = self._sendable([*chunk.texts])
         self._texts += texts
         return tuple(texts)
