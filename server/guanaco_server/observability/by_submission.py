@@ -152,7 +152,7 @@ GAUGES = {
 }
 
 
-class SubmissionMetrics(Collector):
+class MetricsBySubmission(Collector):
     """The series of one process. Everything but ``collect`` runs on the event loop."""
 
     def __init__(self, registry: CollectorRegistry, described: list[MetricDescription]) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from guanaco_server.observability.by_submission import MetricDescription, SubmissionMetrics
+from guanaco_server.observability.by_submission import MetricDescription, MetricsBySubmission
 
 STAGE_BUCKETS_S = (0.5, 1, 2, 5, 10, 20, 40, 60, 120, 300, 600, 1_800, 3_600)
 REPLY_BUCKETS_S = (0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 20, 30, 60, 120)
@@ -130,7 +130,7 @@ class Metrics:
             "What the GPUs that are held cost in an hour, by type, in the platform's currency.",
             ("gpu_type",),
         )
-        self.submissions = SubmissionMetrics(self.registry, self.described)
+        self.submissions = MetricsBySubmission(self.registry, self.described)
 
     def note_stage(self, stage: str, outcome: str, seconds: float) -> None:
         self._stage.labels(stage, outcome).observe(seconds)
