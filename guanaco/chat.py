@@ -102,6 +102,12 @@ class RegenerateRequest(BaseModel):
     stream: bool = False
 
 
+class ContinueRequest(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    stream: bool = False
+
+
 class Usage(BaseModel):
     prompt_tokens: int
     completion_tokens: int
@@ -122,6 +128,10 @@ class Reply(BaseModel):
         default=None, exclude=True, description="Where the caller did not name it."
     )
     content: str
+    appended: str | None = Field(
+        default=None,
+        description="What was added to a reply that was continued: the tokens of its stream. `content` is the whole.",
+    )
     finish_reason: str
     usage: Usage
     timings: Timings

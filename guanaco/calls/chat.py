@@ -26,6 +26,7 @@ from guanaco.calls.wire import (
 from guanaco.chat import (
     Bot,
     ChoiceRequest,
+    ContinueRequest,
     Conversation,
     ConversationChanges,
     ConversationOpened,
@@ -198,6 +199,20 @@ def stream_regenerate(
     """``regenerate``, token by token; the whole Reply comes last. Backend."""
     path = of_conversation(conversation_id, "regenerate")
     return _reply_stream(path, RegenerateRequest(stream=True), idempotency_key)
+
+
+def continue_reply(conversation_id: str, *, idempotency_key: str | None = None) -> Call[Reply]:
+    """Have the last reply go on where it ended, for instance where its length limit cut it. Backend."""
+    path = of_conversation(conversation_id, "continue")
+    return _reply(path, ContinueRequest(), idempotency_key)
+
+
+def stream_continue_reply(
+    conversation_id: str, *, idempotency_key: str | None = None
+) -> StreamCall[Token | Reply]:
+    """``continue_reply``, token by token: only what is added. The whole Reply comes last. Backend."""
+    path = of_conversation(conversation_id, "continue")
+    return _reply_stream(path, ContinueRequest(stream=True), idempotency_key)
 
 
 def assignment(conversation_id: str) -> Call[AssignmentReplay]:

@@ -33,7 +33,7 @@ GuanacoError
 │   ├── IdempotencyConflict      the same Idempotency-Key with another body
 │   ├── RequestInProgress        the first request with this Idempotency-Key is still being answered
 │   ├── ConversationBusy         a reply is still being written
-│   ├── AlreadyRated, NothingToRegenerate, NothingToRate
+│   ├── AlreadyRated, NothingToRegenerate, NothingToContinue, NothingToRate
 │   ├── ExternalIdTaken          the app's own id of a conversation is another user's
 │   ├── RatingSettled            it is too old, was changed too often, or its competition is frozen
 │   ├── QuotaExceeded            the developer has as many submissions, or bytes, as they may have

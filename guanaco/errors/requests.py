@@ -444,6 +444,16 @@ class NothingToRegenerate(Conflict):
         super().__init__("There is no user message to answer yet.", hint="Send a message first.")
 
 
+class NothingToContinue(Conflict):
+    code = "nothing_to_continue"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The conversation's last message is not a reply of its model, so there is nothing to continue.",
+            hint="Send a message, or regenerate the reply where the last message has none.",
+        )
+
+
 class AmbiguousUser(Conflict):
     code = "ambiguous_user"
 

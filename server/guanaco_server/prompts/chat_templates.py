@@ -114,6 +114,25 @@ class ChatTemplate:
         except TemplateFault as fault:
             raise PromptFailed(WHAT, str(fault)) from None
 
+    def text_begun(self, said: Sequence[Said], begun: str) -> str:
+        """The same with the reply so far: where the template writes a reply, up to that reply's end.
+
+        Where it writes replies otherwise than it asks for one (it leaves thoughts out, or cuts), behind what asks.
+        """
+        asked = self.text(said)
+        messages = self.shape.messages(said)
+        if messages and messages[-1]["role"] == "assistant":
+            return asked + begun
+        try:
+            whole = self._render(
+                [*messages, {"role": "assistant", "content": begun}], asks_for_reply=False
+            )
+        except TemplateFault:
+            return asked + begun
+        until = whole.rfind(begun)
+        is_same = until >= 0 and whole.startswith(asked) and not whole[len(asked) : until].strip()
+        return whole[: until + len(begun)] if is_same else asked + begun
+
     def _find_shape(self) -> Shape:
         why = "it leaves out what was said"
         for shape in SHAPES:
@@ -129,8 +148,9 @@ class ChatTemplate:
                     return shape
         raise _unusable(why)
 
-    def _render(self, messages: list[Message]) -> str:
-        return self._process.render([Job(self._source, variables(self._config, messages))])[0]
+    def _render(self, messages: list[Message], *, asks_for_reply: bool = True) -> str:
+        given = variables(self._config, messages, asks_for_reply=asks_for_reply)
+        return self._process.render([Job(self._source, given)])[0]
 
 
 def _unusable(why: str) -> BadChatTemplate:
@@ -154,8 +174,11 @@ class ChatTemplateCounter:
         system = self._count([PROBE[0], PROBE[2]]) - short - counter.alone(PROBE[0][1])
         self._around_part = max(1, system)
 
-    def render(self, layout: Layout, turns: Sequence[Spoken], budget: int) -> str:
-        """The prompt, of at most ``budget`` tokens; MessageTooLong if what is never cut is longer."""
+    def render(self, layout: Layout, turns: Sequence[Spoken], budget: int, begun: str = "") -> str:
+        """The prompt, of at most ``budget`` tokens; MessageTooLong if what is never cut is longer.
+
+        It ends with ``begun``, the reply so far.
+        """
         texts: dict[int, str] = {}
 
         def text(index: int) -> str:
@@ -170,11 +193,15 @@ class ChatTemplateCounter:
             ]
 
         history = history_of(turns, tokens)
-        frame = self._counter.kept_for(layout, lambda: self._frame(layout))
+        framed = layout.with_begun(begun) if begun else layout
+        frame = self._counter.kept_for(framed, lambda: self._frame(framed))
         cut = Replay(history, frame, self._counter.sure(budget)).cut
         for shorter in (cut, *shorter_cuts(cut, frame, history)):
             said = list(_said(layout, shorter, turns, text))
-            prompt = self._without_double_begin(self._template.text(said))
+            text_made = (
+                self._template.text_begun(said, begun) if begun else self._template.text(said)
+            )
+            prompt = self._without_double_begin(text_made)
             length = self._counter.count(prompt)
             if length <= budget:
                 return prompt

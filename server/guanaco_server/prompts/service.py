@@ -75,11 +75,13 @@ class PromptService:
         turns: Sequence[Spoken],
         transcript: Transcript | None = None,
         within_s: float = RENDER_S,
+        begun: str = "",
     ) -> str:
         """The prompt, of at most ``max_input_tokens`` tokens; MessageTooLong, or PromptFailed by its template.
 
         Overloaded where too many wait for that template, or its turn does not come ``within_s``.
         With the ``transcript`` of the conversation only its new turns are read, where that is certain to make the same.
+        With ``begun``, the reply so far, the prompt ends with it, so that the model goes on there.
         """
         if isinstance(formatter, UnknownPrompt):
             raise PromptFailed(UNKNOWN_PROMPT, "a newer version of Guanaco has stored it")
@@ -90,6 +92,8 @@ class PromptService:
         if isinstance(formatter, PromptFormatter):
             known = transcript.layout if transcript is not None else None
             layout = layout_like(known, formatter, bot, user_name)
+            if begun:
+                layout, transcript = layout.with_begun(begun), None
             plain = _PlainPrompt(layout, max_input_tokens, bot, turns, transcript)
             return await _rendered(plain, counter)
         said = with_greeting(bot, turns)
@@ -103,9 +107,11 @@ class PromptService:
                 if isinstance(formatter, PromptFile)
                 else chat_layout(bot)
             )
-            if template is None:
-                return render(layout, said, counter, max_input_tokens)
-            return template.render(layout, said, max_input_tokens)
+            if template is not None:
+                return template.render(layout, said, max_input_tokens, begun)
+            if begun:
+                layout = layout.with_begun(begun)
+            return render(layout, said, counter, max_input_tokens)
 
         return await self._in_turn((artifact_key, formatter), work, until)
 

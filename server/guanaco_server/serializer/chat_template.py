@@ -121,15 +121,17 @@ def _render(template: str, config: dict[str, Any]) -> None:
         raise ValueError(f"{type(error).__name__}: {_sentence(error)}") from None
 
 
-def variables(config: dict[str, Any], messages: list[dict[str, str]]) -> dict[str, Any]:
+def variables(
+    config: dict[str, Any], messages: list[dict[str, str]], *, asks_for_reply: bool = True
+) -> dict[str, Any]:
     """What a model server gives a chat template; ``config`` is tokenizer_config.json."""
 
     def text(token: Any) -> Any:
         return token.get("content") if isinstance(token, dict) else token
 
     tokens = {name: text(config[name]) for name in SPECIAL_TOKENS if config.get(name) is not None}
-    given = {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": True}
-    return tokens | given
+    given = {"messages": messages, "tools": None, "documents": None}
+    return tokens | given | {"add_generation_prompt": asks_for_reply}
 
 
 def environment(*, weighs_values: bool = False) -> MeteredEnvironment:
