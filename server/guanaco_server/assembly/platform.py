@@ -88,7 +88,7 @@ class Platform:
             await self._prepare_database()
             stack.push_async_callback(self.adapters.model_server.close)
             stack.push_async_callback(self.rooms.prompts.service.close)
-            stack.push_async_callback(self.rooms.artifacts.checker.close)
+            stack.push_async_callback(self.rooms.artifacts.configs.checker.close)
             stack.push_async_callback(self.rooms.chat.replies.close)
             if self.settings.role != "api":
                 stack.push_async_callback(self.adapters.compute.cluster.close)

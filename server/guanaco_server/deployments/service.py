@@ -18,6 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.recipes import Recipe
 from guanaco.submissions import Quantization
+from guanaco_server.artifacts.checking.configs import ArtifactConfigs
 from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.clusters.cluster import Cluster
 from guanaco_server.costs.meter import CostMeter
@@ -128,6 +129,7 @@ class DeploymentService:
         cluster: Cluster,
         model_server: ModelServer,
         store: ArtifactStore,
+        configs: ArtifactConfigs,
         engine: EngineOptions,
         is_budgeted: bool,
     ) -> None:
@@ -140,7 +142,7 @@ class DeploymentService:
         self._engine = engine
         self._first_phase = Phase.WAITING if is_budgeted else Phase.STARTING
         self._meter = CostMeter(engine.recipes.fleet.prices)
-        self.recipes = RecipeChooser(store, engine.recipes)
+        self.recipes = RecipeChooser(store, configs, engine.recipes)
         self._replicas: dict[str, tuple[str, ...]] = {}
         self._beside: dict[str, VersionBeside] = {}
         self._suspects: set[str] = set()

@@ -108,7 +108,7 @@ class Metrics:
         )
         self._connections_ended = self._counter(
             "guanaco_http_connections_ended_total",
-            "Connections that were refused or ended: the server was `full`, the `address` had too many, `header_bytes` were over the limit, requests that were still arriving filled the `memory` for them, or nothing came or was read in time while the connection was `idle` or in its `header`, `body`, `working`, `draining` or `closing`.",
+            "Connections that were refused or ended: the server was `full`, the `address` had too many or opened them too fast (`rate`), `header_bytes` were over the limit, requests that were still arriving filled the `memory` for them, or nothing came or was read in time while the connection was `idle` or in its `header`, `body`, `working`, `draining` or `closing`.",
             ("reason",),
         )
         self._census_at = self._gauge(
