@@ -454,6 +454,25 @@ class NothingToContinue(Conflict):
         )
 
 
+class AmbiguousAlias(Conflict):
+    code = "ambiguous_alias"
+
+    def __init__(self, alias: str) -> None:
+        super().__init__(
+            f"Several developers have an alias {alias}.", hint="Name the submission by its id."
+        )
+
+
+class ModelNotLive(Conflict):
+    code = "model_not_live"
+
+    def __init__(self, submission_id: str, status: str) -> None:
+        super().__init__(
+            f"{submission_id} is {status}, so it takes no new conversations.",
+            hint="Choose one that is deployed, or leave `model` out.",
+        )
+
+
 class AmbiguousUser(Conflict):
     code = "ambiguous_user"
 

@@ -212,6 +212,7 @@ def build_rooms(
         replies=chat.replies,
         generator=chat.generator,
         tokenizers=prompts.tokenizers,
+        aliases=submissions.service.aliases,
     )
     compat = build_compat(
         submissions=submissions.service,
