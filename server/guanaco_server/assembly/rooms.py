@@ -151,6 +151,7 @@ def build_rooms(
         traffic=scaling.traffic,
         sleeper=scaling.sleeper,
         canaries=submissions.canaries,
+        commits=database.watch_commits(),
     )
     experiments = build_experiments(
         database,

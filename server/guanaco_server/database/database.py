@@ -39,6 +39,7 @@ from sqlalchemy.orm import InstrumentedAttribute
 
 from guanaco.errors import DatabaseUnavailable
 from guanaco_server.database import sqlite_connection
+from guanaco_server.database.commits import CommitCounter, CommitWatch
 from guanaco_server.database.direct import NETWORK, DirectConnection
 from guanaco_server.database.writer_queue import WriterQueue
 
@@ -63,6 +64,7 @@ class Database:
             )
         )
         self._writers = WriterQueue(BUSY_TIMEOUT_S) if url.startswith("sqlite") else None
+        self._commits = _commit_counter(self.engine)
         self._direct: list[DirectConnection] = []
         self._sessions = async_sessionmaker(self.engine, expire_on_commit=False)
 
@@ -85,6 +87,11 @@ class Database:
         """A transaction that is rolled back at its end."""
         async with self._sessions() as session:
             yield session
+
+    def watch_commits(self) -> CommitWatch:
+        """Return what tells one loop whether the database may have changed since its last look."""
+        commits = self._commits
+        return CommitWatch(commits.read if commits is not None else lambda: None)
 
     async def is_up(self) -> bool:
         try:
@@ -126,6 +133,8 @@ class Database:
     async def close(self) -> None:
         for connection in self._direct:
             await connection.close()
+        if self._commits is not None:
+            self._commits.close()
         await self.engine.dispose()
 
 
@@ -143,6 +152,16 @@ def among(
         return column == any_(cast(list(values), ARRAY(String)))
     listed = func.json_each(json.dumps(list(values))).table_valued("value")
     return column.in_(select(listed.c.value))
+
+
+def _commit_counter(engine: AsyncEngine) -> CommitCounter | None:
+    """Return None where commits cannot be counted so cheaply: on PostgreSQL, and in memory."""
+    file = engine.url.database
+    return (
+        CommitCounter(file)
+        if engine.dialect.name == "sqlite" and file and file != ":memory:"
+        else None
+    )
 
 
 def _check_file(file: str) -> None:

@@ -38,6 +38,7 @@ class RunningExperiments:
         self._routing = routing
         self._running: dict[str, ExperimentRequest] = {}
         self._variants: dict[tuple[str, str], Variant] = {}
+        self._commits = database.watch_commits()
         self._background = Background("running experiments")
 
     async def start(self) -> None:
@@ -127,7 +128,10 @@ class RunningExperiments:
     async def _keep_fresh(self) -> None:
         while True:
             await asyncio.sleep(REFRESH_S)
+            if not self._commits.take():
+                continue
             try:
                 await self.refresh()
             except (DBAPIError, OSError) as error:
+                self._commits.reset()
                 logger.warning("experiments not refreshed; trying again: %s", error)

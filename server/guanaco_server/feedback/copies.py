@@ -28,6 +28,7 @@ from guanaco_server.anonymization.anonymizer import Anonymizer
 from guanaco_server.chat.conversations.records import user_key
 from guanaco_server.chat.conversations.service import ConversationService
 from guanaco_server.database.commit_order import in_commit_order
+from guanaco_server.database.commits import CommitWatch
 from guanaco_server.database.database import Database
 from guanaco_server.feedback import queries
 from guanaco_server.feedback.queries import NewCopy, searchable
@@ -191,8 +192,11 @@ PAUSE_S = 5.0  # after the database did not answer
 class CopyLoop:
     """Makes copies at once when this process records a rating, and within half a second otherwise."""
 
-    def __init__(self, copies: CopyService, clock: Clock, metrics: Metrics) -> None:
+    def __init__(
+        self, copies: CopyService, commits: CommitWatch, clock: Clock, metrics: Metrics
+    ) -> None:
         self._copies = copies
+        self._commits = commits
         self._clock = clock
         self._metrics = metrics
         self._wanted = asyncio.Event()
@@ -209,11 +213,16 @@ class CopyLoop:
         await self._background.stop()
 
     async def _run(self) -> None:
+        is_done = True
         while True:
             try:
+                if is_done and not self._commits.take():
+                    await self._pause()
+                    continue
                 is_done = await self._copies.make() < BATCH
                 await self._note_lag()
             except (DBAPIError, OSError) as error:
+                self._commits.reset()
                 logger.warning(
                     "copies of feedback failed; retrying in 5 s: %s", type(error).__name__
                 )

@@ -59,7 +59,7 @@ def build_feedback(
         audit,
         metrics,
     )
-    copy_loop = CopyLoop(copies, clock, metrics)
+    copy_loop = CopyLoop(copies, database.watch_commits(), clock, metrics)
     service.on_rated(copy_loop.wake)
     erasures = ErasureService(
         database, accounts, submissions, conversations, service, pseudonyms, audit

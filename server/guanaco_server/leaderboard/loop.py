@@ -8,6 +8,7 @@ import time
 
 from sqlalchemy.exc import DBAPIError
 
+from guanaco_server.database.commits import CommitWatch
 from guanaco_server.leaderboard.counting.counter import ScoreCounter
 from guanaco_server.leaderboard.ranking.standings import StandingsPublisher
 from guanaco_server.runtime.background import Background
@@ -20,9 +21,12 @@ logger = logging.getLogger(__name__)
 
 
 class ScoreLoop:
-    def __init__(self, counter: ScoreCounter, standings: StandingsPublisher) -> None:
+    def __init__(
+        self, counter: ScoreCounter, standings: StandingsPublisher, commits: CommitWatch
+    ) -> None:
         self._counter = counter
         self._standings = standings
+        self._commits = commits
         self._counted_at = float("-inf")
         self._background = Background("scores")
 
@@ -52,12 +56,15 @@ class ScoreLoop:
         return True
 
     async def _run(self) -> None:
+        has_more = True
         while True:
             try:
-                has_more = await self.run_once()
+                if self._commits.take() or has_more:
+                    has_more = await self.run_once()
             except (DBAPIError, OSError) as error:
                 logger.warning("leaderboard not updated; trying again: %s", error)
                 self._standings.reset()
+                self._commits.reset()
                 has_more = False
             if not has_more:
                 await asyncio.sleep(IDLE_S)

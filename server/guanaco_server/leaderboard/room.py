@@ -52,7 +52,9 @@ def build_leaderboard(
     return LeaderboardRoom(
         leaderboard=LeaderboardService(database, clock, submissions, competitions),
         counter=counter,
-        loop=ScoreLoop(counter, StandingsPublisher(database, clock, competitions)),
+        loop=ScoreLoop(
+            counter, StandingsPublisher(database, clock, competitions), database.watch_commits()
+        ),
         history=ScoreHistoryReader(database, clock),
         counts=RatingCounts(database),
         flags=FlagService(database, clock),

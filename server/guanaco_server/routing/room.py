@@ -6,6 +6,7 @@ from collections.abc import Callable, Set
 from dataclasses import dataclass
 
 from guanaco_server.competitions.service import CompetitionService
+from guanaco_server.database.commits import CommitWatch
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.routing.occupancy import Occupancy, ReadCounts
 from guanaco_server.routing.service import CountVotes, RoutingService
@@ -38,6 +39,7 @@ def build_routing(
     traffic: TrafficRecorder,
     sleeper: Sleeper,
     canaries: CanaryRecorder,
+    commits: CommitWatch,
 ) -> RoutingRoom:
     """``count_votes`` counts by competition; open turns and capacities are by submission, ``crowded`` those for which turns wait."""
     service = RoutingService(
@@ -50,6 +52,7 @@ def build_routing(
         traffic,
         sleeper,
         canaries,
+        commits,
     )
     changes.subscribe(lambda _id, _status: service.note_change())
     return RoutingRoom(service)

@@ -19,6 +19,7 @@ from guanaco.errors import ModelUnavailable, NoModelAvailable
 from guanaco.submissions import Status
 from guanaco_server.competitions.entry import admitted
 from guanaco_server.competitions.service import CompetitionService
+from guanaco_server.database.commits import CommitWatch
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.deployments.versions import ConversationStart
 from guanaco_server.routing import queries
@@ -76,6 +77,7 @@ class RoutingService:
         traffic: TrafficRecorder,
         sleeper: Sleeper,
         canaries: CanaryRecorder,
+        commits: CommitWatch,
     ) -> None:
         """``count_votes`` gives the votes by competition and submission."""
         self._clock = clock
@@ -87,6 +89,7 @@ class RoutingService:
         self._traffic = traffic
         self._sleeper = sleeper
         self._canaries = canaries
+        self._commits = commits
         self._serving: dict[str, ServingSubmission] = {}
         self._votes: Mapping[str, Mapping[str, Votes]] = {}
         self._rules: dict[str, Competition] = {}
@@ -116,8 +119,7 @@ class RoutingService:
 
     async def refresh(self) -> None:
         now = time.monotonic()
-        await self._traffic.write()
-        await self._canaries.write()
+        await self._write_counts()
         await self._deployments.refresh_endpoints()
         await self._deployments.refresh_versions()
         await self._occupancy.refresh()
@@ -131,6 +133,19 @@ class RoutingService:
         for ended in self._rules.keys() - running:
             del self._rules[ended], self._pools[ended]
         self._refreshed_at = now
+
+    async def _write_counts(self) -> None:
+        await self._traffic.write()
+        await self._canaries.write()
+
+    async def _follow(self) -> None:
+        """Refresh where anything was committed; otherwise the snapshot is as good as a new one."""
+        now = time.monotonic()
+        await self._write_counts()
+        if self._commits.take():
+            await self.refresh()
+        else:
+            self._refreshed_at = now
 
     def live(self) -> list[LiveSubmission]:
         """What takes conversations now, ready or asleep, in no order."""
@@ -346,8 +361,9 @@ class RoutingService:
                 await asyncio.wait_for(self._woken.wait(), REFRESH_S)
             self._woken.clear()
             try:
-                await self.refresh()
+                await self._follow()
             except (DBAPIError, OSError) as error:
+                self._commits.reset()
                 logger.warning("the routing snapshot stays as it was: %s", error)
 
 

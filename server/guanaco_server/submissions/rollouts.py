@@ -173,6 +173,7 @@ class RolloutLoop:
         self._is_leader = is_leader
         self._list_votes = list_votes
         self._longest_reply = timedelta(seconds=longest_reply_s)
+        self._commits = database.watch_commits()
         self._background = Background("rollouts")
 
     async def start(self) -> None:
@@ -181,8 +182,8 @@ class RolloutLoop:
     async def stop(self) -> None:
         await self._background.stop()
 
-    async def step(self) -> None:
-        """Move each rollout on that is due."""
+    async def step(self) -> bool:
+        """Move each rollout on that is due. Return whether any is in progress."""
         async with self._database.read() as session:
             rollouts = await queries.rollouts_in(
                 session, RolloutPhase.SHIFTING, RolloutPhase.DRAINING
@@ -192,15 +193,18 @@ class RolloutLoop:
                 await self._shift(rollout)
             else:
                 await self._drain(rollout)
+        return bool(rollouts)
 
     async def _run(self) -> None:
+        is_any = False
         while True:
             await asyncio.sleep(INTERVAL_S)
-            if not self._is_leader():
+            if not self._is_leader() or not (is_any or self._commits.take()):
                 continue
             try:
-                await self.step()
+                is_any = await self.step()
             except (DBAPIError, OSError) as error:
+                self._commits.reset()
                 logger.warning("moving rollouts on failed, trying again: %s", error)
 
     async def _shift(self, rollout: RolloutRow) -> None:

@@ -417,6 +417,7 @@ class Forgetting:
         self._database = database
         self._listeners: list[OnErased] = []
         self._seen = 0
+        self._commits = database.watch_commits()
         self._background = Background("forgetting")
 
     def on_erased(self, listener: OnErased) -> None:
@@ -444,9 +445,12 @@ class Forgetting:
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(POLL_S)
+            if not self._commits.take():
+                continue
             try:
                 await self.look()
             except (DBAPIError, OSError) as error:
+                self._commits.reset()
                 logger.warning("erasures are noticed later: %s", type(error).__name__)
 
 

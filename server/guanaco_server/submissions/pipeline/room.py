@@ -120,6 +120,7 @@ def build_pipeline(
         changes,
         list_workers,
         records.waits_for,
+        database.watch_commits(),
         database_url=settings.workflow_database_url,
         executor_id=settings.executor_id,
         concurrency=settings.pipeline_concurrency,

@@ -24,6 +24,7 @@ from dbos import error as dbos_error
 from sqlalchemy.exc import DBAPIError
 
 from guanaco.submissions import Status
+from guanaco_server.database.commits import CommitWatch
 from guanaco_server.runtime.background import Background
 from guanaco_server.submissions.events import StatusChanges
 from guanaco_server.submissions.pipeline.records import PipelineRun, RunRecords, UnfinishedRun
@@ -44,6 +45,7 @@ QUEUE = "submissions"
 WORKFLOW_VERSION = "2"  # of the workflow's own steps, not of the stages: see decision 0016
 STEP = "stage"
 QUEUE_POLL_S = 0.2
+NOTIFICATIONS_POLL_S = 30.0  # no workflow sends DBOS's notifications to another
 LOOK_S = 1.0  # how long a submission that another process took may wait to be seen
 SUPERVISE_S = 5.0
 SUPERVISED_AT_ONCE = 100  # the others' turn comes at the next look
@@ -69,6 +71,7 @@ class Pipeline:
         changes: StatusChanges,
         list_workers: ListWorkers,
         waits_for: WaitsFor,
+        commits: CommitWatch,
         *,
         database_url: str,
         executor_id: str,
@@ -83,6 +86,8 @@ class Pipeline:
         self._active: dict[str, asyncio.Task[Any]] = {}
         self._enqueued: set[PipelineRun] = set()
         self._supervised_at: dict[PipelineRun, float] = {}
+        self._commits = commits
+        self._has_unfinished = True
         self._woken = asyncio.Event()
         self._loop = Background("pipeline supervisor")
         self._config: DBOSConfig = {
@@ -92,6 +97,7 @@ class Pipeline:
             "executor_id": executor_id,
             "serializer": DBOSPortableJSONSerializer(),  # it would pickle otherwise
             "log_level": "ERROR",
+            "notification_listener_polling_interval_sec": NOTIFICATIONS_POLL_S,
         }
         changes.subscribe(self._note_change)
 
@@ -158,8 +164,10 @@ class Pipeline:
         while True:
             is_due = time.monotonic() - supervised_at >= SUPERVISE_S
             try:
-                await self._look(is_due)
+                if is_due or self._has_unfinished or self._commits.take():
+                    await self._look(is_due)
             except DBAPIError as error:
+                self._commits.reset()
                 logger.warning("Looking for submissions to work on failed; trying again: %s", error)
             else:
                 supervised_at = time.monotonic() if is_due else supervised_at
@@ -171,6 +179,7 @@ class Pipeline:
         """Enqueue what is new, go on with what has got room, and now and then supervise the rest."""
         unfinished = await self._records.list_unfinished()
         runs = {each.run for each in unfinished}
+        self._has_unfinished = bool(runs)
         for each in unfinished:
             if each.status is Status.QUEUED and each.run not in self._enqueued:
                 await self._enqueue(each.run, 1)
