@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
@@ -14,9 +15,13 @@ from guanaco.errors import SerializerDied, StoreUnreachable
 from guanaco_server.artifacts.stores.s3 import S3Store
 from guanaco_server.artifacts.stores.s3_client import S3Config
 from guanaco_server.artifacts.stores.s3_uploads import MIN_PART_BYTES, OpenUpload
+from guanaco_server.demo.hub_server import LocalHub
+from guanaco_server.demo.tiny_repo import make_tiny_repo
 from guanaco_server.formats.manifest import MANIFEST_NAME, TENSORS_NAME
 from guanaco_server.serializer.task import JOURNAL_NAME, SerializerTask, Upload
 from tests.fixtures.s3 import SECRET, S3Server, boto, left_in
+from tests.fixtures.serializer_jobs import GIB, REPO, job_for, run
+from tests.fixtures.serializer_jobs import KEY as SERIALIZED
 from tests.fixtures.store_jobs import FILES, KEY, TENSORS, job, manifest, read, write
 
 BIG = bytes(2 * MIN_PART_BYTES) + b"the end"  # three parts
@@ -71,6 +76,24 @@ async def test_an_upload_goes_on_where_a_killed_job_left_it(
     assert left_in(config) == sorted(
         f"artifacts/{KEY}/{name}" for name in (*FILES, TENSORS_NAME, MANIFEST_NAME)
     )
+
+
+async def test_a_part_that_the_server_lost_is_sent_again(
+    store: S3Store, config: S3Config, tmp_path: Path
+) -> None:
+    """Other bytes lie in its place: what a server has lost cannot be made by a client."""
+    make_tiny_repo(tmp_path / REPO)
+    with LocalHub(tmp_path) as hub:
+        ticket_url = await store.begin(job_for(hub), GIB)
+        assert run(ticket_url)[0] == 0
+        upload = SerializerTask.model_validate_json(await read(ticket_url)).upload
+        async with httpx.AsyncClient() as http:
+            (await http.put(upload.part_urls[0], content=b"lost")).raise_for_status()
+        with pytest.raises(SerializerDied, match="4 bytes instead of"):
+            await store.publish(SERIALIZED)
+        status, _, errors = run(await store.begin(job_for(hub), GIB))
+        assert status == 0, errors
+    assert (await store.publish(SERIALIZED)).key == SERIALIZED
 
 
 async def test_an_upload_that_is_too_small_for_the_artifact_is_not_gone_on_with(
