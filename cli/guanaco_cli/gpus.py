@@ -332,7 +332,7 @@ def _row(name: str, plan: GpuPlan | None) -> tuple[object, ...]:
         f"{plan.gpus:,}",
         f"{plan.cost_per_month:,.0f}",
         "never" if plan.uncached_gpus is None else f"{plan.uncached_gpus:,}",
-        _machine(recipe),
+        _machine(plan.recipe),
     )
 
 
