@@ -8,7 +8,7 @@ in memory.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ from guanaco_server.artifacts.checking.checks import (
     require_rows,
 )
 from guanaco_server.artifacts.checking.process import RepoChecker
-from guanaco_server.artifacts.hub.hub import Hub, RepoSnapshot
+from guanaco_server.artifacts.hub.hub import Hub, RepoFile, RepoSnapshot
 from guanaco_server.artifacts.service import ArtifactService
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.prompts.service import PromptService, is_by_chat_template
@@ -43,6 +43,7 @@ from guanaco_server.tokenization.service import Tokenizers
 Facts = dict[str, Any]
 
 
+PIECE_BYTES = 4_194_304
 MAX_BYTES = 4_000_000  # Gemma 3's tokenizer_config.json has 1.2 MB
 
 
@@ -252,8 +253,14 @@ async def check_tokenizer(
     file = repo.file(TOKENIZER_NAME)
     if file is None:
         return
-    facts = await tokenizers.examine(await hub.read(repo, TOKENIZER_NAME, 0, file.size_bytes))
+    facts = await tokenizers.examine(_pieces(hub, repo, file))
     require_rows(facts.entries, model)
+
+
+async def _pieces(hub: Hub, repo: RepoSnapshot, file: RepoFile) -> AsyncIterator[bytes]:
+    for start in range(0, file.size_bytes, PIECE_BYTES):
+        length = min(PIECE_BYTES, file.size_bytes - start)
+        yield await hub.read(repo, file.path, start, length)
 
 
 def _tokenizers_repo(snapshot: RepoSnapshot, model: CheckedModel) -> RepoSnapshot:
