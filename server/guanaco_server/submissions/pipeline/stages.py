@@ -8,14 +8,23 @@ in memory.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import SecretStr
 
 from guanaco.bots import BOTS
-from guanaco.errors import BadPrompt, ModelTooLarge, PromptFailed, StressCheckFailed
+from guanaco.errors import (
+    BadPrompt,
+    HubTokenGone,
+    ModelTooLarge,
+    PromptFailed,
+    RepoGated,
+    RepoNotFound,
+    StressCheckFailed,
+)
 from guanaco.prompts import Prompt
 from guanaco.submissions import Level, Stage, StressReport, Submission, SubmissionKind
 from guanaco_server.artifacts.checking.checks import (
@@ -81,16 +90,18 @@ def performs(stage: Stage) -> Callable[[StageFunction], StageFunction]:
 @performs(Stage.RESOLVE)
 async def resolve(parts: StageParts, run: PipelineRun, submission: Submission) -> Facts:
     """Pin the commit; a redeploy keeps the one it had."""
-    hub = hub_of(parts, await parts.records.hub_token(run))
-    snapshot = await _snapshot(hub, submission)
+    token = await parts.records.hub_token(run)
+    with _telling_of_gone_token(token, submission.commit and submission.repo):
+        snapshot = await _snapshot(hub_of(parts, token), submission)
     await parts.records.log(run, Stage.RESOLVE, f"{snapshot.repo} is at commit {snapshot.commit}.")
     return {"commit": snapshot.commit}
 
 
 @performs(Stage.CHECK)
 async def check(parts: StageParts, run: PipelineRun, submission: Submission) -> Facts:
-    hub = hub_of(parts, await parts.records.hub_token(run))
-    model = await examine(parts, hub, submission)
+    token = await parts.records.hub_token(run)
+    with _telling_of_gone_token(token, submission.base_commit and submission.base_repo):
+        model = await examine(parts, hub_of(parts, token), submission)
     await parts.quotas.require_disk(submission.id, model.weight_bytes)
     if model.adapter and model.base:
         await parts.records.log(
@@ -189,6 +200,17 @@ async def _stressed(
     if is_reward:
         return await parts.stress.check_reward(endpoint, submission.id, prompts)
     return await parts.stress.check(endpoint, submission.id, prompts, submission.params)
+
+
+@contextmanager
+def _telling_of_gone_token(token: SecretStr | None, opened_before: str | None) -> Iterator[None]:
+    """HubTokenGone in place of the Hub's refusal of a repo that an earlier run has read, perhaps with a token."""
+    try:
+        yield
+    except (RepoNotFound, RepoGated):
+        if token is None and opened_before:
+            raise HubTokenGone(opened_before) from None
+        raise
 
 
 def hub_of(parts: StageParts, token: SecretStr | None) -> Hub:
