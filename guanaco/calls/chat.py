@@ -77,6 +77,7 @@ def open_conversation(
     external_id: str | None = None,
     metadata: Mapping[str, str] | None = None,
     history: Sequence[Turn] = (),
+    model: str | None = None,
     idempotency_key: str | None = None,
 ) -> Call[ConversationOpened]:
     """Begin a conversation of a consenting user with a submission that the platform chooses. Backend.
@@ -89,6 +90,8 @@ def open_conversation(
         external_id: The app's own id of the conversation. Opening it again gives the same one.
         metadata: The app's own notes.
         history: What was said before, elsewhere.
+        model: The id or alias of the submission to talk to, where the key may choose: a developer's own, and any for a
+            backend whose key an admin has allowed it. It counts for no leaderboard.
         idempotency_key: With a key, the request is sent again when the connection breaks, and done once.
     """
     request = ConversationRequest(
@@ -99,6 +102,7 @@ def open_conversation(
         external_id=external_id,
         metadata=dict(metadata or {}),
         history=list(history),
+        model=model,
     )
     return post("/conversations", ConversationOpened, request, idempotency_key=idempotency_key)
 

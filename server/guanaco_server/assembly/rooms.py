@@ -212,6 +212,7 @@ def build_rooms(
         replies=chat.replies,
         generator=chat.generator,
         tokenizers=prompts.tokenizers,
+        aliases=submissions.service.aliases,
     )
     compat = build_compat(
         submissions=submissions.service,
@@ -268,7 +269,7 @@ def build_rooms(
         tokenizers=prompts.tokenizers,
         deployments=deployments.service,
         costs=costs.service,
-        rewards=submissions.service.rewards,
+        submissions=submissions.service,
         stress=stress.service,
         list_workers=workers.workers.list_known if settings.role == "worker" else _nobody,
         metrics=metrics,

@@ -48,6 +48,7 @@ from guanaco_server.observability.http import HEADER, METHODS, TRACE_HEADER
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.observability.scope import request_id, scope
 
+TALKERS = (Role.BACKEND, Role.DEVELOPER)  # developers with their own submissions
 ID_HEADER, TRACE_ID_HEADER = HEADER.encode(), TRACE_HEADER.encode()
 
 Enter = Callable[[str], Awaitable[Account]]
@@ -174,9 +175,9 @@ def reply_routes(replies: ReplyService, previews: PreviewService) -> tuple[Reply
         return await replies.continue_reply(account, conversation_id)
 
     return (
-        ReplyRoute(f"{conversation}/messages", (Role.BACKEND,), MessageRequest, "Send a message, get the reply", ours(replies.send)),
-        ReplyRoute(f"{conversation}/regenerate", (Role.BACKEND,), RegenerateRequest, "Answer the last message anew", ours(regenerate)),
-        ReplyRoute(f"{conversation}/continue", (Role.BACKEND,), ContinueRequest, "Have the last reply go on where it ended", ours(continue_reply)),
+        ReplyRoute(f"{conversation}/messages", TALKERS, MessageRequest, "Send a message, get the reply", ours(replies.send)),
+        ReplyRoute(f"{conversation}/regenerate", TALKERS, RegenerateRequest, "Answer the last message anew", ours(regenerate)),
+        ReplyRoute(f"{conversation}/continue", TALKERS, ContinueRequest, "Have the last reply go on where it ended", ours(continue_reply)),
         ReplyRoute("/api/v1/submissions/{submission_id}/preview", (Role.DEVELOPER,), PreviewRequest, "Try a model of one's own; nothing is recorded", ours(previews.preview)),
     )  # fmt: skip
 
