@@ -61,12 +61,15 @@ class S3Store:
 
     async def pieces(self, key: str, path: str) -> AsyncIterator[bytes]:
         listed = await asyncio.to_thread(self._listed, key, path)
-        body = await asyncio.to_thread(self._bucket.open, _published(key, path)) if listed else None
+        name = _published(key, path)
+        body = await asyncio.to_thread(self._bucket.open, name) if listed else None
         if listed is None or body is None:
             raise FileNotFoundError(f"no {path} in artifact {key}")
         digest = hashlib.sha256()
         try:
-            while piece := await asyncio.to_thread(self._bucket.read_piece, body, PIECE_BYTES):
+            while piece := await asyncio.to_thread(
+                self._bucket.read_piece, name, body, PIECE_BYTES
+            ):
                 digest.update(piece)
                 yield piece
         finally:

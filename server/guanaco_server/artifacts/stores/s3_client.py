@@ -146,13 +146,13 @@ class Bucket:
     def open(self, name: str) -> Any:
         """The object's body, for ``read_piece`` and ``close``; None if there is none."""
         try:
-            with self.calls(may_miss=True):
+            with self.calls(name, may_miss=True):
                 return self.boto.get_object(**self.at(name))["Body"]
         except Missing:
             return None
 
-    def read_piece(self, body: Any, size: int) -> bytes:
-        with self.calls():
+    def read_piece(self, name: str, body: Any, size: int) -> bytes:
+        with self.calls(name):
             data: bytes = body.read(size)
         return data
 
