@@ -14,7 +14,7 @@ import random
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from itertools import count
@@ -31,6 +31,7 @@ from guanaco_server.prompts.layouts import Layout, Utterance, formatter_layout
 from guanaco_server.prompts.rendering import render
 from guanaco_server.prompts.room import build_prompts
 from guanaco_server.prompts.service import chat_layout
+from guanaco_server.prompts.template_files import TemplateFile
 from guanaco_server.prompts.template_process import TemplateProcess
 from guanaco_server.prompts.transcript import Transcript
 
@@ -89,6 +90,9 @@ class _Folder:
 
     async def read(self, key: str, path: str) -> bytes:
         return (self._folder / key / path).read_bytes()
+
+    async def pieces(self, key: str, path: str) -> AsyncIterator[bytes]:
+        yield await self.read(key, path)
 
 
 @contextmanager
@@ -154,7 +158,7 @@ def _kept(
 def _chat_template(turns: Sequence[Utterance], counter: TokenCounter) -> dict[str, float]:
     process = TemplateProcess()
     try:
-        template = ChatTemplateCounter(ChatTemplate(CHATML, {}, process), counter)
+        template = ChatTemplateCounter(ChatTemplate(TemplateFile(CHATML, {}), process), counter)
         layout, said = chat_layout(BOT), turns[:21]
         cold = _seconds(lambda: template.render(layout, said, 4_096))
         cached = _best(lambda: template.render(layout, said, 4_096))

@@ -16,10 +16,10 @@ from typing import Any
 
 from guanaco.chat import Sender
 from guanaco.errors import BadChatTemplate, PromptFailed
-from guanaco_server.artifacts.checking.repo_json import parse_object
 from guanaco_server.prompts.counting import TokenCounter
 from guanaco_server.prompts.layouts import Layout, Part, Spoken
 from guanaco_server.prompts.rendering import history_of, shorter_cuts, too_long
+from guanaco_server.prompts.template_files import TemplateFile
 from guanaco_server.prompts.template_process import (
     Job,
     TemplateFault,
@@ -27,15 +27,9 @@ from guanaco_server.prompts.template_process import (
     TemplateProcess,
 )
 from guanaco_server.prompts.truncation import Cut, Frame, Replay
-from guanaco_server.serializer.chat_template import (
-    CONFIG_NAME,
-    MAX_TEMPLATE_BYTES,
-    TEMPLATE_NAME,
-    variables,
-)
+from guanaco_server.serializer.chat_template import variables
 
 WHAT = "The model's chat template"
-FILES = (TEMPLATE_NAME, CONFIG_NAME)
 Message = dict[str, str]
 Said = tuple[str, str]  # role and text
 
@@ -73,27 +67,11 @@ PROBE: tuple[Said, ...] = (
 )
 
 
-def read_template(files: dict[str, bytes]) -> tuple[str, dict[str, Any]] | None:
-    """The template and tokenizer_config.json, of those of FILES that there are; None if there is no template."""
-    raw = files.get(CONFIG_NAME)
-    config = parse_object(CONFIG_NAME, raw) if raw is not None else {}
-    own = files.get(TEMPLATE_NAME)
-    if own is not None:
-        template: Any = own[:MAX_TEMPLATE_BYTES].decode("utf-8", "replace")
-    else:
-        template = config.get("chat_template")
-        if isinstance(template, list):
-            named = {e.get("name"): e.get("template") for e in template if isinstance(e, dict)}
-            template = named.get("default")
-    return (template, config) if isinstance(template, str) and template else None
-
-
 class ChatTemplate:
     """One artifact's template. BadChatTemplate when there is no shape in which it shows a conversation. Blocks."""
 
-    def __init__(self, source: str, config: dict[str, Any], process: TemplateProcess) -> None:
-        self._source = source
-        self._config = config
+    def __init__(self, file: TemplateFile, process: TemplateProcess) -> None:
+        self._file = file
         self._process = process
         self.shape = self._find_shape()
 
@@ -149,8 +127,8 @@ class ChatTemplate:
         raise _unusable(why)
 
     def _render(self, messages: list[Message], *, asks_for_reply: bool = True) -> str:
-        given = variables(self._config, messages, asks_for_reply=asks_for_reply)
-        return self._process.render([Job(self._source, given)])[0]
+        given = variables(self._file.tokens, messages, asks_for_reply=asks_for_reply)
+        return self._process.render([Job(self._file.template, given)])[0]
 
 
 def _unusable(why: str) -> BadChatTemplate:

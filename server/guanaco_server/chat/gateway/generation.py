@@ -173,7 +173,7 @@ class ReplyGenerator:
         The deadlines count from ``began`` on the loop's clock, without the wait for a place. Overloaded where none comes.
         """
         began = asyncio.get_running_loop().time() if began is None else began
-        with self._metrics.reply(asked_at) as measured:
+        with self._metrics.reply(live.serving.id, asked_at) as measured:
             with await self._places.take(live.serving.id, asker) as place:
                 began += place.waited_s
                 goes_on = scene is not None and bool(scene.begun)
@@ -191,7 +191,9 @@ class ReplyGenerator:
                         yield (SILENCE,)
                     if content or goes_on:
                         break
-            ttft_s, total_s = measured.note_end(text.prompt_tokens, text.completion_tokens)
+            ttft_s, total_s = measured.note_end(
+                text.prompt_tokens, text.completion_tokens, text.cached_tokens
+            )
             yield Generated(
                 prompt=generation.prompt,
                 content=content,
@@ -323,12 +325,12 @@ class ReplyText:
     What ``goes_on`` from a text that is there keeps the whitespace at its beginning.
     """
 
-    __slots__ = ("_goes_on", "_held", "_texts", "completion_tokens", "finish_reason", "prompt_tokens", "reward_score")  # fmt: skip
+    __slots__ = ("_goes_on", "_held", "_texts", "cached_tokens", "completion_tokens", "finish_reason", "prompt_tokens", "reward_score")  # fmt: skip
 
     def __init__(self, goes_on: bool = False) -> None:
         self.finish_reason = "stop"
         self._goes_on = goes_on
-        self.prompt_tokens = self.completion_tokens = 0
+        self.prompt_tokens = self.completion_tokens = self.cached_tokens = 0
         self.reward_score: float | None = None
         self._texts: list[str] = []
         self._held = ""
@@ -344,6 +346,7 @@ class ReplyText:
             self.reward_score = chunk.reward_score
             self.prompt_tokens = chunk.prompt_tokens
             self.completion_tokens = chunk.completion_tokens
+            self.cached_tokens = chunk.cached_tokens
         texts = self._sendable([*chunk.texts])
         self._texts += texts
         return tuple(texts)
