@@ -12,6 +12,7 @@ from guanaco_server.clusters.compute import Compute
 from guanaco_server.database.database import Database
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.runtime.clock import Clock
+from guanaco_server.serializer.confined import StartChild
 from guanaco_server.settings import Settings
 
 
@@ -34,6 +35,7 @@ def build_artifacts(
     exclusive: Exclusive,
     metrics: Metrics,
     settings: Settings,
+    start_child: StartChild,
 ) -> ArtifactsRoom:
     """``needed_keys`` names the artifacts in use; ``exclusive`` keeps other processes from making the same one."""
     collector = ArtifactCollector(
@@ -50,4 +52,4 @@ def build_artifacts(
         timeout_s=settings.serializer_timeout_s,
     )
     service = ArtifactService(store, collector, compute.cluster, options, exclusive, metrics)
-    return ArtifactsRoom(RepoChecker(), service, collector)
+    return ArtifactsRoom(RepoChecker(start_child), service, collector)

@@ -136,7 +136,7 @@ def build_rooms(
         metrics=metrics,
         settings=settings,
     )
-    prompts = build_prompts(store)
+    prompts = build_prompts(store, adapters.start_child)
     routing = build_routing(
         clock,
         submissions=submissions.service,
@@ -247,6 +247,7 @@ def build_rooms(
         exclusive=workers.workers.holding if settings.role == "worker" else _alone,
         metrics=metrics,
         settings=settings,
+        start_child=adapters.start_child,
     )
     stress = build_stress(clock, model_server, settings=settings)
     pipeline = build_pipeline(

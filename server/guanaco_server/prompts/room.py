@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from guanaco_server.prompts.service import PromptService
+from guanaco_server.serializer import confined
+from guanaco_server.serializer.confined import StartChild
 from guanaco_server.tokenization.service import SmallFiles, Tokenizers
 
 
@@ -16,6 +18,6 @@ class PromptsRoom:
     tokenizers: Tokenizers
 
 
-def build_prompts(store: SmallFiles) -> PromptsRoom:
-    tokenizers = Tokenizers(store)
-    return PromptsRoom(PromptService(store, tokenizers), tokenizers)
+def build_prompts(store: SmallFiles, start_child: StartChild = confined.start) -> PromptsRoom:
+    tokenizers = Tokenizers(store, start_child)
+    return PromptsRoom(PromptService(store, tokenizers, start_child), tokenizers)

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import json
 import os
-import subprocess
 import weakref
 from collections import deque
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from guanaco_server.serializer import confined
+from guanaco_server.serializer.confined import Child, StartChild
 from guanaco_server.serializer.frames import LENGTH, MAX_MESSAGE_BYTES, packed
 from guanaco_server.tokenization import child
 from guanaco_server.tokenization.facts import TokenizerFacts, facts_of_json
@@ -66,7 +66,7 @@ class _Asked:
 class TokenizerProcess:
     """Started by ``start``; ended by ``close``, by its limits, or with this object. Belongs to one event loop."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, process: Child) -> None:
         assert process.stdin is not None, "it is a pipe"
         assert process.stdout is not None, "it is a pipe"
         self._process = process
@@ -89,8 +89,8 @@ class TokenizerProcess:
         return bool(self._together or self._waiting)
 
     @classmethod
-    async def start(cls) -> TokenizerProcess:
-        return cls(await asyncio.to_thread(confined.start, child.__name__))
+    async def start(cls, start_child: StartChild = confined.start) -> TokenizerProcess:
+        return cls(await asyncio.to_thread(start_child, child.__name__))
 
     async def load(self, data: bytes) -> TokenizerFacts:
         answer = await self._ask({"do": "load", "bytes": len(data)}, LOAD_CPU_S, data)
@@ -258,7 +258,7 @@ def _why(asked: _Asked) -> str:
     return f"it takes more than {limit_s:.3g} s of CPU time or {memory}, or it crashed"
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: Child) -> None:
     process.kill()
     process.wait()
     for pipe in (process.stdin, process.stdout):

@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from guanaco.errors import CorruptConfig, PromptFailed, UnsupportedTokenizer
+from guanaco_server.serializer import confined
+from guanaco_server.serializer.confined import StartChild
 from guanaco_server.tokenization.facts import TokenizerFacts
 from guanaco_server.tokenization.process import (
     TextFailed,
@@ -58,8 +60,9 @@ class _Artifact:
 class Tokenizers:
     """Belongs to one event loop. ``close`` ends the processes."""
 
-    def __init__(self, store: SmallFiles) -> None:
+    def __init__(self, store: SmallFiles, start_child: StartChild = confined.start) -> None:
         self._store = store
+        self._start_child = start_child
         self._artifacts: OrderedDict[str, _Artifact] = OrderedDict()
         self._verdicts: OrderedDict[bytes, TokenizerFacts] = OrderedDict()
         self._loads = asyncio.Semaphore(1)  # reading a file takes twice what is kept
@@ -71,7 +74,7 @@ class Tokenizers:
         if known is not None:
             return known
         async with self._loads:
-            process = await TokenizerProcess.start()
+            process = await TokenizerProcess.start(self._start_child)
             try:
                 facts = await process.load(data)
                 await process.attempt()
@@ -201,7 +204,7 @@ class Tokenizers:
         return process
 
     async def _loaded(self, artifact: _Artifact, data: bytes) -> TokenizerProcess:
-        process = await TokenizerProcess.start()
+        process = await TokenizerProcess.start(self._start_child)
         try:
             artifact.facts = await process.load(data)
         except BaseException as error:
