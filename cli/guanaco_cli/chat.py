@@ -41,7 +41,7 @@ def chat(
     ] = False,
 ) -> None:
     """Talk to your own submission. Nothing is recorded. Without a terminal, each line of stdin is a message."""
-    talk = Talk(submission_id, _bot(bot), show_prompt=show_prompt, as_json=as_json)
+    talk = Talk(submission_id, options.read_bot(bot), show_prompt=show_prompt, as_json=as_json)
     with connect() as client:
         talk.begin()
         for content in [message] if message is not None else _lines():
@@ -89,14 +89,6 @@ class Talk:
             is_streamed = True
             console.piece(item.text)
         raise AssertionError("a reply's stream ends with the reply, or raises")
-
-
-def _bot(name: str) -> Bot:
-    from guanaco.bots import BOTS
-
-    if name not in BOTS:
-        raise typer.BadParameter(f"There is no bot {name!r}. Choose {', '.join(BOTS)}.")
-    return BOTS[name]
 
 
 def _lines() -> Iterator[str]:
@@ -149,4 +141,4 @@ def render(
         from guanaco_server.prompts.tryout import try_out
     given = {} if max_input_tokens is None else {"max_input_tokens": max_input_tokens}
     budget = GenerationParams.model_validate(given).max_input_tokens
-    console.line(try_out(load_formatter(file), _bot(bot), turns, budget, tokenizer))
+    console.line(try_out(load_formatter(file), options.read_bot(bot), turns, budget, tokenizer))

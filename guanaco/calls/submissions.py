@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import cast
 
-from guanaco.calls.wire import API, Call, StreamCall, get, of_submission, post, put, to_json
+from guanaco.aliases import Alias, TagChanges
+from guanaco.calls.wire import (
+    API,
+    Call,
+    StreamCall,
+    get,
+    of_submission,
+    post,
+    put,
+    segment,
+    to_json,
+)
+from guanaco.calls.wire import delete as delete_call
 from guanaco.checks import RepoCheck
 from guanaco.contract import reader
 from guanaco.costs import Costs, SubmissionCost
@@ -89,9 +102,36 @@ def check(
     return replace(called, headers=_token(hub_token), is_repeatable=True)
 
 
-def submissions() -> Call[list[Submission]]:
-    """Your submissions, newest first; an admin's are everybody's."""
-    return get("/submissions", list[Submission])
+def submissions(*, tags: Sequence[str] = ()) -> Call[list[Submission]]:
+    """Your submissions, newest first; an admin's are everybody's. With ``tags`` those that have all of them."""
+    call = get("/submissions", list[Submission])
+    return replace(call, params={"tag": tuple(tags)}) if tags else call
+
+
+def aliases() -> Call[list[Alias]]:
+    """Your aliases, each with the submission that it names; an admin's are everybody's."""
+    return get("/aliases", list[Alias])
+
+
+def set_alias(submission_id: str, alias: str) -> Call[Alias]:
+    """Call a submission ``alias`` from now on, like ``champion``; another one of its repo loses that alias at the same moment.
+
+    ``org/model@champion`` then stands wherever a submission's id can.
+    """
+    path = of_submission(submission_id, "aliases", segment(alias))
+    return Call(
+        method="PUT", path=f"{API}{path}", parse=reader(Alias).from_json, is_repeatable=True
+    )
+
+
+def remove_alias(alias: str) -> Call[None]:
+    """Take an alias away, given whole, like ``org/model@champion``; the submission stays as it is."""
+    return delete_call(of_submission(alias, "aliases", segment(alias.rpartition("@")[2])))
+
+
+def set_tags(submission_id: str, tags: Sequence[str]) -> Call[Submission]:
+    """Replace a submission's tags, by which `submissions` can be filtered."""
+    return put(of_submission(submission_id, "tags"), Submission, TagChanges(tags=list(tags)))
 
 
 def submission(submission_id: str) -> Call[Submission]:

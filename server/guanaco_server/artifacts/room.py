@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from guanaco_server.artifacts.checking.configs import ArtifactConfigs
 from guanaco_server.artifacts.checking.process import RepoChecker
 from guanaco_server.artifacts.collector import ArtifactCollector, Graces, NeededKeys
 from guanaco_server.artifacts.service import ArtifactService, Exclusive, SerializerOptions
@@ -18,11 +19,16 @@ from guanaco_server.settings import Settings
 
 @dataclass(frozen=True)
 class ArtifactsRoom:
-    """``collector`` is a loop, the duty of one process. ``checker`` has processes, which its ``close`` ends."""
+    """``collector`` is a loop, the duty of one process. The checker of ``configs`` has processes, which its ``close`` ends."""
 
-    checker: RepoChecker
+    configs: ArtifactConfigs
     service: ArtifactService
     collector: ArtifactCollector
+
+
+def build_configs(store: ArtifactStore, start_child: StartChild) -> ArtifactConfigs:
+    """The reader of what strangers' repos and artifacts say of themselves."""
+    return ArtifactConfigs(store, RepoChecker(start_child))
 
 
 def build_artifacts(
@@ -31,11 +37,11 @@ def build_artifacts(
     store: ArtifactStore,
     compute: Compute,
     *,
+    configs: ArtifactConfigs,
     needed_keys: NeededKeys,
     exclusive: Exclusive,
     metrics: Metrics,
     settings: Settings,
-    start_child: StartChild,
 ) -> ArtifactsRoom:
     """``needed_keys`` names the artifacts in use; ``exclusive`` keeps other processes from making the same one."""
     collector = ArtifactCollector(
@@ -52,4 +58,4 @@ def build_artifacts(
         timeout_s=settings.serializer_timeout_s,
     )
     service = ArtifactService(store, collector, compute.cluster, options, exclusive, metrics)
-    return ArtifactsRoom(RepoChecker(start_child), service, collector)
+    return ArtifactsRoom(configs, service, collector)

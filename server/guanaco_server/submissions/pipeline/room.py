@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from guanaco.errors import ModelServerDied
 from guanaco_server.artifacts.checking.checks import CheckLimits
-from guanaco_server.artifacts.checking.process import RepoChecker
+from guanaco_server.artifacts.checking.configs import ArtifactConfigs
 from guanaco_server.artifacts.hub.hub import Hub
 from guanaco_server.artifacts.service import ArtifactService
 from guanaco_server.artifacts.stores.store import ArtifactStore
@@ -68,7 +68,7 @@ def build_pipeline(
     quotas: QuotaService,
     hub_tokens: HubTokens,
     rollouts: RolloutRecords,
-    checker: RepoChecker,
+    configs: ArtifactConfigs,
     artifacts: ArtifactService,
     prompts: PromptService,
     tokenizers: Tokenizers,
@@ -83,7 +83,7 @@ def build_pipeline(
     records = RunRecords(database, clock, changes, deployments, hub_tokens, rollouts)
     quantization = QuantizationCheck(
         records,
-        store,
+        configs,
         tokenizers,
         model_server,
         settings.quantization_max_perplexity_ratio,
@@ -91,7 +91,9 @@ def build_pipeline(
     server_start = ServerStart(
         records,
         deployments,
-        ContentChecks(records, store, prompts, tokenizers, model_server, settings.reply_timeout_s),
+        ContentChecks(
+            records, store, configs, prompts, tokenizers, model_server, settings.reply_timeout_s
+        ),
         quantization,
         costs,
         settings.ready_timeout_s,
@@ -101,7 +103,7 @@ def build_pipeline(
         quotas=quotas,
         hub=hub,
         limits=CheckLimits(settings.max_parameters, settings.max_weight_bytes),
-        checker=checker,
+        checker=configs.checker,
         artifacts=artifacts,
         prompts=prompts,
         tokenizers=tokenizers,

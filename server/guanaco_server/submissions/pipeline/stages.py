@@ -30,8 +30,8 @@ from guanaco_server.artifacts.checking.process import RepoChecker
 from guanaco_server.artifacts.hub.hub import Hub, RepoSnapshot
 from guanaco_server.artifacts.service import ArtifactService
 from guanaco_server.deployments.service import DeploymentService
-from guanaco_server.prompts.chat_templates import FILES
 from guanaco_server.prompts.service import PromptService, is_by_chat_template
+from guanaco_server.prompts.template_files import FILES
 from guanaco_server.scaling.replicas import capacity_shown
 from guanaco_server.stress.conversations import Prompted, conversation_prompts
 from guanaco_server.stress.service import SCORED_AT_ONCE, StressService
