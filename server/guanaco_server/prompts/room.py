@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from guanaco_server.prompts.sample import WithSample
 from guanaco_server.prompts.service import PromptService
 from guanaco_server.serializer import confined
 from guanaco_server.serializer.confined import StartChild
@@ -19,5 +20,6 @@ class PromptsRoom:
 
 
 def build_prompts(store: SmallFiles, start_child: StartChild = confined.start) -> PromptsRoom:
-    tokenizers = Tokenizers(store, start_child)
-    return PromptsRoom(PromptService(store, tokenizers, start_child), tokenizers)
+    files = WithSample(store)
+    tokenizers = Tokenizers(files, start_child)
+    return PromptsRoom(PromptService(files, tokenizers, start_child), tokenizers)
