@@ -21,6 +21,7 @@ from guanaco.calls.wire import (
     to_json,
 )
 from guanaco.calls.wire import delete as delete_call
+from guanaco.cards import ModelCard
 from guanaco.chat import Bot, Turn
 from guanaco.checks import RepoCheck
 from guanaco.contract import reader
@@ -134,6 +135,11 @@ def submissions(*, tags: Sequence[str] = ()) -> Call[list[Submission]]:
     """Your submissions, newest first; an admin's are everybody's. With ``tags`` those that have all of them."""
     call = get("/submissions", list[Submission])
     return replace(call, params={"tag": tuple(tags)}) if tags else call
+
+
+def card(submission_id: str) -> Call[ModelCard]:
+    """What the repo's README.md said when it was checked: Markdown that a stranger wrote."""
+    return get(of_submission(submission_id, "card"), ModelCard)
 
 
 def aliases() -> Call[list[Alias]]:

@@ -10,6 +10,7 @@ from pydantic import SecretStr
 
 from guanaco.accounts import Role
 from guanaco.aliases import MAX_TAGS, Alias, TagChanges
+from guanaco.cards import ModelCard
 from guanaco.checks import RepoCheck
 from guanaco.forms import Slug
 from guanaco.quotas import Quota, QuotaOverride
@@ -85,6 +86,11 @@ def router(submissions: SubmissionService, feed: EventFeed, auth: Auth) -> APIRo
     ) -> StreamingResponse:
         await submissions.require_visible(account, submission_id)
         return event_stream(encoded(feed.follow(submission_id, last_event_id, wait=follow)))
+
+    @routes.get("/{submission_id}/card")
+    async def read_card(submission_id: str, account: Account = developer) -> ModelCard:
+        """What the repo's README.md says, as Markdown that a stranger wrote, with its licence and base models."""
+        return (await submissions.card(account, submission_id)).public
 
     @routes.put("/{submission_id}/tags")
     async def set_tags(
