@@ -15,6 +15,7 @@ from guanaco_server.clusters.kubernetes.options import KubernetesOptions
 from guanaco_server.settings import Settings, load_settings
 from tests.fixtures.manifests import OVERLAYS, Object, build, name_of, of_kind, pod_templates, walk
 
+OPERATING = Path(__file__).parents[2] / "docs" / "operating.md"
 OLDEST, NEWEST = "1.28", "1.34"
 CUSTOM = {"monitoring.coreos.com/v1"}
 CLUSTER_WIDE = {"Namespace", "PriorityClass"}
@@ -168,6 +169,21 @@ def test_whatever_is_referred_to_is_there(objects: list[Object]) -> None:
         assert f"Role/{binding['metadata']['namespace']}/{binding['roleRef']['name']}" in there
         for subject in binding["subjects"]:
             assert f"ServiceAccount/{subject['namespace']}/{subject['name']}" in there
+
+
+def test_a_component_gives_the_platforms_pods_the_stores_certificates(tmp_path: Path) -> None:
+    found = build("dev", tmp_path, components=("store-ca",))
+    for workload, template in pod_templates(found):
+        (container,) = template["spec"]["containers"]
+        given = {variable["name"]: variable.get("value") for variable in container["env"]}
+        if workload["kind"] == "Job":
+            continue  # the migration needs no store
+        mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+        volumes = {volume["name"]: volume for volume in template["spec"]["volumes"]}
+        folder, _, file = str(given["GUANACO_S3_CA_FILE"]).rpartition("/")
+        assert volumes[mounts[folder]]["configMap"]["name"] == "guanaco-store-ca"
+        assert f"guanaco-store-ca --from-file={file}" in OPERATING.read_text()
+        assert "GUANACO_DATABASE_URL" in given
 
 
 def test_no_secret_is_written_down(objects: list[Object]) -> None:

@@ -8,12 +8,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from guanaco.errors import CorruptConfig, InvalidInput, UnsupportedArchitecture
 from guanaco.recipes import Recipe, RecipeOverride
 from guanaco.submissions import Quantization
+from guanaco_server.artifacts.checking.configs import ArtifactConfigs
 from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.clusters.cluster import DeploymentSpec, Resources
 from guanaco_server.deployments.versions import submission_of
@@ -106,8 +106,11 @@ def _cache_arguments(engine: EngineOptions) -> tuple[str, ...]:
 
 
 class RecipeChooser:
-    def __init__(self, store: ArtifactStore, policy: RecipePolicy) -> None:
+    def __init__(
+        self, store: ArtifactStore, configs: ArtifactConfigs, policy: RecipePolicy
+    ) -> None:
         self._store = store
+        self._configs = configs
         self._policy = policy
 
     def check(self, override: RecipeOverride) -> None:
@@ -133,7 +136,7 @@ class RecipeChooser:
             return None
         override = override or NO_OVERRIDE
         needs = self._policy.needs(max_model_tokens)
-        config: dict[str, Any] = json.loads(await self._store.read(artifact_key, "config.json"))
+        config = await self._configs.read(artifact_key, "config.json")
         manifest = await self._store.find(artifact_key)
         try:
             shape = read_shape(config)
