@@ -459,7 +459,7 @@ class DeploymentService:
     async def draining(self) -> list[tuple[str, datetime]]:
         """Return the key of each deployment that finishes its replies, and since when."""
         rows = await self.list_wishes()
-        return [(row.submission_id, row.updated_at) for row in rows if row.phase is Phase.DRAINING]
+        return [(row.submission_id, row.updated_at) for row in rows if row.is_draining]
 
     async def withdraw_beside(self, session: AsyncSession, submission_id: str) -> None:
         """Withdraw every version beside the submission's own, within the caller's transaction."""

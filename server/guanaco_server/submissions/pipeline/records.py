@@ -29,7 +29,6 @@ from guanaco.submissions import (
 )
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.service import Deployment, DeploymentService
-from guanaco_server.deployments.tables import Phase
 from guanaco_server.deployments.versions import ServedVersion, is_beside, run_of, submission_of
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions import lifecycle, queries
@@ -307,7 +306,7 @@ class RunRecords:
         ended += [
             PipelineRun(row.owner, run_of(row.submission_id))
             for row in wishes
-            if row.is_beside and row.phase is not Phase.DRAINING  # its rollout's loop stops it
+            if row.is_beside and not row.is_draining  # then its rollout's loop stops it
         ]
         withdrawn = [await self.withdraw(run) for run in ended]
         return [key for key in withdrawn if key is not None]
