@@ -5,6 +5,7 @@ settings → adapters → rooms (rooms.py) → platform (platform.py) → HTTP (
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,6 +68,11 @@ def build_verifier(settings: Settings) -> ArtifactVerifier:
     token = settings.hub_token.get_secret_value() if settings.hub_token else None
     hub = _hub(settings).with_token(token)  # the operator's own: the command runs for nobody else
     return ArtifactVerifier(_store(settings, kept=None), hub, settings.hub_endpoint)
+
+
+def check_store(settings: Settings) -> None:
+    """StoreUnreachable or InvalidSettings, with what is wrong with the artifact store of a platform that need not run."""
+    asyncio.run(_store(settings, kept=None).check())
 
 
 def _hub(settings: Settings) -> HuggingFaceHub:
