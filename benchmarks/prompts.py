@@ -31,6 +31,7 @@ from guanaco_server.prompts.layouts import Layout, Utterance, formatter_layout
 from guanaco_server.prompts.rendering import render
 from guanaco_server.prompts.room import build_prompts
 from guanaco_server.prompts.service import chat_layout
+from guanaco_server.prompts.template_files import TemplateFile
 from guanaco_server.prompts.template_process import TemplateProcess
 from guanaco_server.prompts.transcript import Transcript
 
@@ -154,7 +155,7 @@ def _kept(
 def _chat_template(turns: Sequence[Utterance], counter: TokenCounter) -> dict[str, float]:
     process = TemplateProcess()
     try:
-        template = ChatTemplateCounter(ChatTemplate(CHATML, {}, process), counter)
+        template = ChatTemplateCounter(ChatTemplate(TemplateFile(CHATML, {}), process), counter)
         layout, said = chat_layout(BOT), turns[:21]
         cold = _seconds(lambda: template.render(layout, said, 4_096))
         cached = _best(lambda: template.render(layout, said, 4_096))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from guanaco.forms import AccountName
 from guanaco.open_enum import OpenEnum
@@ -23,6 +24,18 @@ class KeyRequest(BaseModel):
 
     role: Role
     name: AccountName = Field(description="The account the key belongs to; made if new.")
+    may_choose_models: bool = Field(
+        default=False,
+        description="Whether a backend's key may open conversations with a submission that it names.",
+    )
+
+    @model_validator(mode="after")
+    def _is_a_backends_right(self) -> Self:
+        if self.may_choose_models and self.role is not Role.BACKEND:
+            raise ValueError(
+                "may_choose_models is for a backend's key: developers choose their own submissions, admins any"
+            )
+        return self
 
 
 class ApiKey(BaseModel):
@@ -31,6 +44,7 @@ class ApiKey(BaseModel):
     id: str
     name: str
     role: Role
+    may_choose_models: bool = False
     created_at: datetime
     last_used_at: datetime | None = None
     revoked_at: datetime | None = None

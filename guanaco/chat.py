@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from guanaco.competitions import OPEN
 from guanaco.forms import OneLine, Slug
@@ -13,6 +13,9 @@ from guanaco.open_enum import OpenEnum
 
 MAX_MESSAGE_CHARS = 16_384
 NO_NUL = r"^[^\x00]*$"
+CHOSEN_NOTE = (
+    "Whether the app named the submission. Then the conversation counts for no leaderboard."
+)
 
 
 class Bot(BaseModel):
@@ -66,6 +69,12 @@ class ConversationRequest(BaseModel):
     competition: Slug = Field(
         default=OPEN, description="Of which competition a submission is to be assigned."
     )
+    model: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=260,
+        description="The id or alias of the submission to talk to, where the key may choose. Such a conversation counts for no leaderboard.",
+    )
     external_id: ExternalId | None = Field(
         default=None,
         description="The app's own id of the conversation, unique in the account: opening it again gives the same one.",
@@ -76,6 +85,12 @@ class ConversationRequest(BaseModel):
         max_length=1_000,
         description="What was said before, elsewhere. The model reads it; it is neither measured nor rated.",
     )
+
+    @model_validator(mode="after")
+    def _is_chosen_or_assigned(self) -> Self:
+        if self.model is not None and self.competition != OPEN:
+            raise ValueError("A conversation with a chosen model takes part in no competition")
+        return self
 
 
 class ConversationOpened(BaseModel):
@@ -102,6 +117,12 @@ class RegenerateRequest(BaseModel):
     stream: bool = False
 
 
+class ContinueRequest(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    stream: bool = False
+
+
 class Usage(BaseModel):
     prompt_tokens: int
     completion_tokens: int
@@ -122,6 +143,10 @@ class Reply(BaseModel):
         default=None, exclude=True, description="Where the caller did not name it."
     )
     content: str
+    appended: str | None = Field(
+        default=None,
+        description="What was added to a reply that was continued: the tokens of its stream. `content` is the whole.",
+    )
     finish_reason: str
     usage: Usage
     timings: Timings
@@ -176,6 +201,7 @@ class Conversation(BaseModel):
     bot: Bot
     user_name: str
     created_at: datetime
+    is_chosen: bool = Field(default=False, description=CHOSEN_NOTE)
     external_id: str | None = None
     metadata: dict[str, str] = {}
     messages: list[Message] = []
@@ -190,6 +216,7 @@ class ConversationSummary(BaseModel):
     user_name: str
     bot_name: str
     created_at: datetime
+    is_chosen: bool = Field(default=False, description=CHOSEN_NOTE)
     external_id: str | None = None
     metadata: dict[str, str] = {}
     last_message: Message | None = None

@@ -12,6 +12,7 @@ from guanaco.open_enum import OpenEnum
 
 Weight = Annotated[float, Field(ge=0, le=1_000, allow_inf_nan=False)]
 
+CHOSEN = "~chosen"  # in the place of a competition where the app named the submission: no competition has it, so nothing counts it
 OPEN = "open"  # the competition that is always there, and that every submission enters
 
 

@@ -279,6 +279,10 @@ class Submission(BaseModel):
     run: int
     created_at: datetime
     updated_at: datetime
+    aliases: list[str] = Field(
+        default=[], description="What its developer calls it now, like `org/model@champion`."
+    )
+    tags: list[str] = []
     rollout: Rollout | None = Field(
         default=None, description="The newest redeploy that was made while it was served."
     )

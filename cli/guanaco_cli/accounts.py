@@ -76,11 +76,18 @@ keys_app = typer.Typer(no_args_is_help=True)
 def create(
     role: Annotated[Literal["developer", "backend", "admin"], typer.Option(help="What it may do.")],
     name: Annotated[str, typer.Option(help="The account that it belongs to; made if new.")],
+    may_choose_models: Annotated[
+        bool,
+        typer.Option(
+            "--may-choose-models",
+            help="A backend's: it may open conversations with a submission that it names.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Make a key and print it, once."""
     with connect() as client:
-        created = client.create_key(name, role)
+        created = client.create_key(name, role, may_choose_models=may_choose_models)
     if as_json:
         console.json(created)
         return
@@ -102,7 +109,7 @@ def list_keys(as_json: AsJson = False) -> None:
             (
                 key.id,
                 key.name,
-                key.role,
+                f"{key.role}, chooses models" if key.may_choose_models else key.role,
                 words.moment(key.created_at),
                 words.moment(key.last_used_at) or "never",
                 words.moment(key.revoked_at),

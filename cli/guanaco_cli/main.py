@@ -13,8 +13,10 @@ import typer
 
 from guanaco_cli import (
     accounts,
+    aliases,
     chat,
     competitions,
+    conversations,
     doctor,
     evaluate,
     experiments,
@@ -35,6 +37,7 @@ COMMANDS = (
     accounts.app,
     submit.app,
     submissions.app,
+    aliases.app,
     evaluate.app,
     stress.app,
     chat.app,
@@ -47,6 +50,11 @@ COMMANDS = (
     doctor.app,
 )
 GROUPS = {
+    "alias": (aliases.alias_app, "Names of your submissions: set, list, remove."),
+    "conversations": (
+        conversations.app,
+        "An app's conversations: open, import, say, continue, choose, rate, delete.",
+    ),
     "competitions": (competitions.app, "List, show; put, freeze, recompute (admin)."),
     "votes": (competitions.votes_app, "Ratings that rules left out: flags, allow (admin)."),
     "experiments": (experiments.app, "A/B experiments: start, stop, results (admin)."),

@@ -9,13 +9,23 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 import typer
 
 from guanaco.errors import InvalidInput
+from guanaco_cli.completion import complete_submissions
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
+    from guanaco.chat import Bot
+
     Request = TypeVar("Request", bound=BaseModel)
 
-SubmissionId = Annotated[str, typer.Argument(metavar="ID", help="The submission's id.")]
+SubmissionId = Annotated[
+    str,
+    typer.Argument(
+        metavar="ID",
+        help="The submission's id, or an alias like org/model@champion.",
+        autocompletion=complete_submissions,
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Follow the pipeline to its end.")]
@@ -83,7 +93,9 @@ Kind = Annotated[
 Reward = Annotated[
     str | None,
     typer.Option(
-        metavar="ID", help="The reward model; none for log-probability. [default: the platform's]"
+        metavar="ID",
+        help="The reward model; none for log-probability. [default: the platform's]",
+        autocompletion=complete_submissions,
     ),
 ]
 RewardRepo = Annotated[
@@ -97,8 +109,8 @@ BotName = Annotated[
     str,
     typer.Option(
         "--bot",
-        metavar="NAME",
-        help="Whom to talk to: marlowe, ada, bruno or pixel.",
+        metavar="NAME|FILE",
+        help="Whom to talk to: marlowe, ada, bruno, pixel, or a bot in a JSON or YAML file.",
         autocompletion=_complete_bots,
     ),
 ]
@@ -115,6 +127,18 @@ Quantization = Annotated[
 RequestFile = Annotated[
     Path, typer.Argument(metavar="FILE", help="YAML or JSON.", exists=True, dir_okay=False)
 ]
+
+
+def read_bot(name: str) -> Bot:
+    """One of the bots that ship with Guanaco, or one that a file describes."""
+    from guanaco.bots import BOTS
+    from guanaco.chat import Bot
+
+    if name in BOTS:
+        return BOTS[name]
+    if Path(name).is_file():
+        return read_request(Path(name), Bot)
+    raise typer.BadParameter(f"There is no bot {name!r}. Choose {', '.join(BOTS)}, or a file.")
 
 
 def read_request(file: Path, kind: type[Request]) -> Request:

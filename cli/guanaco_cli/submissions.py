@@ -27,21 +27,38 @@ app = typer.Typer()
 
 
 @app.command(epilog="Example: guanaco submissions --json | jq -r '.[].id'")
-def submissions(as_json: AsJson = False) -> None:
+def submissions(
+    tags: Annotated[
+        list[str] | None,
+        typer.Option("--tag", metavar="TAG", help="Only with this tag; repeat it."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """List your submissions, newest first."""
     with connect() as client:
-        found = client.submissions()
+        found = client.submissions(tags=tags or ())
     if as_json:
         console.json(found)
         return
     console.table(
-        ("id", "status", "name", "repo", "developer", "submitted"),
+        ("id", "status", "name", "repo", "called", "tags", "developer", "submitted"),
         [
-            (one.id, one.status, one.name, one.repo, one.developer, words.moment(one.created_at))
+            (
+                one.id,
+                one.status,
+                one.name,
+                one.repo,
+                " ".join("@" + alias.rpartition("@")[2] for alias in one.aliases),
+                " ".join(one.tags),
+                one.developer,
+                words.moment(one.created_at),
+            )
             for one in found
         ],
     )
-    if not found:
+    if not found and tags:
+        console.say(f"No submission of yours has the tag {' and '.join(tags)}.")
+    elif not found:
         console.say("None yet: `guanaco submit REPO` enters one.")
 
 
@@ -61,6 +78,27 @@ def status(submission_id: SubmissionId, as_json: AsJson = False) -> None:
         _print_stages(submission)
     if submission.failure is not None:
         explain_failure(submission)
+
+
+@app.command(epilog="Example: guanaco card org-model_v1")
+def card(submission_id: SubmissionId, as_json: AsJson = False) -> None:
+    """Show the model card: what the repo's README.md said when it was checked."""
+    with connect() as client:
+        found = client.card(submission_id)
+    if as_json:
+        console.json(found)
+        return
+    for label, value in (
+        ("licence", found.license),
+        ("base", ", ".join(found.base_models)),
+        ("tags", ", ".join(found.tags)),
+    ):
+        if value:
+            console.line(f"{label:<12} {value}")
+    console.line()
+    console.line(found.text)
+    if found.is_cut:
+        console.say("The rest is left out: the README.md is long.")
 
 
 @app.command(epilog="Example: guanaco logs -f org-model_v1")
@@ -89,6 +127,8 @@ def _facts(submission: Submission) -> list[tuple[str, str]]:
         ("kind", "" if submission.kind == "chat" else submission.kind),
         ("reward model", submission.reward or ""),
         ("name", submission.name),
+        ("called", ", ".join(submission.aliases)),
+        ("tags", ", ".join(submission.tags)),
         ("repo", submission.repo + revision),
         ("commit", submission.commit or ""),
         ("base", _base(submission)),
@@ -180,7 +220,7 @@ def redeploy(
         )
         if wait:
             since = submission.updated_at
-            submission = watch(client, submission_id, is_verbose=verbose, since=since)
+            submission = watch(client, submission.id, is_verbose=verbose, since=since)
     conclude(submission, as_json=as_json)
 
 
@@ -196,7 +236,7 @@ def rollback(
         submission = client.rollback(submission_id)
         if wait and submission.is_in_progress:
             since = submission.updated_at
-            submission = watch(client, submission_id, is_verbose=verbose, since=since)
+            submission = watch(client, submission.id, is_verbose=verbose, since=since)
     if submission.is_in_progress or not _was_cancelled(submission):
         conclude(submission, as_json=as_json)
     else:

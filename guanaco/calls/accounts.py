@@ -17,9 +17,9 @@ def me() -> Call[Identity]:
     return get("/me", Identity)
 
 
-def create_key(name: str, role: Role | str) -> Call[CreatedKey]:
-    """A new key; its secret is in this answer only. Admin."""
-    request = KeyRequest(name=name, role=Role(role))
+def create_key(name: str, role: Role | str, *, may_choose_models: bool = False) -> Call[CreatedKey]:
+    """A new key; its secret is in this answer only. A backend's may be allowed to choose its models. Admin."""
+    request = KeyRequest(name=name, role=Role(role), may_choose_models=may_choose_models)
     return post("/keys", CreatedKey, request)
 
 

@@ -26,6 +26,7 @@ from guanaco.calls.wire import (
 from guanaco.chat import (
     Bot,
     ChoiceRequest,
+    ContinueRequest,
     Conversation,
     ConversationChanges,
     ConversationOpened,
@@ -76,6 +77,7 @@ def open_conversation(
     external_id: str | None = None,
     metadata: Mapping[str, str] | None = None,
     history: Sequence[Turn] = (),
+    model: str | None = None,
     idempotency_key: str | None = None,
 ) -> Call[ConversationOpened]:
     """Begin a conversation of a consenting user with a submission that the platform chooses. Backend.
@@ -88,6 +90,8 @@ def open_conversation(
         external_id: The app's own id of the conversation. Opening it again gives the same one.
         metadata: The app's own notes.
         history: What was said before, elsewhere.
+        model: The id or alias of the submission to talk to, where the key may choose: a developer's own, and any for a
+            backend whose key an admin has allowed it. It counts for no leaderboard.
         idempotency_key: With a key, the request is sent again when the connection breaks, and done once.
     """
     request = ConversationRequest(
@@ -98,6 +102,7 @@ def open_conversation(
         external_id=external_id,
         metadata=dict(metadata or {}),
         history=list(history),
+        model=model,
     )
     return post("/conversations", ConversationOpened, request, idempotency_key=idempotency_key)
 
@@ -198,6 +203,20 @@ def stream_regenerate(
     """``regenerate``, token by token; the whole Reply comes last. Backend."""
     path = of_conversation(conversation_id, "regenerate")
     return _reply_stream(path, RegenerateRequest(stream=True), idempotency_key)
+
+
+def continue_reply(conversation_id: str, *, idempotency_key: str | None = None) -> Call[Reply]:
+    """Have the last reply go on where it ended, for instance where its length limit cut it. Backend."""
+    path = of_conversation(conversation_id, "continue")
+    return _reply(path, ContinueRequest(), idempotency_key)
+
+
+def stream_continue_reply(
+    conversation_id: str, *, idempotency_key: str | None = None
+) -> StreamCall[Token | Reply]:
+    """``continue_reply``, token by token: only what is added. The whole Reply comes last. Backend."""
+    path = of_conversation(conversation_id, "continue")
+    return _reply_stream(path, ContinueRequest(stream=True), idempotency_key)
 
 
 def assignment(conversation_id: str) -> Call[AssignmentReplay]:

@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import cast
 
-from guanaco.calls.wire import API, Call, StreamCall, get, of_submission, post, put, to_json
+from guanaco.aliases import Alias, TagChanges
+from guanaco.calls.wire import (
+    API,
+    Call,
+    StreamCall,
+    get,
+    of_submission,
+    post,
+    put,
+    segment,
+    to_json,
+)
+from guanaco.calls.wire import delete as delete_call
+from guanaco.cards import ModelCard
+from guanaco.chat import Bot, Turn
 from guanaco.checks import RepoCheck
 from guanaco.contract import reader
 from guanaco.costs import Costs, SubmissionCost
@@ -27,7 +42,9 @@ from guanaco.submissions import (
     SubmissionRequest,
     WeightDtype,
 )
+from guanaco.trials import PromptTrial, RenderedPrompt
 
+RENDER_TIMEOUT_S = 60.0  # a stranger's template may wait for its turn, and then take its time
 CHECK_TIMEOUT_S = 180.0  # longer than the server takes at most, its queue included
 
 
@@ -89,9 +106,66 @@ def check(
     return replace(called, headers=_token(hub_token), is_repeatable=True)
 
 
-def submissions() -> Call[list[Submission]]:
-    """Your submissions, newest first; an admin's are everybody's."""
-    return get("/submissions", list[Submission])
+def render_prompt(
+    formatter: Prompt | str | None,
+    bot: Bot,
+    turns: Sequence[Turn] = (),
+    *,
+    submission: str | None = None,
+    user_name: str = "You",
+    max_input_tokens: int | None = None,
+) -> Call[RenderedPrompt]:
+    """Render the prompt that a model would get; no model is asked. The formatter may name a preset or a file.
+
+    With a ``submission`` of yours, by id or alias, its tokenizer and chat template are used, and its own prompt where the
+    formatter is None. Without one a word is a token.
+    """
+    trial = PromptTrial(
+        formatter=load_formatter(formatter) if isinstance(formatter, str) else formatter,
+        submission=submission,
+        bot=bot,
+        turns=list(turns),
+        user_name=user_name,
+        max_input_tokens=max_input_tokens,
+    )
+    return post("/prompts/render", RenderedPrompt, trial, timeout_s=RENDER_TIMEOUT_S)
+
+
+def submissions(*, tags: Sequence[str] = ()) -> Call[list[Submission]]:
+    """Your submissions, newest first; an admin's are everybody's. With ``tags`` those that have all of them."""
+    call = get("/submissions", list[Submission])
+    return replace(call, params={"tag": tuple(tags)}) if tags else call
+
+
+def card(submission_id: str) -> Call[ModelCard]:
+    """What the repo's README.md said when it was checked: Markdown that a stranger wrote."""
+    return get(of_submission(submission_id, "card"), ModelCard)
+
+
+def aliases() -> Call[list[Alias]]:
+    """Your aliases, each with the submission that it names; an admin's are everybody's."""
+    return get("/aliases", list[Alias])
+
+
+def set_alias(submission_id: str, alias: str) -> Call[Alias]:
+    """Call a submission ``alias`` from now on, like ``champion``; another one of its repo loses that alias at the same moment.
+
+    ``org/model@champion`` then stands wherever a submission's id can.
+    """
+    path = of_submission(submission_id, "aliases", segment(alias))
+    return Call(
+        method="PUT", path=f"{API}{path}", parse=reader(Alias).from_json, is_repeatable=True
+    )
+
+
+def remove_alias(alias: str) -> Call[None]:
+    """Take an alias away, given whole, like ``org/model@champion``; the submission stays as it is."""
+    return delete_call(of_submission(alias, "aliases", segment(alias.rpartition("@")[2])))
+
+
+def set_tags(submission_id: str, tags: Sequence[str]) -> Call[Submission]:
+    """Replace a submission's tags, by which `submissions` can be filtered."""
+    return put(of_submission(submission_id, "tags"), Submission, TagChanges(tags=list(tags)))
 
 
 def submission(submission_id: str) -> Call[Submission]:

@@ -25,6 +25,7 @@ GuanacoError
 │   ├── SubmissionNotFound, ConversationNotFound, MessageNotFound, KeyNotFound, ArtifactNotFound, CompetitionNotFound,
 │   │   WebhookNotFound, FeedbackNotFound, NotRated, AccountNotFound, ExperimentNotFound, FlagNotFound
 │   ├── ReportNotFound           the submission has no stress report yet
+│   ├── CardNotFound             the submission has no model card
 │   └── SeasonNotFound           the competition has no final ranking yet
 ├── Conflict                     the present state does not allow it
 │   ├── IllegalTransition        the submission's status does not allow this
@@ -33,7 +34,7 @@ GuanacoError
 │   ├── IdempotencyConflict      the same Idempotency-Key with another body
 │   ├── RequestInProgress        the first request with this Idempotency-Key is still being answered
 │   ├── ConversationBusy         a reply is still being written
-│   ├── AlreadyRated, NothingToRegenerate, NothingToRate
+│   ├── AlreadyRated, NothingToRegenerate, NothingToContinue, NothingToRate
 │   ├── ExternalIdTaken          the app's own id of a conversation is another user's
 │   ├── RatingSettled            it is too old, was changed too often, or its competition is frozen
 │   ├── QuotaExceeded            the developer has as many submissions, or bytes, as they may have
@@ -42,6 +43,8 @@ GuanacoError
 │   ├── NewerVersionNeeded       a newer version has stored what this server does not understand
 │   ├── CompetitionClosed        its window has not begun, or is over, or it is frozen
 │   ├── AmbiguousUser            users of several backends have that id
+│   ├── AmbiguousAlias           submissions of several developers have that alias
+│   ├── ModelNotLive             the submission that was chosen takes no new conversations
 │   ├── CannotDelete             the submission has not failed, or was live
 │   ├── LastAdminKey             it is the only admin key that still works
 │   └── AccountRoleConflict      the account exists with another role

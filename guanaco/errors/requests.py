@@ -223,6 +223,16 @@ class SubmissionNotFound(NotFound):
         )
 
 
+class CardNotFound(NotFound):
+    code = "card_not_found"
+
+    def __init__(self, submission_id: str) -> None:
+        super().__init__(
+            f"{submission_id} has no model card.",
+            hint="Its repo has no README.md, or was not checked yet.",
+        )
+
+
 class ConversationNotFound(NotFound):
     code = "conversation_not_found"
 
@@ -442,6 +452,35 @@ class NothingToRegenerate(Conflict):
 
     def __init__(self) -> None:
         super().__init__("There is no user message to answer yet.", hint="Send a message first.")
+
+
+class NothingToContinue(Conflict):
+    code = "nothing_to_continue"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The conversation's last message is not a reply of its model, so there is nothing to continue.",
+            hint="Send a message, or regenerate the reply where the last message has none.",
+        )
+
+
+class AmbiguousAlias(Conflict):
+    code = "ambiguous_alias"
+
+    def __init__(self, alias: str) -> None:
+        super().__init__(
+            f"Several developers have an alias {alias}.", hint="Name the submission by its id."
+        )
+
+
+class ModelNotLive(Conflict):
+    code = "model_not_live"
+
+    def __init__(self, submission_id: str, status: str) -> None:
+        super().__init__(
+            f"{submission_id} is {status}, so it takes no new conversations.",
+            hint="Choose one that is deployed, or leave `model` out.",
+        )
 
 
 class AmbiguousUser(Conflict):

@@ -21,6 +21,7 @@ from guanaco_server.assembly.platform import Platform, build_platform
 from guanaco_server.confinement.environment import hide_memory, hide_secrets
 from guanaco_server.http.body_limit import MAX_BODY_BYTES
 from guanaco_server.http.front_door import DoorLimits, FrontDoor
+from guanaco_server.http.listener import GuardedServer
 from guanaco_server.http.protocol import protocol_of
 from guanaco_server.observability import logs
 from guanaco_server.observability.exposition import serving
@@ -28,7 +29,6 @@ from guanaco_server.runtime.data_dir import PSEUDONYM_KEY, DataDir
 from guanaco_server.settings import Settings
 
 GC_THRESHOLD = (50_000, 20, 100)  # a reply makes some 700 objects, nearly none of them in cycles
-BACKLOG = 4_096  # connects at once that the kernel holds for us
 STOP_PATIENCE_S = 5  # open streams get this long when the platform stops; an API that others replace waits for its own
 
 
@@ -85,7 +85,7 @@ def require_shared(settings: Settings) -> None:
         )
 
 
-class _Server(uvicorn.Server):
+class _Server(GuardedServer):
     """Tells ``on_ready`` once the platform runs and requests are taken."""
 
     def __init__(
@@ -96,20 +96,21 @@ class _Server(uvicorn.Server):
         gateways: Gateways,
         on_ready: Callable[[Started], None],
     ) -> None:
+        door = _front_door(platform, settings)
         super().__init__(
             uvicorn.Config(
                 create_app(platform),
                 log_config=None,
                 access_log=False,
                 loop="uvloop",
-                http=protocol_of(_front_door(platform, settings)),
+                http=protocol_of(door),
                 ws="none",
                 timeout_graceful_shutdown=_patience_s(settings),
                 lifespan="off",  # serve() starts and stops the platform
                 server_header=False,
                 proxy_headers=False,  # app.py does that, behind the gateway
-                backlog=BACKLOG,
-            )
+            ),
+            door,
         )
         self._platform = platform
         self._url = f"http://{settings.host}:{listener.getsockname()[1]}"

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from guanaco.errors import ModelUnavailable
 from guanaco.submissions import Status
 from guanaco_server.deployments.tables import Phase
+from guanaco_server.observability.by_submission import ServerStatistics, Spend
 from guanaco_server.observability.exposition import scrape
 from guanaco_server.observability.metrics import Metrics
 
 RULES = Path(__file__).parents[2] / "k8s" / "monitoring" / "alerts.yaml"
-MINUTES = 30  # longer than any alert waits
+MINUTES = 40  # longer than any alert waits
 Story = Callable[[Metrics, int], None]
 
 
@@ -100,6 +105,34 @@ def http_errors(metrics: Metrics, minute: int) -> None:
     metrics.note_http("GET", "/api/v1/leaderboard", 503, 0.01)
 
 
+def submission_fails(metrics: Metrics, minute: int) -> None:
+    healthy(metrics, minute)
+    for _ in range(30):
+        with metrics.reply("acme-good_v1") as measured:
+            measured.note_end(10, 2)
+    with suppress(ModelUnavailable), metrics.reply(BAD):
+        raise ModelUnavailable(BAD)
+
+
+def cache_full(metrics: Metrics, minute: int) -> None:
+    healthy(metrics, minute)
+    full, calm = ServerStatistics(8, 3, 0.99), ServerStatistics(8, 0, 0.99)
+    metrics.submissions.note_servers({BAD: full, "acme-good_v1": calm})
+
+
+def gpus_missing(metrics: Metrics, minute: int) -> None:
+    healthy(metrics, minute)
+    metrics.note_gpus_wanted({"H100": 4, "L4": 1})
+    metrics.note_gpus_held({"L4": 1}, {"L4": 0.8})
+
+
+BAD = "acme-bad_v1"
+ALERT_LABELS = {
+    "GuanacoSubmissionFails": {"submission": BAD},
+    "GuanacoKvCacheFull": {"submission": BAD},
+    "GuanacoGpusMissing": {"gpu_type": "H100"},
+}
+
 STORIES: dict[Story | None, str | None] = {
     healthy: None,
     all_asleep: None,
@@ -114,14 +147,13 @@ STORIES: dict[Story | None, str | None] = {
     queue_stuck: "GuanacoQueueStuck",
     stages_fail: "GuanacoStagesFail",
     http_errors: "GuanacoHttpErrors",
+    submission_fails: "GuanacoSubmissionFails",
+    cache_full: "GuanacoKvCacheFull",
+    gpus_missing: "GuanacoGpusMissing",
 }
 
 
 def test_each_alert_fires_in_its_own_story_and_in_no_other(tmp_path: Path) -> None:
-    promtool = shutil.which("promtool")
-    if promtool is None:
-        sentence = "There is no promtool here: `scripts/setup-debian prometheus` installs it."
-        pytest.fail(sentence, pytrace=False) if os.environ.get("CI") else pytest.skip(sentence)
     groups = yaml.safe_load(RULES.read_text())["spec"]["groups"]
     rules = {rule["alert"]: rule for group in groups for rule in group["rules"]}
     assert {name for name in STORIES.values() if name} == set(rules)
@@ -129,22 +161,64 @@ def test_each_alert_fires_in_its_own_story_and_in_no_other(tmp_path: Path) -> No
     tests = [_test(story, fires, rules) for story, fires in STORIES.items()]
     document = {"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": tests}
     (tmp_path / "test.yaml").write_text(yaml.safe_dump(document))
-    found = subprocess.run(
-        [promtool, "test", "rules", str(tmp_path / "test.yaml")], capture_output=True, text=True
-    )
+    promtool("test", "rules", str(tmp_path / "test.yaml"))
+
+
+def test_every_panel_is_promql_and_tokens_for_money_are_right(tmp_path: Path) -> None:
+    panels = {
+        panel["title"]: panel["targets"]
+        for name in ("guanaco.json", "guanaco-submissions.json")
+        for panel in json.loads((RULES.parent / name).read_text())["panels"]
+    }
+    queries = [
+        target["expr"].replace("$submission", ".*") for each in panels.values() for target in each
+    ]
+    rules = [{"record": f"panel:{n}", "expr": query} for n, query in enumerate(queries)]
+    groups = [{"name": "panels", "rules": rules}]
+    (tmp_path / "panels.yaml").write_text(yaml.safe_dump({"groups": groups}))
+    promtool("check", "rules", str(tmp_path / "panels.yaml"))
+
+    (target,) = panels["Completion tokens for one unit of money"]
+    test = {
+        "interval": "1m",
+        "input_series": _series(paid_for, 70),
+        "promql_expr_test": [
+            {
+                "expr": f"round({target['expr'].replace('$submission', '.*')})",
+                "eval_time": "69m",
+                "exp_samples": [{"labels": '{submission="acme-paid_v1"}', "value": 60 * 100 / 2}],
+            }
+        ],
+    }
+    (tmp_path / "test.yaml").write_text(yaml.safe_dump({"tests": [test]}))
+    promtool("test", "rules", str(tmp_path / "test.yaml"))
+
+
+def paid_for(metrics: Metrics, _minute: int) -> None:
+    """100 tokens a minute, on GPUs for 2 an hour; and one whose GPUs cost nothing."""
+    for submission_id in ("acme-paid_v1", "acme-free_v1"):
+        with metrics.reply(submission_id) as measured:
+            measured.note_end(10, 100)
+    metrics.submissions.note_spending({"acme-paid_v1": Spend(2, 5), "acme-free_v1": Spend(0, 0)})
+
+
+def promtool(*arguments: str) -> None:
+    program = shutil.which("promtool")
+    if program is None:
+        sentence = "There is no promtool here: `scripts/setup-debian prometheus` installs it."
+        pytest.fail(sentence, pytrace=False) if os.environ.get("CI") else pytest.skip(sentence)
+    found = subprocess.run([program, *arguments], capture_output=True, text=True)
     assert found.returncode == 0, found.stdout + found.stderr
 
 
 def _test(
-    story: Story | None, fires: str | None, rules: dict[str, dict[str, object]]
+    story: Story | None, fires: str | None, rules: dict[str, dict[str, Any]]
 ) -> dict[str, object]:
     expected = [
         {
             "eval_time": f"{MINUTES - 1}m",
             "alertname": name,
-            "exp_alerts": [{"exp_labels": rule["labels"], "exp_annotations": rule["annotations"]}]
-            if name == fires
-            else [],
+            "exp_alerts": [_alert(name, rule)] if name == fires else [],
         }
         for name, rule in rules.items()
     ]
@@ -156,11 +230,22 @@ def _test(
     }
 
 
-def _series(story: Story) -> list[dict[str, str]]:
+def _alert(name: str, rule: dict[str, Any]) -> dict[str, object]:
+    """What Prometheus makes of a rule: its labels and sentences with those of the series."""
+    own = ALERT_LABELS.get(name, {})
+    texts = dict(rule["annotations"])
+    for label, value in own.items():
+        texts = {
+            key: text.replace(f"{{{{ $labels.{label} }}}}", value) for key, text in texts.items()
+        }
+    return {"exp_labels": rule["labels"] | own, "exp_annotations": texts}
+
+
+def _series(story: Story, minutes: int = MINUTES) -> list[dict[str, str]]:
     """Scrape the metrics once a minute while the story goes on."""
     metrics = Metrics()
     seen: dict[str, list[str]] = {}
-    for minute in range(MINUTES):
+    for minute in range(minutes):
         story(metrics, minute)
         for family in text_string_to_metric_families(scrape(metrics).decode()):
             for sample in family.samples:

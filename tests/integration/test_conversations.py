@@ -253,3 +253,51 @@ async def test_only_the_configured_origins_may_call_from_a_browser(database: Dat
         async with world.http_with({"Origin": "https://evil.example"}) as stranger:
             foreign = await stranger.get("/conversations")
             assert "access-control-allow-origin" not in foreign.headers
+
+
+async def test_the_last_reply_goes_on_where_it_ended(database: Database) -> None:
+    world, http, conversation = await talking(
+        database,
+        Script(("Once upon",), finish_reason="length"),
+        Script((" a", " time", " "), finish_reason="stop"),
+        Script((" ",)),
+    )
+    path = f"/conversations/{conversation}"
+    nothing = await http.post(f"{path}/continue")
+    assert (nothing.status_code, nothing.json()["error"]) == (409, "nothing_to_continue")
+    await say(http, conversation, "Tell me a story.")
+    asked = prompt(world)
+    key = {"Idempotency-Key": "once"}
+    streamed = await http.post(f"{path}/continue", json={"stream": True}, headers=key)
+    assert prompt(world) == asked + " Once upon"
+    assert 'data: {"text":" a"}' in streamed.text
+    again = await http.post(f"{path}/continue", json={"stream": True}, headers=key)
+    assert again.text == streamed.text
+    (_, reply) = await messages(http, conversation)
+    assert reply["content"] == "Once upon a time"
+    empty = (await http.post(f"{path}/continue")).json()
+    assert (empty["content"], empty["appended"]) == ("Once upon a time", "")
+    assert empty["message_id"] == reply["id"]
+    await say(http, conversation, "And then?")
+    assert "Once upon a time\n" in prompt(world)
+
+
+async def test_a_chosen_or_edited_reply_goes_on_and_an_imported_one_does_not(
+    database: Database,
+) -> None:
+    _, http, conversation = await talking(
+        database, Script(("Old",)), Script(("New",)), Script((" end.",))
+    )
+    path = f"/conversations/{conversation}"
+    await say(http, conversation, "Hello")
+    await http.post(f"{path}/regenerate")
+    (_, old, new) = await messages(http, conversation)
+    await http.post(f"{path}/choice", json={"message_id": old["id"]})
+    await http.patch(f"{path}/messages/{old['id']}", json={"content": "Very old"})
+    reply = (await http.post(f"{path}/continue")).json()
+    assert (reply["message_id"], reply["content"]) == (old["id"], "Very old end.")
+    (_, old, new) = await messages(http, conversation)
+    assert (old["content"], new["content"]) == ("Very old end.", "New")
+    opened = (await begin(http, history=HISTORY)).json()["conversation_id"]
+    imported = await http.post(f"/conversations/{opened}/continue")
+    assert imported.status_code == 409

@@ -10,10 +10,14 @@ from sqlalchemy import text
 from guanaco.accounts import Role
 from guanaco.errors import BudgetExceeded, InvalidInput
 from guanaco.recipes import Recipe
+from guanaco_server.assembly.platform import fleet_readers
 from guanaco_server.costs.meter import CostMeter
 from guanaco_server.database.database import Database
+from guanaco_server.deployments.model_server import ServerLoad
 from guanaco_server.deployments.service import Deployment
 from guanaco_server.deployments.tables import Phase
+from guanaco_server.observability.exposition import scrape
+from guanaco_server.observability.fleet import FleetCensus
 from guanaco_server.recipes.prices import PriceTable
 from tests.fixtures.world import World
 
@@ -205,3 +209,26 @@ async def test_a_clock_that_was_set_back_costs_nothing(world: Priced) -> None:
     world.clock.advance(-HOUR)
     await world.withdraw()
     assert await world.spent() == (0.0, 0.0)
+
+
+async def test_the_gauges_say_what_is_wanted_held_and_paid(world: Priced) -> None:
+    await world.deploy()
+    await world.deployments.wish(Deployment(OTHER, 1, "b" * 64, 1_096, recipe=RECIPE))  # starts
+    world.model_server.loads["memory://1"] = ServerLoad(5, 2, 0.75)
+    world.clock.advance(HOUR)
+    await FleetCensus(world.metrics, fleet_readers(world.platform.rooms), lambda: True).take()
+    shown = scrape(world.metrics).decode()
+    for line in (
+        'guanaco_gpus_wanted{gpu_type="H100"} 4.0',
+        'guanaco_gpus_held{gpu_type="H100"} 2.0',
+        'guanaco_cost_per_hour{gpu_type="H100"} 6.0',
+        f'guanaco_submission_cost_per_hour{{submission="{ID}"}} 6.0',
+        f'guanaco_submission_cost_this_month{{submission="{ID}"}} 6.0',
+        f'guanaco_server_running_requests{{submission="{ID}"}} 5.0',
+        f'guanaco_server_waiting_requests{{submission="{ID}"}} 2.0',
+        f'guanaco_server_kv_cache_usage_ratio{{submission="{ID}"}} 0.75',
+    ):
+        assert f"{line}\n" in shown
+    assert OTHER not in shown
+    await FleetCensus(world.metrics, fleet_readers(world.platform.rooms), lambda: False).take()
+    assert ID not in scrape(world.metrics).decode(), "another process leads, and says so"

@@ -199,3 +199,43 @@ async def test_a_chat_template_that_is_not_there_or_hides_what_is_said_is_refuse
     for template in (b"nothing of it", b"{% for a in range(9**9) %}{% endfor %}", b"{{ x.y.z }}"):
         with pytest.raises(BadChatTemplate, match="cannot be rendered"):
             await prompts.check(ChatTemplatePrompt(), {"chat_template.jinja": template}, BOT)
+
+
+LLAMA_2 = (  # a reply begins behind a space that is not part of what asks for it
+    "{% for m in messages %}{% if m.role == 'assistant' %} {{ m.content }} </s>"
+    "{% else %}[INST] {{ m.content }} [/INST]{% endif %}{% endfor %}"
+)
+THINKING = CHATML.replace("assistant\n{% endif %}", "assistant\n<think>\n\n</think>\n\n{% endif %}")
+TERSE = PromptFormatter(bot_template="<bot>{message}</bot>", response_template="<bot>")
+
+
+@pytest.mark.parametrize(
+    ("formatter", "template", "end"),
+    [
+        (PromptFormatter(), CHATML, "\nNia: Once upon"),
+        (TERSE, CHATML, "<bot>Once upon"),
+        (PromptFormatter(response_template="Reply"), CHATML, "Reply Once upon"),
+        (FILE, CHATML, "\nNia> Once upon"),
+        (ChatTemplatePrompt(), CHATML, "hello there<|im_end|>\n<|im_start|>assistant\nOnce upon"),
+        (ChatTemplatePrompt(), LLAMA_2, "hello there [/INST] Once upon"),
+        (ChatTemplatePrompt(), THINKING, "assistant\n<think>\n\n</think>\n\nOnce upon"),
+    ],
+)
+async def test_a_reply_that_goes_on_stands_where_the_model_would_have_written_it(
+    prompts: PromptService, store: MemoryStore, formatter: Prompt, template: str, end: str
+) -> None:
+    await put(store, template)
+
+    async def begun(text: str, budget: int = 1_000) -> str:
+        return await prompts.render(
+            formatter=formatter, artifact_key=KEY, max_input_tokens=budget, bot=BOT, user_name="Sam", turns=turns(41), begun=text,
+        )  # fmt: skip
+
+    made = await begun("Once upon")
+    assert made.endswith(end), made
+    assert "0 hello there" in made
+    shorter = await begun("Once upon a time " * 8, budget=250)
+    assert " 0 hello there" not in shorter
+    assert shorter.endswith("Once upon a time ")
+    with pytest.raises(MessageTooLong):
+        await begun("Once upon a time " * 100, budget=250)

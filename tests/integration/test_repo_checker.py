@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -141,3 +142,31 @@ async def test_a_list_of_files_that_is_too_long_starts_no_process(checker: RepoC
     with pytest.raises(CorruptConfig, match="10,000 are allowed"):
         await checker.check(hub, replace(snapshot, files=snapshot.files * 10_000), LIMITS)
     assert children() == []
+
+
+async def test_a_config_is_read_in_the_process_and_loses_what_is_large(
+    checker: RepoChecker,
+) -> None:
+    config = {
+        "vocab_size": 1_024,
+        "quantization_config": {"quant_method": "awq", "bits": 4, "ignore": ["x"] * 10_000},
+        "huge": 10**400,
+        "long": "x" * 10_000,
+        "deep": {"a": {"b": {"c": {"d": {"e": {"f": {"g": 1}}}}}}},
+    }
+    found = await checker.read_config("config.json", json.dumps(config).encode())
+    assert found["vocab_size"] == 1_024
+    assert found["quantization_config"] == {"quant_method": "awq", "bits": 4, "ignore": None}
+    assert found["huge"] is found["long"] is None
+    assert "g" not in json.dumps(found["deep"])
+
+
+@pytest.mark.parametrize(
+    "data", [b"[]", b"{", b"[" * 100_000, b'{"a":' * 5_000 + b"1" + b"}" * 5_000]
+)
+async def test_a_config_that_is_no_object_is_a_corrupt_one(
+    checker: RepoChecker, data: bytes
+) -> None:
+    with pytest.raises(CorruptConfig, match=r"config\.json"):
+        await checker.read_config("config.json", data)
+    assert len(children()) == 1, "the process goes on"

@@ -19,7 +19,7 @@ from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.tables import Phase
 from guanaco_server.scaling.replicas import ReplicaLimits
 from tests.fixtures.scaled import IDLE_S, LIMITS, QUIET_S, Scaled
-from tests.fixtures.world import eventually
+from tests.fixtures.world import BOT, eventually
 
 pytestmark = pytest.mark.both_databases
 
@@ -54,6 +54,14 @@ async def test_what_is_rated_and_idle_sleeps_until_somebody_asks_for_it(
     assert world.cluster.deployments == {}
     await world.reconciler.reconcile()
     assert await world.phase("acme-tiny_v1") is Phase.SLEEPING, "nobody asks for it"
+
+
+async def test_a_sleeping_model_that_an_app_chooses_is_woken(database: Database) -> None:
+    world, _, _ = await asleep(database)
+    admin = await world.http(Role.ADMIN)
+    body = {"user_id": "u2", "bot": BOT.model_dump(), "consent": True, "model": "acme-tiny_v1"}
+    assert (await admin.post("/conversations", json=body)).status_code == 201
+    assert await world.phase("acme-tiny_v1") is Phase.WAKING
 
 
 async def test_with_all_models_asleep_an_opening_wakes_one_and_does_not_wait(

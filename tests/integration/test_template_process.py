@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
+from guanaco_server.prompts.template_files import TemplateFile
 from guanaco_server.prompts.template_process import Job, TemplateFault, TemplateProcess
 
 pytestmark = pytest.mark.slow
@@ -88,3 +91,30 @@ def test_the_child_has_no_secrets(
     process.render([HELLO])
     (child,) = set(psutil.Process().children()) - before
     assert "hf_secret" not in Path(f"/proc/{child.pid}/environ").read_text()
+
+
+def test_a_models_files_are_read_in_the_process(process: TemplateProcess) -> None:
+    config = {"bos_token": {"content": "<s>"}, "eos_token": 7, "chat_template": "{{ bos_token }}"}
+    found = process.read({"tokenizer_config.json": json.dumps(config).encode()})
+    assert found == TemplateFile("{{ bos_token }}", {"bos_token": "<s>"})
+    both = {"chat_template.jinja": b"own", "tokenizer_config.json": b"{}"}
+    assert process.read(both) == TemplateFile("own", {})
+    assert process.read({"tokenizer_config.json": b"{}"}) is None
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"[]",
+        b'{"chat_template":',
+        b"[" * 1_000_000,
+        b'{"a":' * 500_000 + b"1" + b"}" * 500_000,
+        b'{"a":[' + b"{}," * 1_300_000 + b"{}]}",
+    ],
+)
+def test_a_hostile_config_is_refused_and_the_next_template_served(
+    process: TemplateProcess, data: bytes
+) -> None:
+    with contextlib.suppress(TemplateFault):
+        assert process.read({"tokenizer_config.json": data}) is None
+    assert process.render([HELLO]) == ["Hello Sam"]

@@ -53,14 +53,14 @@ def test_two_platforms_in_one_process_share_no_metrics() -> None:
 
 def test_a_reply_counts_once_by_how_it_ended() -> None:
     metrics = Metrics()
-    with metrics.reply() as reply:
+    with metrics.reply("acme-tiny_v1") as reply:
         assert value(metrics, "guanaco_gateway_in_flight_requests") == 1
         reply.note_text()
         reply.note_text()
         reply.note_end(10, 4)
-    with metrics.reply():
+    with metrics.reply("acme-tiny_v1"):
         pass
-    with pytest.raises(ModelTimedOut), metrics.reply():
+    with pytest.raises(ModelTimedOut), metrics.reply("acme-tiny_v1"):
         raise ModelTimedOut("acme-tiny_v1", 5)
     for outcome in ("ok", "abandoned", "model_timed_out"):
         assert value(metrics, "guanaco_gateway_requests_total", outcome=outcome) == 1

@@ -31,9 +31,12 @@ CREATE_KEY, REVOKE_KEY = "create key", "revoke key"
 
 @dataclass(frozen=True)
 class Account:
+    """``may_choose_models`` is a right of the key that was shown."""
+
     id: str
     name: str
     role: Role
+    may_choose_models: bool = False
 
 
 class AccountService:
@@ -116,7 +119,7 @@ class AccountService:
         if row is None or not is_right or row.revoked_at is not None:
             raise Unauthenticated
         await self._note_use(row)
-        return _account(row.account)
+        return _account(row.account, row.may_choose_models)
 
     async def account_of_key(self, key_id: str) -> Account:
         """Find the account of a key that was shown to be right before; Unauthenticated once it is revoked."""
@@ -125,7 +128,7 @@ class AccountService:
         if row is None or row.revoked_at is not None:
             raise Unauthenticated
         await self._note_use(row)
-        return _account(row.account)
+        return _account(row.account, row.may_choose_models)
 
     async def named(self, name: str) -> Account:
         """AccountNotFound where there is none of that name."""
@@ -166,7 +169,13 @@ class AccountService:
         now = self._clock.now()
         account = await self._find_or_add(session, request.name, request.role)
         new = secrets.new_key()
-        row = ApiKeyRow(id=new.id, account=account, secret_hash=new.secret_hash, created_at=now)
+        row = ApiKeyRow(
+            id=new.id,
+            account=account,
+            secret_hash=new.secret_hash,
+            may_choose_models=request.may_choose_models,
+            created_at=now,
+        )
         session.add(row)
         return CreatedKey(key=new.text, **_read(row).model_dump())
 
@@ -182,8 +191,8 @@ class AccountService:
         return row
 
 
-def _account(row: AccountRow) -> Account:
-    return Account(row.id, row.name, Role(row.role))
+def _account(row: AccountRow, may_choose_models: bool = False) -> Account:
+    return Account(row.id, row.name, Role(row.role), may_choose_models)
 
 
 def _named(key: ApiKey) -> str:
@@ -195,6 +204,7 @@ def _read(row: ApiKeyRow) -> ApiKey:
         id=row.id,
         name=row.account.name,
         role=row.account.role,
+        may_choose_models=row.may_choose_models,
         created_at=row.created_at,
         last_used_at=row.last_used_at,
         revoked_at=row.revoked_at,

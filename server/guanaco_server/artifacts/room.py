@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from guanaco_server.artifacts.checking.configs import ArtifactConfigs
 from guanaco_server.artifacts.checking.process import RepoChecker
 from guanaco_server.artifacts.collector import ArtifactCollector, Graces, NeededKeys
 from guanaco_server.artifacts.service import ArtifactService, Exclusive, SerializerOptions
@@ -17,11 +18,16 @@ from guanaco_server.settings import Settings
 
 @dataclass(frozen=True)
 class ArtifactsRoom:
-    """``collector`` is a loop, the duty of one process. ``checker`` has processes, which its ``close`` ends."""
+    """``collector`` is a loop, the duty of one process. The checker of ``configs`` has processes, which its ``close`` ends."""
 
-    checker: RepoChecker
+    configs: ArtifactConfigs
     service: ArtifactService
     collector: ArtifactCollector
+
+
+def build_configs(store: ArtifactStore) -> ArtifactConfigs:
+    """The reader of what strangers' repos and artifacts say of themselves."""
+    return ArtifactConfigs(store, RepoChecker())
 
 
 def build_artifacts(
@@ -30,6 +36,7 @@ def build_artifacts(
     store: ArtifactStore,
     compute: Compute,
     *,
+    configs: ArtifactConfigs,
     needed_keys: NeededKeys,
     exclusive: Exclusive,
     metrics: Metrics,
@@ -50,4 +57,4 @@ def build_artifacts(
         timeout_s=settings.serializer_timeout_s,
     )
     service = ArtifactService(store, collector, compute.cluster, options, exclusive, metrics)
-    return ArtifactsRoom(RepoChecker(), service, collector)
+    return ArtifactsRoom(configs, service, collector)

@@ -40,6 +40,7 @@ from guanaco_server.openai import api as openai_api
 from guanaco_server.routing import api as routing_api
 from guanaco_server.settings import Settings
 from guanaco_server.submissions import api as submissions_api
+from guanaco_server.submissions.alias_paths import AliasPaths
 from guanaco_server.web.mounting import include_web
 
 DESCRIPTION = """Submit chat models, let people talk to them, read what they think.
@@ -155,8 +156,14 @@ def _install_gateway(
         MAX_BODY_BYTES,
         heartbeat_s,
     )
-    answered_once = IdempotentRequests(
+    by_alias = AliasPaths(
         gateway,
+        rooms.submissions.service.aliases.resolve,
+        rooms.accounts.accounts.authenticate,
+        forms,
+    )
+    answered_once = IdempotentRequests(
+        by_alias,
         rooms.idempotency.service,
         rooms.accounts.accounts.authenticate,
         platform.metrics,
@@ -207,6 +214,8 @@ def _include_routes(app: FastAPI, rooms: Rooms) -> None:
     routers = (
         accounts_api.router(rooms.accounts.accounts, rooms.accounts.audit, auth),
         submissions_api.router(submissions.service, submissions.events, auth),
+        submissions_api.alias_router(submissions.service, auth),
+        submissions_api.trial_router(rooms.pipeline.trials, auth),
         submissions_api.check_router(rooms.pipeline.checks, auth),
         submissions_api.recipe_router(submissions.service, auth),
         submissions_api.quota_router(submissions.quotas, auth),

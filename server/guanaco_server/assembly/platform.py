@@ -12,7 +12,9 @@ from guanaco_server.database.database import Database
 from guanaco_server.database.migrations import upgrade
 from guanaco_server.database.schema import wait_until_current
 from guanaco_server.http.health import Health
+from guanaco_server.observability.by_submission import ServerStatistics
 from guanaco_server.observability.census import Census, Counts
+from guanaco_server.observability.fleet import FleetCensus, FleetReaders, SubmissionReview
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.runtime.data_dir import DataDir
 from guanaco_server.settings import Settings
@@ -57,6 +59,12 @@ class Platform:
             settings=settings,
         )
         rooms = self.rooms
+        self._fleet_census = FleetCensus(
+            self.metrics, fleet_readers(rooms), adapters.compute.leadership.is_leading
+        )
+        self._review = SubmissionReview(
+            self.metrics, lambda name: bool(rooms.deployments.service.replicas(name))
+        )
         self._heartbeat = rooms.workers.heartbeat(
             rooms.pipeline.pipeline.take_over,
             self._duties(),
@@ -80,7 +88,7 @@ class Platform:
             await self._prepare_database()
             stack.push_async_callback(self.adapters.model_server.close)
             stack.push_async_callback(self.rooms.prompts.service.close)
-            stack.push_async_callback(self.rooms.artifacts.checker.close)
+            stack.push_async_callback(self.rooms.artifacts.configs.checker.close)
             stack.push_async_callback(self.rooms.chat.replies.close)
             if self.settings.role != "api":
                 stack.push_async_callback(self.adapters.compute.cluster.close)
@@ -113,6 +121,7 @@ class Platform:
             rooms.experiments.running,
             rooms.chat.conversations.forgetting,
             rooms.places,
+            self._review,
         )
         match self.settings.role:
             case "api":
@@ -137,6 +146,7 @@ class Platform:
             rooms.feedback.copy_loop,
             rooms.leaderboard.loop,
             rooms.idempotency.expiry,
+            self._fleet_census,
         )
 
 
@@ -150,6 +160,24 @@ def census_counts(rooms: Rooms, role: str) -> Counts:
         oldest_queued=rooms.submissions.service.oldest_queued,
         deployments=rooms.deployments.service.count_by_phase,
         workers=workers,
+    )
+
+
+def fleet_readers(rooms: Rooms) -> FleetReaders:
+    deployments = rooms.deployments.service
+
+    async def servers() -> dict[str, ServerStatistics]:
+        return {
+            submission_id: ServerStatistics(
+                sum(load.running for load in loads),
+                sum(load.waiting for load in loads),
+                max(load.kv_cache_usage for load in loads),
+            )
+            for submission_id, loads in (await deployments.server_loads()).items()
+        }
+
+    return FleetReaders(
+        servers=servers, gpus_wanted=deployments.gpus_wanted, spending=rooms.costs.service.fleet
     )
 
 

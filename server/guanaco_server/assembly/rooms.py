@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from guanaco_server.accounts.room import AccountsRoom, build_accounts
-from guanaco_server.artifacts.room import ArtifactsRoom, build_artifacts
+from guanaco_server.artifacts.room import ArtifactsRoom, build_artifacts, build_configs
 from guanaco_server.assembly.adapters import Adapters
 from guanaco_server.chat.conversations import records as chat_records
 from guanaco_server.chat.conversations.activity import ConversationActivity
@@ -95,8 +95,9 @@ def build_rooms(
     accounts = build_accounts(database, clock)
     idempotency = build_idempotency(database, clock, secret=pseudonym_key)
     workers = build_workers(database, clock, settings=settings)
+    configs = build_configs(store)
     deployments = build_deployments(
-        database, clock, compute, model_server, store, settings=settings
+        database, clock, compute, model_server, store, configs=configs, settings=settings
     )
     submissions = build_submissions(
         database,
@@ -211,6 +212,7 @@ def build_rooms(
         replies=chat.replies,
         generator=chat.generator,
         tokenizers=prompts.tokenizers,
+        aliases=submissions.service.aliases,
     )
     compat = build_compat(
         submissions=submissions.service,
@@ -243,6 +245,7 @@ def build_rooms(
         clock,
         store,
         compute,
+        configs=configs,
         needed_keys=submissions.service.needed_artifacts,
         exclusive=workers.workers.holding if settings.role == "worker" else _alone,
         metrics=metrics,
@@ -259,13 +262,13 @@ def build_rooms(
         quotas=submissions.quotas,
         hub_tokens=submissions.hub_tokens,
         rollouts=submissions.rollouts,
-        checker=artifacts.checker,
+        configs=configs,
         artifacts=artifacts.service,
         prompts=prompts.service,
         tokenizers=prompts.tokenizers,
         deployments=deployments.service,
         costs=costs.service,
-        rewards=submissions.service.rewards,
+        submissions=submissions.service,
         stress=stress.service,
         list_workers=workers.workers.list_known if settings.role == "worker" else _nobody,
         metrics=metrics,

@@ -29,36 +29,36 @@ from guanaco_server.chat.conversations.service import ConversationService
 
 def router(conversations: ConversationService, editor: ConversationEditor, auth: Auth) -> APIRouter:
     routes = APIRouter(prefix="/api/v1", tags=["chat"])
-    backend = auth.require(Role.BACKEND)
+    talker = auth.require(Role.BACKEND, Role.DEVELOPER)  # developers with their own submissions
     admin = auth.require(Role.ADMIN)
 
     @routes.post("/conversations", status_code=201)
     async def open_conversation(
-        request: ConversationRequest, account: Account = backend
+        request: ConversationRequest, account: Account = talker
     ) -> ConversationOpened:
         return await conversations.open(account, request)
 
     @routes.get("/conversations")
     async def list_conversations(
-        query: Annotated[ConversationQuery, Query()], account: Account = backend
+        query: Annotated[ConversationQuery, Query()], account: Account = talker
     ) -> ConversationPage:
         """The account's own conversations, newest first; `?user_id=` for one user's."""
         return await editor.page(account, query)
 
     @routes.get("/conversations/{conversation_id}")
-    async def read_conversation(conversation_id: str, account: Account = backend) -> Conversation:
+    async def read_conversation(conversation_id: str, account: Account = talker) -> Conversation:
         return await conversations.read(account, conversation_id)
 
     @routes.patch("/conversations/{conversation_id}")
     async def change_conversation(
-        conversation_id: str, changes: ConversationChanges, account: Account = backend
+        conversation_id: str, changes: ConversationChanges, account: Account = talker
     ) -> ConversationSummary:
         """Replace the app's notes."""
         return await editor.change(account, conversation_id, changes)
 
     @routes.patch("/conversations/{conversation_id}/messages/{message_id}")
     async def edit_message(
-        conversation_id: str, message_id: str, changes: MessageChanges, account: Account = backend
+        conversation_id: str, message_id: str, changes: MessageChanges, account: Account = talker
     ) -> Message:
         """Replace a message's text; the model reads the new one from the next turn on."""
         return await editor.edit(account, conversation_id, message_id, changes)
@@ -68,7 +68,7 @@ def router(conversations: ConversationService, editor: ConversationEditor, auth:
         conversation_id: str,
         message_id: str,
         with_following: bool = False,
-        account: Account = backend,
+        account: Account = talker,
     ) -> None:
         """Delete a message for good; `?with_following=true` deletes all that follow too."""
         await editor.delete_message(
@@ -77,25 +77,25 @@ def router(conversations: ConversationService, editor: ConversationEditor, auth:
 
     @routes.put("/conversations/{conversation_id}/messages/{message_id}/rating")
     async def rate_message(
-        conversation_id: str, message_id: str, rating: MessageRating, account: Account = backend
+        conversation_id: str, message_id: str, rating: MessageRating, account: Account = talker
     ) -> Message:
         """Note what the user thought of one reply. Beside the conversation's rating, it does not count for the leaderboard."""
         return await editor.rate_message(account, conversation_id, message_id, rating.thumbs_up)
 
     @routes.delete("/conversations/{conversation_id}/messages/{message_id}/rating")
     async def withdraw_message_rating(
-        conversation_id: str, message_id: str, account: Account = backend
+        conversation_id: str, message_id: str, account: Account = talker
     ) -> Message:
         return await editor.rate_message(account, conversation_id, message_id, None)
 
     @routes.get("/conversations/{conversation_id}/swipes")
-    async def list_swipes(conversation_id: str, account: Account = backend) -> list[Message]:
+    async def list_swipes(conversation_id: str, account: Account = talker) -> list[Message]:
         """All replies to the last message, oldest first; `…/regenerate` makes another one."""
         return await editor.swipes(account, conversation_id)
 
     @routes.post("/conversations/{conversation_id}/choice")
     async def choose_reply(
-        conversation_id: str, request: ChoiceRequest, account: Account = backend
+        conversation_id: str, request: ChoiceRequest, account: Account = talker
     ) -> Message:
         """Go on with one of the swipes. The choice is kept as a judgement of the replies."""
         return await editor.choose(account, conversation_id, request.message_id)

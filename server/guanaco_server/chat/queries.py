@@ -19,6 +19,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from guanaco_server.chat.gateway.turn_log import Continuation
 from guanaco_server.chat.tables import (
     ConversationRow,
     ErasedConversationRow,
@@ -122,8 +123,30 @@ async def give_turn_back(
     return count
 
 
-async def known_messages(session: AsyncSession, message_ids: Sequence[str]) -> set[str]:
-    return set(await session.scalars(select(MessageRow.id).where(MessageRow.id.in_(message_ids))))
+async def known_messages(session: AsyncSession, message_ids: Sequence[str]) -> dict[str, str]:
+    """Return the texts of those of these messages that are stored."""
+    rows = await session.execute(
+        select(MessageRow.id, MessageRow.content).where(MessageRow.id.in_(message_ids))
+    )
+    return {message_id: content for message_id, content in rows}
+
+
+async def continue_message(session: AsyncSession, added: Continuation) -> None:
+    """Lengthen a reply; of one that was edited, the model's own words too."""
+    row = MessageRow
+    await session.execute(
+        update(row)
+        .where(row.id == added.id)
+        .values(
+            content=added.content,
+            original=row.original + added.appended,  # stays NULL where it was not edited
+            finish_reason=added.finish_reason,
+            completion_tokens=func.coalesce(row.completion_tokens, 0) + added.completion_tokens,
+            total_ms=func.coalesce(row.total_ms, 0.0) + added.total_ms,
+            reward_score=func.coalesce(added.reward_score, row.reward_score),
+        )
+        .execution_options(synchronize_session=False)
+    )
 
 
 async def open_turns(session: AsyncSession, now: datetime) -> dict[str, int]:

@@ -115,7 +115,7 @@ def build_chat(
         best_of,
     )
     conversations = ConversationService(
-        database, clock, routing, competitions, audit, experiments, prompts
+        database, clock, routing, competitions, audit, experiments, prompts, submissions
     )
     turns = _turn_statements(database)
     longest_s = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from datetime import datetime
 
@@ -12,6 +12,8 @@ from guanaco.errors import BudgetExceeded, InvalidInput
 from guanaco_server.costs import queries
 from guanaco_server.costs.tables import GpuIntervalRow
 from guanaco_server.database.database import Database
+from guanaco_server.observability.by_submission import Spend
+from guanaco_server.observability.fleet import FleetSpending
 from guanaco_server.recipes.prices import WARNING_SHARE, Budgets
 from guanaco_server.runtime.clock import Clock
 
@@ -42,6 +44,30 @@ class CostService:
             currency=self._budgets.currency,
             developers=self._by_developer(rows, since, until),
             submissions=self._by_submission(rows, since, until),
+        )
+
+    async def fleet(self) -> FleetSpending:
+        """Return what is held now and what it costs, with what each submission has cost this month."""
+        now = self._clock.now()
+        since = _month_of(now)
+        async with self._database.read() as session:
+            rows = await queries.between(session, since, now)
+        held = [row for row in rows if row.ended_at is None]
+        gpus: Counter[str] = Counter()
+        per_hour: defaultdict[str, float] = defaultdict(float)
+        for row in held:
+            gpus[row.gpu_type] += row.gpu_count * row.replicas
+            per_hour[row.gpu_type] += _price_per_hour(row)
+        return FleetSpending(
+            gpus,
+            per_hour,
+            {
+                submission_id: Spend(
+                    per_hour=sum(_price_per_hour(row) for row in own if row.ended_at is None),
+                    this_month=_spending(own, since, now).cost,
+                )
+                for submission_id, own in _grouped(rows, lambda row: row.submission_id).items()
+            },
         )
 
     async def of_submission(self, submission_id: str, developer: str) -> SubmissionCost:
@@ -119,6 +145,10 @@ def _spending(rows: Iterable[GpuIntervalRow], since: datetime, until: datetime) 
         gpu_hours=sum(spent for _, spent in hours),
         cost=sum(spent * row.gpu_hour_price for row, spent in hours),
     )
+
+
+def _price_per_hour(row: GpuIntervalRow) -> float:
+    return row.gpu_count * row.replicas * row.gpu_hour_price
 
 
 def _gpu_hours(row: GpuIntervalRow, since: datetime, until: datetime) -> float:

@@ -36,7 +36,10 @@ class GeneratedToken:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """The texts of tokens that arrived together. The last chunk has a ``finish_reason`` and the token counts."""
+    """The texts of tokens that arrived together. The last chunk has a ``finish_reason`` and the token counts.
+
+    ``cached_tokens`` are those of the prompt that the server had computed before.
+    """
 
     texts: tuple[str, ...]
     finish_reason: str | None = None
@@ -44,6 +47,7 @@ class Chunk:
     completion_tokens: int = 0
     tokens: tuple[GeneratedToken, ...] = ()
     reward_score: float | None = None
+    cached_tokens: int = 0
 
     @property
     def text(self) -> str:
@@ -66,6 +70,7 @@ class Candidates:
     replies: tuple[Candidate, ...]
     prompt_tokens: int
     completion_tokens: int
+    cached_tokens: int = 0
 
     def best(self) -> int:
         """Return the index of the candidate with the highest mean token log-probability, preferring candidates with text."""
@@ -85,15 +90,17 @@ class Candidates:
             self.prompt_tokens,
             self.completion_tokens,
             reward_score=reward_score,
+            cached_tokens=self.cached_tokens,
         )
 
 
 @dataclass(frozen=True)
 class ServerLoad:
-    """Requests that a server works on now, and those that wait for it."""
+    """Requests that a server works on now, and those that wait for it. ``kv_cache_usage`` is the used share of its KV cache."""
 
     running: int
     waiting: int
+    kv_cache_usage: float = 0.0
 
 
 class ModelServerFault(Exception):  # translated by each caller into its own error

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from guanaco_server.artifacts.checking.configs import ArtifactConfigs
 from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.clusters.compute import Compute
 from guanaco_server.database.database import Database
@@ -28,6 +29,7 @@ def build_deployments(
     model_server: ModelServer,
     store: ArtifactStore,
     *,
+    configs: ArtifactConfigs,
     settings: Settings,
 ) -> DeploymentsRoom:
     default_command = [compute.python, "-m", "guanaco_server.engine.serve"]
@@ -41,7 +43,7 @@ def build_deployments(
     is_budgeted = bool(settings.max_gpus or settings.max_model_servers)
     return DeploymentsRoom(
         DeploymentService(
-            database, clock, compute.cluster, model_server, store, engine, is_budgeted
+            database, clock, compute.cluster, model_server, store, configs, engine, is_budgeted
         )
     )
 

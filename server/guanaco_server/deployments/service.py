@@ -18,13 +18,14 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.recipes import Recipe
 from guanaco.submissions import Quantization
+from guanaco_server.artifacts.checking.configs import ArtifactConfigs
 from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.clusters.cluster import Cluster
 from guanaco_server.costs.meter import CostMeter
 from guanaco_server.database.database import Database
 from guanaco_server.deployments import queries
 from guanaco_server.deployments.health import DeploymentHealth, look
-from guanaco_server.deployments.model_server import ModelServer, ModelServerFault
+from guanaco_server.deployments.model_server import ModelServer, ModelServerFault, ServerLoad
 from guanaco_server.deployments.specs import (
     EngineOptions,
     RecipeChooser,
@@ -42,6 +43,7 @@ from guanaco_server.deployments.versions import (
 )
 from guanaco_server.runtime.clock import Clock
 
+LOADS_AT_ONCE = 32  # model servers that are asked at the same time
 LONGEST_START_S = 3_600  # what took longer was no start: the platform was down meanwhile
 
 
@@ -127,6 +129,7 @@ class DeploymentService:
         cluster: Cluster,
         model_server: ModelServer,
         store: ArtifactStore,
+        configs: ArtifactConfigs,
         engine: EngineOptions,
         is_budgeted: bool,
     ) -> None:
@@ -139,7 +142,7 @@ class DeploymentService:
         self._engine = engine
         self._first_phase = Phase.WAITING if is_budgeted else Phase.STARTING
         self._meter = CostMeter(engine.recipes.fleet.prices)
-        self.recipes = RecipeChooser(store, engine.recipes)
+        self.recipes = RecipeChooser(store, configs, engine.recipes)
         self._replicas: dict[str, tuple[str, ...]] = {}
         self._beside: dict[str, VersionBeside] = {}
         self._suspects: set[str] = set()
@@ -247,6 +250,38 @@ class DeploymentService:
         found = Counter(row.phase for row in await self.list_wishes())
         return {phase.value: found[phase] for phase in Phase}
 
+    async def gpus_wanted(self) -> dict[str, int]:
+        """Return how many GPUs of each type should serve now."""
+        found: Counter[str] = Counter()
+        for row in await self.list_wishes():
+            if row.recipe is not None and row.phase is not Phase.SLEEPING:
+                found[row.recipe.gpu_type] += row.recipe.gpu_count * row.wanted_replicas
+        return dict(found)
+
+    async def server_loads(self) -> dict[str, list[ServerLoad]]:
+        """Return by submission how busy its servers are. Those that do not answer are left out."""
+        asked = [
+            (row.owner, endpoint)
+            for row in await self.list_wishes()
+            if row.phase in (Phase.READY, Phase.DRAINING)
+            for endpoint in row.endpoints
+        ]
+        places = asyncio.Semaphore(LOADS_AT_ONCE)
+
+        async def load(endpoint: str) -> ServerLoad | None:
+            async with places:
+                try:
+                    return await self._model_server.load(endpoint)
+                except ModelServerFault:
+                    return None
+
+        loads = await asyncio.gather(*(load(endpoint) for _, endpoint in asked))
+        found: defaultdict[str, list[ServerLoad]] = defaultdict(list)
+        for (owner, _), said in zip(asked, loads, strict=True):
+            if said is not None:
+                found[owner].append(said)
+        return found
+
     async def apply(self, deployment: Deployment) -> None:
         """Make the server run, unless the wish was withdrawn meanwhile, or another version has taken its place."""
         name = deployment_name(deployment.server_key)
@@ -270,7 +305,11 @@ class DeploymentService:
                 deployment.recipe,
                 self.recipes.resources(deployment.recipe),
             )
-            await self._cluster.apply_deployment(replace(spec, replicas=deployment.replicas))
+            # Beside the URLs, because a certificate that is renewed must not make another spec.
+            secrets = {**spec.secrets, **self._store.environment()}
+            await self._cluster.apply_deployment(
+                replace(spec, replicas=deployment.replicas, secrets=secrets)
+            )
 
     async def stop_unwanted(self, name: str) -> None:
         """Stop a server for which there is no wish; one that is wished for is left alone."""

@@ -199,20 +199,13 @@ def _number(value: Any) -> float:
     return float(value) if isinstance(value, (int, float)) else math.nan
 
 
-def _token_counts(answer: dict[str, Any]) -> tuple[int, int]:
-    usage = answer.get("usage")
-    counts = (
-        [usage.get(name) for name in ("prompt_tokens", "completion_tokens")]
-        if isinstance(usage, dict)
-        else [None]
-    )
-    match counts:
-        case [int(prompt_tokens), int(completion_tokens)] if (
-            0 <= prompt_tokens <= MAX_TOKENS and 0 <= completion_tokens <= MAX_TOKENS
-        ):
-            return prompt_tokens, completion_tokens
-        case _:
-            raise ModelServerFault("The model server sent no token counts.")
+def _token_counts(answer: dict[str, Any]) -> tuple[int, int, int]:
+    """The tokens of the prompt, of the replies, and those of the prompt that the prefix cache had."""
+    try:
+        usage = msgspec.convert(answer.get("usage"), _Usage)
+    except msgspec.ValidationError:
+        raise ModelServerFault("The model server sent no token counts.") from None
+    return usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens
 
 
 def _mean_logprob(choice: dict[str, Any]) -> float:
@@ -245,9 +238,20 @@ class _Choice(msgspec.Struct, gc=False):
     logprobs: dict[str, Any] | None = None
 
 
+class _PromptDetails(msgspec.Struct, gc=False):
+    cached_tokens: _Count | None = None
+
+
 class _Usage(msgspec.Struct, gc=False):
     prompt_tokens: _Count
     completion_tokens: _Count
+    prompt_tokens_details: _PromptDetails | None = None
+
+    @property
+    def cached_tokens(self) -> int:
+        """Those of the prompt that the prefix cache had; no more than the prompt has."""
+        details = self.prompt_tokens_details
+        return min(self.prompt_tokens, details.cached_tokens or 0) if details else 0
 
 
 class _Event(msgspec.Struct, gc=False):
@@ -318,6 +322,7 @@ class StreamReader:
             usage.prompt_tokens,
             usage.completion_tokens,
             tuple(tokens),
+            cached_tokens=usage.cached_tokens,
         )
 
 
@@ -364,19 +369,24 @@ def _tokens(logprobs: dict[str, Any]) -> list[GeneratedToken]:
 
 RUNNING = "vllm:num_requests_running"
 WAITING = "vllm:num_requests_waiting"
+KV_CACHE = "vllm:kv_cache_usage_perc"  # a share from 0 to 1, whatever its name says
 METRIC_LINE = re.compile(r"(?P<name>[a-zA-Z_:][\w:]*)(?:\{.*\})?\s+(?P<value>\S+)(?:\s+-?\d+)?\s*")
 
 
 def read_load(text: str) -> ServerLoad:
-    """Read the load from metrics, summed over the engines of a data-parallel server. ModelServerFault if a gauge is missing or no number."""
-    found: dict[str, float] = {}
+    """Read the load from metrics: requests summed over the engines of a data-parallel server, the fullest one's cache. ModelServerFault if a gauge is missing or no number."""
+    found: dict[str, list[float]] = {}
     for line in text.splitlines():
         match = METRIC_LINE.fullmatch(line)
-        if match and match["name"] in (RUNNING, WAITING):
-            found[match["name"]] = found.get(match["name"], 0.0) + _gauge(match["value"])
-    if len(found) < 2:
+        if match and match["name"] in (RUNNING, WAITING, KV_CACHE):
+            found.setdefault(match["name"], []).append(_gauge(match["value"]))
+    if RUNNING not in found or WAITING not in found:
         raise ModelServerFault("The model server's metrics have no numbers of its requests.")
-    return ServerLoad(running=int(found[RUNNING]), waiting=int(found[WAITING]))
+    return ServerLoad(
+        running=int(sum(found[RUNNING])),
+        waiting=int(sum(found[WAITING])),
+        kv_cache_usage=min(1.0, max(found.get(KV_CACHE, (0.0,)))),
+    )
 
 
 def _gauge(text: str) -> float:

@@ -190,6 +190,7 @@ def _arguments(options: argparse.Namespace, found: ModelFolder, further: list[st
             *("--model-loader-extra-config", json.dumps(extra_config(options.artifact, found))),
             *("--generation-config", "vllm"),  # the submission's parameters count, not the repo's
             "--enable-prefix-caching",
+            "--enable-prompt-tokens-details",  # how many of them the prefix cache had
             "--disable-uvicorn-access-log",
             *further,
         ]

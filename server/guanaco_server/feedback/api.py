@@ -38,28 +38,29 @@ EXPORTED: dict[str, Any] = {
 def router(feedback: FeedbackService, erasures: ErasureService, auth: Auth) -> APIRouter:
     routes = APIRouter(prefix="/api/v1", tags=["feedback"])
     backend = auth.require(Role.BACKEND)
+    talker = auth.require(Role.BACKEND, Role.DEVELOPER)  # developers with their own submissions
     developer = auth.require(Role.DEVELOPER)
     admin = auth.require(Role.ADMIN)
 
     @routes.post("/conversations/{conversation_id}/feedback", status_code=201)
     async def rate(
-        conversation_id: str, request: FeedbackRequest, account: Account = backend
+        conversation_id: str, request: FeedbackRequest, account: Account = talker
     ) -> FeedbackRecorded:
         return await feedback.rate(account, conversation_id, request)
 
     @routes.get("/conversations/{conversation_id}/feedback")
-    async def read_rating(conversation_id: str, account: Account = backend) -> Rating:
+    async def read_rating(conversation_id: str, account: Account = talker) -> Rating:
         return await feedback.read(account, conversation_id)
 
     @routes.put("/conversations/{conversation_id}/feedback")
     async def change_rating(
-        conversation_id: str, request: FeedbackRequest, account: Account = backend
+        conversation_id: str, request: FeedbackRequest, account: Account = talker
     ) -> Rating:
         """Change a rating within a day. What it was before is kept for the audit trail."""
         return await feedback.change(account, conversation_id, request)
 
     @routes.delete("/conversations/{conversation_id}/feedback", status_code=204)
-    async def withdraw_rating(conversation_id: str, account: Account = backend) -> None:
+    async def withdraw_rating(conversation_id: str, account: Account = talker) -> None:
         """Withdraw a rating within a day. It no longer counts; the conversation can be rated again."""
         await feedback.withdraw(account, conversation_id)
 
@@ -117,7 +118,7 @@ def router(feedback: FeedbackService, erasures: ErasureService, auth: Auth) -> A
         return await erasures.erase_own(account, request)
 
     @routes.delete("/conversations/{conversation_id}", status_code=204)
-    async def delete_conversation(conversation_id: str, account: Account = backend) -> None:
+    async def delete_conversation(conversation_id: str, account: Account = talker) -> None:
         """Delete a conversation for good, with its messages and its rating."""
         await erasures.delete_conversation(account, conversation_id)
 

@@ -11,7 +11,7 @@ import asyncio
 import functools
 import heapq
 import resource
-from collections import Counter
+from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Protocol
@@ -32,6 +32,8 @@ SHARE_OF_AN_ADDRESS = 4  # a quarter of them
 ROOM_MADE = 32  # idle connections that are closed at once where there is no room for a new one
 KNOWN_ADDRESSES = 4_096
 LONGEST_ADDRESS = 64
+RENEWAL_S = 4.0  # in which an address may open as many connections as it may have
+LEAST_BURST = 256  # connections that an address may open at once
 NETWORK_BITS = 64  # one customer of a provider has all addresses of an IPv6 network of this length
 
 
@@ -106,13 +108,22 @@ class AddressCount:
 
     def enter(self, address: str | None) -> str | None:
         """Count one more of the address; the name to `leave` with. OverLimit where it has all that it may have."""
-        if address is None or address in self._trusted:
+        network = self.network_of(address)
+        if network is None:
             return None
-        network = network_of(address)
-        if self._counts[network] >= self._limit:
+        if self.is_full(network):
             raise OverLimit(network)
         self._counts[network] += 1
         return network
+
+    def network_of(self, address: str | None) -> str | None:
+        """What the address is counted as; None of a trusted proxy, which has no limit."""
+        if address is None or address in self._trusted:
+            return None
+        return network_of(address)
+
+    def is_full(self, network: str) -> bool:
+        return self._counts.get(network, 0) >= self._limit
 
     def leave(self, network: str | None) -> None:
         if network is None:
@@ -202,6 +213,25 @@ class Connection(Protocol):
     def hang_up(self) -> None: ...
 
 
+class ConnectionRate:
+    """Limits how fast each address opens connections: a token bucket for each of those that were here last."""
+
+    def __init__(self, burst: int) -> None:
+        self._burst = float(max(LEAST_BURST, burst))
+        self._a_second = self._burst / RENEWAL_S
+        self._tokens: OrderedDict[str, tuple[float, float]] = OrderedDict()  # left, and when
+
+    def take(self, network: str, now: float) -> bool:
+        """Count one more connection. Whether the address may open it."""
+        left, then = self._tokens.pop(network, (self._burst, now))
+        left = min(self._burst, left + (now - then) * self._a_second)
+        is_allowed = left >= 1
+        self._tokens[network] = (left - is_allowed, now)
+        if len(self._tokens) > KNOWN_ADDRESSES:
+            self._tokens.popitem(last=False)
+        return is_allowed
+
+
 class FrontDoor:
     """Lets connections in and ends those that take too long."""
 
@@ -213,10 +243,27 @@ class FrontDoor:
     ) -> None:
         self.limits = limits
         self._addresses = AddressCount(limits.per_address, trusted_proxies)
+        self._rate = ConnectionRate(limits.per_address)
         self._metrics = metrics
         self._inside: dict[Connection, str | None] = {}
         self._held_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
+
+    def admit(self, address: str | None) -> bool:
+        """Whether this address may open a connection now; decided before anything is made for it. Idle ones make room."""
+        if len(self._inside) >= self.limits.connections and not self._make_room():
+            self.note("full")
+            return False
+        network = self._addresses.network_of(address)
+        if network is None:
+            return True
+        if not self._rate.take(network, asyncio.get_running_loop().time()):
+            self.note("rate")
+            return False
+        if self._addresses.is_full(network) and not self._make_room(network):
+            self.note("address")
+            return False
+        return True
 
     def enter(self, connection: Connection, address: str | None) -> bool:
         """Whether the connection may stay. Where all places are taken, of all or of its address, idle ones make room."""

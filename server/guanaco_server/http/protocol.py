@@ -83,7 +83,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._wait(IDLE, self._limits.header_s)
         else:
             self._phase = CLOSING
-            transport.write(_answer(TooManyConnections()))
+            transport.write(refusal_of(TooManyConnections()))
             transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -267,7 +267,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._bytes = 0
         self.flow.resume_reading()
         if not self.transport.is_closing():
-            self.transport.write(_answer(error))
+            self.transport.write(refusal_of(error))
             self.transport.write_eof()
 
     def _discard(self, size: int) -> None:
@@ -281,7 +281,8 @@ def protocol_of(door: FrontDoor) -> Any:
     return functools.partial(GuardedProtocol, door)
 
 
-def _answer(error: GuanacoError) -> bytes:
+def refusal_of(error: GuanacoError) -> bytes:
+    """The whole answer, as it goes to a client whose connection is closed after it."""
     status = HTTPStatus(status_of(error))
     body = json.dumps(error.to_wire()).encode()
     retry = RETRY_AFTER_S.get(status)

@@ -1,32 +1,23 @@
 """Every metric there is, in a registry of its own that the composition root makes and passes on.
 
-Labels have few values: no submission, no user, no path of a request. docs/metrics.md lists them; a test holds
-the two together.
+Labels have few values: no user, no path of a request. A submission is one only in by_submission.py, where their number
+is bounded. docs/metrics.md lists them; a test holds the two together.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Self
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from guanaco_server.observability.by_submission import MetricDescription, MetricsBySubmission
 
 STAGE_BUCKETS_S = (0.5, 1, 2, 5, 10, 20, 40, 60, 120, 300, 600, 1_800, 3_600)
 REPLY_BUCKETS_S = (0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 20, 30, 60, 120)
 REWARD_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 5)
 HTTP_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
-
-
-@dataclass(frozen=True)
-class MetricDescription:
-    """A metric as it is scraped, for people."""
-
-    name: str
-    kind: str
-    labels: tuple[str, ...]
-    text: str
 
 
 class Metrics:
@@ -117,13 +108,29 @@ class Metrics:
         )
         self._connections_ended = self._counter(
             "guanaco_http_connections_ended_total",
-            "Connections that were refused or ended: the server was `full`, the `address` had too many, `header_bytes` were over the limit, requests that were still arriving filled the `memory` for them, or nothing came or was read in time while the connection was `idle` or in its `header`, `body`, `working`, `draining` or `closing`.",
+            "Connections that were refused or ended: the server was `full`, the `address` had too many or opened them too fast (`rate`), `header_bytes` were over the limit, requests that were still arriving filled the `memory` for them, or nothing came or was read in time while the connection was `idle` or in its `header`, `body`, `working`, `draining` or `closing`.",
             ("reason",),
         )
         self._census_at = self._gauge(
             "guanaco_census_timestamp_seconds",
             "When the gauges of submissions, deployments and workers were last read from the database.",
         )
+        self._gpus_wanted = self._gauge(
+            "guanaco_gpus_wanted",
+            "GPUs that model servers should have, by type; those that sleep want none.",
+            ("gpu_type",),
+        )
+        self._gpus_held = self._gauge(
+            "guanaco_gpus_held",
+            "GPUs of model servers that have become ready, by type: these cost.",
+            ("gpu_type",),
+        )
+        self._cost_per_hour = self._gauge(
+            "guanaco_cost_per_hour",
+            "What the GPUs that are held cost in an hour, by type, in the platform's currency.",
+            ("gpu_type",),
+        )
+        self.submissions = MetricsBySubmission(self.registry, self.described)
 
     def note_stage(self, stage: str, outcome: str, seconds: float) -> None:
         self._stage.labels(stage, outcome).observe(seconds)
@@ -168,15 +175,24 @@ class Metrics:
         self._workers.set(workers)
         self._census_at.set(at)
 
-    def reply(self, asked_at: float | None = None) -> ReplyTimer:
+    def note_gpus_wanted(self, by_type: Mapping[str, int]) -> None:
+        _set_all(self._gpus_wanted, by_type)
+
+    def note_gpus_held(self, by_type: Mapping[str, int], per_hour: Mapping[str, float]) -> None:
+        _set_all(self._gpus_held, by_type)
+        _set_all(self._cost_per_hour, per_hour)
+
+    def reply(self, submission_id: str, asked_at: float | None = None) -> ReplyTimer:
         """Around one reply: counts it, however it ends. Its times are from ``asked_at`` on the performance counter, or from now."""
-        return ReplyTimer(self, asked_at)
+        return ReplyTimer(self, submission_id, asked_at)
 
     def note_first_token(self, seconds: float) -> None:
         self._first_token.observe(seconds)
 
-    def note_turns_waiting(self, change: int) -> None:
+    def note_turns_waiting(self, submission_id: str, turns: int, change: int) -> None:
+        """``turns`` wait for this submission now, ``change`` more than before."""
         self._turns_waiting.inc(change)
+        self.submissions.note_waiting(submission_id, turns)
 
     def note_turn_wait(self, seconds: float) -> None:
         self._turn_wait.observe(seconds)
@@ -216,19 +232,28 @@ class Metrics:
         return Histogram(name, text, labels, registry=self.registry, buckets=buckets)
 
 
+def _set_all(gauge: Gauge, values: Mapping[str, float]) -> None:
+    """Set these series and remove all others."""
+    gauge.clear()
+    for label, value in values.items():
+        gauge.labels(label).set(value)
+
+
 class ReplyTimer:
     """What is seen of one reply, timed from ``asked_at`` on the performance counter."""
 
-    __slots__ = ("_asked_at", "_first_token_s", "_is_whole", "_metrics")
+    __slots__ = ("_asked_at", "_first_token_s", "_is_whole", "_metrics", "_series", "_submission")
 
-    def __init__(self, metrics: Metrics, asked_at: float | None) -> None:
+    def __init__(self, metrics: Metrics, submission_id: str, asked_at: float | None) -> None:
         self._asked_at = time.perf_counter() if asked_at is None else asked_at
         self._metrics = metrics
+        self._submission = submission_id
         self._first_token_s: float | None = None
         self._is_whole = False
 
     def __enter__(self) -> Self:
         self._metrics.note_reply_begun()
+        self._series = self._metrics.submissions.begin(self._submission)
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
@@ -236,15 +261,24 @@ class ReplyTimer:
         if isinstance(error, Exception):
             outcome = str(getattr(error, "code", "internal"))
         self._metrics.note_reply_ended(outcome)
+        self._metrics.submissions.end(self._submission)
+        self._series.outcomes[outcome] += 1
 
     def note_text(self) -> None:
         if self._first_token_s is None:
             self._first_token_s = time.perf_counter() - self._asked_at
             self._metrics.note_first_token(self._first_token_s)
+            self._series.first_token.observe(self._first_token_s)
 
-    def note_end(self, prompt_tokens: int, completion_tokens: int) -> tuple[float, float]:
+    def note_end(
+        self, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0
+    ) -> tuple[float, float]:
         """The reply is whole; what its reader does from now on changes nothing. Seconds to the first token, and to now."""
         self._is_whole = True
         total_s = time.perf_counter() - self._asked_at
+        first_token_s = self._first_token_s or total_s
         self._metrics.note_whole_reply(total_s, prompt_tokens, completion_tokens)
-        return self._first_token_s or total_s, total_s
+        self._series.note_end(
+            first_token_s, total_s, prompt_tokens, cached_tokens, completion_tokens
+        )
+        return first_token_s, total_s

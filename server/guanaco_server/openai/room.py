@@ -9,6 +9,7 @@ from guanaco_server.chat.gateway.generation import ReplyGenerator
 from guanaco_server.chat.gateway.replies import ReplyService
 from guanaco_server.openai.service import OpenAiService
 from guanaco_server.routing.service import RoutingService
+from guanaco_server.submissions.aliases import AliasService
 from guanaco_server.tokenization.service import Tokenizers
 
 
@@ -24,5 +25,8 @@ def build_openai(
     replies: ReplyService,
     generator: ReplyGenerator,
     tokenizers: Tokenizers,
+    aliases: AliasService,
 ) -> OpenAiRoom:
-    return OpenAiRoom(OpenAiService(routing, conversations, replies, generator, tokenizers))
+    return OpenAiRoom(
+        OpenAiService(routing, conversations, replies, generator, tokenizers, aliases)
+    )

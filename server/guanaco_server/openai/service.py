@@ -39,6 +39,7 @@ from guanaco_server.experiments.variants import apply_variant
 from guanaco_server.openai.schemas import ChatCompletionRequest, CompletionRequest
 from guanaco_server.routing.replicas import rendezvous
 from guanaco_server.routing.service import LiveSubmission, RoutingService
+from guanaco_server.submissions.aliases import AliasService
 from guanaco_server.tokenization.service import Tokenizers
 
 AUTO = "guanaco/auto"
@@ -72,9 +73,11 @@ class OpenAiService:
         replies: ReplyService,
         generator: ReplyGenerator,
         tokenizers: Tokenizers,
+        aliases: AliasService,
     ) -> None:
         self._routing = routing
-        self._recorded = RecordedChats(conversations, replies)
+        self._aliases = aliases
+        self._recorded = RecordedChats(conversations, replies, aliases)
         self._generator = generator
         self._tokenizers = tokenizers
 
@@ -98,6 +101,7 @@ class OpenAiService:
     async def chat(self, account: Account, request: ChatCompletionRequest) -> Answer:
         if request.metadata.consent == "true":
             return await self._recorded.send(account, request, request.changes())
+        model = await self._aliases.resolve(account, request.model)
         bot = Bot(name=request.metadata.bot_name, memory=request.persona)
         first = next(turn.content for turn in request.turns if turn.sender is Sender.USER)
         key = _key(account.id, request.user or "", request.persona, first)
@@ -109,9 +113,10 @@ class OpenAiService:
                 live, bot, name, turns, key, asker, seed=request.seed
             )
 
-        return await self._first_that_fits(account, request, key, ask)
+        return await self._first_that_fits(account, request, model, key, ask)
 
     async def complete(self, account: Account, request: CompletionRequest) -> Answer:
+        model = await self._aliases.resolve(account, request.model)
         key = _key(account.id, request.user or "", request.prompt[:PROMPT_KEY_CHARS])
         asker = Asker(account.id, request.user or "")
 
@@ -128,18 +133,19 @@ class OpenAiService:
             )
             return self._generator.complete(live, generation, key, asker)
 
-        return await self._first_that_fits(account, request, key, ask)
+        return await self._first_that_fits(account, request, model, key, ask)
 
     async def _first_that_fits(
         self,
         account: Account,
         request: Request,
+        model: str,
         key: str,
         ask: Callable[[LiveSubmission], Awaitable[GeneratedPieces]],
     ) -> Answer:
         """The answer of the named model, or of the first one for the key whose input the request fits; MessageTooLong."""
         problem: MessageTooLong | None = None
-        for name in self._names(account, request.model, key)[:MOST_TRIES]:
+        for name in self._names(account, model, key)[:MOST_TRIES]:
             live = _changed(await self._routing.target(name), request)
             try:
                 return Answer(name, _unrecorded(await ask(live)))
@@ -184,7 +190,10 @@ async def _unrecorded(pieces: GeneratedPieces) -> ReplyEvents:
 
 
 class RecordedChats:
-    def __init__(self, conversations: ConversationService, replies: ReplyService) -> None:
+    def __init__(
+        self, conversations: ConversationService, replies: ReplyService, aliases: AliasService
+    ) -> None:
+        self._aliases = aliases
         self._conversations = conversations
         self._replies = replies
 
@@ -192,12 +201,10 @@ class RecordedChats:
         self, account: Account, request: ChatCompletionRequest, changes: ParamChanges
     ) -> Answer:
         """The reply, whose parameters are ``changes``, with the conversation's id."""
-        if account.role is Role.DEVELOPER:
-            raise InvalidInput("Only an app's backend records conversations.")
-        if request.model != AUTO or request.user is None:
+        if request.user is None:
             raise InvalidInput(
-                f"A conversation that is recorded needs model {AUTO!r} and a user.",
-                hint="Leave metadata.consent out to name a submission.",
+                "A conversation that is recorded needs a user.",
+                hint="Send `user`, the app's own id, or leave metadata.consent out.",
             )
         found: Conversation | ConversationOpened
         if request.metadata.conversation_id is None:
@@ -206,11 +213,19 @@ class RecordedChats:
             named = request.metadata.conversation_id
             found = await self._conversations.of_user(account, named, request.user)
             _require_same(found, request)
+            await self._require_model(account, found, request.model)
         message = MessageRequest(content=request.turns[-1].content)
         events = await self._replies.send(
             account, found.conversation_id, message, changes, request.seed
         )
         return Answer(found.submission_id, _named(events, found.conversation_id))
+
+    async def _require_model(self, account: Account, found: Conversation, model: str) -> None:
+        if model != AUTO and await self._aliases.resolve(account, model) != found.submission_id:
+            raise InvalidInput(
+                f"The conversation talks to {found.submission_id}, and keeps its model.",
+                hint=f"Send model {AUTO!r}, or open another conversation.",
+            )
 
     async def _open(
         self, account: Account, request: ChatCompletionRequest, user: str
@@ -233,6 +248,7 @@ class RecordedChats:
                 ),
                 user_name=request.metadata.user_name,
                 consent=True,
+                model=None if request.model == AUTO else request.model,
             ),
         )
 

@@ -16,10 +16,10 @@ from typing import Any
 
 from guanaco.chat import Sender
 from guanaco.errors import BadChatTemplate, PromptFailed
-from guanaco_server.artifacts.checking.repo_json import parse_object
 from guanaco_server.prompts.counting import TokenCounter
 from guanaco_server.prompts.layouts import Layout, Part, Spoken
 from guanaco_server.prompts.rendering import history_of, shorter_cuts, too_long
+from guanaco_server.prompts.template_files import TemplateFile
 from guanaco_server.prompts.template_process import (
     Job,
     TemplateFault,
@@ -27,15 +27,9 @@ from guanaco_server.prompts.template_process import (
     TemplateProcess,
 )
 from guanaco_server.prompts.truncation import Cut, Frame, Replay
-from guanaco_server.serializer.chat_template import (
-    CONFIG_NAME,
-    MAX_TEMPLATE_BYTES,
-    TEMPLATE_NAME,
-    variables,
-)
+from guanaco_server.serializer.chat_template import variables
 
 WHAT = "The model's chat template"
-FILES = (TEMPLATE_NAME, CONFIG_NAME)
 Message = dict[str, str]
 Said = tuple[str, str]  # role and text
 
@@ -73,27 +67,11 @@ PROBE: tuple[Said, ...] = (
 )
 
 
-def read_template(files: dict[str, bytes]) -> tuple[str, dict[str, Any]] | None:
-    """The template and tokenizer_config.json, of those of FILES that there are; None if there is no template."""
-    raw = files.get(CONFIG_NAME)
-    config = parse_object(CONFIG_NAME, raw) if raw is not None else {}
-    own = files.get(TEMPLATE_NAME)
-    if own is not None:
-        template: Any = own[:MAX_TEMPLATE_BYTES].decode("utf-8", "replace")
-    else:
-        template = config.get("chat_template")
-        if isinstance(template, list):
-            named = {e.get("name"): e.get("template") for e in template if isinstance(e, dict)}
-            template = named.get("default")
-    return (template, config) if isinstance(template, str) and template else None
-
-
 class ChatTemplate:
     """One artifact's template. BadChatTemplate when there is no shape in which it shows a conversation. Blocks."""
 
-    def __init__(self, source: str, config: dict[str, Any], process: TemplateProcess) -> None:
-        self._source = source
-        self._config = config
+    def __init__(self, file: TemplateFile, process: TemplateProcess) -> None:
+        self._file = file
         self._process = process
         self.shape = self._find_shape()
 
@@ -114,6 +92,25 @@ class ChatTemplate:
         except TemplateFault as fault:
             raise PromptFailed(WHAT, str(fault)) from None
 
+    def text_begun(self, said: Sequence[Said], begun: str) -> str:
+        """The same with the reply so far: where the template writes a reply, up to that reply's end.
+
+        Where it writes replies otherwise than it asks for one (it leaves thoughts out, or cuts), behind what asks.
+        """
+        asked = self.text(said)
+        messages = self.shape.messages(said)
+        if messages and messages[-1]["role"] == "assistant":
+            return asked + begun
+        try:
+            whole = self._render(
+                [*messages, {"role": "assistant", "content": begun}], asks_for_reply=False
+            )
+        except TemplateFault:
+            return asked + begun
+        until = whole.rfind(begun)
+        is_same = until >= 0 and whole.startswith(asked) and not whole[len(asked) : until].strip()
+        return whole[: until + len(begun)] if is_same else asked + begun
+
     def _find_shape(self) -> Shape:
         why = "it leaves out what was said"
         for shape in SHAPES:
@@ -129,8 +126,9 @@ class ChatTemplate:
                     return shape
         raise _unusable(why)
 
-    def _render(self, messages: list[Message]) -> str:
-        return self._process.render([Job(self._source, variables(self._config, messages))])[0]
+    def _render(self, messages: list[Message], *, asks_for_reply: bool = True) -> str:
+        given = variables(self._file.tokens, messages, asks_for_reply=asks_for_reply)
+        return self._process.render([Job(self._file.template, given)])[0]
 
 
 def _unusable(why: str) -> BadChatTemplate:
@@ -154,8 +152,11 @@ class ChatTemplateCounter:
         system = self._count([PROBE[0], PROBE[2]]) - short - counter.alone(PROBE[0][1])
         self._around_part = max(1, system)
 
-    def render(self, layout: Layout, turns: Sequence[Spoken], budget: int) -> str:
-        """The prompt, of at most ``budget`` tokens; MessageTooLong if what is never cut is longer."""
+    def render(self, layout: Layout, turns: Sequence[Spoken], budget: int, begun: str = "") -> str:
+        """The prompt, of at most ``budget`` tokens; MessageTooLong if what is never cut is longer.
+
+        It ends with ``begun``, the reply so far.
+        """
         texts: dict[int, str] = {}
 
         def text(index: int) -> str:
@@ -170,11 +171,15 @@ class ChatTemplateCounter:
             ]
 
         history = history_of(turns, tokens)
-        frame = self._counter.kept_for(layout, lambda: self._frame(layout))
+        framed = layout.with_begun(begun) if begun else layout
+        frame = self._counter.kept_for(framed, lambda: self._frame(framed))
         cut = Replay(history, frame, self._counter.sure(budget)).cut
         for shorter in (cut, *shorter_cuts(cut, frame, history)):
             said = list(_said(layout, shorter, turns, text))
-            prompt = self._without_double_begin(self._template.text(said))
+            text_made = (
+                self._template.text_begun(said, begun) if begun else self._template.text(said)
+            )
+            prompt = self._without_double_begin(text_made)
             length = self._counter.count(prompt)
             if length <= budget:
                 return prompt

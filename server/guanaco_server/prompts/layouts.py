@@ -11,7 +11,7 @@ A formatter's five templates make this layout:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import NamedTuple, Protocol
 
@@ -50,6 +50,21 @@ class Layout:
     def eager(self) -> int:
         """How many of them go before any turn."""
         return sum(part.priority > self.turn_priority for part in self.droppable)
+
+    def with_begun(self, begun: str) -> Layout:
+        """The same with the reply so far behind it, as the model would have gone on to write it; never cut."""
+        begun_part = Part(self._before_begun(begun) + begun)
+        return replace(self, after=(*self.after, begun_part), made_of=())
+
+    def _before_begun(self, begun: str) -> str:
+        """The whitespace between what asks for the reply and its text, as a turn's text has it."""
+        head = self.turn_text(Utterance(Sender.BOT, begun)).partition(begun)[0]
+        asked = "".join([part.text for part in self.after])
+        said = next(size for size in range(len(head), -1, -1) if asked.endswith(head[:size]))
+        left = head[said:]
+        if not left.strip():
+            return left
+        return " " if asked and not asked[-1].isspace() else ""
 
     def kept(self, dropped: int) -> tuple[list[Part], list[Part]]:
         """What is before and after the turns with the first of the droppable parts gone."""

@@ -3,6 +3,8 @@
     parent (template_process.py)     {"jobs": […], "steps": 5000000, "weighs_values": false}
     this process                     {"texts": […], "steps": 812}  or  {"error": "…", "job": 0, "steps": 812}
                                      or  {"overrun": "steps", "job": 0}, or "memory"
+    parent     {"files": {"tokenizer_config.json": n, …}} and n bytes for each
+    this process                     {"template": "…", "tokens": {…}}  or  {"error": "…"}; the template may be null
 
 Each message is JSON after its length. The steps are the limit that holds. CPU time is the last resort against what they
 do not count: the process's own timer, which no template can stop, then ends the process.
@@ -15,18 +17,21 @@ import sys
 import time
 from collections import OrderedDict
 from contextlib import suppress
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
 from jinja2 import StrictUndefined, Template
 from jinja2.exceptions import SecurityError, TemplateSyntaxError
 
+from guanaco_server.prompts.template_files import read_template
 from guanaco_server.serializer.chat_template import environment
 from guanaco_server.serializer.confined import confine_pipes
-from guanaco_server.serializer.frames import receive, send
+from guanaco_server.serializer.frames import read_bytes, receive, send
 from guanaco_server.serializer.metered_jinja import MeteredEnvironment, OutOfSteps
 
 COMPILE_S = 10.0  # for templates seen for the first time; the longest that is allowed takes 1.5 s
+UNREADABLE = "The chat template's files take too much memory to read, or are nested too deeply"
 MEMORY_BYTES = 256_000_000
 MAX_OUTPUT_CHARS = 1_000_000
 KEPT_TEMPLATES = 256
@@ -78,6 +83,14 @@ class Sandbox:
                     return {"overrun": "steps", "job": number}
                 return {"error": _reason(error), "job": number, "steps": steps - self._left()}
         return {"texts": texts, "steps": steps - self._left()}
+
+    def read(self, files: dict[str, bytes]) -> Answer:
+        """Find the chat template in a model's files."""
+        try:
+            found = read_template(files)
+        except (ValueError, RecursionError, MemoryError) as error:
+            return {"error": _reason(error) if type(error) is ValueError else UNREADABLE}
+        return {"template": None} if found is None else asdict(found)
 
     def _allow(self, steps: int) -> None:
         for each in self._environments.values():
@@ -156,8 +169,14 @@ def main() -> None:
             asked = receive(sys.stdin.buffer)
         except ValueError:
             return
-        work = (asked["jobs"], asked["steps"], asked["weighs_values"])
         signal.setitimer(signal.ITIMER_PROF, COMPILE_S)  # its signal ends this process
+        if (sizes := asked.get("files")) is not None:
+            files = {name: read_bytes(sys.stdin.buffer, size) for name, size in sizes.items()}
+            answer = sandbox.read(files)
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            send(sys.stdout.buffer, answer)
+            continue
+        work = (asked["jobs"], asked["steps"], asked["weighs_values"])
         sandbox.prepare(*work)
         began = time.process_time()
         signal.setitimer(signal.ITIMER_PROF, asked["cpu_s"])

@@ -20,9 +20,8 @@ from functools import lru_cache
 from typing import TypeVar
 
 from guanaco.chat import Bot, Sender
-from guanaco.errors import MissingFile, PromptFailed
+from guanaco.errors import CorruptConfig, MissingFile, PromptFailed
 from guanaco.prompts import ChatTemplatePrompt, Prompt, PromptFile, PromptFormatter, UnknownPrompt
-from guanaco_server.prompts import chat_templates
 from guanaco_server.prompts.chat_templates import ChatTemplate, ChatTemplateCounter
 from guanaco_server.prompts.counting import Counters, TokenCounter, Uncounted
 from guanaco_server.prompts.layouts import (
@@ -34,7 +33,8 @@ from guanaco_server.prompts.layouts import (
 )
 from guanaco_server.prompts.prompt_files import PromptFileRenderer
 from guanaco_server.prompts.rendering import render, render_uncounted
-from guanaco_server.prompts.template_process import Allowance, TemplateProcess
+from guanaco_server.prompts.template_files import FILES
+from guanaco_server.prompts.template_process import Allowance, TemplateFault, TemplateProcess
 from guanaco_server.prompts.template_queue import WIDTH, TemplateQueue
 from guanaco_server.prompts.transcript import Transcript
 from guanaco_server.serializer.metered_jinja import CHECK_STEPS
@@ -75,11 +75,13 @@ class PromptService:
         turns: Sequence[Spoken],
         transcript: Transcript | None = None,
         within_s: float = RENDER_S,
+        begun: str = "",
     ) -> str:
         """The prompt, of at most ``max_input_tokens`` tokens; MessageTooLong, or PromptFailed by its template.
 
         Overloaded where too many wait for that template, or its turn does not come ``within_s``.
         With the ``transcript`` of the conversation only its new turns are read, where that is certain to make the same.
+        With ``begun``, the reply so far, the prompt ends with it, so that the model goes on there.
         """
         if isinstance(formatter, UnknownPrompt):
             raise PromptFailed(UNKNOWN_PROMPT, "a newer version of Guanaco has stored it")
@@ -90,6 +92,8 @@ class PromptService:
         if isinstance(formatter, PromptFormatter):
             known = transcript.layout if transcript is not None else None
             layout = layout_like(known, formatter, bot, user_name)
+            if begun:
+                layout, transcript = layout.with_begun(begun), None
             plain = _PlainPrompt(layout, max_input_tokens, bot, turns, transcript)
             return await _rendered(plain, counter)
         said = with_greeting(bot, turns)
@@ -103,16 +107,18 @@ class PromptService:
                 if isinstance(formatter, PromptFile)
                 else chat_layout(bot)
             )
-            if template is None:
-                return render(layout, said, counter, max_input_tokens)
-            return template.render(layout, said, max_input_tokens)
+            if template is not None:
+                return template.render(layout, said, max_input_tokens, begun)
+            if begun:
+                layout = layout.with_begun(begun)
+            return render(layout, said, counter, max_input_tokens)
 
         return await self._in_turn((artifact_key, formatter), work, until)
 
     async def check(self, formatter: Prompt, files: dict[str, bytes], bot: Bot) -> None:
         """Before anything is served: MissingFile, BadChatTemplate or PromptFailed for what could make no prompt.
 
-        ``files`` are those of ``chat_templates.FILES`` that the model's repo has.
+        ``files`` are those of ``FILES`` that the model's repo has.
         """
         if isinstance(formatter, UnknownPrompt):
             raise PromptFailed(UNKNOWN_PROMPT, "a newer version of Guanaco has stored it")
@@ -156,10 +162,13 @@ class PromptService:
         return await self._queue.run(template, allowed, until)
 
     def _read_chat_template(self, files: dict[str, bytes]) -> ChatTemplate:
-        found = chat_templates.read_template(files)
+        try:
+            found = self._process.read(files)
+        except TemplateFault as fault:
+            raise CorruptConfig(f"{str(fault).rstrip('.')}.") from None
         if found is None:
             raise MissingFile(NO_TEMPLATE, hint=NO_TEMPLATE_HINT)
-        return ChatTemplate(*found, self._process)
+        return ChatTemplate(found, self._process)
 
     async def _chat_template(
         self, artifact_key: str, counter: TokenCounter, until: float
@@ -184,7 +193,7 @@ class PromptService:
 
     async def _template_files(self, artifact_key: str) -> dict[str, bytes]:
         files = {}
-        for name in chat_templates.FILES:
+        for name in FILES:
             with contextlib.suppress(FileNotFoundError):
                 files[name] = await self._store.read(artifact_key, name)
         return files

@@ -26,8 +26,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from guanaco_server.prompts import sandbox
+from guanaco_server.prompts.sandbox import UNREADABLE
+from guanaco_server.prompts.template_files import TemplateFile
 from guanaco_server.serializer import confined
-from guanaco_server.serializer.frames import receive, send
+from guanaco_server.serializer.frames import packed, receive
 
 STEPS = 5_000_000  # of a whole prompt; 200 messages take Llama 3's template 7,000
 CPU_S = 3.0  # of a whole prompt, as the last resort; the steps take a tenth of it
@@ -118,6 +120,23 @@ class TemplateProcess:
             raise TemplateFault(str(fault), int(answer["job"]))
         return [str(text) for text in answer["texts"]]
 
+    def read(self, files: dict[str, bytes]) -> TemplateFile | None:
+        """The chat template in a model's files, of which each is one of FILES; None if there is none. TemplateFault if they cannot be read."""
+        request = {"files": {name: len(data) for name, data in files.items()}}
+        child = self._idle.get()
+        try:
+            answer = child.ask(request, WALL_S, b"".join(files.values()))
+        finally:
+            self._idle.put(child)
+        if answer is None or (fault := answer.get("error")) is not None:
+            raise TemplateFault(UNREADABLE if answer is None else str(fault))
+        if answer.get("template") is None:
+            return None
+        tokens = dict(answer["tokens"])
+        return TemplateFile(
+            str(answer["template"]), {str(name): str(text) for name, text in tokens.items()}
+        )
+
     def close(self) -> None:
         """What is being rendered meanwhile fails, and so does whatever comes after."""
         for child in self._children:
@@ -176,13 +195,16 @@ class _Child:
         self._process: subprocess.Popen[bytes] | None = None
         self._is_closed = False
 
-    def ask(self, request: dict[str, Any], wait_s: float) -> dict[str, Any] | None:
+    def ask(
+        self, request: dict[str, Any], wait_s: float, data: bytes = b""
+    ) -> dict[str, Any] | None:
         """None if the child did not live to answer."""
         try:
             process = self._running()
             assert process.stdin is not None, "it is a pipe"
             assert process.stdout is not None, "it is a pipe"
-            send(process.stdin, request)
+            process.stdin.write(packed(request) + data)
+            process.stdin.flush()
             if select.select([process.stdout], [], [], wait_s)[0]:
                 answer = receive(process.stdout)
                 if isinstance(answer, dict):

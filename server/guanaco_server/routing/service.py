@@ -240,6 +240,17 @@ class RoutingService:
         self._traffic.note(submission_id)
         return Assigned(self._live(self._serving[submission_id]))
 
+    async def assign_chosen(self, submission_id: str, fits: Fits) -> Assigned:
+        """Assign the submission that an app has chosen; one that sleeps is woken. NoModelAvailable if it cannot, or does not fit."""
+        if submission_id not in self._serving:
+            await self._look_again()
+        serving = self._serving.get(submission_id)
+        if serving is None or not _takes(serving) or not await fits(serving):
+            raise NoModelAvailable
+        await self._sleeper.rouse(submission_id)
+        self._traffic.note(submission_id)
+        return Assigned(self._live(serving))
+
     def asks_for_feedback(self, competition_id: str, questions: int) -> bool:
         """Whether a running competition asks for the user's opinion after the reply to this many messages."""
         rules = self._rules.get(competition_id)

@@ -121,15 +121,21 @@ def _render(template: str, config: dict[str, Any]) -> None:
         raise ValueError(f"{type(error).__name__}: {_sentence(error)}") from None
 
 
-def variables(config: dict[str, Any], messages: list[dict[str, str]]) -> dict[str, Any]:
+def variables(
+    config: dict[str, Any], messages: list[dict[str, str]], *, asks_for_reply: bool = True
+) -> dict[str, Any]:
     """What a model server gives a chat template; ``config`` is tokenizer_config.json."""
+    given = {"messages": messages, "tools": None, "documents": None}
+    return special_tokens(config) | given | {"add_generation_prompt": asks_for_reply}
+
+
+def special_tokens(config: dict[str, Any]) -> dict[str, Any]:
+    """The special tokens that tokenizer_config.json names, by name."""
 
     def text(token: Any) -> Any:
         return token.get("content") if isinstance(token, dict) else token
 
-    tokens = {name: text(config[name]) for name in SPECIAL_TOKENS if config.get(name) is not None}
-    given = {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": True}
-    return tokens | given
+    return {name: text(config[name]) for name in SPECIAL_TOKENS if config.get(name) is not None}
 
 
 def environment(*, weighs_values: bool = False) -> MeteredEnvironment:

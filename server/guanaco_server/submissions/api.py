@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header
+from fastapi import APIRouter, Header, Query
 from fastapi.responses import StreamingResponse
 from pydantic import SecretStr
 
 from guanaco.accounts import Role
+from guanaco.aliases import MAX_TAGS, Alias, TagChanges
+from guanaco.cards import ModelCard
 from guanaco.checks import RepoCheck
+from guanaco.forms import Slug
 from guanaco.quotas import Quota, QuotaOverride
 from guanaco.recipes import RecipeOverride, RecipeStatus
 from guanaco.submissions import (
@@ -20,12 +23,14 @@ from guanaco.submissions import (
     SubmissionEvent,
     SubmissionRequest,
 )
+from guanaco.trials import PromptTrial, RenderedPrompt
 from guanaco_server.accounts.auth import Auth
 from guanaco_server.accounts.service import Account
 from guanaco_server.http.openapi import event_schema
 from guanaco_server.http.sse import EVENT_STREAM, event_stream
 from guanaco_server.submissions.events import EventFeed, encoded
 from guanaco_server.submissions.pipeline.repo_checks import RepoChecks
+from guanaco_server.submissions.prompt_trials import PromptTrials
 from guanaco_server.submissions.quotas import QuotaService
 from guanaco_server.submissions.service import SubmissionService
 
@@ -59,8 +64,12 @@ def router(submissions: SubmissionService, feed: EventFeed, auth: Auth) -> APIRo
         return await submissions.submit(account, request, idempotency_key, hub_token)
 
     @routes.get("")
-    async def list_submissions(account: Account = developer) -> list[Submission]:
-        return await submissions.list_own(account)
+    async def list_submissions(
+        tag: Annotated[list[Slug], Query(max_length=MAX_TAGS)] = [],  # noqa: B006 - FastAPI's way
+        account: Account = developer,
+    ) -> list[Submission]:
+        """The caller's own, newest first; `?tag=`, once or more often, for those that have all these tags."""
+        return await submissions.list_own(account, tag)
 
     @routes.get("/{submission_id}")
     async def read_submission(submission_id: str, account: Account = developer) -> Submission:
@@ -77,6 +86,26 @@ def router(submissions: SubmissionService, feed: EventFeed, auth: Auth) -> APIRo
     ) -> StreamingResponse:
         await submissions.require_visible(account, submission_id)
         return event_stream(encoded(feed.follow(submission_id, last_event_id, wait=follow)))
+
+    @routes.get("/{submission_id}/card")
+    async def read_card(submission_id: str, account: Account = developer) -> ModelCard:
+        """What the repo's README.md says, as Markdown that a stranger wrote, with its licence and base models."""
+        return (await submissions.card(account, submission_id)).public
+
+    @routes.put("/{submission_id}/tags")
+    async def set_tags(
+        submission_id: str, changes: TagChanges, account: Account = developer
+    ) -> Submission:
+        return await submissions.set_tags(account, submission_id, changes.tags)
+
+    @routes.put("/{submission_id}/aliases/{alias}")
+    async def set_alias(submission_id: str, alias: Slug, account: Account = developer) -> Alias:
+        """Call the submission so from now on. Another one of its repo loses the alias at the same moment."""
+        return await submissions.aliases.set(account, submission_id, alias)
+
+    @routes.delete("/{submission_id}/aliases/{alias}", status_code=204)
+    async def remove_alias(submission_id: str, alias: Slug, account: Account = developer) -> None:
+        await submissions.aliases.remove(account, submission_id, alias)
 
     @routes.get("/{submission_id}/stress")
     async def read_stress_report(submission_id: str, account: Account = developer) -> StressReport:
@@ -118,6 +147,30 @@ def router(submissions: SubmissionService, feed: EventFeed, auth: Auth) -> APIRo
     @routes.post("/{submission_id}/teardown")
     async def teardown(submission_id: str, account: Account = developer) -> Submission:
         return await submissions.teardown(account, submission_id)
+
+    return routes
+
+
+def alias_router(submissions: SubmissionService, auth: Auth) -> APIRouter:
+    routes = APIRouter(prefix="/api/v1", tags=["submissions"])
+    developer = auth.require(Role.DEVELOPER)
+
+    @routes.get("/aliases")
+    async def list_aliases(account: Account = developer) -> list[Alias]:
+        """The caller's own, by name. An alias stands in a path wherever a submission's id can."""
+        return await submissions.aliases.list_own(account)
+
+    return routes
+
+
+def trial_router(trials: PromptTrials, auth: Auth) -> APIRouter:
+    routes = APIRouter(prefix="/api/v1", tags=["submissions"])
+    developer = auth.require(Role.DEVELOPER)
+
+    @routes.post("/prompts/render")
+    async def render_prompt(trial: PromptTrial, account: Account = developer) -> RenderedPrompt:
+        """The prompt that a model would get of a conversation; no model is asked, and nothing is stored."""
+        return await trials.render(account, trial)
 
     return routes
 

@@ -17,9 +17,11 @@ from guanaco.submissions import (
     Status,
     SubmissionKind,
 )
+from guanaco_server.artifacts.checking.model_card import StoredCard
 from guanaco_server.deployments.versions import Arm, ServedVersion
 from guanaco_server.statistics.buckets import added
 from guanaco_server.submissions.tables import (
+    AliasRow,
     CanaryCountRow,
     HubTokenRow,
     QuotaRow,
@@ -226,6 +228,10 @@ async def by_id_locked(session: AsyncSession, submission_id: str) -> SubmissionR
     )
 
 
+async def card(session: AsyncSession, submission_id: str) -> StoredCard | None:
+    return await session.scalar(select(SubmissionRow.card).where(SubmissionRow.id == submission_id))
+
+
 async def by_idempotency_key(
     session: AsyncSession, account_id: str, key: str
 ) -> SubmissionRow | None:
@@ -271,6 +277,81 @@ def _chosen(
         columns = (SubmissionRow.id, SubmissionRow.name, SubmissionRow.developer)
         chosen.append(or_(*(column.icontains(text, autoescape=True) for column in columns)))
     return chosen
+
+
+async def put_alias(
+    session: AsyncSession, account_id: str, repo: str, name: str, submission_id: str, at: datetime
+) -> None:
+    """Set or move an alias, in one statement."""
+    dialect = session.get_bind().dialect.name
+    insert = postgresql.insert if dialect == "postgresql" else sqlite.insert
+    meant = {"submission_id": submission_id, "set_at": at}
+    await session.execute(
+        insert(AliasRow)
+        .values(account_id=account_id, repo=repo, name=name, **meant)
+        .on_conflict_do_update(index_elements=["account_id", "repo", "name"], set_=meant)
+    )
+
+
+async def drop_alias(session: AsyncSession, submission_id: str, name: str) -> bool:
+    """Whether the submission had it."""
+    dropped = await session.execute(
+        delete(AliasRow)
+        .where(AliasRow.submission_id == submission_id, AliasRow.name == name)
+        .returning(AliasRow.name)
+        .execution_options(synchronize_session=False)
+    )
+    return dropped.first() is not None
+
+
+async def drop_aliases(session: AsyncSession, submission_id: str) -> None:
+    await session.execute(
+        delete(AliasRow)
+        .where(AliasRow.submission_id == submission_id)
+        .execution_options(synchronize_session=False)
+    )
+
+
+async def named_by(session: AsyncSession, repo: str, name: str) -> dict[str, str]:
+    """The submission that each account calls so."""
+    rows = await session.execute(
+        select(AliasRow.account_id, AliasRow.submission_id).where(
+            AliasRow.repo == repo, AliasRow.name == name
+        )
+    )
+    return {account_id: submission_id for account_id, submission_id in rows}
+
+
+async def aliases(
+    session: AsyncSession, account_id: str | None
+) -> Sequence[Row[str, str, str, str, datetime]]:
+    """An account's aliases by name, everybody's without an account."""
+    row = AliasRow
+    statement = select(
+        row.repo, row.name, row.submission_id, SubmissionRow.developer, row.set_at
+    ).join(SubmissionRow, SubmissionRow.id == row.submission_id)
+    if account_id is not None:
+        statement = statement.where(row.account_id == account_id)
+    order = statement.order_by(row.repo, row.name, SubmissionRow.developer)
+    return (await session.execute(order)).all()
+
+
+async def aliases_by_submission(
+    session: AsyncSession, account_id: str | None
+) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for repo, name, submission_id, _, _ in await aliases(session, account_id):
+        found.setdefault(submission_id, []).append(f"{repo}@{name}")
+    return found
+
+
+async def aliases_of(session: AsyncSession, submission_id: str) -> list[str]:
+    rows = await session.execute(
+        select(AliasRow.repo, AliasRow.name)
+        .where(AliasRow.submission_id == submission_id)
+        .order_by(AliasRow.name)
+    )
+    return [f"{repo}@{name}" for repo, name in rows]
 
 
 async def with_status(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 
 from pydantic import SecretStr
@@ -15,8 +15,10 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from guanaco.accounts import Role
 from guanaco.errors import (
     CannotDelete,
+    CardNotFound,
     IdempotencyConflict,
     InvalidInput,
+    ModelNotLive,
     NothingToRollBack,
     RedeployInProgress,
     ReportNotFound,
@@ -39,11 +41,13 @@ from guanaco.submissions import (
 )
 from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import Account
+from guanaco_server.artifacts.checking.model_card import StoredCard
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.scaling.usage import Ownership
 from guanaco_server.submissions import lifecycle, queries
+from guanaco_server.submissions.aliases import AliasService
 from guanaco_server.submissions.events import StatusChanges
 from guanaco_server.submissions.hub_tokens import HubTokens
 from guanaco_server.submissions.lifecycle import SERVED
@@ -52,10 +56,16 @@ from guanaco_server.submissions.recipes import RecipeService
 from guanaco_server.submissions.rewards import RewardService
 from guanaco_server.submissions.rollouts import RolloutRecords
 from guanaco_server.submissions.tables import RolloutRow, StageRunRow, SubmissionRow
+from guanaco_server.submissions.visibility import visible_row
 
 SLUG_CHARS = 80
 DELETABLE = (Status.FAILED, Status.CANCELLED)
-OWN_TABLES = {"stages", "rollout"}  # fields of a submission that are no columns of its row
+NOT_COLUMNS = {
+    "stages",
+    "rollout",
+    "aliases",
+    "tags",
+}  # fields of a submission that are no columns of its row as they are
 AT_ONCE = RedeployRequest()
 MAY_END = (RolloutPhase.PREPARING, RolloutPhase.SHIFTING)  # the version before still serves
 
@@ -130,6 +140,7 @@ class SubmissionService:
         self._serving: dict[str, tuple[queries.Version, ServingSubmission]] = {}
         self.recipes = RecipeService(database, clock, deployments)
         self.rewards = RewardService(database, default_reward)
+        self.aliases = AliasService(database, clock, audit)
 
     async def submit(
         self,
@@ -149,11 +160,27 @@ class SubmissionService:
         self._changes.announce(row.id, Status(row.status))
         return read_submission(row)
 
-    async def list_own(self, account: Account) -> list[Submission]:
-        """List the caller's submissions, newest first; every developer's for an admin."""
+    async def list_own(self, account: Account, tags: Collection[str] = ()) -> list[Submission]:
+        """List the caller's submissions, newest first; every developer's for an admin. With ``tags`` those that have them all."""
         async with self._database.read() as session:
             own = None if account.role is Role.ADMIN else account.id
-            return [read_submission(row) for row in await queries.newest_first(session, own)]
+            rows = await queries.newest_first(session, own)
+            named = await queries.aliases_by_submission(session, own)
+        return [
+            read_submission(row, aliases=named.get(row.id, ()))
+            for row in rows
+            if set(tags) <= set(row.tags or ())
+        ]
+
+    async def set_tags(
+        self, account: Account, submission_id: str, tags: Sequence[str]
+    ) -> Submission:
+        """Replace a submission's tags; one that is given twice counts once."""
+        async with self._database.write() as session:
+            row = await visible_row(session, account, submission_id, is_locked=True)
+            row.tags = list(dict.fromkeys(tags))
+            await self._note_others(session, account, row, "tag submission")
+            return await _read_whole(session, row)
 
     async def page(
         self, account: Account, page: int, limit: int, only: SubmissionFilter
@@ -244,12 +271,40 @@ class SubmissionService:
     async def require_visible(self, account: Account, submission_id: str) -> Submission:
         """Read a submission with its stages. Raise SubmissionNotFound for another developer's."""
         async with self._database.read() as session:
-            row = await self._visible_row(session, account, submission_id)
+            row = await visible_row(session, account, submission_id)
             return await _read_whole(session, row)
+
+    async def require_choosable(self, account: Account, named: str) -> SubmissionBrief:
+        """The submission that an account names to talk to, by its id or alias; a developer's own, any for others.
+
+        SubmissionNotFound, AmbiguousAlias; InvalidInput for a reward model, ModelNotLive for one that takes no conversations.
+        """
+        async with self._database.read() as session:
+            submission_id = await self.aliases.resolved(session, account, named)
+            row = await queries.by_id(session, submission_id)
+        is_others = (
+            row is not None and account.role is Role.DEVELOPER and row.account_id != account.id
+        )
+        if row is None or is_others or row.deleted_at is not None:
+            raise SubmissionNotFound(named)
+        if row.kind is SubmissionKind.REWARD:
+            raise InvalidInput(f"{named} is a reward model, which writes no replies.")
+        if row.status is not Status.DEPLOYED:
+            raise ModelNotLive(named, row.status)
+        return _brief(row)
+
+    async def card(self, account: Account, submission_id: str) -> StoredCard:
+        """Read what its repo's README.md said when it was checked; CardNotFound where it had none."""
+        async with self._database.read() as session:
+            await visible_row(session, account, submission_id)
+            card = await queries.card(session, submission_id)
+        if card is None:
+            raise CardNotFound(submission_id)
+        return card
 
     async def stress_report(self, account: Account, submission_id: str) -> StressReport:
         async with self._database.read() as session:
-            await self._visible_row(session, account, submission_id)
+            await visible_row(session, account, submission_id)
             row = await queries.latest_report(session, submission_id)
             if row is None:
                 raise ReportNotFound(submission_id)
@@ -261,7 +316,7 @@ class SubmissionService:
         Of one that is served, cancel its redeploy, while the version before has not given way.
         """
         async with self._database.write() as session:
-            row = await self._visible_row(session, account, submission_id, is_locked=True)
+            row = await visible_row(session, account, submission_id, is_locked=True)
             rollout = await queries.rollout(session, submission_id)
             if row.status in SERVED and rollout is not None and rollout.phase in MAY_END:
                 await self._rollouts.end(session, rollout, RolloutPhase.CANCELLED)
@@ -289,12 +344,13 @@ class SubmissionService:
             RewardInUse: Submissions that are live, or on their way, name it as their reward model.
         """
         async with self._database.write() as session:
-            row = await self._visible_row(session, account, submission_id, is_locked=True)
+            row = await visible_row(session, account, submission_id, is_locked=True)
             was_live = await queries.has_been(session, submission_id, Status.DEPLOYED)
             if was_live or row.status not in DELETABLE:
                 raise CannotDelete(submission_id, row.status, was_live=was_live)
             await self.rewards.require_unused(session, submission_id)
             row.deleted_at, row.idempotency_key = self._clock.now(), None
+            await queries.drop_aliases(session, submission_id)
             await self._note_others(session, account, row, "delete submission")
             return await _read_whole(session, row)
 
@@ -330,7 +386,7 @@ class SubmissionService:
         Raises RedeployInProgress while the old version drains, NothingToRollBack where none was replaced.
         """
         async with self._database.write() as session:
-            row = await self._visible_row(session, account, submission_id, is_locked=True)
+            row = await visible_row(session, account, submission_id, is_locked=True)
             rollout = await queries.rollout(session, submission_id)
             if row.status not in SERVED or rollout is None:
                 raise NothingToRollBack(submission_id)
@@ -359,7 +415,7 @@ class SubmissionService:
     ) -> Submission | None:
         """Begin to redeploy a submission beside the version that serves; None if none does."""
         async with self._database.write() as session:
-            row = await self._visible_row(session, account, submission_id, is_locked=True)
+            row = await visible_row(session, account, submission_id, is_locked=True)
             if row.status not in SERVED:
                 return None
             rollout = await queries.rollout(session, submission_id)
@@ -396,7 +452,7 @@ class SubmissionService:
     ) -> Submission:
         """An admin's with another's submission is noted in the audit log."""
         async with self._database.write() as session:
-            row = await self._visible_row(session, account, submission_id)
+            row = await visible_row(session, account, submission_id)
             if to is Status.QUEUED:
                 await self._quotas.take(session, account, is_live=row.status in SERVED)
                 await self._hub_tokens.keep(session, submission_id, hub_token, self._clock.now())
@@ -453,7 +509,8 @@ class SubmissionService:
     async def _new_row(
         self, session: AsyncSession, account: Account, request: SubmissionRequest
     ) -> SubmissionRow:
-        await self.rewards.require_usable(session, account, request.reward)
+        reward = await self.aliases.resolved(session, account, request.reward)
+        await self.rewards.require_usable(session, account, reward)
         slug = re.sub(r"[^a-z0-9.-]+", "-", request.repo.lower())[:SLUG_CHARS]
         now = self._clock.now()
         return SubmissionRow(
@@ -469,7 +526,7 @@ class SubmissionService:
             formatter=request.formatter,
             dtype=request.dtype,
             quantization=request.quantization,
-            reward=request.reward,
+            reward=reward,
             reward_formatter=request.reward_formatter,
             run=1,
             event_count=0,
@@ -477,35 +534,28 @@ class SubmissionService:
             updated_at=now,
         )
 
-    @staticmethod
-    async def _visible_row(
-        session: AsyncSession, account: Account, submission_id: str, is_locked: bool = False
-    ) -> SubmissionRow:
-        read = queries.by_id_locked if is_locked else queries.by_id
-        row = await read(session, submission_id)
-        is_others = (
-            row is not None and account.role is not Role.ADMIN and row.account_id != account.id
-        )
-        if row is None or is_others or row.deleted_at is not None:
-            raise SubmissionNotFound(submission_id)
-        return row
-
 
 def read_submission(
-    row: SubmissionRow, stages: Sequence[StageRunRow] = (), rollout: RolloutRow | None = None
+    row: SubmissionRow,
+    stages: Sequence[StageRunRow] = (),
+    rollout: RolloutRow | None = None,
+    aliases: Sequence[str] = (),
 ) -> Submission:
-    columns = {name: getattr(row, name) for name in Submission.model_fields.keys() - OWN_TABLES}
+    columns = {name: getattr(row, name) for name in Submission.model_fields.keys() - NOT_COLUMNS}
     return Submission(
         **columns,
+        aliases=list(aliases),
+        tags=row.tags or [],
         rollout=read_rollout(rollout) if rollout else None,
         stages=[read_stage(stage) for stage in stages],
     )
 
 
 async def _read_whole(session: AsyncSession, row: SubmissionRow) -> Submission:
-    """With its stages and its newest rollout."""
+    """With its stages, its newest rollout and its aliases."""
     stages = await queries.stage_runs(session, row.id)
-    return read_submission(row, stages, await queries.rollout(session, row.id))
+    rollout = await queries.rollout(session, row.id)
+    return read_submission(row, stages, rollout, await queries.aliases_of(session, row.id))
 
 
 def read_rollout(row: RolloutRow) -> Rollout:
@@ -514,6 +564,10 @@ def read_rollout(row: RolloutRow) -> Rollout:
 
 def read_stage(row: StageRunRow) -> StageRun:
     return StageRun(**{name: getattr(row, name) for name in StageRun.model_fields})
+
+
+def _brief(row: SubmissionRow) -> SubmissionBrief:
+    return SubmissionBrief(**{one.name: getattr(row, one.name) for one in fields(SubmissionBrief)})
 
 
 def _serving(row: SubmissionRow) -> ServingSubmission:

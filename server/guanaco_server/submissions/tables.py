@@ -26,6 +26,7 @@ from guanaco.submissions import (
     SubmissionKind,
     WeightDtype,
 )
+from guanaco_server.artifacts.checking.model_card import StoredCard
 from guanaco_server.database.tables import Table
 from guanaco_server.database.types import EnumText, JsonColumn, Pydantic, UtcDateTime
 from guanaco_server.deployments.versions import ServedVersion, beside
@@ -63,6 +64,8 @@ class SubmissionRow(Table):
     parameter_count: Mapped[int | None] = mapped_column(BigInteger)
     weight_bytes: Mapped[int | None] = mapped_column(BigInteger)
     artifact_key: Mapped[str | None] = mapped_column(String(64))
+    tags: Mapped[list[str] | None] = mapped_column(JsonColumn)
+    card: Mapped[StoredCard | None] = mapped_column(Pydantic(StoredCard), deferred=True)
     run: Mapped[int] = mapped_column(default=1)
     event_count: Mapped[int] = mapped_column(default=0)
     idempotency_key: Mapped[str | None] = mapped_column(String(128))
@@ -76,6 +79,18 @@ def is_understood(submission: SubmissionRow | Submission) -> bool:
     """Whether this version knows how the submission is to be served; a newer one may have stored it."""
     how = [submission.kind, submission.dtype, submission.quantization]
     return not any(unknown_members([*how, submission.formatter, submission.reward_formatter]))
+
+
+class AliasRow(Table):
+    """Which submission a developer calls by this name: one of the repo at a time."""
+
+    __tablename__ = "submission_aliases"
+
+    account_id: Mapped[str] = mapped_column(ForeignKey("accounts.id"), primary_key=True)
+    repo: Mapped[str] = mapped_column(String(193), primary_key=True)
+    name: Mapped[str] = mapped_column(String(64), primary_key=True)
+    submission_id: Mapped[str] = mapped_column(ForeignKey("submissions.id"), index=True)
+    set_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
 class HubTokenRow(Table):

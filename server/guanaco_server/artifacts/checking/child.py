@@ -7,6 +7,8 @@
                                                      {"resolve": 8, "repo": …, "revision": null}
     {"of": 8, "snapshot": {…}}
                                                      {"checked": {…}}, {"refused": {"error": …, "detail": …, "hint": …}}
+    {"read": "config.json", "bytes": n, "cpu_s": 30} and n bytes
+                                                     {"config": {…}}, {"refused": …}
 
 Each message is JSON after its length. What is read of the Hub, the parent reads: this process has no network, no file and
 no secret, and strangers' JSON never gets into the platform's own process, where a file of 10 MB held all else up for a
@@ -16,6 +18,7 @@ second. The process's own timer ends it when a check takes more CPU time than it
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import selectors
 import signal
@@ -27,10 +30,15 @@ import msgspec
 from guanaco.errors import CorruptConfig, GuanacoError
 from guanaco.submissions import SubmissionKind
 from guanaco_server.artifacts.checking.checks import CheckLimits, check_repo
+from guanaco_server.artifacts.checking.repo_json import parse_object
 from guanaco_server.artifacts.hub.hub import Hub, RepoSnapshot
 from guanaco_server.serializer.confined import confine_pipes
 from guanaco_server.serializer.frames import read_bytes, receive, send
 
+MAX_NAMES = 1_024
+MAX_LEVELS = 6  # text_config, quantization_config, config_groups, one, its weights, a list
+MAX_ENTRIES = 512  # more than a model has layers
+MAX_CHARS = 256
 MEMORY_BYTES = 1_000_000_000  # 32 MB of headers, and one of 10 MB that is malicious, take 600 MB
 
 Json = dict[str, Any]
@@ -85,6 +93,38 @@ class ParentsHub:
         self._asked.pop(answer["of"]).set_result(answer | {"data": data})
 
 
+def read_config(path: str, data: bytes) -> Json:
+    """Read an artifact's config and leave out what is too large to be one of the figures that it is read for."""
+    try:
+        content = parse_object(path, data)
+    except CorruptConfig as error:
+        return {"refused": error.to_wire()}
+    return {
+        "config": {name: _small(content[name], MAX_LEVELS) for name in list(content)[:MAX_NAMES]}
+    }
+
+
+def _small(content: Any, levels: int) -> Any:
+    """The content without long texts, long lists, deep objects and huge numbers; None stands for each of them."""
+    if isinstance(content, str):
+        return content if len(content) <= MAX_CHARS else None
+    if isinstance(content, int):
+        return content if abs(content) < 2**63 else None
+    if isinstance(content, float):
+        return content if math.isfinite(content) else None
+    if not isinstance(content, (dict, list)):
+        return content
+    if len(content) > MAX_ENTRIES or not levels:
+        return None
+    if isinstance(content, list):
+        return [_small(each, levels - 1) for each in content]
+    return {
+        name: _small(each, levels - 1)
+        for name, each in content.items()
+        if isinstance(name, str) and len(name) <= MAX_CHARS
+    }
+
+
 async def _check(hub: ParentsHub, asked: Json) -> Json:
     try:
         checked = await check_repo(
@@ -112,9 +152,11 @@ def main() -> None:
         except ValueError:
             return
         signal.setitimer(signal.ITIMER_PROF, asked["cpu_s"])  # its signal ends this process
-        hub = ParentsHub(loop)
         try:
-            answer = loop.run_until_complete(_check(hub, asked["check"]))
+            if "read" in asked:
+                answer = read_config(asked["read"], read_bytes(source, asked["bytes"]))
+            else:
+                answer = loop.run_until_complete(_check(ParentsHub(loop), asked["check"]))
         except MemoryError:
             os._exit(1)
         loop.remove_reader(sys.stdin.fileno())

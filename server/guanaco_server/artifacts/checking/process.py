@@ -11,6 +11,7 @@ import contextlib
 import os
 import subprocess
 import weakref
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -73,9 +74,24 @@ class RepoChecker:
             "base_commit": base_commit,
             "kind": kind,
         }
+        return _checked(await self._ask(lambda process: process.check(hub, snapshot, asked)))
+
+    async def read_config(self, path: str, data: bytes) -> Json:
+        """Return an artifact's config without what is large in it. CorruptConfig if it cannot be read."""
+        answer = await self._ask(lambda process: process.read_config(path, data))
+        content = answer.get("config")
+        if not isinstance(content, dict):
+            raise CorruptConfig(f"{path} cannot be read.")
+        return content
+
+    async def close(self) -> None:
+        while self._idle:
+            self._idle.pop().end()
+
+    async def _ask(self, ask: Callable[[_CheckProcess], Awaitable[Json]]) -> Json:
         process = await self._process()
         try:
-            answer = await process.check(hub, snapshot, asked)
+            answer = await ask(process)
         except CheckDied:
             raise CorruptConfig(
                 TOO_MUCH.format(cpu_s=CPU_S, megabytes=child.MEMORY_BYTES // 10**6),
@@ -85,11 +101,7 @@ class RepoChecker:
             self._put_back(process)
         if (refused := answer.get("refused")) is not None:
             raise _failure(refused)
-        return _checked(answer)
-
-    async def close(self) -> None:
-        while self._idle:
-            self._idle.pop().end()
+        return answer
 
     async def _process(self) -> _CheckProcess:
         while self._idle:
@@ -139,6 +151,18 @@ class _CheckProcess:
     @property
     def is_alive(self) -> bool:
         return self._process.poll() is None
+
+    async def read_config(self, path: str, data: bytes) -> Json:
+        """Return the answer. CheckDied if there is none."""
+        self.is_done = False
+        try:
+            async with asyncio.timeout(WALL_S):
+                await self._send({"read": path, "bytes": len(data), "cpu_s": CPU_S}, data)
+                said = await self._receive()
+        except UNREADABLE as error:
+            raise CheckDied from error
+        self.is_done = True
+        return said
 
     async def check(self, hub: Hub, snapshot: RepoSnapshot, asked: Json) -> Json:
         """Return the answer, and serve what is read of the Hub meanwhile. CheckDied, or the Hub's own error."""

@@ -22,6 +22,7 @@ from guanaco.chat import (
     MessageChanges,
     Sender,
 )
+from guanaco.competitions import CHOSEN
 from guanaco.errors import ConversationBusy, ConversationNotFound, InvalidInput, MessageNotFound
 from guanaco_server.accounts.service import Account
 from guanaco_server.chat import queries
@@ -198,6 +199,7 @@ def _summary(row: ConversationRow, last: MessageRow | None) -> ConversationSumma
         user_name=row.user_name,
         bot_name=row.bot.name,
         created_at=row.created_at,
+        is_chosen=row.competition == CHOSEN,
         external_id=row.external_id,
         metadata=row.app_metadata or {},
         last_message=read_message(last) if last else None,

@@ -52,6 +52,7 @@ class History:
     began_at: float = field(default=0.0, compare=False)  # SQLite gives it to some 0.05 ms
     turns: list[Utterance] = field(default_factory=list)
     tail: list[str] = field(default_factory=list)
+    is_last_imported: bool = False
     transcript: Transcript = field(default_factory=Transcript, compare=False)
     size: int = 0
 
@@ -70,6 +71,12 @@ class History:
         """How many messages of the user there are."""
         return sum(turn.sender is Sender.USER for turn in self.turns)
 
+    @property
+    def begun(self) -> str | None:
+        """The model's last reply, which could go on; None where the last message is none."""
+        can_go_on = bool(self.tail) and self.has_asked and not self.is_last_imported
+        return self.turns[-1].content if can_go_on else None
+
     def asked(self, content: str) -> None:
         self._add(Utterance(Sender.USER, content))
         self.tail.clear()
@@ -81,6 +88,12 @@ class History:
         del self.turns[len(self.turns) - len(self.tail) :]
         self._add(Utterance(Sender.BOT, content))
         self.tail[:] = [message_id]
+        self.is_last_imported = False
+
+    def continued(self, content: str) -> None:
+        """Replace the last reply's text with the longer one."""
+        self.size -= _size(self.turns.pop())
+        self._add(Utterance(Sender.BOT, content))
 
     def _add(self, turn: Utterance) -> None:
         self.turns.append(turn)
@@ -130,7 +143,7 @@ AT_ONCE = 16  # histories of 20 messages hold the event loop for 2 ms
 READ = """
 SELECT c.id, c.account_id, c.submission_id, c.user_id, c.user_name, c.bot, c.message_count, c.competition,
 c.experiment, c.variant, extract(epoch FROM c.created_at), (
-    SELECT json_agg(json_build_array(m.position, m.id, m.sender, m.content))
+    SELECT json_agg(json_build_array(m.position, m.id, m.sender, m.content, m.is_imported))
     FROM messages m WHERE m.conversation_id = c.id AND NOT m.is_deleted
 )
 FROM conversations c WHERE c.id = ANY($1::text[])
@@ -152,7 +165,11 @@ READ_ONE = select(
     select(
         func.json_group_array(
             func.json_array(
-                MessageRow.position, MessageRow.id, MessageRow.sender, MessageRow.content
+                MessageRow.position,
+                MessageRow.id,
+                MessageRow.sender,
+                MessageRow.content,
+                MessageRow.is_imported,
             )
         )
     )
@@ -161,7 +178,7 @@ READ_ONE = select(
     .scalar_subquery(),
 ).where(ConversationRow.id == bindparam("conversation_id"))
 
-MESSAGES = msgspec.json.Decoder(list[tuple[int, str, str, str]])
+MESSAGES = msgspec.json.Decoder(list[tuple[int, str, str, str, bool | int]])
 SENDERS = {sender.value: sender for sender in Sender}
 BOTS = reader(Bot)
 
@@ -245,6 +262,7 @@ def _history(row: Sequence[Any]) -> History:
         competition=competition,
         variant=(experiment, variant) if experiment and variant else None,
         began_at=float(began_at),
-        turns=[Utterance(SENDERS[sender], content) for _, _, sender, content in messages],
+        turns=[Utterance(SENDERS[sender], content) for _, _, sender, content, _ in messages],
         tail=[message[1] for message in messages[asked[-1] + 1 if asked else 0 :]],
+        is_last_imported=bool(messages and messages[-1][4]),
     )

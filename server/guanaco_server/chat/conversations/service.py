@@ -25,12 +25,13 @@ from guanaco.chat import (
     Timings,
     Turn,
 )
-from guanaco.competitions import AssignmentDecision, AssignmentReplay
+from guanaco.competitions import CHOSEN, AssignmentDecision, AssignmentReplay
 from guanaco.errors import (
     AmbiguousUser,
     ConsentRequired,
     ConversationNotFound,
     ExternalIdTaken,
+    Forbidden,
     NoModelAvailable,
     RatingSettled,
 )
@@ -52,7 +53,7 @@ from guanaco_server.routing.service import Assigned, RoutingService
 from guanaco_server.routing.snapshot import replay
 from guanaco_server.runtime.background import Background
 from guanaco_server.runtime.clock import Clock
-from guanaco_server.submissions.service import ServingSubmission
+from guanaco_server.submissions.service import ServingSubmission, SubmissionService
 
 READ = "read conversation"
 REPEATABLE_FOR = timedelta(days=30)  # an assignment can be made again
@@ -69,7 +70,9 @@ class ConversationService:
         audit: AuditLog,
         experiments: RunningExperiments,
         prompts: PromptService,
+        submissions: SubmissionService,
     ) -> None:
+        self._submissions = submissions
         self._database = database
         self._clock = clock
         self._routing = routing
@@ -99,22 +102,27 @@ class ConversationService:
             raise ConsentRequired
         if known := await self._known(account, request):
             return known
-        competition = await self._competitions.require_running(request.competition)
+        chosen = await self._chosen(account, request.model)
+        if chosen is None:
+            await self._competitions.require_running(request.competition)
         row = ConversationRow(
             id=f"conv_{uuid.uuid4().hex}",
             account_id=account.id,
             user_id=request.user_id,
             user_name=request.user_name,
-            competition=competition.id,
+            competition=request.competition if chosen is None else CHOSEN,
             bot=request.bot,
             message_count=len(request.history),
             external_id=request.external_id,
             app_metadata=request.metadata,
         )
         fit = PersonaFit(self._prompts, request.bot, request.user_name)
-        exposure = await self._exposure(account, request, fit)
+        exposure = await self._exposure(account, request, fit) if chosen is None else None
         try:
-            assigned = await self._assign(account, row, exposure, fit)
+            if chosen is None:
+                assigned = await self._assign(account, row, exposure, fit)
+            else:
+                assigned = await self._routing.assign_chosen(chosen, fit.fits)
         except NoModelAvailable:
             if fit.problem is not None:
                 raise fit.problem from None
@@ -129,6 +137,22 @@ class ConversationService:
             for listener in self._on_opened:
                 listener(_new_history(row))
         return ConversationOpened(conversation_id=row.id, submission_id=row.submission_id)
+
+    async def _chosen(self, account: Account, named: str | None) -> str | None:
+        """The id of the submission that the app names, which its key must allow; None where the platform is to choose."""
+        if named is None and account.role is not Role.DEVELOPER:
+            return None
+        if named is None:
+            raise Forbidden(
+                "A developer's key opens conversations with its own submissions only.",
+                hint="Name one as `model`; a backend's key is assigned one.",
+            )
+        if account.role is Role.BACKEND and not account.may_choose_models:
+            raise Forbidden(
+                "This key may not choose a model.",
+                hint="Leave `model` out, or ask an admin for a key with `guanaco keys create --may-choose-models`.",
+            )
+        return (await self._submissions.require_choosable(account, named)).id
 
     async def _known(
         self, account: Account, request: ConversationRequest
@@ -346,6 +370,7 @@ def _read_conversation(row: ConversationRow, messages: Sequence[MessageRow]) -> 
         bot=row.bot,
         user_name=row.user_name,
         created_at=row.created_at,
+        is_chosen=row.competition == CHOSEN,
         external_id=row.external_id,
         metadata=row.app_metadata or {},
         messages=read_messages(messages),

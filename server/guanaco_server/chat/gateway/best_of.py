@@ -50,12 +50,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Scene:
-    """A conversation that waits for a reply, with the prompt that its model got."""
+    """A conversation that waits for a reply, with the prompt that its model got. ``begun`` is the reply so far."""
 
     bot: Bot
     user_name: str
     turns: Sequence[Spoken]
     prompt: str
+    begun: str = ""
 
 
 @dataclass(frozen=True)
@@ -166,6 +167,7 @@ class BestOf:
                     bot=scene.bot,
                     user_name=scene.user_name,
                     turns=scene.turns,
+                    begun=scene.begun,
                 )
         return scene.prompt
 

@@ -19,7 +19,13 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from guanaco.chat import Bot, Timings, Usage
-from guanaco.errors import GuanacoError, ModelRefused, ModelTimedOut, ModelUnavailable
+from guanaco.errors import (
+    GuanacoError,
+    MessageTooLong,
+    ModelRefused,
+    ModelTimedOut,
+    ModelUnavailable,
+)
 from guanaco_server.chat.gateway.best_of import BestOf, Scene
 from guanaco_server.chat.gateway.deadline import Deadline
 from guanaco_server.chat.gateway.places import TurnPlaces
@@ -110,20 +116,25 @@ class ReplyGenerator:
         transcript: Transcript | None = None,
         asked_at: float | None = None,
         seed: int | None = None,
+        begun: str = "",
     ) -> GeneratedPieces:
         """The reply's text, what comes together together, then the whole. Closing it cancels the generation upstream.
 
-        Replies of one ``key`` prefer one replica. ``asked_at``, on the performance counter, is when the user's wait began.
+        With ``begun``, the reply so far, only what is added, which may be nothing. Replies of one ``key`` prefer one replica. ``asked_at``, on the performance counter, is when the user's wait began.
         """
         began = asyncio.get_running_loop().time()
         limit_s = self._deadlines.first_token_s
         try:
             with Deadline(began + limit_s):
-                prompt = await self.prompt(live, bot, user_name, turns, transcript)
+                prompt = await self.prompt(live, bot, user_name, turns, transcript, begun)
         except TimeoutError:
             raise ModelTimedOut(live.serving.id, limit_s) from None
+        except MessageTooLong as error:
+            if begun:
+                raise _cannot_go_on(error, live.serving.params.max_input_tokens) from None
+            raise
         generation = Generation(live.serving.id, prompt, live.serving.params, seed=seed)
-        scene = Scene(bot, user_name, turns, prompt)
+        scene = Scene(bot, user_name, turns, prompt, begun)
         return self.complete(live, generation, key, asker, scene, began, asked_at)
 
     async def prompt(
@@ -133,6 +144,7 @@ class ReplyGenerator:
         user_name: str,
         turns: Sequence[Spoken],
         transcript: Transcript | None = None,
+        begun: str = "",
     ) -> str:
         return await self._prompts.render(
             formatter=live.serving.formatter,
@@ -143,6 +155,7 @@ class ReplyGenerator:
             turns=turns,
             transcript=transcript,
             within_s=self._deadlines.first_token_s,
+            begun=begun,
         )
 
     async def complete(
@@ -160,11 +173,12 @@ class ReplyGenerator:
         The deadlines count from ``began`` on the loop's clock, without the wait for a place. Overloaded where none comes.
         """
         began = asyncio.get_running_loop().time() if began is None else began
-        with self._metrics.reply(asked_at) as measured:
+        with self._metrics.reply(live.serving.id, asked_at) as measured:
             with await self._places.take(live.serving.id, asker) as place:
                 began += place.waited_s
+                goes_on = scene is not None and bool(scene.begun)
                 for is_last in (False,) * (SAMPLES - 1) + (True,):
-                    text = ReplyText()
+                    text = ReplyText(goes_on)
                     chunks = self._chunks(live, generation, key, scene, began)
                     async with aclosing(chunks):
                         async for chunk in chunks:
@@ -172,12 +186,14 @@ class ReplyGenerator:
                                 measured.note_text()
                                 yield texts
                     content = text.content
-                    if not content and is_last:
+                    if not content and is_last and not goes_on:
                         content = SILENCE
                         yield (SILENCE,)
-                    if content:
+                    if content or goes_on:
                         break
-            ttft_s, total_s = measured.note_end(text.prompt_tokens, text.completion_tokens)
+            ttft_s, total_s = measured.note_end(
+                text.prompt_tokens, text.completion_tokens, text.cached_tokens
+            )
             yield Generated(
                 prompt=generation.prompt,
                 content=content,
@@ -289,6 +305,14 @@ class ReplyGenerator:
         return ModelTimedOut(submission_id, limit_s) if is_late else None
 
 
+def _cannot_go_on(error: MessageTooLong, budget: int) -> MessageTooLong:
+    return MessageTooLong(
+        f"The bot's persona, the newest message and the reply so far take {error.tokens:,} tokens; this model is given {budget:,}.",
+        hint="Send a message instead: this reply cannot get longer.",
+        tokens=error.tokens,
+    )
+
+
 def _respite(ask: Ask, first_token_by: float) -> Callable[[], float]:
     """A replica that answers others meanwhile is busy: leaving it for the next one would only ask for more."""
     return lambda: first_token_by if ask.is_answering else 0.0
@@ -298,13 +322,15 @@ class ReplyText:
     """Collects one reply's chunks without the whitespace around the whole.
 
     Whitespace at the end is held back until more text comes, so that the texts that were sent, joined, are ``content``.
+    What ``goes_on`` from a text that is there keeps the whitespace at its beginning.
     """
 
-    __slots__ = ("_held", "_texts", "completion_tokens", "finish_reason", "prompt_tokens", "reward_score")  # fmt: skip
+    __slots__ = ("_goes_on", "_held", "_texts", "cached_tokens", "completion_tokens", "finish_reason", "prompt_tokens", "reward_score")  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, goes_on: bool = False) -> None:
         self.finish_reason = "stop"
-        self.prompt_tokens = self.completion_tokens = 0
+        self._goes_on = goes_on
+        self.prompt_tokens = self.completion_tokens = self.cached_tokens = 0
         self.reward_score: float | None = None
         self._texts: list[str] = []
         self._held = ""
@@ -320,6 +346,7 @@ class ReplyText:
             self.reward_score = chunk.reward_score
             self.prompt_tokens = chunk.prompt_tokens
             self.completion_tokens = chunk.completion_tokens
+            self.cached_tokens = chunk.cached_tokens
         texts = self._sendable([*chunk.texts])
         self._texts += texts
         return tuple(texts)
@@ -330,7 +357,7 @@ class ReplyText:
         if self._held and texts:
             texts[0], self._held = self._held + texts[0], ""
         begin, end = 0, len(texts)
-        while not self._texts and begin < end:
+        while not (self._texts or self._goes_on) and begin < end:
             if text := texts[begin].lstrip():
                 texts[begin] = text
                 break

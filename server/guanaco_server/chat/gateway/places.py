@@ -253,7 +253,7 @@ class TurnPlaces:
             self._ask_for_more(model)
 
     def _note_waiting(self, model: _Model, change: int) -> None:
-        self._metrics.note_turns_waiting(change)
+        self._metrics.note_turns_waiting(model.submission_id, model.queue.waiting, change)
         if model.queue.waiting:
             self._crowded.add(model.submission_id)
         else:

@@ -27,6 +27,7 @@ from guanaco.errors import (
     ConversationNotFound,
     DatabaseUnavailable,
     InvalidInput,
+    NothingToContinue,
     NothingToRegenerate,
 )
 from guanaco.experiments import Overrides, ParamChanges
@@ -34,7 +35,14 @@ from guanaco.submissions import SubmissionKind
 from guanaco_server.accounts.service import Account
 from guanaco_server.chat.conversations.history import History, HistoryCache, HistoryReader
 from guanaco_server.chat.gateway.generation import Generated, Pieces, ReplyGenerator
-from guanaco_server.chat.gateway.turn_log import EndedTurn, Lease, NewMessage, NewReply, TurnLog
+from guanaco_server.chat.gateway.turn_log import (
+    Continuation,
+    EndedTurn,
+    Lease,
+    NewMessage,
+    NewReply,
+    TurnLog,
+)
 from guanaco_server.chat.gateway.turn_queue import Asker
 from guanaco_server.deployments.versions import ConversationStart
 from guanaco_server.experiments.running import RunningExperiments
@@ -50,12 +58,13 @@ ReplyEvents = AsyncGenerator[Pieces | Reply, None]
 
 @dataclass(frozen=True, slots=True)
 class ClaimedTurn:
-    """``asked`` is the user's message unless it is stored already; ``asked_at`` is on the performance counter."""
+    """``asked`` is the user's message unless it is stored already; ``asked_at`` is on the performance counter. ``begun`` is the reply that is to go on."""
 
     history: History
     lease: Lease
     asked: NewMessage | None
     asked_at: float
+    begun: str = ""
 
 
 class ReplyService:
@@ -94,6 +103,10 @@ class ReplyService:
         """Answer the last user message anew; the old reply stays until the new one is stored, then marked deleted."""
         return self._reply(await self._claim(account, conversation_id, None))
 
+    async def continue_reply(self, account: Account, conversation_id: str) -> ReplyEvents:
+        """Have the last reply go on where it ended; what is added is stored with it, in the same turn."""
+        return self._reply(await self._claim(account, conversation_id, None, goes_on=True))
+
     def remember(self, history: History) -> None:
         """Keep the history of a conversation that was just opened, so that its first turn reads nothing."""
         self._histories.keep(history)
@@ -108,7 +121,12 @@ class ReplyService:
         await self._turn_log.close()
 
     async def _claim(
-        self, account: Account, conversation_id: str, content: str | None
+        self,
+        account: Account,
+        conversation_id: str,
+        content: str | None,
+        *,
+        goes_on: bool = False,
     ) -> ClaimedTurn:
         asked_at = time.perf_counter()
         if content is not None:
@@ -120,6 +138,10 @@ class ReplyService:
         try:
             if lease.message_count != history.message_count:
                 history = await self._own_history(account, conversation_id)
+            if goes_on:
+                if not history.begun:
+                    raise NothingToContinue
+                return ClaimedTurn(history, lease, None, asked_at, history.begun)
             asked = self._add_question(history, content)
             if not history.has_asked:
                 raise NothingToRegenerate
@@ -155,7 +177,8 @@ class ReplyService:
         is_recorded = False
         try:
             live = await self._target(history, changes)
-            turns = history.turns[: len(history.turns) - len(history.tail)]
+            kept = 1 if turn.begun else len(history.tail)
+            turns = history.turns[: len(history.turns) - kept]
             pieces = await self._generator.generate(
                 live,
                 history.bot,
@@ -166,11 +189,13 @@ class ReplyService:
                 history.transcript,
                 turn.asked_at,
                 seed,
+                turn.begun,
             )
             async with aclosing(pieces):
                 async for piece in pieces:
                     if isinstance(piece, Generated):
-                        reply = await self._record(turn, piece)
+                        record = self._record_continued if turn.begun else self._record
+                        reply = await record(turn, piece)
                         is_recorded = True
                         yield reply
                     else:
@@ -218,6 +243,32 @@ class ReplyService:
             ask_for_feedback=self._routing.asks_for_feedback(
                 history.competition, history.questions
             ),
+        )
+
+    async def _record_continued(self, turn: ClaimedTurn, generated: Generated) -> Reply:
+        history = turn.history
+        added = Continuation(
+            history.tail[-1],
+            turn.begun + generated.content,
+            generated.content,
+            generated.finish_reason,
+            generated.usage.completion_tokens,
+            generated.timings.total_ms,
+            generated.reward_score,
+        )
+        ended = EndedTurn(turn.lease, None, None, continued=added)
+        await self._turn_log.end(ended)
+        history.continued(added.content)
+        history.message_count = ended.message_count
+        self._histories.keep(history)
+        return Reply(
+            message_id=added.id,
+            content=added.content,
+            appended=added.appended,
+            finish_reason=generated.finish_reason,
+            usage=generated.usage,
+            timings=generated.timings,
+            reward_score=generated.reward_score,
         )
 
     async def _release(self, ended: EndedTurn) -> None:

@@ -21,7 +21,14 @@ from pydantic import BaseModel, ValidationError
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from guanaco.accounts import Role
-from guanaco.chat import MessageRequest, PreviewRequest, RegenerateRequest, Reply, Token
+from guanaco.chat import (
+    ContinueRequest,
+    MessageRequest,
+    PreviewRequest,
+    RegenerateRequest,
+    Reply,
+    Token,
+)
 from guanaco.errors import (
     GuanacoError,
     InvalidInput,
@@ -41,6 +48,7 @@ from guanaco_server.observability.http import HEADER, METHODS, TRACE_HEADER
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.observability.scope import request_id, scope
 
+TALKERS = (Role.BACKEND, Role.DEVELOPER)  # developers with their own submissions
 ID_HEADER, TRACE_ID_HEADER = HEADER.encode(), TRACE_HEADER.encode()
 
 Enter = Callable[[str], Awaitable[Account]]
@@ -161,9 +169,15 @@ def reply_routes(replies: ReplyService, previews: PreviewService) -> tuple[Reply
     ) -> ReplyEvents:
         return await replies.regenerate(account, conversation_id)
 
+    async def continue_reply(
+        account: Account, conversation_id: str, _: ContinueRequest
+    ) -> ReplyEvents:
+        return await replies.continue_reply(account, conversation_id)
+
     return (
-        ReplyRoute(f"{conversation}/messages", (Role.BACKEND,), MessageRequest, "Send a message, get the reply", ours(replies.send)),
-        ReplyRoute(f"{conversation}/regenerate", (Role.BACKEND,), RegenerateRequest, "Answer the last message anew", ours(regenerate)),
+        ReplyRoute(f"{conversation}/messages", TALKERS, MessageRequest, "Send a message, get the reply", ours(replies.send)),
+        ReplyRoute(f"{conversation}/regenerate", TALKERS, RegenerateRequest, "Answer the last message anew", ours(regenerate)),
+        ReplyRoute(f"{conversation}/continue", TALKERS, ContinueRequest, "Have the last reply go on where it ended", ours(continue_reply)),
         ReplyRoute("/api/v1/submissions/{submission_id}/preview", (Role.DEVELOPER,), PreviewRequest, "Try a model of one's own; nothing is recorded", ours(previews.preview)),
     )  # fmt: skip
 

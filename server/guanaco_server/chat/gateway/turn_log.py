@@ -4,11 +4,12 @@
     renew     the leases of turns that take long, all at once, so that a dead process's run out soon
     finish    the user's message and the reply, the lease given back          durable before anybody hears of it
     abandon   the user's message, unanswered, the lease given back
+    continue  what is added to the last reply, the lease given back       durable before anybody hears of it
 
 A lease that a crash of the database has forgotten still is ours if nobody has taken or changed the conversation since.
 
 Each is written in groups (database/group_commit.py). A finish whose commit was not heard of is tried again for
-``patience_s``, and counts once: its message's id says whether it is there. A turn that cannot be stored at all fails
+``patience_s``, and counts once: its message's id says whether it is there, of a continued reply its text. A turn that cannot be stored at all fails
 alone: those that shared its group are written one by one.
 """
 
@@ -65,18 +66,49 @@ class NewReply(NewMessage):
 
 
 @dataclass(frozen=True, slots=True)
+class Continuation:
+    """A reply that went on: ``content`` is the whole, ``appended`` what is new, as are its tokens and its time."""
+
+    id: str
+    content: str
+    appended: str
+    finish_reason: str
+    completion_tokens: int
+    total_ms: float
+    reward_score: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class EndedTurn:
-    """``asked`` is the user's message unless it is stored already, ``reply`` is missing where there was none; ``superseded`` are messages that the reply replaces."""
+    """``asked`` is the user's message unless it is stored already, ``reply`` is missing where there was none; ``superseded`` are messages that the reply replaces, ``continued`` is the reply that went on instead."""
 
     lease: Lease
     asked: NewMessage | None
     reply: NewReply | None
     superseded: tuple[str, ...] = ()
+    continued: Continuation | None = None
 
     @property
     def message_count(self) -> int:
-        """The conversation's, with this turn."""
-        return self.lease.message_count + (self.asked is not None) + (self.reply is not None)
+        """The conversation's, with this turn. A reply that went on counts as a change."""
+        added = (self.asked, self.reply, self.continued)
+        return self.lease.message_count + sum(one is not None for one in added)
+
+    @property
+    def proof(self) -> Stored | None:
+        """What is stored once this is; None where nothing is written."""
+        if self.continued is not None:
+            return Stored(self.continued.id, self.continued.content)
+        message = self.reply or self.asked
+        return Stored(message.id) if message is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A message; with a ``content``, one that says just that."""
+
+    id: str
+    content: str | None = None
 
 
 class TurnStatements(Protocol):
@@ -96,8 +128,8 @@ class TurnStatements(Protocol):
         """Write what ended, in one transaction; the conversations whose lease still was ours."""
         ...
 
-    async def known(self, message_ids: Sequence[str]) -> set[str]:
-        """Which of these messages are stored."""
+    async def known(self, messages: Sequence[Stored]) -> set[str]:
+        """The ids of those of these messages that are stored."""
         ...
 
 
@@ -213,14 +245,16 @@ class TurnLog:
     async def _written(self, turns: Sequence[EndedTurn], ours: set[str]) -> set[str]:
         """The conversations whose turn an earlier try has stored, among those whose lease is no longer ours."""
         by_message = {
-            message.id: turn.lease.conversation_id
+            proof: turn.lease.conversation_id
             for turn in turns
-            if turn.lease.conversation_id not in ours
-            and (message := turn.reply or turn.asked) is not None
+            if turn.lease.conversation_id not in ours and (proof := turn.proof) is not None
         }
         if not by_message:
             return set()
-        return {by_message[found] for found in await self._statements.known(list(by_message))}
+        known = await self._statements.known(list(by_message))
+        return {
+            conversation_id for proof, conversation_id in by_message.items() if proof.id in known
+        }
 
 
 def _may_pass(error: Exception) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
@@ -11,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.chat import Sender
 from guanaco_server.chat import queries
-from guanaco_server.chat.gateway.turn_log import EndedTurn, Lease, NewReply
+from guanaco_server.chat.gateway.turn_log import EndedTurn, Lease, NewReply, Stored
 from guanaco_server.chat.tables import MessageRow
 from guanaco_server.database.database import Database
 from guanaco_server.database.direct import text_array
@@ -38,9 +39,14 @@ class SqliteTurns:
                 turn.lease.conversation_id for turn in turns if await self._end_one(session, turn)
             }
 
-    async def known(self, message_ids: Sequence[str]) -> set[str]:
+    async def known(self, messages: Sequence[Stored]) -> set[str]:
         async with self._database.read() as session:
-            return await queries.known_messages(session, message_ids)
+            found = await queries.known_messages(session, [message.id for message in messages])
+        return {
+            message.id
+            for message in messages
+            if message.id in found and message.content in (None, found[message.id])
+        }
 
     @staticmethod
     async def _end_one(session: AsyncSession, turn: EndedTurn) -> bool:
@@ -53,6 +59,8 @@ class SqliteTurns:
             return False
         session.add_all(_rows(turn, count))
         await queries.mark_deleted(session, turn.superseded)
+        if turn.continued is not None:
+            await queries.continue_message(session, turn.continued)
         return True
 
 
@@ -134,11 +142,28 @@ WITH turns AS (
     FROM jsonb_to_recordset($3::jsonb) AS s(id text, conversation_id text)
     JOIN given_back ON given_back.id = s.conversation_id
     WHERE messages.id = s.id
+), continued AS (
+    UPDATE messages SET
+        content = c.content,
+        original = messages.original || c.appended,
+        finish_reason = c.finish_reason,
+        completion_tokens = coalesce(messages.completion_tokens, 0) + c.completion_tokens,
+        total_ms = coalesce(messages.total_ms, 0) + c.total_ms,
+        reward_score = coalesce(c.reward_score, messages.reward_score)
+    FROM jsonb_to_recordset($4::jsonb) AS c(
+        id text, conversation_id text, content text, appended text, finish_reason text,
+        completion_tokens int, total_ms float8, reward_score float8
+    ) JOIN given_back ON given_back.id = c.conversation_id
+    WHERE messages.id = c.id
 )
 SELECT id FROM given_back
 """
 
-KNOWN = "SELECT id FROM messages WHERE id = ANY($1::text[])"
+KNOWN = """
+SELECT messages.id FROM messages
+JOIN jsonb_to_recordset($1::jsonb) AS k(id text, content text) ON k.id = messages.id
+WHERE k.content IS NULL OR k.content = messages.content
+"""
 
 
 class PostgresqlTurns:
@@ -167,11 +192,12 @@ class PostgresqlTurns:
             msgspec.json.encode([_turn(turn) for turn in turns]),
             msgspec.json.encode([message for turn in turns for message in _messages(turn)]),
             msgspec.json.encode(superseded),
+            msgspec.json.encode([one for turn in turns for one in _continued(turn)]),
         )
         return {found for (found,) in await self._ends.fetch(END, parameters)}
 
-    async def known(self, message_ids: Sequence[str]) -> set[str]:
-        rows = await self._ends.fetch(KNOWN, (text_array(message_ids),))
+    async def known(self, messages: Sequence[Stored]) -> set[str]:
+        rows = await self._ends.fetch(KNOWN, (msgspec.json.encode(messages),))
         return {found for (found,) in rows}
 
 
@@ -184,6 +210,12 @@ def _turn(turn: EndedTurn) -> dict[str, Any]:
         "known": lease.message_count,
         "added": added,
     }
+
+
+def _continued(turn: EndedTurn) -> list[dict[str, Any]]:
+    if turn.continued is None:
+        return []
+    return [{"conversation_id": turn.lease.conversation_id, **asdict(turn.continued)}]
 
 
 def _messages(turn: EndedTurn) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from sqlalchemy import Row, delete, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 
+from guanaco.competitions import CHOSEN
 from guanaco_server.leaderboard.tables import ScorePointRow, ScoreRow, StandingRow
 
 DAY_HOURS = 24
@@ -39,8 +40,10 @@ async def of_submission(
 async def aggregates(
     session: AsyncSession, submission_id: str, competition: str | None
 ) -> Sequence[str]:
-    """Return the aggregates as JSON, of one competition or of each."""
-    statement = select(ScoreRow.tally).where(ScoreRow.submission_id == submission_id)
+    """Return the aggregates as JSON, of one competition or of each. What apps chose themselves is in none."""
+    statement = select(ScoreRow.tally).where(
+        ScoreRow.submission_id == submission_id, ScoreRow.competition != CHOSEN
+    )
     if competition is not None:
         statement = statement.where(ScoreRow.competition == competition)
     return (await session.scalars(statement)).all()

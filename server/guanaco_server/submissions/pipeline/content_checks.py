@@ -16,15 +16,15 @@ A failure names the check and shows the prompt and the reply, or the scores. A s
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
-from guanaco.errors import ContentCheckFailed, ModelServerDied
+from guanaco.errors import ContentCheckFailed, CorruptConfig, ModelServerDied
 from guanaco.submissions import GenerationParams, Level, Stage, Submission, SubmissionKind
+from guanaco_server.artifacts.checking.configs import ArtifactConfigs
 from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.deployments.model_server import (
     GeneratedToken,
@@ -75,6 +75,7 @@ class ContentChecks:
         self,
         records: RunRecords,
         store: ArtifactStore,
+        configs: ArtifactConfigs,
         prompts: PromptService,
         tokenizers: Tokenizers,
         model_server: ModelServer,
@@ -82,6 +83,7 @@ class ContentChecks:
     ) -> None:
         self._records = records
         self._store = store
+        self._configs = configs
         self._prompts = prompts
         self._tokenizers = tokenizers
         self._model_server = model_server
@@ -163,10 +165,9 @@ class ContentChecks:
     async def _read_json(self, artifact_key: str, path: str) -> dict[str, Any]:
         """Read a JSON file of the artifact; empty if the artifact does not have it."""
         try:
-            content = json.loads(await self._store.read(artifact_key, path))
-        except (FileNotFoundError, ValueError):
+            return await self._configs.read(artifact_key, path)
+        except (FileNotFoundError, CorruptConfig):
             return {}
-        return content if isinstance(content, dict) else {}
 
     async def _pass(self, run: PipelineRun, name: str, found: str) -> None:
         await self._records.log(run, Stage.DEPLOY, f"Content check `{name}` passed: {found}")

@@ -8,16 +8,14 @@ Guanaco and has about 300 tokens.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from guanaco.errors import ModelServerDied, QuantizationTooLossy
 from guanaco.submissions import Quantization, Stage
 from guanaco_server.artifacts.checking.checks import check_quantization
+from guanaco_server.artifacts.checking.configs import ArtifactConfigs
 from guanaco_server.artifacts.checking.model_config import has_experts
-from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.deployments.model_server import ModelServer, ModelServerFault, NotANumber
 from guanaco_server.deployments.service import Deployment
 from guanaco_server.submissions.pipeline.content_checks import no_number
@@ -33,13 +31,13 @@ class QuantizationCheck:
     def __init__(
         self,
         records: RunRecords,
-        store: ArtifactStore,
+        configs: ArtifactConfigs,
         tokenizers: Tokenizers,
         model_server: ModelServer,
         max_ratio: float,
     ) -> None:
         self._records = records
-        self._store = store
+        self._configs = configs
         self._tokenizers = tokenizers
         self._model_server = model_server
         self._max_ratio = max_ratio
@@ -47,7 +45,7 @@ class QuantizationCheck:
 
     async def require_possible(self, artifact_key: str, quantization: Quantization) -> None:
         """QuantizationUnsupported where the config tells already that vLLM would refuse, or do nothing."""
-        config: dict[str, Any] = json.loads(await self._store.read(artifact_key, "config.json"))
+        config = await self._configs.read(artifact_key, "config.json")
         check_quantization(
             quantization,
             is_quantized="quantization_config" in config,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from guanaco.errors import ModelServerDied
 from guanaco_server.artifacts.checking.checks import CheckLimits
-from guanaco_server.artifacts.checking.process import RepoChecker
+from guanaco_server.artifacts.checking.configs import ArtifactConfigs
 from guanaco_server.artifacts.hub.hub import Hub
 from guanaco_server.artifacts.service import ArtifactService
 from guanaco_server.artifacts.stores.store import ArtifactStore
@@ -29,9 +29,10 @@ from guanaco_server.submissions.pipeline.runner import StageRunner
 from guanaco_server.submissions.pipeline.server_start import ServerStart, evidence
 from guanaco_server.submissions.pipeline.stages import StageParts
 from guanaco_server.submissions.pipeline.workflow import ListWorkers, Pipeline
+from guanaco_server.submissions.prompt_trials import PromptTrials
 from guanaco_server.submissions.quotas import QuotaService
-from guanaco_server.submissions.rewards import RewardService
 from guanaco_server.submissions.rollouts import RolloutRecords
+from guanaco_server.submissions.service import SubmissionService
 from guanaco_server.tokenization.service import Tokenizers
 
 
@@ -45,6 +46,7 @@ class PipelineRoom:
     runner: StageRunner
     pipeline: Pipeline
     checks: RepoChecks
+    trials: PromptTrials
 
     async def give_up(self, key: str, log_lines: list[str]) -> None:
         """Fail a published submission whose model server keeps dying, or the redeploy of which it is."""
@@ -68,13 +70,13 @@ def build_pipeline(
     quotas: QuotaService,
     hub_tokens: HubTokens,
     rollouts: RolloutRecords,
-    checker: RepoChecker,
+    configs: ArtifactConfigs,
     artifacts: ArtifactService,
     prompts: PromptService,
     tokenizers: Tokenizers,
     deployments: DeploymentService,
     costs: CostService,
-    rewards: RewardService,
+    submissions: SubmissionService,
     stress: StressService,
     list_workers: ListWorkers,
     metrics: Metrics,
@@ -83,7 +85,7 @@ def build_pipeline(
     records = RunRecords(database, clock, changes, deployments, hub_tokens, rollouts)
     quantization = QuantizationCheck(
         records,
-        store,
+        configs,
         tokenizers,
         model_server,
         settings.quantization_max_perplexity_ratio,
@@ -91,7 +93,9 @@ def build_pipeline(
     server_start = ServerStart(
         records,
         deployments,
-        ContentChecks(records, store, prompts, tokenizers, model_server, settings.reply_timeout_s),
+        ContentChecks(
+            records, store, configs, prompts, tokenizers, model_server, settings.reply_timeout_s
+        ),
         quantization,
         costs,
         settings.ready_timeout_s,
@@ -101,7 +105,7 @@ def build_pipeline(
         quotas=quotas,
         hub=hub,
         limits=CheckLimits(settings.max_parameters, settings.max_weight_bytes),
-        checker=checker,
+        checker=configs.checker,
         artifacts=artifacts,
         prompts=prompts,
         tokenizers=tokenizers,
@@ -120,5 +124,6 @@ def build_pipeline(
         executor_id=settings.executor_id,
         concurrency=settings.pipeline_concurrency,
     )
-    checks = RepoChecks(database, clock, parts, rewards)
-    return PipelineRoom(records, quantization, server_start, runner, pipeline, checks)
+    checks = RepoChecks(database, clock, parts, submissions.rewards)
+    trials = PromptTrials(submissions, prompts, tokenizers)
+    return PipelineRoom(records, quantization, server_start, runner, pipeline, checks, trials)

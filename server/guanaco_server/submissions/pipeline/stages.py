@@ -26,12 +26,13 @@ from guanaco_server.artifacts.checking.checks import (
     check_quantization,
     require_rows,
 )
+from guanaco_server.artifacts.checking.model_card import StoredCard
 from guanaco_server.artifacts.checking.process import RepoChecker
 from guanaco_server.artifacts.hub.hub import Hub, RepoSnapshot
 from guanaco_server.artifacts.service import ArtifactService
 from guanaco_server.deployments.service import DeploymentService
-from guanaco_server.prompts.chat_templates import FILES
 from guanaco_server.prompts.service import PromptService, is_by_chat_template
+from guanaco_server.prompts.template_files import FILES
 from guanaco_server.scaling.replicas import capacity_shown
 from guanaco_server.stress.conversations import Prompted, conversation_prompts
 from guanaco_server.stress.service import SCORED_AT_ONCE, StressService
@@ -102,7 +103,8 @@ async def check(parts: StageParts, run: PipelineRun, submission: Submission) -> 
         Stage.CHECK,
         f"{model.architecture} with {model.parameter_count:,} parameters in {model.weight_bytes:,} bytes of safetensors.",
     )
-    facts = {
+    facts: Facts = {
+        "card": StoredCard.of(model.card) if model.card else None,
         "architecture": model.architecture,
         "parameter_count": model.parameter_count,
         "weight_bytes": model.weight_bytes,

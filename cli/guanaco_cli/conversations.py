@@ -1,0 +1,439 @@
+"""`guanaco conversations`: the conversation API, as an app's engineer tries it out."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from guanaco.errors import InvalidInput
+from guanaco_cli import words
+from guanaco_cli.completion import complete_submissions
+from guanaco_cli.connection import connect
+from guanaco_cli.console import BOLD, DIM, console
+from guanaco_cli.options import AsJson, BotName, Yes, read_bot
+
+if TYPE_CHECKING:
+    from guanaco.chat import Conversation, Message, Reply, Token, Turn
+
+app = typer.Typer(no_args_is_help=True)
+
+ConversationId = Annotated[
+    str, typer.Argument(metavar="ID", help="The conversation's id, like conv_….")
+]
+MessageId = Annotated[
+    str,
+    typer.Argument(metavar="MESSAGE", help="The message's id, like msg_…, as `show` prints it."),
+]
+OneMessage = Annotated[
+    str | None,
+    typer.Option("--message", metavar="MESSAGE", help="Only this reply; it counts for no score."),
+]
+User = Annotated[str, typer.Option("--user", metavar="ID", help="The app's own id of the user.")]
+UserName = Annotated[str, typer.Option(help="What the character calls the user.")]
+Consent = Annotated[
+    bool,
+    typer.Option("--consent", help="The user agreed to talk to an experimental model."),
+]
+ExternalId = Annotated[
+    str | None, typer.Option(metavar="ID", help="The app's own id of the conversation.")
+]
+Notes = Annotated[
+    list[str] | None,
+    typer.Option("--note", metavar="NAME=VALUE", help="A note of the app's own; repeat it."),
+]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ID|ALIAS",
+        autocompletion=complete_submissions,
+        help="Talk to this submission, where the key may choose; it then counts for no score.",
+    ),
+]
+AsLine = Annotated[bool, typer.Option("--json", help="Print the reply as a line of JSON.")]
+
+
+@app.command("list", epilog="Example: guanaco conversations list --user u1")
+def list_conversations(
+    user: Annotated[
+        str | None, typer.Option("--user", metavar="ID", help="Only this user's.")
+    ] = None,
+    external_id: ExternalId = None,
+    limit: Annotated[int, typer.Option(min=1, max=200, help="At most so many.")] = 50,
+    as_json: AsJson = False,
+) -> None:
+    """List your app's conversations, newest first."""
+    with connect() as client:
+        page = client.conversation_page(user_id=user, external_id=external_id, limit=limit)
+    if as_json:
+        console.json(page)
+        return
+    console.table(
+        ("id", "user", "bot", "submission", "begun", "last message"),
+        [
+            (
+                one.conversation_id,
+                one.user_id,
+                one.bot_name,
+                one.submission_id + (" (chosen)" if one.is_chosen else ""),
+                words.moment(one.created_at),
+                _shortened(one.last_message.content) if one.last_message else "",
+            )
+            for one in page.items
+        ],
+    )
+    if not page.items:
+        console.say("None: `guanaco conversations open` begins one.")
+    elif page.next_cursor:
+        console.say("There are older ones: --limit shows up to 200 of them, --user one user's.")
+
+
+@app.command(epilog="Example: guanaco conversations show conv_… --all")
+def show(
+    conversation_id: ConversationId,
+    is_all: Annotated[bool, typer.Option("--all", help="Replies that were replaced too.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print a conversation, each message with its id."""
+    with connect() as client:
+        found = client.conversation(conversation_id)
+    if as_json:
+        console.json(found)
+        return
+    chosen = ", chosen" if found.is_chosen else ""
+    console.line(f"{found.conversation_id} with {found.submission_id}{chosen}", style=BOLD)
+    for name, value in found.metadata.items():
+        console.line(f"{name}={value}", style=DIM)
+    if found.bot.first_message:
+        console.line(f"{found.bot.name}: {found.bot.first_message}")
+    for message in found.messages:
+        if is_all or not message.is_deleted:
+            _print_message(found, message)
+
+
+@app.command("open", epilog="Example: guanaco conversations open --user u1 --consent --bot ada")
+def open_conversation(
+    user: User,
+    consent: Consent = False,
+    bot: BotName = "marlowe",
+    user_name: UserName = "You",
+    model: Model = None,
+    external_id: ExternalId = None,
+    notes: Notes = None,
+    as_json: AsJson = False,
+) -> None:
+    """Begin a conversation of a consenting user, and print its id."""
+    _open(user, consent, bot, user_name, model, external_id, notes, as_json, ())
+
+
+@app.command("import", epilog="Example: guanaco conversations import said.json --user u1 --consent")
+def import_conversation(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            help="A list of {sender, content}, in JSON or YAML, or what `show --json` printed.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ],
+    user: User,
+    consent: Consent = False,
+    bot: BotName = "marlowe",
+    user_name: UserName = "You",
+    model: Model = None,
+    external_id: ExternalId = None,
+    notes: Notes = None,
+    as_json: AsJson = False,
+) -> None:
+    """Begin a conversation with what was said before, elsewhere, and print its id."""
+    history = _read_history(file)
+    _open(user, consent, bot, user_name, model, external_id, notes, as_json, history)
+
+
+@app.command(epilog='Example: guanaco conversations say conv_… "Who are you?"')
+def say(
+    conversation_id: ConversationId,
+    content: Annotated[
+        str | None, typer.Argument(metavar="[TEXT]", help="[default: each line of stdin]")
+    ] = None,
+    as_json: AsLine = False,
+) -> None:
+    """Say something as the user, and print the reply as it comes."""
+    with connect() as client:
+        for line in [content] if content is not None else map(str.rstrip, sys.stdin):
+            if not line:
+                continue
+            if as_json:
+                console.json_line(client.send(conversation_id, line))
+            else:
+                _print_reply(client.stream_send(conversation_id, line))
+
+
+@app.command(epilog="Example: guanaco conversations regenerate conv_…")
+def regenerate(conversation_id: ConversationId, as_json: AsLine = False) -> None:
+    """Have the last message answered anew; the reply before stays a swipe."""
+    with connect() as client:
+        if as_json:
+            console.json_line(client.regenerate(conversation_id))
+        else:
+            _print_reply(client.stream_regenerate(conversation_id))
+
+
+@app.command("continue", epilog="Example: guanaco conversations continue conv_…")
+def continue_reply(conversation_id: ConversationId, as_json: AsLine = False) -> None:
+    """Have the last reply go on where it ended, and print what is added."""
+    with connect() as client:
+        if as_json:
+            console.json_line(client.continue_reply(conversation_id))
+        else:
+            _print_reply(client.stream_continue_reply(conversation_id))
+
+
+@app.command(epilog="Example: guanaco conversations swipes conv_…")
+def swipes(conversation_id: ConversationId, as_json: AsJson = False) -> None:
+    """List all replies to the last message."""
+    with connect() as client:
+        found = client.swipes(conversation_id)
+    if as_json:
+        console.json(found)
+        return
+    console.table(
+        ("id", "chosen", "reply"),
+        [(one.id, "" if one.is_deleted else "yes", _shortened(one.content)) for one in found],
+    )
+
+
+@app.command(epilog="Example: guanaco conversations choose conv_… msg_…")
+def choose(conversation_id: ConversationId, message_id: MessageId, as_json: AsJson = False) -> None:
+    """Go on with one of the swipes."""
+    with connect() as client:
+        chosen = client.choose(conversation_id, message_id)
+    _print_changed(chosen, "The conversation goes on with", as_json)
+
+
+@app.command(epilog='Example: guanaco conversations edit conv_… msg_… "What I meant."')
+def edit(
+    conversation_id: ConversationId,
+    message_id: MessageId,
+    content: Annotated[str, typer.Argument(metavar="TEXT", help="What it says from now on.")],
+    as_json: AsJson = False,
+) -> None:
+    """Replace a message's text."""
+    with connect() as client:
+        edited = client.edit_message(conversation_id, message_id, content)
+    _print_changed(edited, "Edited", as_json)
+
+
+@app.command(epilog="Example: guanaco conversations rate conv_… up --text 'Funny.'")
+def rate(
+    conversation_id: ConversationId,
+    thumb: Annotated[Literal["up", "down"], typer.Argument(help="The user's thumb.")],
+    text: Annotated[str, typer.Option(help="The user's words.")] = "",
+    is_change: Annotated[
+        bool, typer.Option("--change", help="In the place of the rating that was given.")
+    ] = False,
+    message: OneMessage = None,
+    as_json: AsJson = False,
+) -> None:
+    """Rate a conversation, change its rating within a day, or rate one reply."""
+    is_up = thumb == "up"
+    if message is not None and (text or is_change):
+        raise InvalidInput("--message rates one reply: with a thumb alone, as often as you like.")
+    done: Any
+    with connect() as client:
+        if message is not None:
+            done = client.rate_message(conversation_id, message, is_up)
+        elif is_change:
+            done = client.change_rating(conversation_id, is_up, text)
+        else:
+            done = client.rate(conversation_id, is_up, text)
+    if as_json:
+        console.json(done)
+    else:
+        console.say(f"Thumbs {thumb}. `guanaco conversations withdraw` takes it back.")
+
+
+@app.command(epilog="Example: guanaco conversations rating conv_…")
+def rating(conversation_id: ConversationId, as_json: AsJson = False) -> None:
+    """Show a conversation's rating, and until when it can be changed."""
+    with connect() as client:
+        found = client.rating(conversation_id)
+    if as_json:
+        console.json(found)
+        return
+    console.line(
+        f"thumbs {'up' if found.thumbs_up else 'down'}{': ' if found.text else ''}{found.text}"
+    )
+    console.say(f"It can be changed or withdrawn until {words.moment(found.changeable_until)}.")
+
+
+@app.command(epilog="Example: guanaco conversations withdraw conv_…")
+def withdraw(conversation_id: ConversationId, message: OneMessage = None) -> None:
+    """Take back a rating that is younger than a day, or that of one reply."""
+    with connect() as client:
+        if message is None:
+            client.withdraw_rating(conversation_id)
+        else:
+            client.withdraw_message_rating(conversation_id, message)
+    console.say("Withdrawn.")
+
+
+@app.command(epilog="Example: guanaco conversations note conv_… shelf=2 pinned=yes")
+def note(
+    conversation_id: ConversationId,
+    notes: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME=VALUE…", help="All of them; none for none.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Replace your app's notes of a conversation."""
+    with connect() as client:
+        changed = client.note_metadata(conversation_id, _pairs(notes))
+    if as_json:
+        console.json(changed)
+    else:
+        console.say(f"{len(changed.metadata)} notes.")
+
+
+@app.command(epilog="Example: guanaco conversations delete conv_… --yes")
+def delete(
+    conversation_id: ConversationId,
+    message: Annotated[
+        str | None, typer.Option("--message", metavar="MESSAGE", help="Only this message.")
+    ] = None,
+    with_following: Annotated[
+        bool, typer.Option("--with-following", help="With --message, all that follow it too.")
+    ] = False,
+    yes: Yes = False,
+) -> None:
+    """Delete a conversation for good, with its messages and its rating; or one message of it."""
+    if with_following and message is None:
+        raise InvalidInput("--with-following goes with --message.")
+    console.confirm(f"Delete {message or conversation_id} for good?", yes=yes)
+    with connect() as client:
+        if message is None:
+            client.delete_conversation(conversation_id)
+        else:
+            client.delete_message(conversation_id, message, with_following=with_following)
+    console.say(f"Deleted {message or conversation_id}.")
+
+
+def _open(
+    user: str,
+    consent: bool,
+    bot: str,
+    user_name: str,
+    model: str | None,
+    external_id: str | None,
+    notes: list[str] | None,
+    as_json: bool,
+    history: Iterable[Turn],
+) -> None:
+    with connect() as client:
+        opened = client.open_conversation(
+            user,
+            read_bot(bot),
+            consent=consent,
+            user_name=user_name,
+            model=model,
+            external_id=external_id,
+            metadata=_pairs(notes),
+            history=list(history),
+        )
+    if as_json:
+        console.json(opened)
+        return
+    console.line(opened.conversation_id)
+    console.say(
+        f"It talks to {opened.submission_id}: `guanaco conversations say {opened.conversation_id}`."
+    )
+
+
+def _pairs(notes: Iterable[str] | None) -> dict[str, str]:
+    pairs = [text.partition("=") for text in notes or ()]
+    for name, sign, _ in pairs:
+        if not (name and sign):
+            raise InvalidInput(f"A note looks like NAME=VALUE, and {name[:80]!r} does not.")
+    return {name: value for name, _, value in pairs}
+
+
+def _read_history(file: Path) -> list[Turn]:
+    """Read turns from a list of them, or from a conversation as `show --json` prints it, without what was replaced."""
+    import yaml
+    from pydantic import TypeAdapter, ValidationError
+
+    from guanaco.chat import Turn
+    from guanaco.errors.validation import one_sentence
+
+    try:
+        said = yaml.safe_load(file.read_text())
+    except OSError as error:
+        raise InvalidInput(f"{file} cannot be read: {error.strerror}.") from None
+    except (ValueError, RecursionError, yaml.YAMLError):
+        raise InvalidInput(f"{file} is neither YAML nor JSON.") from None
+    if isinstance(said, dict) and isinstance(said.get("messages"), list):
+        said = [
+            {"sender": one.get("sender"), "content": one.get("content")}
+            for one in said["messages"]
+            if isinstance(one, dict) and not one.get("is_deleted")
+        ]
+    try:
+        return TypeAdapter(list[Turn]).validate_python(said)
+    except ValidationError as error:
+        raise InvalidInput(
+            f"{file}: {one_sentence(error)}",
+            hint="It is a list of {sender: user or bot, content: text}.",
+        ) from None
+
+
+def _print_reply(events: Iterable[Token | Reply]) -> None:
+    """Print a reply as it comes; about its end on stderr."""
+    from guanaco.chat import Reply
+
+    for item in events:
+        if isinstance(item, Reply):
+            console.line()
+            if item.appended == "":
+                console.say("The model has nothing to add.")
+            elif item.finish_reason == "length":
+                console.say("It was cut by its length: `guanaco conversations continue` goes on.")
+            if item.ask_for_feedback:
+                console.say("This is when to ask the user for feedback.")
+        else:
+            console.piece(item.text)
+
+
+def _print_message(conversation: Conversation, message: Message) -> None:
+    who = conversation.user_name if message.sender == "user" else conversation.bot.name
+    marks = [
+        mark
+        for mark, is_set in (
+            ("replaced", message.is_deleted),
+            ("imported", message.is_imported),
+            ("edited", message.edited_at is not None),
+            ("thumbs up", message.thumbs_up is True),
+            ("thumbs down", message.thumbs_up is False),
+        )
+        if is_set
+    ]
+    console.line(f"{message.id}{' (' + ', '.join(marks) + ')' if marks else ''}", style=DIM)
+    console.line(f"{who}: {message.content}")
+
+
+def _print_changed(message: Message, what: str, as_json: bool) -> None:
+    if as_json:
+        console.json(message)
+    else:
+        console.say(f"{what} {message.id}: {_shortened(message.content)}")
+
+
+def _shortened(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= SHOWN_CHARS else line[: SHOWN_CHARS - 1] + "…"
+
+
+SHOWN_CHARS = 60

@@ -1,0 +1,108 @@
+"""Reads the gauges of what serves: the model servers' own figures, GPUs, and money. One process does so for all."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+from sqlalchemy.exc import DBAPIError
+
+from guanaco_server.observability.by_submission import ServerStatistics, Spend
+from guanaco_server.observability.metrics import Metrics
+from guanaco_server.runtime.background import Background
+
+INTERVAL_S = 15.0  # a usual scrape's
+SPENDING_EVERY = 4  # rounds: it reads the month's intervals
+REVIEW_S = 300.0  # what was torn down is scraped on for as long, or twice as long
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class FleetSpending:
+    """By type of GPU: those that are held and what they cost an hour; by submission: what it costs."""
+
+    gpus: Mapping[str, int]
+    per_hour: Mapping[str, float]
+    submissions: Mapping[str, Spend]
+
+
+@dataclass(frozen=True)
+class FleetReaders:
+    """Where each figure comes from. ``gpus_wanted`` is by type."""
+
+    servers: Callable[[], Awaitable[Mapping[str, ServerStatistics]]]
+    gpus_wanted: Callable[[], Awaitable[Mapping[str, int]]]
+    spending: Callable[[], Awaitable[FleetSpending]]
+
+
+NOTHING = FleetSpending({}, {}, {})
+
+
+class FleetCensus:
+    def __init__(
+        self, metrics: Metrics, readers: FleetReaders, is_leader: Callable[[], bool]
+    ) -> None:
+        """A process that does not lead says nothing: the leading one does."""
+        self._metrics = metrics
+        self._readers = readers
+        self._is_leader = is_leader
+        self._rounds = 0
+        self._background = Background("fleet census")
+
+    async def start(self) -> None:
+        self._background.start(self._run())
+
+    async def stop(self) -> None:
+        await self._background.stop()
+        self._say_nothing()
+
+    async def take(self) -> None:
+        if not self._is_leader():
+            self._say_nothing()
+            return
+        self._metrics.submissions.note_servers(await self._readers.servers())
+        self._metrics.note_gpus_wanted(await self._readers.gpus_wanted())
+        if self._rounds % SPENDING_EVERY == 0:
+            self._note(await self._readers.spending())
+        self._rounds += 1
+
+    def _say_nothing(self) -> None:
+        self._rounds = 0
+        self._metrics.submissions.note_servers({})
+        self._metrics.note_gpus_wanted({})
+        self._note(NOTHING)
+
+    def _note(self, found: FleetSpending) -> None:
+        self._metrics.note_gpus_held(found.gpus, found.per_hour)
+        self._metrics.submissions.note_spending(found.submissions)
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self.take()
+            except (DBAPIError, OSError) as error:
+                logger.warning("the gauges of the model servers stay as they were: %s", error)
+            await asyncio.sleep(INTERVAL_S)
+
+
+class SubmissionReview:
+    """Decides now and then which submissions have series of their own in this process. ``is_served`` says whether one has a server."""
+
+    def __init__(self, metrics: Metrics, is_served: Callable[[str], bool]) -> None:
+        self._metrics = metrics
+        self._is_served = is_served
+        self._background = Background("series of submissions")
+
+    async def start(self) -> None:
+        self._background.start(self._run())
+
+    async def stop(self) -> None:
+        await self._background.stop()
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(REVIEW_S)
+            self._metrics.submissions.review(self._is_served)

@@ -1,0 +1,23 @@
+"""Who may see a submission: its developer, and admins."""
+
+from __future__ import annotations
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from guanaco.accounts import Role
+from guanaco.errors import SubmissionNotFound
+from guanaco_server.accounts.service import Account
+from guanaco_server.submissions import queries
+from guanaco_server.submissions.tables import SubmissionRow
+
+
+async def visible_row(
+    session: AsyncSession, account: Account, submission_id: str, is_locked: bool = False
+) -> SubmissionRow:
+    """SubmissionNotFound for another developer's, and for one that was deleted."""
+    read = queries.by_id_locked if is_locked else queries.by_id
+    row = await read(session, submission_id)
+    is_others = row is not None and account.role is not Role.ADMIN and row.account_id != account.id
+    if row is None or is_others or row.deleted_at is not None:
+        raise SubmissionNotFound(submission_id)
+    return row
