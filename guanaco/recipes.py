@@ -66,6 +66,22 @@ Environment = Annotated[dict[str, str], AfterValidator(_check_variables)]
 GpuCount = Annotated[int, Field(ge=1, le=64)]
 
 
+class MachineNeeds(BaseModel):
+    """What one replica takes of its machine beside GPUs. Shared memory is a part of the memory."""
+
+    model_config = ConfigDict(frozen=True)
+
+    cpus: int
+    memory_bytes: int
+    shared_memory_bytes: int
+    cache_bytes: int = Field(description="Disk for the artifact.")
+    tmp_bytes: int = Field(description="Disk for temporary files.")
+
+    @property
+    def disk_bytes(self) -> int:
+        return self.cache_bytes + self.tmp_bytes
+
+
 class Recipe(BaseModel):
     """One replica: ``gpu_count`` GPUs of one type, which is ``tensor_parallel`` times ``data_parallel``."""
 
@@ -86,6 +102,10 @@ class Recipe(BaseModel):
     image: ImageKind = ImageKind.CUDA
     sessions: int | None = Field(
         default=None, description="Sessions of max_model_len tokens that fit; None if nobody knows."
+    )
+    machine: MachineNeeds | None = Field(
+        default=None,
+        description="None where an earlier version chose: then the cluster's defaults count.",
     )
 
 

@@ -190,7 +190,7 @@ def _arguments(request: Request, timeout_s: float) -> Mapping[str, Any]:
         "params": request.params,
         "json": request.json,
         "headers": request.headers,
-        "timeout": httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
+        "timeout": httpx.Timeout(timeout_s, connect=min(timeout_s, CONNECT_TIMEOUT_S)),
     }
 
 

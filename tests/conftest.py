@@ -73,7 +73,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         fixtures = getattr(item, "fixturenames", ())
         if "engine_python" in fixtures:
             item.add_marker(pytest.mark.engine)
-        if any(server in fixtures for server in ("s3_server", "moto", "rclone")):
+        if any(server in fixtures for server in ("s3_server", "moto", "rclone", "given")):
             item.add_marker(pytest.mark.slow)
 
 
@@ -199,7 +199,13 @@ def rclone() -> Iterator[S3Server]:
         yield server
 
 
-@pytest.fixture(params=["moto", "rclone"])
+@pytest.fixture(scope="session")
+def given() -> Iterator[S3Server]:
+    with s3.given() as server:
+        yield server
+
+
+@pytest.fixture(params=s3.SERVERS)
 def s3_server(request: pytest.FixtureRequest) -> S3Server:
     """Each S3 server in turn; one of each for all tests."""
     server: S3Server = request.getfixturevalue(request.param)

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from guanaco_cli import words
+from guanaco_cli.completion import complete_aliases
 from guanaco_cli.connection import connect
 from guanaco_cli.console import console
 from guanaco_cli.options import AsJson, SubmissionId
@@ -49,7 +50,12 @@ def list_aliases(as_json: AsJson = False) -> None:
 
 @alias_app.command("remove", epilog="Example: guanaco alias remove org/model@champion")
 def remove_alias(
-    alias: Annotated[str, typer.Argument(metavar="ALIAS", help="Whole, like org/model@champion.")],
+    alias: Annotated[
+        str,
+        typer.Argument(
+            metavar="ALIAS", help="Whole, like org/model@champion.", autocompletion=complete_aliases
+        ),
+    ],
 ) -> None:
     """Take an alias away; the submission stays as it is."""
     with connect() as client:

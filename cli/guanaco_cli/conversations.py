@@ -11,6 +11,7 @@ import typer
 
 from guanaco.errors import InvalidInput
 from guanaco_cli import words
+from guanaco_cli.completion import complete_submissions
 from guanaco_cli.connection import connect
 from guanaco_cli.console import BOLD, DIM, console
 from guanaco_cli.options import AsJson, BotName, Yes, read_bot
@@ -48,6 +49,7 @@ Model = Annotated[
     str | None,
     typer.Option(
         metavar="ID|ALIAS",
+        autocompletion=complete_submissions,
         help="Talk to this submission, where the key may choose; it then counts for no score.",
     ),
 ]

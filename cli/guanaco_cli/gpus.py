@@ -118,6 +118,7 @@ def _print_recipe(status: RecipeStatus) -> None:
 LABELS = (
     "gpu_type", "gpu_count", "tensor_parallel", "data_parallel", "expert_parallel", "gpu_memory_utilization",
     "kv_cache_dtype", "quantization", "max_num_seqs", "max_model_len", "sessions", "flags", "environment", "image",
+    "machine",
 )  # fmt: skip
 OVERRIDES = {"gpu_type": "gpu", "gpu_count": "gpus"}
 
@@ -237,7 +238,7 @@ Speed = Annotated[
 ]
 COLUMNS = (
     "GPU", "a replica", "weights>", "sessions>", "batch>", "tokens/s>", "each>", "first token>",
-    "replicas>", "GPUs>", "a month>", "GPUs uncached>",
+    "replicas>", "GPUs>", "a month>", "GPUs uncached>", "machine",
 )  # fmt: skip
 
 
@@ -305,6 +306,17 @@ def _row(name: str, plan: TrafficPlan | None) -> tuple[object, ...]:
         f"{plan.gpus:,}",
         f"{plan.cost_per_month:,.0f}",
         "never" if plan.uncached_gpus is None else f"{plan.uncached_gpus:,}",
+        _machine(recipe),
+    )
+
+
+def _machine(recipe: Recipe) -> str:
+    """What a replica takes of its machine beside GPUs."""
+    needs = recipe.machine
+    if needs is None:
+        return ""
+    return (
+        f"{needs.cpus} CPUs, {words.size(needs.memory_bytes)}, {words.size(needs.disk_bytes)} disk"
     )
 
 

@@ -28,6 +28,14 @@ def needs_platform() -> Iterator[None]:
         ) from error
 
 
+def has_platform() -> bool:
+    """Whether the platform's packages are installed here, or this is the light client."""
+    from importlib.util import find_spec
+
+    names = ("guanaco_server", "sqlalchemy", "tokenizers")  # ours, and two that only it needs
+    return all(find_spec(name) is not None for name in names)
+
+
 def read_settings(given: Mapping[str, Any], config: Path | None = None) -> Settings:
     """Return the settings in effect, and warn of those that were removed."""
     return load_settings(given, config).settings

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 import typer
 
 from guanaco.errors import InvalidInput
+from guanaco_cli.completion import complete_submissions
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -19,7 +20,11 @@ if TYPE_CHECKING:
 
 SubmissionId = Annotated[
     str,
-    typer.Argument(metavar="ID", help="The submission's id, or an alias like org/model@champion."),
+    typer.Argument(
+        metavar="ID",
+        help="The submission's id, or an alias like org/model@champion.",
+        autocompletion=complete_submissions,
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
@@ -88,7 +93,9 @@ Kind = Annotated[
 Reward = Annotated[
     str | None,
     typer.Option(
-        metavar="ID", help="The reward model; none for log-probability. [default: the platform's]"
+        metavar="ID",
+        help="The reward model; none for log-probability. [default: the platform's]",
+        autocompletion=complete_submissions,
     ),
 ]
 RewardRepo = Annotated[

@@ -80,6 +80,27 @@ def status(submission_id: SubmissionId, as_json: AsJson = False) -> None:
         explain_failure(submission)
 
 
+@app.command(epilog="Example: guanaco card org-model_v1")
+def card(submission_id: SubmissionId, as_json: AsJson = False) -> None:
+    """Show the model card: what the repo's README.md said when it was checked."""
+    with connect() as client:
+        found = client.card(submission_id)
+    if as_json:
+        console.json(found)
+        return
+    for label, value in (
+        ("licence", found.license),
+        ("base", ", ".join(found.base_models)),
+        ("tags", ", ".join(found.tags)),
+    ):
+        if value:
+            console.line(f"{label:<12} {value}")
+    console.line()
+    console.line(found.text)
+    if found.is_cut:
+        console.say("The rest is left out: the README.md is long.")
+
+
 @app.command(epilog="Example: guanaco logs -f org-model_v1")
 def logs(
     submission_id: SubmissionId,

@@ -21,6 +21,8 @@ from guanaco.calls.wire import (
     to_json,
 )
 from guanaco.calls.wire import delete as delete_call
+from guanaco.cards import ModelCard
+from guanaco.chat import Bot, Turn
 from guanaco.checks import RepoCheck
 from guanaco.contract import reader
 from guanaco.costs import Costs, SubmissionCost
@@ -40,7 +42,9 @@ from guanaco.submissions import (
     SubmissionRequest,
     WeightDtype,
 )
+from guanaco.trials import PromptTrial, RenderedPrompt
 
+RENDER_TIMEOUT_S = 60.0  # a stranger's template may wait for its turn, and then take its time
 CHECK_TIMEOUT_S = 180.0  # longer than the server takes at most, its queue included
 
 
@@ -102,10 +106,40 @@ def check(
     return replace(called, headers=_token(hub_token), is_repeatable=True)
 
 
+def render_prompt(
+    formatter: Prompt | str | None,
+    bot: Bot,
+    turns: Sequence[Turn] = (),
+    *,
+    submission: str | None = None,
+    user_name: str = "You",
+    max_input_tokens: int | None = None,
+) -> Call[RenderedPrompt]:
+    """Render the prompt that a model would get; no model is asked. The formatter may name a preset or a file.
+
+    With a ``submission`` of yours, by id or alias, its tokenizer and chat template are used, and its own prompt where the
+    formatter is None. Without one a word is a token.
+    """
+    trial = PromptTrial(
+        formatter=load_formatter(formatter) if isinstance(formatter, str) else formatter,
+        submission=submission,
+        bot=bot,
+        turns=list(turns),
+        user_name=user_name,
+        max_input_tokens=max_input_tokens,
+    )
+    return post("/prompts/render", RenderedPrompt, trial, timeout_s=RENDER_TIMEOUT_S)
+
+
 def submissions(*, tags: Sequence[str] = ()) -> Call[list[Submission]]:
     """Your submissions, newest first; an admin's are everybody's. With ``tags`` those that have all of them."""
     call = get("/submissions", list[Submission])
     return replace(call, params={"tag": tuple(tags)}) if tags else call
+
+
+def card(submission_id: str) -> Call[ModelCard]:
+    """What the repo's README.md said when it was checked: Markdown that a stranger wrote."""
+    return get(of_submission(submission_id, "card"), ModelCard)
 
 
 def aliases() -> Call[list[Alias]]:

@@ -25,6 +25,7 @@ GuanacoError
 │   ├── SubmissionNotFound, ConversationNotFound, MessageNotFound, KeyNotFound, ArtifactNotFound, CompetitionNotFound,
 │   │   WebhookNotFound, FeedbackNotFound, NotRated, AccountNotFound, ExperimentNotFound, FlagNotFound
 │   ├── ReportNotFound           the submission has no stress report yet
+│   ├── CardNotFound             the submission has no model card
 │   └── SeasonNotFound           the competition has no final ranking yet
 ├── Conflict                     the present state does not allow it
 │   ├── IllegalTransition        the submission's status does not allow this

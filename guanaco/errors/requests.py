@@ -223,6 +223,16 @@ class SubmissionNotFound(NotFound):
         )
 
 
+class CardNotFound(NotFound):
+    code = "card_not_found"
+
+    def __init__(self, submission_id: str) -> None:
+        super().__init__(
+            f"{submission_id} has no model card.",
+            hint="Its repo has no README.md, or was not checked yet.",
+        )
+
+
 class ConversationNotFound(NotFound):
     code = "conversation_not_found"
 

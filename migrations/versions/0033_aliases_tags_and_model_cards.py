@@ -13,6 +13,7 @@ down_revision = "0030"
 
 def upgrade() -> None:
     op.add_column("submissions", sa.Column("tags", JsonColumn))
+    op.add_column("submissions", sa.Column("card", JsonColumn))
     op.add_column(
         "api_keys",
         sa.Column("may_choose_models", sa.Boolean(), nullable=False, server_default=sa.false()),
@@ -36,15 +37,4 @@ def upgrade() -> None:
     )
     op.create_index(
         op.f("ix_submission_aliases_submission_id"), "submission_aliases", ["submission_id"]
-    )
-    op.create_table(
-        "model_cards",
-        sa.Column("submission_id", sa.String(128), nullable=False),
-        sa.Column("card", JsonColumn, nullable=False),
-        sa.ForeignKeyConstraint(
-            ["submission_id"],
-            ["submissions.id"],
-            name=op.f("fk_model_cards_submission_id_submissions"),
-        ),
-        sa.PrimaryKeyConstraint("submission_id", name=op.f("pk_model_cards")),
     )

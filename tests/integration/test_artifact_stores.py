@@ -15,12 +15,12 @@ from guanaco_server.artifacts.stores.s3 import S3Store
 from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.formats.manifest import MANIFEST_NAME, TENSORS_NAME, Manifest
 from guanaco_server.serializer.task import JOURNAL_NAME, SerializerTask
-from tests.fixtures.s3 import S3Server
+from tests.fixtures.s3 import SERVERS, S3Server
 from tests.fixtures.store_jobs import FILES, KEY, TENSORS, job, manifest, read, write
 
 MAX_BYTES = 1_000_000
 OTHER_KEY = "cd" * 32
-REAL = ["local", "moto", "rclone"]
+REAL = ["local", *SERVERS]
 
 
 class StoreUnderTest(ABC):

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
 import pytest
+from starlette.routing import Mount
 
 from guanaco_server.clusters.cluster import DeploymentSpec
 from guanaco_server.clusters.kubernetes.manifests import PORT, deployment_object, owned_objects
-from guanaco_server.clusters.kubernetes.options import KubernetesOptions
+from guanaco_server.clusters.kubernetes.options import KubernetesOptions, options_of
+from guanaco_server.database.database import Database
+from guanaco_server.deployments.specs import to_resources
+from guanaco_server.planning import LLAMA_3_8B, QWEN3_235B_FP8
+from guanaco_server.recipes.memory import Model
+from guanaco_server.recipes.model_shape import read_shape
+from guanaco_server.recipes.recipe import Needs, choose
 from guanaco_server.settings import Settings, load_settings
 from tests.fixtures.manifests import OVERLAYS, Object, build, name_of, of_kind, pod_templates, walk
+from tests.fixtures.world import World
 
+OPERATING = Path(__file__).parents[2] / "docs" / "operating.md"
 OLDEST, NEWEST = "1.28", "1.34"
 CUSTOM = {"monitoring.coreos.com/v1"}
 CLUSTER_WIDE = {"Namespace", "PriorityClass"}
@@ -168,6 +178,107 @@ def test_whatever_is_referred_to_is_there(objects: list[Object]) -> None:
         assert f"Role/{binding['metadata']['namespace']}/{binding['roleRef']['name']}" in there
         for subject in binding["subjects"]:
             assert f"ServiceAccount/{subject['namespace']}/{subject['name']}" in there
+
+
+def test_a_component_gives_the_platforms_pods_the_stores_certificates(tmp_path: Path) -> None:
+    found = build("dev", tmp_path, components=("store-ca",))
+    for workload, template in pod_templates(found):
+        (container,) = template["spec"]["containers"]
+        given = {variable["name"]: variable.get("value") for variable in container["env"]}
+        if workload["kind"] == "Job":
+            continue  # the migration needs no store
+        mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+        volumes = {volume["name"]: volume for volume in template["spec"]["volumes"]}
+        folder, _, file = str(given["GUANACO_S3_CA_FILE"]).rpartition("/")
+        assert volumes[mounts[folder]]["configMap"]["name"] == "guanaco-store-ca"
+        assert f"guanaco-store-ca --from-file={file}" in OPERATING.read_text()
+        assert "GUANACO_DATABASE_URL" in given
+
+
+@pytest.mark.parametrize(
+    ("overlay", "resource", "model", "gpus"),
+    [
+        ("nvidia", "nvidia.com/gpu", LLAMA_3_8B, 1),
+        ("nvidia", "nvidia.com/gpu", QWEN3_235B_FP8, 8),
+        ("amd", "amd.com/gpu", QWEN3_235B_FP8, 2),
+    ],
+)
+def test_a_gpu_overlays_model_servers_ask_for_what_the_plan_says(
+    overlay: str, resource: str, model: dict[str, Any], gpus: int, tmp_path: Path
+) -> None:
+    objects = build(overlay, tmp_path)
+    settings = worker_settings(objects)
+    recipe = choose(
+        Model("m", read_shape(model)), Needs(2_048, 16, 20), settings.recipe_policy.fleet
+    )
+    assert recipe.machine is not None
+    options = options_of(settings, "guanaco-models")
+    asked = to_resources(recipe, settings.recipe_policy)
+    spec = DeploymentSpec("m-tiny", ("serve",), resources=asked)
+    pod = deployment_object(spec, options)["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["resources"]["limits"] == {
+        resource: str(gpus),
+        "memory": str(recipe.machine.memory_bytes),
+        "ephemeral-storage": str(recipe.machine.disk_bytes),
+    }
+    assert container["resources"]["requests"]["cpu"] == str(2 + gpus)
+    volumes = {volume["name"]: volume["emptyDir"] for volume in pod["volumes"]}
+    assert volumes["shm"] == {
+        "medium": "Memory",
+        "sizeLimit": str(recipe.machine.shared_memory_bytes),
+    }
+    disks = sum(int(volumes[name]["sizeLimit"]) for name in ("tmp", "cache"))
+    assert disks == recipe.machine.disk_bytes
+    assert pod["nodeSelector"] == options.gpu_nodes[recipe.gpu_type]
+    assert container["image"].endswith({"nvidia": "-cuda", "amd": "-rocm"}[overlay])
+    (quota,) = of_kind(objects, "ResourceQuota")
+    assert int(quota["spec"]["hard"][f"requests.{resource}"]) >= gpus
+    (limits,) = of_kind(objects, "LimitRange")
+    most = limits["spec"]["limits"][0]["max"]["memory"]
+    assert recipe.machine.memory_bytes <= int(most.removesuffix("Gi")) * 2**30
+
+
+def worker_settings(objects: list[Object]) -> Settings:
+    """What the worker of an overlay would read."""
+    given = dict[str, str]()
+    for found in of_kind(objects, "ConfigMap"):
+        given |= {key: value for key, value in found["data"].items() if key.startswith("GUANACO_")}
+    (worker,) = of_kind(objects, "StatefulSet")
+    (container,) = worker["spec"]["template"]["spec"]["containers"]
+    given |= {entry["name"]: entry["value"] for entry in container["env"] if "value" in entry}
+    return load_settings(environ=given).settings
+
+
+async def test_the_ingress_leads_to_every_route_that_users_need(
+    database: Database, tmp_path: Path
+) -> None:
+    (ingress,) = of_kind(build("production", tmp_path), "Ingress")
+    (rule,) = ingress["spec"]["rules"]
+    app = World(database).app
+    routes = {route for route in all_paths(app.routes)} | set(app.openapi()["paths"])
+    assert {"/v1/chat/completions", "/docs", "/leaderboard", "/"} <= routes
+    left_out = {path for path in routes if not any(leads(p, path) for p in rule["http"]["paths"])}
+    assert left_out == {"/healthz", "/readyz", "/metrics"}
+    for entry in rule["http"]["paths"]:
+        assert any(leads(entry, path) for path in routes), entry
+
+
+def all_paths(routes: Any) -> Iterator[str]:
+    """Of the app's own routes, of included routers and of mounts (static files)."""
+    for route in routes:
+        if (inner := getattr(route, "original_router", None)) is not None:
+            yield from all_paths(inner.routes)
+        elif path := getattr(route, "path", ""):
+            yield f"{path}/x" if isinstance(route, Mount) else path
+
+
+def leads(entry: dict[str, Any], path: str) -> bool:
+    """As an Ingress does: Exact, or Prefix by whole elements of the path."""
+    if entry["pathType"] == "Exact":
+        return bool(path == entry["path"])
+    wanted = entry["path"].rstrip("/")
+    return path == wanted or path.startswith(f"{wanted}/")
 
 
 def test_no_secret_is_written_down(objects: list[Object]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
@@ -185,10 +186,11 @@ async def test_a_ticket_carries_no_secret(store: S3Store) -> None:
 async def test_presigned_urls_expire_and_cannot_be_changed(s3_server: S3Server) -> None:
     if not s3_server.does_check:
         pytest.skip(f"{s3_server.name} checks neither signatures nor their age.")
-    store = S3Store(s3_server.bucket(url_lifetime_s=1))
-    ticket_url = await store.begin(job(), MAX_BYTES)
+    config = s3_server.bucket()
+    lasting = await S3Store(config).begin(job(), MAX_BYTES)
+    ticket_url = await S3Store(replace(config, url_lifetime_s=1)).begin(job(), MAX_BYTES)
     async with httpx.AsyncClient() as http:
-        changed = await http.get(ticket_url.replace("ticket.json", "upload.json"))
+        changed = await http.get(lasting.replace("ticket.json", "upload.json"))
         assert changed.status_code == 403
         await asyncio.sleep(2)  # the one thing that only time can do
         assert (await http.get(ticket_url)).status_code in (400, 403)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from guanaco.submissions import Quantization
 from guanaco_server.deployments.specs import to_resources
 from guanaco_server.planning import LLAMA_3_8B, QWEN3_235B_FP8
 from guanaco_server.recipes.hardware import GPUS, Vendor, find_gpus
+from guanaco_server.recipes.machine import GIB, machine_needs
 from guanaco_server.recipes.memory import (
     Model,
     Placement,
@@ -130,8 +132,31 @@ def test_a_gpu_that_the_platform_lacks_is_a_sentence() -> None:
 
 def test_a_model_that_nobody_understands_is_served_as_an_admin_says() -> None:
     override = RecipeOverride(gpu="MI300X", gpus=4)
-    recipe = pinned(GPUS["MI300X"], CHAT, override, None)
+    recipe = pinned(GPUS["MI300X"], CHAT, override, None, stored_bytes=10**9)
     assert (recipe.gpu_count, recipe.tensor_parallel, recipe.sessions) == (4, 4, None)
+    assert recipe.machine == machine_needs(4, 10**9)
+
+
+def test_a_replica_asks_its_machine_for_what_its_processes_and_its_artifact_take() -> None:
+    recipe = choose(QWEN, ROLE_PLAY, fleet("MI325X"))
+    small, large = choose(LLAMA, CHAT, fleet("H100")).machine, recipe.machine
+    assert small is not None
+    assert large is not None
+    assert (small.cpus, large.cpus) == (3, 10)
+    assert (small.memory_bytes, large.memory_bytes) == (11 * GIB, 54 * GIB)
+    assert (small.shared_memory_bytes, large.shared_memory_bytes) == (2 * GIB, 10 * GIB)
+    assert large.cache_bytes > 235e9  # fp8: a byte a weight
+    asked = to_resources(recipe, RecipePolicy())
+    assert (asked.memory_bytes, asked.cpus) == (large.memory_bytes, 10)
+    assert asked.disk_bytes == large.cache_bytes + large.tmp_bytes
+    old = recipe.model_copy(update={"machine": None})  # was stored before recipes had it
+    assert to_resources(old, RecipePolicy()).memory_bytes is None
+
+
+def test_the_disk_is_for_the_artifact_as_it_is_stored_and_not_as_it_is_served() -> None:
+    plain, quantized = LLAMA, replace(LLAMA, quantization=Quantization.FP8)
+    needs = [choose(model, CHAT, fleet("H100")).machine for model in (plain, quantized)]
+    assert needs[0] == needs[1]
 
 
 @pytest.mark.parametrize(

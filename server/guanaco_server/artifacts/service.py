@@ -139,7 +139,11 @@ class ArtifactService:
         spec = JobSpec(
             name=f"s-{job.key[:32]}",
             command=self._options.command,
-            secrets={**_token(hub_token), TICKET_VARIABLE: ticket_url},
+            secrets={
+                **_token(hub_token),
+                **self._store.environment(),
+                TICKET_VARIABLE: ticket_url,
+            },
             timeout_s=self._options.timeout_s,
         )
         try:

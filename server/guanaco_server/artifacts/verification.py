@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import ssl
 
 import httpx2  # huggingface_hub's: its transport errors come through
 
@@ -13,6 +14,7 @@ from guanaco_server.artifacts.checking.checks import CheckLimits, check_repo
 from guanaco_server.artifacts.hub.hub import Hub
 from guanaco_server.artifacts.service import serializer_job
 from guanaco_server.artifacts.stores.store import ArtifactStore
+from guanaco_server.engine.store_trust import trusted_by
 from guanaco_server.formats.manifest import TENSORS_NAME, Manifest
 from guanaco_server.serializer.task import SerializerJob
 
@@ -55,7 +57,8 @@ class ArtifactVerifier:
             if await self._digest(key, file.path) != file.sha256
         ]
         url = (await self._store.access(key))[TENSORS_NAME]
-        return found + await asyncio.to_thread(_stored_differences, manifest, url)
+        trusted = trusted_by(self._store.environment())
+        return found + await asyncio.to_thread(_stored_differences, manifest, url, trusted)
 
     async def against_hub(self, key: str) -> list[str]:
         """One sentence for each thing that is not what the repo at its commit makes."""
@@ -85,13 +88,13 @@ class ArtifactVerifier:
         )
 
 
-def _stored_differences(manifest: Manifest, url: str) -> list[str]:
+def _stored_differences(manifest: Manifest, url: str, trusted: ssl.SSLContext | None) -> list[str]:
     from guanaco_server.engine.artifact_errors import UnreachableArtifactError
     from guanaco_server.serializer.reporting import JobFailed
     from guanaco_server.serializer.verification import open_artifact_file, stored_differences
 
     try:
-        with open_artifact_file(url, manifest.tensors_bytes, TENSORS_NAME) as stream:
+        with open_artifact_file(url, manifest.tensors_bytes, TENSORS_NAME, trusted) as stream:
             return stored_differences(manifest, stream)
     except (JobFailed, UnreachableArtifactError, OSError) as error:
         return [f"{TENSORS_NAME} cannot be read: {str(error).rstrip('.')}."]

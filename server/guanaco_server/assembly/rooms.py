@@ -268,7 +268,7 @@ def build_rooms(
         tokenizers=prompts.tokenizers,
         deployments=deployments.service,
         costs=costs.service,
-        rewards=submissions.service.rewards,
+        submissions=submissions.service,
         stress=stress.service,
         list_workers=workers.workers.list_known if settings.role == "worker" else _nobody,
         metrics=metrics,

@@ -12,13 +12,19 @@ LineSink = Callable[[str], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Resources:
-    """What a process asks of its machine; None leaves it to the cluster. ``gpu_type`` is a recipe's name of it (H100)."""
+    """What a process asks of its machine; None leaves it to the cluster. ``gpu_type`` is a recipe's name of it (H100).
+
+    ``disk_bytes`` is all that it writes, ``cache_bytes`` the part of it that the artifact takes.
+    """
 
     memory_bytes: int | None = None
     disk_bytes: int | None = None
     gpu_type: str | None = None
     gpu_count: int = 0
     image: str | None = None
+    cpus: int | None = None
+    shared_memory_bytes: int | None = None
+    cache_bytes: int | None = None
 
 
 @dataclass(frozen=True)

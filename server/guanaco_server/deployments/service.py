@@ -305,7 +305,11 @@ class DeploymentService:
                 deployment.recipe,
                 self.recipes.resources(deployment.recipe),
             )
-            await self._cluster.apply_deployment(replace(spec, replicas=deployment.replicas))
+            # Beside the URLs, because a certificate that is renewed must not make another spec.
+            secrets = {**spec.secrets, **self._store.environment()}
+            await self._cluster.apply_deployment(
+                replace(spec, replicas=deployment.replicas, secrets=secrets)
+            )
 
     async def stop_unwanted(self, name: str) -> None:
         """Stop a server for which there is no wish; one that is wished for is left alone."""

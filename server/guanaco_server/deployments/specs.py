@@ -138,13 +138,14 @@ class RecipeChooser:
         needs = self._policy.needs(max_model_tokens)
         config = await self._configs.read(artifact_key, "config.json")
         manifest = await self._store.find(artifact_key)
+        stored_bytes = manifest.tensors_bytes if manifest else 0
         try:
             shape = read_shape(config)
         except (UnsupportedArchitecture, CorruptConfig):
             if override.gpu is None or (override.gpus or override.tensor_parallel) is None:
                 raise
-            return pinned(self._policy.fleet.named(override.gpu), needs, override, quantization)
-        stored_bytes = manifest.tensors_bytes if manifest else None
+            gpu = self._policy.fleet.named(override.gpu)
+            return pinned(gpu, needs, override, quantization, stored_bytes)
         model = Model(submission_id, shape, stored_bytes or None, quantization)
         return choose(model, needs, self._policy.fleet, override)
 
@@ -154,7 +155,13 @@ class RecipeChooser:
 
 def to_resources(recipe: Recipe, policy: RecipePolicy) -> Resources:
     """Return the resources that the recipe needs."""
+    machine = recipe.machine
     return Resources(
+        memory_bytes=machine.memory_bytes if machine else None,
+        disk_bytes=machine.disk_bytes if machine else None,
+        cpus=machine.cpus if machine else None,
+        shared_memory_bytes=machine.shared_memory_bytes if machine else None,
+        cache_bytes=machine.cache_bytes if machine else None,
         gpu_type=recipe.gpu_type,
         gpu_count=recipe.gpu_count,
         image=policy.images.get(recipe.image),

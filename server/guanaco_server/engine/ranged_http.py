@@ -6,11 +6,13 @@ A presigned URL is a secret: no message and no log line here has more of it than
 from __future__ import annotations
 
 import random
+import ssl
 import threading
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from urllib.parse import urlsplit
 
 from guanaco_server.engine.artifact_errors import UnreachableArtifactError
+from guanaco_server.engine.store_trust import UNTRUSTED, trusted_by
 
 TIMEOUT_S = 30
 PAUSES_S = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0)  # between attempts that got not one byte further
@@ -26,12 +28,22 @@ class _PassingFault(OSError):
 
 
 class RangedFile:
-    """One reader's view of a file: ``begin`` a range, then ``fill`` buffers with its bytes in order."""
+    """One reader's view of a file: ``begin`` a range, then ``fill`` buffers with its bytes in order.
 
-    def __init__(self, url: str, name: str, stopped: threading.Event | None = None) -> None:
+    ``trusted`` vouches for the server; by default that is what the environment says (store_trust.py).
+    """
+
+    def __init__(
+        self,
+        url: str,
+        name: str,
+        stopped: threading.Event | None = None,
+        trusted: ssl.SSLContext | None = None,
+    ) -> None:
         self._parts = urlsplit(url)
         self._name = name
         self._stopped = stopped or threading.Event()
+        self._trusted = trusted or trusted_by()
         self._connection: HTTPConnection | None = None
         self._response: HTTPResponse | None = None
         self._position = self._end = 0
@@ -105,8 +117,7 @@ class RangedFile:
 
     def _request(self, headers: dict[str, str], expected: tuple[int, ...]) -> HTTPResponse:
         if self._connection is None:
-            kind = HTTPSConnection if self._parts.scheme == "https" else HTTPConnection
-            self._connection = kind(self._parts.netloc, timeout=TIMEOUT_S)
+            self._connection = self._connect()
         target = f"{self._parts.path or '/'}{'?' if self._parts.query else ''}{self._parts.query}"
         self._connection.request("GET", target, headers=headers)
         self._response = response = self._connection.getresponse()
@@ -114,6 +125,11 @@ class RangedFile:
             self.close()
             raise self._refusal(response.status)
         return response
+
+    def _connect(self) -> HTTPConnection:
+        if self._parts.scheme == "https":
+            return HTTPSConnection(self._parts.netloc, timeout=TIMEOUT_S, context=self._trusted)
+        return HTTPConnection(self._parts.netloc, timeout=TIMEOUT_S)
 
     def _refusal(self, status: int) -> Exception:
         if status in PASSING:
@@ -130,6 +146,8 @@ class RangedFile:
 
     def _pause(self, pause_s: float | None, error: Exception) -> None:
         self.close()
+        if isinstance(error, ssl.SSLCertVerificationError):
+            raise UnreachableArtifactError(UNTRUSTED) from None
         if pause_s is None:
             why = str(error) if isinstance(error, _PassingFault) else type(error).__name__
             raise UnreachableArtifactError(

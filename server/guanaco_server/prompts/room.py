@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from guanaco_server.prompts.sample import WithSample
 from guanaco_server.prompts.service import PromptService
 from guanaco_server.tokenization.service import SmallFiles, Tokenizers
 
@@ -17,5 +18,6 @@ class PromptsRoom:
 
 
 def build_prompts(store: SmallFiles) -> PromptsRoom:
-    tokenizers = Tokenizers(store)
-    return PromptsRoom(PromptService(store, tokenizers), tokenizers)
+    files = WithSample(store)
+    tokenizers = Tokenizers(files)
+    return PromptsRoom(PromptService(files, tokenizers), tokenizers)

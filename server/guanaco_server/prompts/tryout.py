@@ -5,20 +5,13 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from guanaco.chat import Bot, Sender, Turn
+from guanaco.chat import Bot
 from guanaco.errors import MissingFile
 from guanaco.prompts import Prompt
+from guanaco.trials import sample_turns
 from guanaco_server.prompts.room import build_prompts
+from guanaco_server.prompts.sample import SAMPLE
 from guanaco_server.prompts.service import is_by_chat_template
-
-WORDS = b"""{"version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "Whitespace"},
-"model": {"type": "WordLevel", "vocab": {"[UNK]": 0}, "unk_token": "[UNK]"}}"""
-SAID = (
-    "Hi! How was your day?",
-    "Wonderful. I walked along the sea and thought of you.",
-    "Tell me something that I do not know about you.",
-    "I collect old maps, and I have been lost in every place on them.",
-)
 
 
 def try_out(
@@ -37,11 +30,13 @@ class _Folder:
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
 
+    @property
+    def is_none(self) -> bool:
+        return self._folder is None
+
     async def read(self, key: str, path: str) -> bytes:
         if self._folder is not None:
             return (self._folder / path).read_bytes()
-        if path == "tokenizer.json":
-            return WORDS
         raise FileNotFoundError(path)
 
 
@@ -52,18 +47,13 @@ async def _render(
     try:
         return await service.render(
             formatter=prompt,
-            artifact_key="sample",
+            artifact_key=SAMPLE if folder.is_none else "folder",
             max_input_tokens=max_input_tokens,
             bot=bot,
             user_name="You",
-            turns=_conversation(turn_count),
+            turns=sample_turns(turn_count),
         )
     except FileNotFoundError as error:
         raise MissingFile(f"The folder has no {Path(str(error.filename)).name}.") from None
     finally:
         await service.close()
-
-
-def _conversation(count: int) -> list[Turn]:
-    senders = (Sender.USER, Sender.BOT)
-    return [Turn(sender=senders[n % 2], content=SAID[n % len(SAID)]) for n in range(count)]

@@ -15,7 +15,7 @@ More GPUs than KV heads store each head several times: twice the GPUs then hold 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from guanaco.recipes import KvCacheDtype
 from guanaco.submissions import Quantization
@@ -95,6 +95,11 @@ def weight_bytes(model: Model) -> float:
     """Return the bytes of all weights, as they are served."""
     fixed, experts = _parts(model)
     return fixed + experts
+
+
+def stored_bytes(model: Model) -> float:
+    """Return the bytes of all weights, as the artifact has them."""
+    return weight_bytes(replace(model, quantization=None))
 
 
 def weights_a_gpu(model: Model, placement: Placement) -> float:

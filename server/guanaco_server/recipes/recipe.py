@@ -17,6 +17,7 @@ from guanaco.errors import NoRecipe
 from guanaco.recipes import ImageKind, KvCacheDtype, Recipe, RecipeOverride
 from guanaco.submissions import Quantization
 from guanaco_server.recipes.hardware import Gpu, Vendor, find_gpu
+from guanaco_server.recipes.machine import machine_needs
 from guanaco_server.recipes.memory import (
     MAX_NUM_SEQS,
     UTILIZATION,
@@ -26,6 +27,7 @@ from guanaco_server.recipes.memory import (
     obstacle,
     plan_memory,
     possible_placements,
+    stored_bytes,
     weight_bytes,
 )
 from guanaco_server.recipes.prices import DEFAULT_TABLE, PriceTable
@@ -88,17 +90,23 @@ def choose(
     if not candidates:
         raise _no_recipe(model, needs, gpus, override)
     best = min(candidates, key=lambda each: _cost(each, fleet.prices))
-    return as_recipe(best.gpu, best.serving, model.quantization, override, best.sessions)
+    return as_recipe(
+        best.gpu, best.serving, model.quantization, override, best.sessions, stored_bytes(model)
+    )
 
 
 def pinned(
-    gpu: Gpu, needs: Needs, override: RecipeOverride, quantization: Quantization | None
+    gpu: Gpu,
+    needs: Needs,
+    override: RecipeOverride,
+    quantization: Quantization | None,
+    stored_bytes: float,
 ) -> Recipe:
     """Make the recipe from the override alone, for models whose shape is not known."""
     gpus = override.gpus or (override.tensor_parallel or 1) * (override.data_parallel or 1)
     placement = _overridden(Placement(1), gpus, override)
     serving = _serving(gpu, placement, needs, override, KvCacheDtype.AUTO)
-    return as_recipe(gpu, serving, quantization, override, None)
+    return as_recipe(gpu, serving, quantization, override, None, stored_bytes)
 
 
 def servings(
@@ -117,6 +125,7 @@ def as_recipe(
     quantization: Quantization | None,
     override: RecipeOverride,
     sessions: int | None,
+    stored_bytes: float,
 ) -> Recipe:
     is_rocm = gpu.vendor is Vendor.AMD
     placement = serving.placement
@@ -138,6 +147,7 @@ def as_recipe(
         environment=environment | override.environment,
         image=ImageKind.ROCM if is_rocm else ImageKind.CUDA,
         sessions=sessions,
+        machine=machine_needs(placement.gpus, stored_bytes),
     )
 
 

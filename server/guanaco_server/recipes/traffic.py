@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from guanaco.errors import InvalidInput
 from guanaco.recipes import Recipe
 from guanaco_server.recipes.hardware import Gpu
-from guanaco_server.recipes.memory import MemoryPlan, Model, Serving, plan_memory
+from guanaco_server.recipes.memory import MemoryPlan, Model, Serving, plan_memory, stored_bytes
 from guanaco_server.recipes.prices import PriceTable
 from guanaco_server.recipes.recipe import NO_OVERRIDE, Needs, as_recipe, servings
 from guanaco_server.recipes.roofline import decode_step_s, prefill_s
@@ -136,7 +136,9 @@ def _plan(
     memory = plan_memory(model, gpu, serving)
     usable = TARGET_LOAD * capacity.messages_per_second
     replicas = math.ceil(traffic.messages_per_second / usable)
-    recipe = as_recipe(gpu, serving, model.quantization, NO_OVERRIDE, memory.sessions)
+    recipe = as_recipe(
+        gpu, serving, model.quantization, NO_OVERRIDE, memory.sessions, stored_bytes(model)
+    )
     cost = prices.per_month(gpu.name, replicas * recipe.gpu_count)
     return TrafficPlan(gpu, recipe, memory, capacity, replicas, cost, None)
 

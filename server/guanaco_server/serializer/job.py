@@ -26,12 +26,13 @@ from guanaco_server.confinement.environment import hide_secrets
 from guanaco_server.confinement.landlock import Access
 from guanaco_server.confinement.profiles import confine_program, forbid_processes, ports_of
 from guanaco_server.engine import lifeline
+from guanaco_server.engine.store_trust import trusted_by
 from guanaco_server.serializer.making import make_artifact
 from guanaco_server.serializer.repo_files import prepare
 from guanaco_server.serializer.reporting import JobFailed, diagnose, say, say_failed
 from guanaco_server.serializer.targets import FolderTarget, Target
 from guanaco_server.serializer.task import TICKET_VARIABLE, SerializerTask
-from guanaco_server.serializer.upload_target import TIMEOUT, UploadTarget
+from guanaco_server.serializer.upload_target import TIMEOUT, UploadTarget, why_unreachable
 
 BASE_BYTES = 256 * 1024**2  # what the process takes beside its parts
 MIN_WORKERS, MAX_WORKERS = 2, 8
@@ -58,11 +59,12 @@ def read_task(url: str) -> SerializerTask:
     """Read the task from a file or an HTTP URL. The URL is a secret and is not shown."""
     if urlsplit(url).scheme == "file":
         return SerializerTask.model_validate_json(Path(unquote(urlsplit(url).path)).read_bytes())
+    http = urllib3.PoolManager(retries=False, timeout=TIMEOUT, ssl_context=trusted_by())
     try:
-        answer = urllib3.request("GET", url, retries=False, timeout=TIMEOUT)
+        answer = http.request("GET", url)
     except (urllib3.exceptions.HTTPError, OSError) as error:  # whose text has the whole URL
         raise JobFailed(
-            "store_unreachable", f"The ticket could not be read: {type(error).__name__}."
+            "store_unreachable", f"The ticket could not be read: {why_unreachable(error)}."
         ) from None
     if answer.status != 200:
         raise JobFailed(

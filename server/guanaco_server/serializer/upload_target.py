@@ -26,6 +26,7 @@ from typing import Any
 
 import urllib3
 
+from guanaco_server.engine.store_trust import UNTRUSTED, trusted_by
 from guanaco_server.serializer.reporting import JobFailed
 from guanaco_server.serializer.targets import ResumeLog
 from guanaco_server.serializer.task import JOURNAL_NAME, Upload
@@ -156,7 +157,9 @@ class Presigned:
     """Thread-safe."""
 
     def __init__(self) -> None:
-        self._http = urllib3.PoolManager(maxsize=CONNECTIONS, retries=False, timeout=TIMEOUT)
+        self._http = urllib3.PoolManager(
+            maxsize=CONNECTIONS, retries=False, timeout=TIMEOUT, ssl_context=trusted_by()
+        )
         self._must_send_md5 = False
 
     def get(self, url: str) -> bytes | None:
@@ -166,7 +169,7 @@ class Presigned:
         except (urllib3.exceptions.HTTPError, OSError) as error:  # whose text has the whole URL
             raise JobFailed(
                 "store_unreachable",
-                f"The artifact store did not give the journal: {type(error).__name__}.",
+                f"The artifact store did not give the journal: {why_unreachable(error)}.",
             ) from None
         return answer.data if answer.status == 200 else None
 
@@ -180,7 +183,9 @@ class Presigned:
             try:
                 answer = self._send(url, content, md5)
             except (urllib3.exceptions.HTTPError, OSError) as error:
-                why = type(error).__name__
+                why = why_unreachable(error)
+                if isinstance(error, urllib3.exceptions.SSLError):
+                    break
                 continue
             if answer.status == 200 and (md5 is None or _stored_md5(answer) in (None, md5.hex())):
                 return str(answer.headers.get("ETag", ""))
@@ -198,6 +203,13 @@ class Presigned:
             self._must_send_md5 = True
             return self._send(url, content, md5)
         return answer
+
+
+def why_unreachable(error: Exception) -> str:
+    """The end of a sentence, without the URL that the error's own text has."""
+    if isinstance(error, urllib3.exceptions.SSLError):
+        return UNTRUSTED[0].lower() + UNTRUSTED[1:-1]
+    return type(error).__name__
 
 
 def _stored_md5(answer: urllib3.BaseHTTPResponse) -> str | None:

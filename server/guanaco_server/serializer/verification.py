@@ -7,6 +7,7 @@ tensorizer's headers and index. The second makes the artifact once more and keep
 from __future__ import annotations
 
 import hashlib
+import ssl
 import sys
 import tempfile
 import zlib
@@ -137,13 +138,15 @@ def _file_differences(made: Manifest, stored: Manifest) -> list[str]:
 
 
 @contextmanager
-def open_artifact_file(url: str, size_bytes: int, name: str) -> Iterator[Stream]:
+def open_artifact_file(
+    url: str, size_bytes: int, name: str, trusted: ssl.SSLContext | None = None
+) -> Iterator[Stream]:
     """Open the file by a file URL or a presigned URL, which no message shows."""
     if urlsplit(url).scheme == "file":
         with FileStream(Path(unquote(urlsplit(url).path)), 0) as stream:
             yield stream
         return
-    with closing(RangedFile(url, name)) as file:
+    with closing(RangedFile(url, name, trusted=trusted)) as file:
         file.begin(0, size_bytes)
         yield _Remote(file)
 

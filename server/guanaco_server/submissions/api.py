@@ -10,6 +10,7 @@ from pydantic import SecretStr
 
 from guanaco.accounts import Role
 from guanaco.aliases import MAX_TAGS, Alias, TagChanges
+from guanaco.cards import ModelCard
 from guanaco.checks import RepoCheck
 from guanaco.forms import Slug
 from guanaco.quotas import Quota, QuotaOverride
@@ -22,12 +23,14 @@ from guanaco.submissions import (
     SubmissionEvent,
     SubmissionRequest,
 )
+from guanaco.trials import PromptTrial, RenderedPrompt
 from guanaco_server.accounts.auth import Auth
 from guanaco_server.accounts.service import Account
 from guanaco_server.http.openapi import event_schema
 from guanaco_server.http.sse import EVENT_STREAM, event_stream
 from guanaco_server.submissions.events import EventFeed, encoded
 from guanaco_server.submissions.pipeline.repo_checks import RepoChecks
+from guanaco_server.submissions.prompt_trials import PromptTrials
 from guanaco_server.submissions.quotas import QuotaService
 from guanaco_server.submissions.service import SubmissionService
 
@@ -83,6 +86,11 @@ def router(submissions: SubmissionService, feed: EventFeed, auth: Auth) -> APIRo
     ) -> StreamingResponse:
         await submissions.require_visible(account, submission_id)
         return event_stream(encoded(feed.follow(submission_id, last_event_id, wait=follow)))
+
+    @routes.get("/{submission_id}/card")
+    async def read_card(submission_id: str, account: Account = developer) -> ModelCard:
+        """What the repo's README.md says, as Markdown that a stranger wrote, with its licence and base models."""
+        return (await submissions.card(account, submission_id)).public
 
     @routes.put("/{submission_id}/tags")
     async def set_tags(
@@ -151,6 +159,18 @@ def alias_router(submissions: SubmissionService, auth: Auth) -> APIRouter:
     async def list_aliases(account: Account = developer) -> list[Alias]:
         """The caller's own, by name. An alias stands in a path wherever a submission's id can."""
         return await submissions.aliases.list_own(account)
+
+    return routes
+
+
+def trial_router(trials: PromptTrials, auth: Auth) -> APIRouter:
+    routes = APIRouter(prefix="/api/v1", tags=["submissions"])
+    developer = auth.require(Role.DEVELOPER)
+
+    @routes.post("/prompts/render")
+    async def render_prompt(trial: PromptTrial, account: Account = developer) -> RenderedPrompt:
+        """The prompt that a model would get of a conversation; no model is asked, and nothing is stored."""
+        return await trials.render(account, trial)
 
     return routes
 

@@ -17,6 +17,7 @@ from guanaco.submissions import (
     Status,
     SubmissionKind,
 )
+from guanaco_server.artifacts.checking.model_card import StoredCard
 from guanaco_server.deployments.versions import Arm, ServedVersion
 from guanaco_server.statistics.buckets import added
 from guanaco_server.submissions.tables import (
@@ -225,6 +226,10 @@ async def by_id_locked(session: AsyncSession, submission_id: str) -> SubmissionR
     return await session.get(
         SubmissionRow, submission_id, with_for_update=True, populate_existing=True
     )
+
+
+async def card(session: AsyncSession, submission_id: str) -> StoredCard | None:
+    return await session.scalar(select(SubmissionRow.card).where(SubmissionRow.id == submission_id))
 
 
 async def by_idempotency_key(

@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from guanaco.accounts import Role
 from guanaco.errors import (
     CannotDelete,
+    CardNotFound,
     IdempotencyConflict,
     InvalidInput,
     ModelNotLive,
@@ -40,6 +41,7 @@ from guanaco.submissions import (
 )
 from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import Account
+from guanaco_server.artifacts.checking.model_card import StoredCard
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.runtime.clock import Clock
@@ -290,6 +292,15 @@ class SubmissionService:
         if row.status is not Status.DEPLOYED:
             raise ModelNotLive(named, row.status)
         return _brief(row)
+
+    async def card(self, account: Account, submission_id: str) -> StoredCard:
+        """Read what its repo's README.md said when it was checked; CardNotFound where it had none."""
+        async with self._database.read() as session:
+            await visible_row(session, account, submission_id)
+            card = await queries.card(session, submission_id)
+        if card is None:
+            raise CardNotFound(submission_id)
+        return card
 
     async def stress_report(self, account: Account, submission_id: str) -> StressReport:
         async with self._database.read() as session:

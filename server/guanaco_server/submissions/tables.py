@@ -26,6 +26,7 @@ from guanaco.submissions import (
     SubmissionKind,
     WeightDtype,
 )
+from guanaco_server.artifacts.checking.model_card import StoredCard
 from guanaco_server.database.tables import Table
 from guanaco_server.database.types import EnumText, JsonColumn, Pydantic, UtcDateTime
 from guanaco_server.deployments.versions import ServedVersion, beside
@@ -64,6 +65,7 @@ class SubmissionRow(Table):
     weight_bytes: Mapped[int | None] = mapped_column(BigInteger)
     artifact_key: Mapped[str | None] = mapped_column(String(64))
     tags: Mapped[list[str] | None] = mapped_column(JsonColumn)
+    card: Mapped[StoredCard | None] = mapped_column(Pydantic(StoredCard), deferred=True)
     run: Mapped[int] = mapped_column(default=1)
     event_count: Mapped[int] = mapped_column(default=0)
     idempotency_key: Mapped[str | None] = mapped_column(String(128))

@@ -33,6 +33,7 @@ from guanaco_server.artifacts.checking.adapters import (
     resolve_base,
 )
 from guanaco_server.artifacts.checking.consistency import check_consistency, is_embedding
+from guanaco_server.artifacts.checking.model_card import ParsedCard, read_card
 from guanaco_server.artifacts.checking.model_config import (
     architecture_of,
     check_no_code,
@@ -94,6 +95,7 @@ class CheckedModel:
     has_experts: bool = False
     adapter: CheckedAdapter | None = None
     base: RepoSnapshot | None = None
+    card: ParsedCard | None = None
 
 
 async def check_repo(
@@ -111,10 +113,11 @@ async def check_repo(
     base = await resolve_base(hub, snapshot, base_commit)
     if base is None:
         model, _ = await _check_model(hub, snapshot, limits, kind)
-        return model
-    check_names(base)
-    model, infos = await _check_model(hub, base, limits, kind)
-    return await _check_adapter(hub, snapshot, base, model, infos, limits)
+    else:
+        check_names(base)
+        model, infos = await _check_model(hub, base, limits, kind)
+        model = await _check_adapter(hub, snapshot, base, model, infos, limits)
+    return replace(model, card=await read_card(hub, snapshot))
 
 
 def check_context(

@@ -75,6 +75,9 @@ class LocalStore:
         manifest = await self.find(key)
         return {path: f"{self.uri(key)}/{path}" for path in manifest.paths} if manifest else {}
 
+    def environment(self) -> dict[str, str]:
+        return {}
+
     async def free_bytes(self) -> int | None:
         self._root.mkdir(parents=True, exist_ok=True)
         return shutil.disk_usage(self._root).free

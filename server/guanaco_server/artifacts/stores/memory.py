@@ -71,5 +71,8 @@ class MemoryStore:
         manifest = await self.find(key)
         return {path: f"{self.uri(key)}/{path}" for path in manifest.paths} if manifest else {}
 
+    def environment(self) -> dict[str, str]:
+        return {}
+
     async def free_bytes(self) -> int | None:
         return self._free_bytes

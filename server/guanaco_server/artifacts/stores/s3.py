@@ -13,20 +13,18 @@ The job that writes has presigned URLs only. Whatever is read back is checked ag
 from __future__ import annotations
 
 import asyncio
-import base64
 import hashlib
-import ssl
-import uuid
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 
-import httpx
 from pydantic import ValidationError
 
 from guanaco.errors import SerializerDied, StoreUnreachable
 from guanaco_server.artifacts.stores.s3_client import Bucket, S3Config, StoredObject
+from guanaco_server.artifacts.stores.s3_probe import try_out
 from guanaco_server.artifacts.stores.s3_uploads import OpenUpload, Uploads
 from guanaco_server.artifacts.stores.store import KEY, checked_key
+from guanaco_server.engine.store_trust import as_environment
 from guanaco_server.formats.manifest import MANIFEST_NAME, TENSORS_NAME, Manifest
 from guanaco_server.serializer.task import (
     JOURNAL_NAME,
@@ -39,17 +37,18 @@ from guanaco_server.serializer.task import (
 TICKET_NAME = "ticket.json"
 
 
-BODY = b"Guanaco tries out its artifact store. This object may be deleted."
-TIMEOUT_S = 30
-
-
 class S3Store:
     def __init__(self, config: S3Config) -> None:
         self._bucket = Bucket(config)
         self._uploads = Uploads(self._bucket)
 
     async def check(self) -> None:
-        await asyncio.to_thread(try_out, self._bucket)
+        """Try each right that the store needs. The address of the server is told here alone: only operators read this."""
+        try:
+            await asyncio.to_thread(try_out, self._bucket, self._uploads)
+        except StoreUnreachable as error:
+            where = f"The store is {self._bucket.uri('')} at {self._bucket.config.place}."
+            raise StoreUnreachable(error.detail, hint=f"{error.hint} {where}") from None
 
     async def find(self, key: str) -> Manifest | None:
         return await asyncio.to_thread(self._find, key)
@@ -81,6 +80,10 @@ class S3Store:
 
     async def access(self, key: str) -> dict[str, str]:
         return await asyncio.to_thread(self._access, key)
+
+    def environment(self) -> dict[str, str]:
+        certificates = self._bucket.certificates
+        return as_environment(certificates) if certificates else {}
 
     async def free_bytes(self) -> int | None:
         return None
@@ -236,40 +239,3 @@ def _published(key: str, name: str) -> str:
 
 def _staging(key: str, name: str) -> str:
     return f"staging/{checked_key(key)}/{name}"
-
-
-def try_out(bucket: Bucket) -> None:
-    """Write, overwrite through a presigned URL as a job does, list, read and delete an object of our own."""
-    name = f"probe-{uuid.uuid4().hex}"
-    bucket.put(name, b"")
-    try:
-        _put_presigned(bucket, name)
-        if name not in {found.name for found in bucket.objects(name)}:
-            raise _unfit(bucket, "does not list an object that was just written")
-        if bucket.get(name) != BODY:
-            raise _unfit(bucket, "gives back other bytes than were written")
-    finally:
-        bucket.delete(name)
-    if bucket.get(name) is not None:
-        raise _unfit(bucket, "does not delete")
-
-
-def _put_presigned(bucket: Bucket, name: str) -> None:
-    url = bucket.presign("put_object", name)
-    digest = base64.b64encode(hashlib.md5(BODY, usedforsecurity=False).digest()).decode()
-    trusted = ssl.create_default_context(cafile=bucket.config.ca_file)
-    try:
-        answer = httpx.put(
-            url, content=BODY, headers={"Content-MD5": digest}, verify=trusted, timeout=TIMEOUT_S
-        )
-    except httpx.HTTPError as error:
-        raise _unfit(bucket, f"does not take presigned uploads ({type(error).__name__})") from None
-    if answer.status_code != 200:
-        raise _unfit(bucket, f"answers {answer.status_code} to a presigned upload")
-
-
-def _unfit(bucket: Bucket, what: str) -> StoreUnreachable:
-    return StoreUnreachable(
-        f"The artifact store at {bucket.config.place} {what}.",
-        hint="Check s3_endpoint, s3_addressing and what the credentials allow in the bucket.",
-    )

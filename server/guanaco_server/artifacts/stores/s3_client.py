@@ -1,13 +1,16 @@
 """Talks to one bucket, or a folder of it, through boto3: small objects, listings, presigned URLs, translated errors.
 
 Every call is synchronous and safe in any thread. boto3 takes 0.3 s to import, so that happens in the constructor.
-What boto3 raises becomes one sentence of our own, which holds no signed URL, key or secret.
+What boto3 raises becomes one sentence of our own, which holds no signed URL, key or secret, and not the server's
+address: developers and users read it too. ``S3Store.check`` adds the address, for the operator.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import re
+import ssl
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +20,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from guanaco.errors import InvalidSettings, StoreUnreachable
+from guanaco_server.engine.store_trust import MAX_CHARS, context_of
 
 CONNECT_TIMEOUT_S = 5
 READ_TIMEOUT_S = (
@@ -28,24 +32,41 @@ LONGEST_URL_LIFETIME_S = 7 * 24 * 3600  # S3 signs for no longer
 Addressing = Literal["auto", "path", "virtual"]
 
 
+# The right that each call needs, as a bucket policy names it. Multipart uploads are written with PutObject's.
+RIGHTS = {
+    "GetObject": "s3:GetObject",
+    "HeadObject": "s3:GetObject",
+    "PutObject": "s3:PutObject",
+    "DeleteObject": "s3:DeleteObject",
+    "ListObjectsV2": "s3:ListBucket",
+    "CreateMultipartUpload": "s3:PutObject",
+    "UploadPart": "s3:PutObject",
+    "CompleteMultipartUpload": "s3:PutObject",
+    "AbortMultipartUpload": "s3:AbortMultipartUpload",
+    "ListParts": "s3:ListMultipartUploadParts",
+    "ListMultipartUploads": "s3:ListBucketMultipartUploads",
+}
 MISSING = frozenset({"NoSuchKey", "NoSuchUpload", "404", "NotFound"})
-REFUSED = frozenset(
-    {
-        "AccessDenied",
-        "ExpiredToken",
-        "Forbidden",
-        "InvalidAccessKeyId",
-        "SignatureDoesNotMatch",
-        "401",
-        "403",
-    }
+DENIED = frozenset({"AccessDenied", "AllAccessDisabled", "Forbidden", "401", "403"})
+UNKNOWN_CREDENTIALS = frozenset(
+    {"ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch"}
 )
 WRONG_REGION = frozenset(
-    {"AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "PermanentRedirect"}
+    {
+        "AuthorizationHeaderMalformed",
+        "AuthorizationQueryParametersError",  # the same of a presigned URL
+        "IllegalLocationConstraintException",
+        "InvalidRegion",
+        "PermanentRedirect",
+        "TemporaryRedirect",
+    }
 )
 WRONG_CLOCK = frozenset({"RequestTimeTooSkewed", "RequestExpired"})
 WRONG_REGION_STATUS = "301"  # of a HEAD, which has no body to say more
-CREDENTIALS_HINT = "Check s3_access_key_id and s3_secret_access_key, and what they may do there."
+CREDENTIALS_HINT = "Check s3_access_key_id and s3_secret_access_key."
+RIGHTS_HINT = "docs/operating.md has the policy that the bucket needs."
+REGION_NAMED = re.compile(r"<Region>([a-z0-9-]{1,40})</Region>|expecting '([a-z0-9-]{1,40})'")
+ERROR_CODE = re.compile(r"<Code>([A-Za-z0-9]{1,60})</Code>")
 
 
 @dataclass(frozen=True)
@@ -93,11 +114,12 @@ class Bucket:
     def __init__(self, config: S3Config) -> None:
         self.config = config
         self._root = f"{config.prefix}/" if config.prefix else ""
+        self.certificates = _read_certificates(config.ca_file)
         self.boto = _connect(config)
 
-    def calls(self, *, may_miss: bool = False) -> AbstractContextManager[None]:
-        """Around every use of ``boto``; where ``may_miss``, Missing is raised for what is not there."""
-        return translated(self.config.place, self.config.bucket, may_miss=may_miss)
+    def calls(self, name: str, *, may_miss: bool = False) -> AbstractContextManager[None]:
+        """Around every use of ``boto`` on ``name``; where ``may_miss``, Missing is raised for what is not there."""
+        return translated(self.config.bucket, self.uri(name), may_miss=may_miss)
 
     def at(self, name: str) -> dict[str, str]:
         """Return the arguments of every boto3 call on one object."""
@@ -115,7 +137,7 @@ class Bucket:
 
     def get(self, name: str) -> bytes | None:
         try:
-            with self.calls(may_miss=True):
+            with self.calls(name, may_miss=True):
                 data: bytes = self.boto.get_object(**self.at(name))["Body"].read()
         except Missing:
             return None
@@ -124,26 +146,26 @@ class Bucket:
     def put(self, name: str, data: bytes) -> None:
         """The checksum is a header of its own: a trailer, boto3's other way, is refused by some servers."""
         digest = base64.b64encode(hashlib.sha256(data).digest()).decode()
-        with self.calls():
+        with self.calls(name):
             self.boto.put_object(**self.at(name), Body=data, ChecksumSHA256=digest)
 
     def size(self, name: str) -> int | None:
         try:
-            with self.calls(may_miss=True):
+            with self.calls(name, may_miss=True):
                 return int(self.boto.head_object(**self.at(name))["ContentLength"])
         except Missing:
             return None
 
     def delete(self, name: str) -> None:
         try:
-            with self.calls(may_miss=True):
+            with self.calls(name, may_miss=True):
                 self.boto.delete_object(**self.at(name))
         except Missing:
             return
 
     def objects(self, name: str) -> Iterator[StoredObject]:
         """List every object whose name begins with the prefix."""
-        with self.calls():
+        with self.calls(name):
             pages = self.boto.get_paginator("list_objects_v2").paginate(**self.below(name))
             for page in pages:
                 for entry in page.get("Contents", ()):
@@ -154,7 +176,7 @@ class Bucket:
     def presign(self, operation: str, name: str, **more: Any) -> str:
         """A URL that does one thing with one object until it expires, and is a secret until then."""
         lifetime = min(self.config.url_lifetime_s, LONGEST_URL_LIFETIME_S)
-        with self.calls():
+        with self.calls(name):
             url: str = self.boto.generate_presigned_url(
                 operation, Params={**self.at(name), **more}, ExpiresIn=lifetime
             )
@@ -165,8 +187,6 @@ def _connect(config: S3Config) -> Any:
     import boto3
     from botocore.config import Config
 
-    if config.ca_file is not None and not Path(config.ca_file).is_file():
-        raise InvalidSettings(f"s3_ca_file names no file: {config.ca_file}.")
     options = Config(
         signature_version="s3v4",
         s3={"addressing_style": config.addressing},
@@ -190,22 +210,46 @@ def _connect(config: S3Config) -> Any:
         ) from None
 
 
+def _read_certificates(ca_file: str | None) -> str | None:
+    """Return the text of s3_ca_file, which jobs and model servers get; InvalidSettings if it is of no use."""
+    if ca_file is None:
+        return None
+    try:
+        text = Path(ca_file).read_text("ascii", errors="replace")
+    except OSError as error:
+        raise InvalidSettings(f"s3_ca_file cannot be read: {ca_file}: {error.strerror}.") from None
+    if len(text) > MAX_CHARS:
+        raise InvalidSettings(
+            f"s3_ca_file has {len(text):,} bytes, more than {MAX_CHARS:,}.",
+            hint="Leave in it only the certificates of the S3 server's own authority.",
+        )
+    try:
+        context_of(text)
+    except (ssl.SSLError, ValueError):
+        raise InvalidSettings(
+            f"s3_ca_file holds no certificate: {ca_file}.", hint="It is a file in PEM format."
+        ) from None
+    return text
+
+
 class Missing(Exception):
     """No such object or upload; caught inside the store."""
 
 
 @contextmanager
-def translated(place: str, bucket: str, *, may_miss: bool) -> Iterator[None]:
-    """StoreUnreachable, or Missing where ``may_miss`` allows that there is no such thing; ``place`` names the server."""
+def translated(bucket: str, place: str, *, may_miss: bool) -> Iterator[None]:
+    """StoreUnreachable, or Missing where ``may_miss`` allows that there is no such thing; ``place`` is what the call is about."""
     from botocore import exceptions as boto
 
     try:
         yield
     except boto.ClientError as error:
-        code = str(error.response.get("Error", {}).get("Code", ""))
+        answer = error.response.get("Error", {})
+        code = str(answer.get("Code", ""))
         if may_miss and code in MISSING:
             raise Missing(code) from None
-        raise _answered(code, place, bucket) from None
+        region = str(answer.get("Region") or _region_named(str(answer.get("Message", ""))))
+        raise answered(code, error.operation_name, bucket, place, region) from None
     except (boto.NoCredentialsError, boto.PartialCredentialsError):
         raise StoreUnreachable(
             "There are no credentials for the artifact store.",
@@ -213,7 +257,7 @@ def translated(place: str, bucket: str, *, may_miss: bool) -> Iterator[None]:
         ) from None
     except boto.SSLError:
         raise StoreUnreachable(
-            f"The certificate of {place} is not trusted.",
+            "The certificate of the artifact store is not trusted.",
             hint="Name its authority's certificate in s3_ca_file.",
         ) from None
     except (
@@ -221,38 +265,57 @@ def translated(place: str, bucket: str, *, may_miss: bool) -> Iterator[None]:
         boto.ConnectionError,
     ):  # no route, nobody listens, no answer in time, an answer cut short
         raise StoreUnreachable(
-            f"The artifact store at {place} does not answer.",
+            "The artifact store does not answer.",
             hint="Check s3_endpoint, and that the server runs.",
         ) from None
     except (boto.BotoCoreError, ValueError) as error:
         raise StoreUnreachable(
-            f"The artifact store at {place} cannot be used: {type(error).__name__}.",
+            f"The artifact store cannot be used: {type(error).__name__}.",
             hint="Check artifacts_url and the s3_ settings.",
         ) from None
 
 
-def _answered(code: str, place: str, bucket: str) -> StoreUnreachable:
+def refusal(status: int, body: str, operation: str, bucket: str, place: str) -> StoreUnreachable:
+    """The same for an answer to a presigned URL, which boto3 does not see."""
+    code = found[1] if (found := ERROR_CODE.search(body)) else str(status)
+    return answered(code, operation, bucket, place, _region_named(body))
+
+
+def answered(
+    code: str, operation: str, bucket: str, place: str, region: str = ""
+) -> StoreUnreachable:
+    """Make the sentence for an error's code; ``region`` is the bucket's, where the server names it."""
     if code == "NoSuchBucket":
         return StoreUnreachable(
-            f"There is no bucket {bucket} at {place}.",
+            f"There is no bucket {bucket}.",
             hint="Create it, or correct artifacts_url or s3_region.",
         )
-    if code in REFUSED:
+    if code in DENIED:
         return StoreUnreachable(
-            f"{place} refuses the platform's credentials for the bucket {bucket} ({code}).",
+            f"The artifact store denies the platform {operation} on {place} ({code}).",
+            hint=f"The credentials need {RIGHTS.get(operation, operation)}: {RIGHTS_HINT}",
+        )
+    if code in UNKNOWN_CREDENTIALS:
+        return StoreUnreachable(
+            f"The artifact store refuses the platform's credentials ({code}), at {operation} on {place}.",
             hint=CREDENTIALS_HINT,
         )
     if code in WRONG_CLOCK:
         return StoreUnreachable(
-            f"The clocks of this machine and of {place} differ too much.",
+            "The clocks of this machine and of the artifact store differ too much.",
             hint="Set this machine's clock.",
         )
     if code in WRONG_REGION or code == WRONG_REGION_STATUS:
         return StoreUnreachable(
             f"The bucket {bucket} is in another region than s3_region says.",
-            hint="Correct s3_region.",
+            hint=f"Set s3_region to {region}." if region else "Correct s3_region.",
         )
     return StoreUnreachable(
-        f"The artifact store at {place} answered {code or 'nonsense'}.",
+        f"The artifact store answered {code or 'nonsense'} to {operation} on {place}.",
         hint="Check s3_endpoint and artifacts_url; the server's log may say more.",
     )
+
+
+def _region_named(text: str) -> str:
+    found = REGION_NAMED.search(text)
+    return (found[1] or found[2]) if found else ""

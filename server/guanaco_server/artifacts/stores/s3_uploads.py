@@ -49,6 +49,10 @@ class Uploads:
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
 
+    def file(self, key: str) -> str:
+        """Return the name of the tensors file."""
+        return _file(key)
+
     def find(self, key: str, max_bytes: int) -> OpenUpload | None:
         """The upload that an earlier ``create`` opened and nobody has ended, if it has room for so much."""
         upload = self._noted(key)
@@ -62,7 +66,7 @@ class Uploads:
         return upload
 
     def create(self, key: str, max_bytes: int) -> OpenUpload:
-        with self._bucket.calls():
+        with self._bucket.calls(_file(key)):
             answer = self._bucket.boto.create_multipart_upload(**self._bucket.at(_file(key)))
         upload = OpenUpload(upload_id=answer["UploadId"], part_bytes=part_bytes_for(max_bytes))
         self._bucket.put(_note(key), upload.model_dump_json().encode())
@@ -85,7 +89,7 @@ class Uploads:
             parts = list(self._parts(_file(key), upload.upload_id))
             _require_whole(parts, size_bytes)
             numbered = [{"PartNumber": part.number, "ETag": part.etag} for part in parts]
-            with self._bucket.calls(may_miss=True):
+            with self._bucket.calls(_file(key), may_miss=True):
                 self._bucket.boto.complete_multipart_upload(
                     **self._bucket.at(_file(key)),
                     UploadId=upload.upload_id,
@@ -101,7 +105,7 @@ class Uploads:
         noted = {upload.upload_id} if upload else set()
         for upload_id in noted | {found.upload_id for found in self.all_open(_file(key))}:
             try:
-                with self._bucket.calls(may_miss=True):
+                with self._bucket.calls(_file(key), may_miss=True):
                     self._bucket.boto.abort_multipart_upload(
                         **self._bucket.at(_file(key)), UploadId=upload_id
                     )
@@ -111,7 +115,7 @@ class Uploads:
     def all_open(self, name: str = "artifacts/") -> Iterator[Beginning]:
         """Every open upload to an object whose name begins so; a server may leave some out."""
         try:
-            with self._bucket.calls(may_miss=True):
+            with self._bucket.calls(name, may_miss=True):
                 paginator = self._bucket.boto.get_paginator("list_multipart_uploads")
                 for page in paginator.paginate(**self._bucket.below(name)):
                     for entry in page.get("Uploads", ()):
@@ -131,7 +135,7 @@ class Uploads:
     def _parts(self, name: str, upload_id: str) -> Iterator[UploadedPart]:
         """List the parts in their order. Raise Missing if there is no such upload."""
         seen = 0  # rclone's pages overlap
-        with self._bucket.calls(may_miss=True):
+        with self._bucket.calls(name, may_miss=True):
             paginator = self._bucket.boto.get_paginator("list_parts")
             for page in paginator.paginate(**self._bucket.at(name), UploadId=upload_id):
                 for entry in page.get("Parts", ()):

@@ -66,6 +66,10 @@ class ArtifactStore(Protocol):
         """A URL that needs no credentials for each file of a published artifact, by path; each is a secret for an hour or more."""
         ...
 
+    def environment(self) -> dict[str, str]:
+        """Variables that jobs and model servers need to use this store's URLs; no secrets. Mostly none."""
+        ...
+
     async def free_bytes(self) -> int | None:
         """Room left, or None where there is no limit."""
         ...

@@ -14,7 +14,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields, replace
 
 from guanaco.errors import ClusterRefused
 from guanaco_server.clusters.cluster import DeploymentSpec, JobSpec, Resources
@@ -88,9 +88,19 @@ def spec_hash(spec: DeploymentSpec, options: KubernetesOptions) -> str:
     """Hash everything that changes a pod. Secrets and the number of replicas do not."""
     made_of = {
         **{name: value for name, value in asdict(spec).items() if name not in _NO_OTHER_POD},
+        "resources": _as_hashed(spec.resources),
         "image": spec.resources.image or options.engine_image,
     }
     return hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _as_hashed(resources: Resources) -> Json:
+    """Leave out what is open and was unknown before, so that a new version restarts no server."""
+    return {
+        name: value
+        for name, value in asdict(resources).items()
+        if value is not None or name not in _LATER_RESOURCES
+    }
 
 
 def network_policy(
@@ -135,6 +145,7 @@ def secret_object(metadata: Json, secrets: Mapping[str, str]) -> Json:
     }
 
 
+_LATER_RESOURCES = ("cpus", "shared_memory_bytes", "cache_bytes")
 _NO_OTHER_POD = ("secrets", "replicas", "artifact_bytes", "submission_id")
 
 
@@ -350,13 +361,8 @@ def gpu_resource(gpu_type: str | None) -> str:
 
 def filled(resources: Resources, defaults: Resources) -> Resources:
     """Fill in the operator's defaults for what the spec leaves open."""
-    return Resources(
-        memory_bytes=resources.memory_bytes or defaults.memory_bytes,
-        disk_bytes=resources.disk_bytes or defaults.disk_bytes,
-        gpu_type=resources.gpu_type or defaults.gpu_type,
-        gpu_count=resources.gpu_count or defaults.gpu_count,
-        image=resources.image or defaults.image,
-    )
+    given = {field.name: getattr(resources, field.name) for field in fields(Resources)}
+    return replace(defaults, **{name: value for name, value in given.items() if value})
 
 
 def _container(container: Json, secret: str, resources: Resources) -> Json:
@@ -387,7 +393,7 @@ def _literal(text: str) -> str:
 
 
 def _asked(resources: Resources) -> Json:
-    """Make requests and limits, which are equal. Quantities are whole bytes."""
+    """Make requests and limits, which are equal; CPUs have no limit, for idle ones may be used. Quantities are whole bytes."""
     asked: dict[str, str] = {}
     if resources.memory_bytes:
         asked["memory"] = str(resources.memory_bytes)
@@ -395,13 +401,16 @@ def _asked(resources: Resources) -> Json:
         asked["ephemeral-storage"] = str(resources.disk_bytes)
     if resources.gpu_count:
         asked[gpu_resource(resources.gpu_type)] = str(resources.gpu_count)
-    return {"requests": dict(asked), "limits": asked} if asked else {}
+    requests = asked | ({"cpu": str(resources.cpus)} if resources.cpus else {})
+    limits = {"limits": asked} if asked else {}
+    return {"requests": requests, **limits} if requests else {}
 
 
 def _volumes(resources: Resources, tmp_bytes: int, cache_bytes: int) -> list[Json]:
     """Each with a limit: a pod that exceeds one is evicted, and the node's disk stays the others' too."""
-    limit = str(resources.disk_bytes or cache_bytes + CACHE_SLACK_BYTES)
-    shared_memory = {"medium": "Memory", "sizeLimit": str(SHARED_MEMORY_BYTES)}
+    limit = str(resources.cache_bytes or resources.disk_bytes or cache_bytes + CACHE_SLACK_BYTES)
+    shared_bytes = resources.shared_memory_bytes or SHARED_MEMORY_BYTES
+    shared_memory = {"medium": "Memory", "sizeLimit": str(shared_bytes)}
     return [
         {"name": "tmp", "emptyDir": {"sizeLimit": str(tmp_bytes)}},
         {"name": "cache", "emptyDir": {"sizeLimit": limit}},

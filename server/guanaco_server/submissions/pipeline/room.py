@@ -29,9 +29,10 @@ from guanaco_server.submissions.pipeline.runner import StageRunner
 from guanaco_server.submissions.pipeline.server_start import ServerStart, evidence
 from guanaco_server.submissions.pipeline.stages import StageParts
 from guanaco_server.submissions.pipeline.workflow import ListWorkers, Pipeline
+from guanaco_server.submissions.prompt_trials import PromptTrials
 from guanaco_server.submissions.quotas import QuotaService
-from guanaco_server.submissions.rewards import RewardService
 from guanaco_server.submissions.rollouts import RolloutRecords
+from guanaco_server.submissions.service import SubmissionService
 from guanaco_server.tokenization.service import Tokenizers
 
 
@@ -45,6 +46,7 @@ class PipelineRoom:
     runner: StageRunner
     pipeline: Pipeline
     checks: RepoChecks
+    trials: PromptTrials
 
     async def give_up(self, key: str, log_lines: list[str]) -> None:
         """Fail a published submission whose model server keeps dying, or the redeploy of which it is."""
@@ -74,7 +76,7 @@ def build_pipeline(
     tokenizers: Tokenizers,
     deployments: DeploymentService,
     costs: CostService,
-    rewards: RewardService,
+    submissions: SubmissionService,
     stress: StressService,
     list_workers: ListWorkers,
     metrics: Metrics,
@@ -122,5 +124,6 @@ def build_pipeline(
         executor_id=settings.executor_id,
         concurrency=settings.pipeline_concurrency,
     )
-    checks = RepoChecks(database, clock, parts, rewards)
-    return PipelineRoom(records, quantization, server_start, runner, pipeline, checks)
+    checks = RepoChecks(database, clock, parts, submissions.rewards)
+    trials = PromptTrials(submissions, prompts, tokenizers)
+    return PipelineRoom(records, quantization, server_start, runner, pipeline, checks, trials)

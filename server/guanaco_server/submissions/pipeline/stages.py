@@ -26,6 +26,7 @@ from guanaco_server.artifacts.checking.checks import (
     check_quantization,
     require_rows,
 )
+from guanaco_server.artifacts.checking.model_card import StoredCard
 from guanaco_server.artifacts.checking.process import RepoChecker
 from guanaco_server.artifacts.hub.hub import Hub, RepoSnapshot
 from guanaco_server.artifacts.service import ArtifactService
@@ -102,7 +103,8 @@ async def check(parts: StageParts, run: PipelineRun, submission: Submission) -> 
         Stage.CHECK,
         f"{model.architecture} with {model.parameter_count:,} parameters in {model.weight_bytes:,} bytes of safetensors.",
     )
-    facts = {
+    facts: Facts = {
+        "card": StoredCard.of(model.card) if model.card else None,
         "architecture": model.architecture,
         "parameter_count": model.parameter_count,
         "weight_bytes": model.weight_bytes,

@@ -10,8 +10,9 @@ from fastapi.responses import Response
 
 from guanaco.accounts import Role
 from guanaco.competitions import OPEN, Competition
-from guanaco.errors import ReportNotFound, SubmissionNotFound
+from guanaco.errors import CardNotFound, ReportNotFound, SubmissionNotFound
 from guanaco.submissions import Status, StressReport, Submission
+from guanaco_server.artifacts.checking.model_card import StoredCard
 from guanaco_server.http.sse import encode_event, event_stream
 from guanaco_server.submissions.events import encoded
 from guanaco_server.submissions.service import SubmissionFilter
@@ -19,6 +20,7 @@ from guanaco_server.web import charts, lifecycle_view, trends
 from guanaco_server.web.boards import shared_ranks
 from guanaco_server.web.guards import Member
 from guanaco_server.web.metric_tiles import tiles_of
+from guanaco_server.web.model_card import card_html
 from guanaco_server.web.pages.leaderboard import CompetitionId, PageNumber, SearchText
 from guanaco_server.web.room import WebRoom
 from guanaco_server.web.trends import scale_of
@@ -131,10 +133,20 @@ async def _full(
         report=report,
         ttft=charts.histogram(report.ttft_histogram, report.ttft_ms) if report else None,
         tpot=charts.histogram(report.tpot_histogram, report.tpot_ms) if report else None,
+        card=await _card(web, viewer, submission.id),
+        card_html=card_html,
         events=await web.events.recent(submission.id, EVENTS_SHOWN),
         waits_for=await web.deployments.waits_for(submission.id),
         base_url=str(request.base_url).rstrip("/"),
     )
+
+
+async def _card(web: WebRoom, viewer: Viewer, submission_id: str) -> StoredCard | None:
+    assert viewer.account is not None
+    try:
+        return await web.submissions.card(viewer.account, submission_id)
+    except CardNotFound:
+        return None
 
 
 async def _report(web: WebRoom, viewer: Viewer, submission_id: str) -> StressReport | None:

@@ -1,0 +1,82 @@
+"""Names of the caller's submissions for the shell: quick, silent when something is wrong, and kept for a moment."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+KEPT_S = 20.0
+WAIT_S = 1.5  # for the server; the shell waits meanwhile
+
+
+def complete_submissions(incomplete: str) -> list[str]:
+    """The ids and aliases that begin so: aliases first, then the newest submissions first. Nothing when they cannot be read."""
+    try:
+        return [name for name in _names() if name.startswith(incomplete)]
+    except Exception:  # noqa: BLE001 - the person is typing: an error here has no place to go
+        return []
+
+
+def complete_aliases(incomplete: str) -> list[str]:
+    """The aliases that begin so."""
+    return [name for name in complete_submissions(incomplete) if "@" in name]
+
+
+def _names() -> list[str]:
+    from guanaco.profile import Profile
+
+    profile = Profile.load()
+    owner = hashlib.sha256(f"{profile.url} {profile.key}".encode()).hexdigest()
+    path = _cache_path()
+    known = _read(path, owner)
+    if known is not None:
+        return known
+    try:
+        names = _ask()
+    except Exception:  # noqa: BLE001 - a server that does not answer is not asked again at once
+        names = []
+    _keep(path, {"owner": owner, "at": time.time(), "names": names})
+    return names
+
+
+def _ask() -> list[str]:
+    from guanaco.calls.submissions import submissions
+    from guanaco_cli.connection import connect
+
+    with connect() as client:
+        call = replace(submissions(), is_repeatable=False, timeout_s=WAIT_S)
+        found = client.transport.run(call)
+    return [*(alias for one in found for alias in one.aliases), *(one.id for one in found)]
+
+
+def _read(path: Path, owner: str) -> list[str] | None:
+    """What was kept for this server and key, if it is young enough."""
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        is_young = 0 <= time.time() - kept["at"] < KEPT_S
+        names = kept["names"] if kept["owner"] == owner and is_young else None
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else None
+
+
+def _keep(path: Path, kept: dict[str, Any]) -> None:
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(dir=path.parent)  # 0600
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(kept, file)
+        Path(name).replace(path)
+    except OSError:
+        pass  # then it is asked again
+
+
+def _cache_path() -> Path:
+    folder = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(folder) / "guanaco" / "completion.json"
