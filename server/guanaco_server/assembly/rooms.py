@@ -228,6 +228,7 @@ def build_rooms(
         accounts=accounts.accounts,
         audit=accounts.audit,
         submissions=submissions.service,
+        quotas=submissions.quotas,
         events=submissions.events,
         deployments=deployments.service,
         competitions=competitions.service,

@@ -13,7 +13,7 @@ import os
 import subprocess
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,7 +58,6 @@ class _Asked:
     content: Json
     cpu_s: float
     answer: asyncio.Future[Json]
-    data: bytes = b""
     texts: tuple[str, ...] = ()  # of a request that others may share
     is_alone: bool = False
 
@@ -75,6 +74,7 @@ class TokenizerProcess:
         self._waiting: deque[_Asked] = deque()
         self._together: list[_Asked] = []  # what is being answered
         self._unsent = memoryview(b"")
+        self._has_sent = asyncio.Event()
         self._received = bytearray()
         self._timer: asyncio.TimerHandle | None = None
         self.is_closed = False
@@ -92,9 +92,19 @@ class TokenizerProcess:
     async def start(cls) -> TokenizerProcess:
         return cls(await asyncio.to_thread(confined.start, child.__name__))
 
-    async def load(self, data: bytes) -> TokenizerFacts:
-        answer = await self._ask({"do": "load", "bytes": len(data)}, LOAD_CPU_S, data)
-        return facts_of_json(answer["facts"])
+    async def load(self, pieces: AsyncIterator[bytes]) -> TokenizerFacts:
+        """Load the file that the pieces make up. Nothing else is asked meanwhile."""
+        asked = _Asked({"do": "load"}, LOAD_CPU_S, self._loop.create_future())
+        answer = asyncio.ensure_future(self._queued(asked))
+        try:
+            async for piece in pieces:
+                await self._send_piece(piece)
+            await self._send_piece(b"")
+        except BaseException:
+            answer.cancel()
+            raise
+        self._restart_timer(asked)  # for whoever sends the pieces may be slow
+        return facts_of_json((await answer)["facts"])
 
     async def attempt(self) -> None:
         """Try texts that are hard for tokenizers. Raise TokenizerRefused if one takes too much work."""
@@ -125,6 +135,7 @@ class TokenizerProcess:
         if self.is_closed:
             return
         self.is_closed = True
+        self._has_sent.set()
         self._loop.remove_reader(self._from)
         self._loop.remove_writer(self._to)
         if self._timer is not None:
@@ -139,8 +150,23 @@ class TokenizerProcess:
             _fail([asked], TokenizerDied(_why(asked), was_shared=True))
         self._together, self._waiting = [], deque()
 
-    async def _ask(self, content: Json, cpu_s: float, data: bytes = b"") -> Json:
-        return await self._queued(_Asked(content, cpu_s, self._loop.create_future(), data))
+    async def _send_piece(self, piece: bytes) -> None:
+        """Wait until what was sent before is on its way, and send a piece. Nothing if the process has ended."""
+        await asyncio.sleep(0)
+        while self._unsent and not self.is_closed:
+            self._has_sent.clear()
+            await self._has_sent.wait()
+        if not self.is_closed:
+            self._unsent = memoryview(LENGTH.pack(len(piece)) + piece)
+            self._write()
+
+    def _restart_timer(self, asked: _Asked) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(WALL_FACTOR * max(1.0, asked.cpu_s), self.close)
+
+    async def _ask(self, content: Json, cpu_s: float) -> Json:
+        return await self._queued(_Asked(content, cpu_s, self._loop.create_future()))
 
     async def _queued(self, asked: _Asked) -> Json:
         if self.is_closed:
@@ -162,7 +188,7 @@ class TokenizerProcess:
             texts = self._shared_texts()
             content, cpu_s = {"do": "count", "texts": texts, "wholes": []}, _cpu_s(texts)
         self._timer = self._loop.call_later(WALL_FACTOR * max(1.0, cpu_s), self.close)
-        self._unsent = memoryview(packed({**content, "cpu_s": cpu_s}) + first.data)
+        self._unsent = memoryview(packed({**content, "cpu_s": cpu_s}))
         self._write()
 
     def _shared_texts(self) -> list[str]:
@@ -190,6 +216,7 @@ class TokenizerProcess:
             self._loop.add_writer(self._to, self._write)
         else:
             self._loop.remove_writer(self._to)
+            self._has_sent.set()
 
     def _read(self) -> None:
         try:
