@@ -98,8 +98,8 @@ async def test_a_canary_that_fails_more_is_ended(world: RollingWorld) -> None:
         "The canary is worse: 10 of its 30 replies failed (33%), and 1 of 201 of the version that serves (0%)."
     )
     await world.routing.refresh()
-    await world.reconciler.reconcile()
     assert await world.endpoints() == (old,)
+    await world.drain()
     assert await world.cluster.list_deployments() == [OLD]
     assert (await world.submission()).status is Status.DEPLOYED
 
@@ -167,8 +167,8 @@ async def test_a_canary_survives_a_restart(world: RollingWorld) -> None:
 async def test_a_rollback_ends_a_canary(world: RollingWorld) -> None:
     await world.redeploy(CANARY)
     await world.submissions.rollback(world.developer, ID)
-    await world.reconciler.reconcile()
     assert await world.phase() is RolloutPhase.CANCELLED
+    await world.drain()
     assert await world.cluster.list_deployments() == [OLD]
 
 
