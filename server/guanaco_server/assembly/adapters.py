@@ -30,6 +30,8 @@ from guanaco_server.deployments.model_server import ModelServer
 from guanaco_server.deployments.vllm_server import VllmServer
 from guanaco_server.runtime.clock import Clock, SystemClock
 from guanaco_server.runtime.data_dir import DataDir
+from guanaco_server.serializer import confined
+from guanaco_server.serializer.confined import StartChild
 from guanaco_server.settings import Settings
 
 MIN_URL_LIFETIME_S = 3_600  # beyond the longest job: also what a model server may take to read
@@ -44,6 +46,7 @@ class Adapters:
     store: ArtifactStore
     compute: Compute
     model_server: ModelServer
+    start_child: StartChild
 
 
 def build_adapters(settings: Settings, data_dir: DataDir) -> Adapters:
@@ -54,6 +57,7 @@ def build_adapters(settings: Settings, data_dir: DataDir) -> Adapters:
         store=_store(settings),
         compute=_compute(settings, data_dir, model_server),
         model_server=model_server,
+        start_child=confined.start,
     )
 
 

@@ -10,14 +10,13 @@ import asyncio
 import contextlib
 import json
 import os
-import subprocess
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from guanaco_server.serializer import confined
+from guanaco_server.serializer.confined import Child, StartChild
 from guanaco_server.serializer.frames import LENGTH, MAX_MESSAGE_BYTES, packed
 from guanaco_server.tokenization import child
 from guanaco_server.tokenization.facts import TokenizerFacts, facts_of_json
@@ -65,7 +64,7 @@ class _Asked:
 class TokenizerProcess:
     """Started by ``start``; ended by ``close``, by its limits, or with this object. Belongs to one event loop."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, process: Child) -> None:
         assert process.stdin is not None, "it is a pipe"
         assert process.stdout is not None, "it is a pipe"
         self._process = process
@@ -89,8 +88,8 @@ class TokenizerProcess:
         return bool(self._together or self._waiting)
 
     @classmethod
-    async def start(cls) -> TokenizerProcess:
-        return cls(await asyncio.to_thread(confined.start, child.__name__))
+    async def start(cls, start_child: StartChild) -> TokenizerProcess:
+        return cls(await asyncio.to_thread(start_child, child.__name__))
 
     async def load(self, pieces: AsyncIterator[bytes]) -> TokenizerFacts:
         """Load the file that the pieces make up. Nothing else is asked meanwhile."""
@@ -285,7 +284,7 @@ def _why(asked: _Asked) -> str:
     return f"it takes more than {limit_s:.3g} s of CPU time or {memory}, or it crashed"
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: Child) -> None:
     process.kill()
     process.wait()
     for pipe in (process.stdin, process.stdout):

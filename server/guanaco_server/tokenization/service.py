@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from guanaco.errors import CorruptConfig, PromptFailed, UnsupportedTokenizer
+from guanaco_server.serializer import confined
+from guanaco_server.serializer.confined import StartChild
 from guanaco_server.tokenization.facts import TokenizerFacts
 from guanaco_server.tokenization.process import (
     TextFailed,
@@ -68,8 +70,9 @@ class _Artifact:
 class Tokenizers:
     """Belongs to one event loop. ``close`` ends the processes."""
 
-    def __init__(self, store: SmallFiles) -> None:
+    def __init__(self, store: SmallFiles, start_child: StartChild = confined.start) -> None:
         self._store = store
+        self._start_child = start_child
         self._artifacts: OrderedDict[str, _Artifact] = OrderedDict()
         self._verdicts: OrderedDict[bytes, TokenizerFacts] = OrderedDict()
         self._loads = asyncio.Semaphore(1)  # reading a file takes twice what is kept
@@ -104,7 +107,7 @@ class Tokenizers:
         begin = await _first_two(
             pieces
         )  # so that no process is started for a small file that is known
-        process = await TokenizerProcess.start()
+        process = await TokenizerProcess.start(self._start_child)
         try:
             facts = await process.load(_chained(begin, pieces))
             await process.attempt()
@@ -232,7 +235,7 @@ class Tokenizers:
         return process
 
     async def _loaded(self, artifact: _Artifact, pieces: AsyncIterator[bytes]) -> TokenizerProcess:
-        process = await TokenizerProcess.start()
+        process = await TokenizerProcess.start(self._start_child)
         try:
             artifact.facts = await process.load(pieces)
         except BaseException as error:
