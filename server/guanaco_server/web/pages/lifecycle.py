@@ -9,6 +9,7 @@ from guanaco.accounts import Role
 from guanaco.errors import IllegalTransition, NotFound
 from guanaco_server.web.guards import Member
 from guanaco_server.web.lifecycle_view import SubmissionAction, find_action
+from guanaco_server.web.pages.submitting import hub_token_of
 from guanaco_server.web.rendering import see_other
 from guanaco_server.web.room import WebRoom
 
@@ -19,7 +20,6 @@ def add_routes(routes: APIRouter, web: WebRoom) -> None:
         "cancel": web.submissions.cancel,
         "deactivate": web.submissions.deactivate,
         "reactivate": web.submissions.reactivate,
-        "redeploy": web.submissions.redeploy,
         "teardown": web.submissions.teardown,
     }
 
@@ -36,7 +36,11 @@ def add_routes(routes: APIRouter, web: WebRoom) -> None:
     @routes.post("/submissions/{submission_id}/{action}")
     async def do(submission_id: str, action: str, member: Member = developer) -> Response:
         wanted = _require(action)
-        await moves[wanted.name](member.account, submission_id)
+        if wanted.name == "redeploy":
+            token = hub_token_of(member.fields)
+            await web.submissions.redeploy(member.account, submission_id, token)
+        else:
+            await moves[wanted.name](member.account, submission_id)
         return see_other(f"/submissions/{submission_id}")
 
 
