@@ -124,6 +124,7 @@ def _facts(submission: Submission) -> list[tuple[str, str]]:
     return [
         ("id", submission.id),
         ("status", submission.status),
+        ("not served", _unserved(submission)),
         ("kind", "" if submission.kind == "chat" else submission.kind),
         ("reward model", submission.reward or ""),
         ("name", submission.name),
@@ -139,6 +140,12 @@ def _facts(submission: Submission) -> list[tuple[str, str]]:
         ("quantized", submission.quantization or ""),
         ("submitted", words.moment(submission.created_at)),
     ]
+
+
+def _unserved(submission: Submission) -> str:
+    if submission.unserved is None:
+        return ""
+    return f"since {words.moment(submission.unserved.since)}: {submission.unserved.problem}"
 
 
 def _base(submission: Submission) -> str:
