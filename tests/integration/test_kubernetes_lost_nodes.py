@@ -477,8 +477,10 @@ async def test_a_deleted_secret_is_healed_without_a_restart(
     await world.reconciler.start()
     before = world.deployments.replicas(ONE)
     store, name = kubernetes.server.store, deployment_name(ONE)
-    store.delete(("secrets", "models", name))
-    kubernetes.kubelet.evict(name)
+    (pod,) = kubernetes.kubelet.pods(name)
+    with kubernetes.kubelet.paused():
+        store.delete(("secrets", "models", name))
+        store.delete(("pods", "models", pod["metadata"]["name"]))
     await eventually(partial(world.is_served, ONE, but_not_at=before))
     assert "CreateContainerConfigError" in str(store.history), "a pod has missed it"
     assert (await world.row(ONE)).restarts == 0
