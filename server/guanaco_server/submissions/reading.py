@@ -1,0 +1,50 @@
+"""A submission as its developer reads it, from its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from guanaco.submissions import Rollout, StageRun, Submission
+from guanaco_server.submissions import queries
+from guanaco_server.submissions.rollouts.queries import rollout as newest_rollout
+from guanaco_server.submissions.tables import RolloutRow, StageRunRow, SubmissionRow
+
+NOT_COLUMNS = {
+    "stages",
+    "rollout",
+    "aliases",
+    "tags",
+}  # fields of a submission that are no columns of its row as they are
+
+
+def read_submission(
+    row: SubmissionRow,
+    stages: Sequence[StageRunRow] = (),
+    rollout: RolloutRow | None = None,
+    aliases: Sequence[str] = (),
+) -> Submission:
+    columns = {name: getattr(row, name) for name in Submission.model_fields.keys() - NOT_COLUMNS}
+    return Submission(
+        **columns,
+        aliases=list(aliases),
+        tags=row.tags or [],
+        rollout=_read_rollout(rollout) if rollout else None,
+        stages=[_read_stage(stage) for stage in stages],
+    )
+
+
+async def read_whole(session: AsyncSession, row: SubmissionRow) -> Submission:
+    """Read a submission with its stages, its newest rollout and its aliases."""
+    stages = await queries.stage_runs(session, row.id)
+    rollout = await newest_rollout(session, row.id)
+    return read_submission(row, stages, rollout, await queries.aliases_of(session, row.id))
+
+
+def _read_rollout(row: RolloutRow) -> Rollout:
+    return Rollout(**{name: getattr(row, name) for name in Rollout.model_fields})
+
+
+def _read_stage(row: StageRunRow) -> StageRun:
+    return StageRun(**{name: getattr(row, name) for name in StageRun.model_fields})
