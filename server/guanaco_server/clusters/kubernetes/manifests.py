@@ -3,8 +3,9 @@
     job           Job        + NetworkPolicy, Secret
     model server  Deployment + NetworkPolicy, Service (where pods have no addresses), PodDisruptionBudget, Secret
 
-The Secret is applied last: a pod waits for it, so nothing runs before its network policy is in place. Pods satisfy
-the Pod Security Standard `restricted`: not root, nothing writable but two empty folders, no API token.
+What is owned comes first, and then the pods: a new Deployment begins with no replicas, and a new Job suspended, until
+its Secret and its network policy are there. Pods satisfy the Pod Security Standard `restricted`: not root, nothing
+writable but two empty folders, no API token.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from guanaco_server.clusters.kubernetes.names import (
     owned_by,
 )
 from guanaco_server.clusters.kubernetes.options import Egress, KubernetesOptions
+from guanaco_server.clusters.kubernetes.pod_fields import with_fields
 
 SERVER = "model-server"
 PLATFORM_LABELS = {"app.kubernetes.io/name": "guanaco"}
@@ -42,7 +44,15 @@ DRAIN_S = 5  # until every gateway and proxy knows that it is leaving
 STOP_S = 30
 
 
-def deployment_object(spec: DeploymentSpec, options: KubernetesOptions) -> Json:
+def deployment_object(
+    spec: DeploymentSpec, options: KubernetesOptions, *, replaces_others: bool = False
+) -> Json:
+    """Make the Deployment. ``replaces_others``: pods of another spec are there, which get no requests any more.
+
+    Those are stopped first, because their GPUs may be the only ones. Otherwise what changed is not the spec but our
+    manifest, and a pod serves until another one has taken its place.
+    """
+    unavailable, surge = ("100%", 0) if replaces_others else (0, 1)
     selector = {MANAGED_BY: MANAGER, NAME: label_value(spec.name)}
     described = {**labels(spec.name, spec.submission_id, SERVER), SPEC: spec_hash(spec, options)}
     return {
@@ -55,7 +65,7 @@ def deployment_object(spec: DeploymentSpec, options: KubernetesOptions) -> Json:
             "progressDeadlineSeconds": int(_start_s(spec) + options.pending_s),
             "strategy": {
                 "type": "RollingUpdate",
-                "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0},
+                "rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable},
             },
             "selector": {"matchLabels": selector},
             "template": {
@@ -70,7 +80,7 @@ def deployment_object(spec: DeploymentSpec, options: KubernetesOptions) -> Json:
 
 
 def owned_objects(spec: DeploymentSpec, options: KubernetesOptions, owner: Json) -> list[Json]:
-    """Return what the Deployment owns, in the order to apply it: the Secret last, because pods wait for it."""
+    """Return what the Deployment owns."""
     described = labels(spec.name, spec.submission_id, SERVER)
     pods = {MANAGED_BY: MANAGER, NAME: label_value(spec.name)}
     metadata = {**_metadata(spec, described), "ownerReferences": owned_by(owner)}
@@ -82,6 +92,13 @@ def owned_objects(spec: DeploymentSpec, options: KubernetesOptions, owner: Json)
         _disruption_budget(metadata, pods),
         secret_object(metadata, spec.secrets),
     ]
+
+
+def secret_of(spec: DeploymentSpec, owner: Json) -> Json:
+    """Return the Secret that its pods read when they start."""
+    described = labels(spec.name, spec.submission_id, SERVER)
+    metadata = {**_metadata(spec, described), "ownerReferences": owned_by(owner)}
+    return secret_object(metadata, spec.secrets)
 
 
 def spec_hash(spec: DeploymentSpec, options: KubernetesOptions) -> str:
@@ -158,7 +175,7 @@ def _metadata(spec: DeploymentSpec, described: Mapping[str, str]) -> Json:
 
 
 def _pod(spec: DeploymentSpec, options: KubernetesOptions, selector: Mapping[str, str]) -> Json:
-    resources = filled(spec.resources, options.engine_defaults)
+    resources = _without_cache(filled(spec.resources, options.engine_defaults), options)
     container = {
         "image": resources.image or options.engine_image,
         "command": command_in_pod(spec.command),
@@ -169,8 +186,15 @@ def _pod(spec: DeploymentSpec, options: KubernetesOptions, selector: Mapping[str
         "readinessProbe": _probe(failures=2),
         "livenessProbe": _probe(failures=6),
     }
-    return {
-        **pod_spec(container, object_name(spec.name), resources, options, SERVER_TMP_BYTES),
+    pod = {
+        **pod_spec(
+            container,
+            object_name(spec.name),
+            resources,
+            options,
+            SERVER_TMP_BYTES,
+            cache=_cache_volume(resources, options),
+        ),
         "terminationGracePeriodSeconds": DRAIN_S + STOP_S,
         "topologySpreadConstraints": [
             {
@@ -181,6 +205,7 @@ def _pod(spec: DeploymentSpec, options: KubernetesOptions, selector: Mapping[str
             }
         ],
     }
+    return with_fields(pod, options.server_fields)
 
 
 def _probe(failures: int) -> Json:
@@ -233,10 +258,16 @@ def _platform_pods(options: KubernetesOptions) -> Json:
 JOB_COMPONENT = "job"
 JOB_STOP_S = 10
 KEPT_S = 600  # what a platform that was killed left behind goes by itself
+LOST_PODS = 5  # so many machines may be lost, or drained, under one job
 
 
-def job_object(spec: JobSpec, options: KubernetesOptions) -> Json:
-    """Make the Job. A pod that fails ends the Job, because the platform retries; a pod whose machine is lost is made again."""
+def job_object(spec: JobSpec, options: KubernetesOptions, *, is_suspended: bool = False) -> Json:
+    """Make the Job. A pod whose machine is lost or drained is made again by the cluster.
+
+    One that fails by itself ends the Job too, but through the platform (``jobs.py``), which reads its last lines. A
+    podFailurePolicy would tell the two apart here, but with one Kubernetes replaces a pod only when its kubelet says
+    that it ended: a lost node's never.
+    """
     resources = filled(spec.resources, options.job_defaults)
     container = {
         "image": resources.image or options.serializer_image,
@@ -244,36 +275,24 @@ def job_object(spec: JobSpec, options: KubernetesOptions) -> Json:
         "environment": spec.environment,
     }
     job: Json = {
-        "backoffLimit": 1,
+        "backoffLimit": LOST_PODS,
+        "suspend": is_suspended,
         "ttlSecondsAfterFinished": KEPT_S,
-        "podFailurePolicy": {
-            "rules": [
-                {
-                    "action": "Ignore",
-                    "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
-                },
-                {
-                    "action": "FailJob",
-                    "onExitCodes": {
-                        "containerName": CONTAINER,
-                        "operator": "NotIn",
-                        "values": [0],
-                    },
-                },
-            ]
-        },
         "template": {
             "metadata": {
                 "labels": _job_labels(spec, options),
                 "annotations": annotated(spec.name, spec.submission_id),
             },
-            "spec": {
-                **pod_spec(
-                    container, object_name(spec.name), resources, options, options.job_tmp_bytes
-                ),
-                "restartPolicy": "Never",
-                "terminationGracePeriodSeconds": JOB_STOP_S,
-            },
+            "spec": with_fields(
+                {
+                    **pod_spec(
+                        container, object_name(spec.name), resources, options, options.job_tmp_bytes
+                    ),
+                    "restartPolicy": "Never",
+                    "terminationGracePeriodSeconds": JOB_STOP_S,
+                },
+                options.job_fields,
+            ),
         },
     }
     if spec.timeout_s is not None:
@@ -287,7 +306,7 @@ def job_object(spec: JobSpec, options: KubernetesOptions) -> Json:
 
 
 def owned_by_job(spec: JobSpec, options: KubernetesOptions, owner: Json) -> list[Json]:
-    """Return what the Job owns, in the order to apply it: the Secret last, because the pod waits for it."""
+    """Return what the Job owns."""
     metadata = {**_job_metadata(spec, options), "ownerReferences": owned_by(owner)}
     pods = {MANAGED_BY: MANAGER, NAME: label_value(spec.name)}
     return [
@@ -326,8 +345,12 @@ def pod_spec(
     resources: Resources,
     options: KubernetesOptions,
     tmp_bytes: int,
+    cache: Json | None = None,
 ) -> Json:
-    """``container`` has what differs: image, command, environment, probes; ``tmp_bytes`` is the most that /tmp may hold."""
+    """``container`` has what differs: image, command, environment, probes; ``tmp_bytes`` is the most that /tmp may hold.
+
+    ``cache`` is the volume of a model server's artifacts; a job has an empty one.
+    """
     spec: Json = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
@@ -339,13 +362,32 @@ def pod_spec(
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "containers": [_container(container, secret, resources)],
-        "volumes": _volumes(resources, tmp_bytes, options.cache_bytes),
+        "volumes": _volumes(resources, tmp_bytes, cache or _empty_cache(resources, options)),
+        "tolerations": [
+            _briefly_tolerated("unreachable", UNREACHABLE_S),
+            _briefly_tolerated("not-ready", NOT_READY_S),
+        ],
     }
     if options.priority_class:
         spec["priorityClassName"] = options.priority_class
     if resources.gpu_count:
-        spec |= _gpu_placement(resources, options)
+        placement = _gpu_placement(resources, options)
+        spec |= placement | {"tolerations": spec["tolerations"] + placement["tolerations"]}
     return spec
+
+
+UNREACHABLE_S = 5  # the node's controller has waited 40 to 50 s for its kubelet by then
+NOT_READY_S = 30  # a container runtime that is restarted is back within that
+
+
+def _briefly_tolerated(taint: str, seconds: int) -> Json:
+    """Tolerate a lost node's taint this long, instead of the default 300 s: then the pod is replaced elsewhere."""
+    return {
+        "key": f"node.kubernetes.io/{taint}",
+        "operator": "Exists",
+        "effect": "NoExecute",
+        "tolerationSeconds": seconds,
+    }
 
 
 def command_in_pod(command: tuple[str, ...]) -> list[str]:
@@ -406,14 +448,37 @@ def _asked(resources: Resources) -> Json:
     return {"requests": requests, **limits} if requests else {}
 
 
-def _volumes(resources: Resources, tmp_bytes: int, cache_bytes: int) -> list[Json]:
-    """Each with a limit: a pod that exceeds one is evicted, and the node's disk stays the others' too."""
-    limit = str(resources.cache_bytes or resources.disk_bytes or cache_bytes + CACHE_SLACK_BYTES)
+def _without_cache(resources: Resources, options: KubernetesOptions) -> Resources:
+    """Ask for no storage of the pod's own for an artifact that is kept elsewhere."""
+    if not (options.cache_claim or options.cache_path) or not resources.disk_bytes:
+        return resources
+    cached = resources.cache_bytes or resources.disk_bytes
+    return replace(resources, disk_bytes=resources.disk_bytes - cached, cache_bytes=None)
+
+
+def _cache_volume(resources: Resources, options: KubernetesOptions) -> Json:
+    """Return where a model server keeps its artifact: by default in a folder that goes with the pod."""
+    if options.cache_claim:
+        return {"persistentVolumeClaim": {"claimName": options.cache_claim}}
+    if options.cache_path:
+        return {"hostPath": {"path": options.cache_path, "type": "Directory"}}
+    return _empty_cache(resources, options)
+
+
+def _empty_cache(resources: Resources, options: KubernetesOptions) -> Json:
+    default = options.cache_bytes + CACHE_SLACK_BYTES
+    return {
+        "emptyDir": {"sizeLimit": str(resources.cache_bytes or resources.disk_bytes or default)}
+    }
+
+
+def _volumes(resources: Resources, tmp_bytes: int, cache: Json) -> list[Json]:
+    """Those of the pod's own each with a limit: a pod that exceeds one is evicted, and the node's disk stays the others' too."""
     shared_bytes = resources.shared_memory_bytes or SHARED_MEMORY_BYTES
     shared_memory = {"medium": "Memory", "sizeLimit": str(shared_bytes)}
     return [
         {"name": "tmp", "emptyDir": {"sizeLimit": str(tmp_bytes)}},
-        {"name": "cache", "emptyDir": {"sizeLimit": limit}},
+        {"name": "cache", **cache},
         *([{"name": "shm", "emptyDir": shared_memory}] if resources.gpu_count else []),
     ]
 
