@@ -94,7 +94,7 @@ class Gateways:
 
     async def waits_by_bucket(self) -> Mapping[float, float]:
         """How many turns have waited at most so long for a place, over all gateways."""
-        counted = Counter[float]()
+        counted: defaultdict[float, float] = defaultdict(float)
         async with httpx.AsyncClient(trust_env=False) as http:
             for port in self.metrics_ports:
                 text = (await http.get(f"http://127.0.0.1:{port}/metrics")).text
