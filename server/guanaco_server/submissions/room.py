@@ -49,7 +49,9 @@ def build_submissions(
     quotas = QuotaService(database, clock, accounts, audit, Limits.of(settings))
     hub_tokens = HubTokens(secret)
     records = RolloutRecords(clock, deployments)
-    rollouts = RolloutService(database, clock, changes, audit, quotas, hub_tokens, records)
+    rollouts = RolloutService(
+        database, clock, changes, deployments, audit, quotas, hub_tokens, records
+    )
     service = SubmissionService(
         database,
         clock,

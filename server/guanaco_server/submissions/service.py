@@ -169,7 +169,7 @@ class SubmissionService:
             row = await visible_row(session, account, submission_id, is_locked=True)
             row.tags = list(dict.fromkeys(tags))
             await note_others(self._audit, session, account, row, "tag submission")
-            return await read_whole(session, row)
+            return await read_whole(self._deployments, session, row)
 
     async def page(
         self, account: Account, page: int, limit: int, only: SubmissionFilter
@@ -261,7 +261,7 @@ class SubmissionService:
         """Read a submission with its stages. Raise SubmissionNotFound for another developer's."""
         async with self._database.read() as session:
             row = await visible_row(session, account, submission_id)
-            return await read_whole(session, row)
+            return await read_whole(self._deployments, session, row)
 
     async def require_choosable(self, account: Account, named: str) -> SubmissionBrief:
         """The submission that an account names to talk to, by its id or alias; a developer's own, any for others.
@@ -337,7 +337,7 @@ class SubmissionService:
             row.deleted_at, row.idempotency_key = self._clock.now(), None
             await queries.drop_aliases(session, submission_id)
             await note_others(self._audit, session, account, row, "delete submission")
-            return await read_whole(session, row)
+            return await read_whole(self._deployments, session, row)
 
     async def redeploy(
         self,
@@ -393,7 +393,7 @@ class SubmissionService:
                 await self._deployments.withdraw(session, submission_id)
                 await self.rollouts.records.cancel(session, submission_id)
             await note_others(self._audit, session, account, row, f"{verb} submission")
-            moved = await read_whole(session, row)
+            moved = await read_whole(self._deployments, session, row)
         self._changes.announce(submission_id, to)
         return moved
 

@@ -9,6 +9,7 @@ from guanaco.submissions import RedeployRequest, RolloutPhase, Status, Submissio
 from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import Account
 from guanaco_server.database.database import Database
+from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions.events import StatusChanges
 from guanaco_server.submissions.hub_tokens import HubTokens
@@ -28,6 +29,7 @@ class RolloutService:
         database: Database,
         clock: Clock,
         changes: StatusChanges,
+        deployments: DeploymentService,
         audit: AuditLog,
         quotas: QuotaService,
         hub_tokens: HubTokens,
@@ -36,6 +38,7 @@ class RolloutService:
         self._database = database
         self._clock = clock
         self._changes = changes
+        self._deployments = deployments
         self._audit = audit
         self._quotas = quotas
         self._hub_tokens = hub_tokens
@@ -70,7 +73,7 @@ class RolloutService:
                 )
             await self.records.begin(session, submission_id, row.run, request)
             await note_others(self._audit, session, account, row, "redeploy submission")
-            begun = await read_whole(session, row)
+            begun = await read_whole(self._deployments, session, row)
         self._changes.announce(submission_id, Status.QUEUED)
         return begun
 
@@ -85,7 +88,7 @@ class RolloutService:
             await note_others(
                 self._audit, session, account, row, "cancel the redeploy of submission"
             )
-            return await read_whole(session, row)
+            return await read_whole(self._deployments, session, row)
 
     async def rollback(self, account: Account, submission_id: str) -> Submission:
         """End the redeploy that is under way; or else bring back the version that the last one replaced.
@@ -109,6 +112,6 @@ class RolloutService:
                 row.run, row.updated_at = row.run + 1, self._clock.now()
                 await self.records.begin(session, submission_id, row.run, AT_ONCE, replaced)
             await note_others(self._audit, session, account, row, "roll back submission")
-            rolled = await read_whole(session, row)
+            rolled = await read_whole(self._deployments, session, row)
         self._changes.announce(submission_id, Status.QUEUED)
         return rolled
