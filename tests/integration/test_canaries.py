@@ -10,6 +10,7 @@ import pytest
 from guanaco.accounts import Role
 from guanaco.errors import InvalidInput, NothingToRollBack, RedeployInProgress
 from guanaco.submissions import RedeployRequest, RolloutPhase, Status
+from guanaco_server.chat.gateway.turn_queue import Asker
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.memory_server import Script
 from guanaco_server.deployments.specs import deployment_name
@@ -70,6 +71,20 @@ async def test_a_canary_takes_its_share_of_the_conversations_that_begin(
         "25.0% of new conversations go to the new version."
         in followed[-2].message + followed[-1].message
     )
+
+
+async def test_a_canary_brings_places_of_its_own(world: RollingWorld) -> None:
+    await world.redeploy(CANARY)
+    for key in (ID, KEY):
+        await world.deployments.note(key, capacity=2)
+    await world.routing.refresh()
+    began_at = world.clock.now().timestamp()
+    talks = [ConversationStart(f"conv_{number}", began_at) for number in range(40)]
+    assert {(await world.routing.target(ID, talk)).version for talk in talks} == {ID, KEY}
+    turns = [await world.places.take(key, Asker("app", "user")) for key in (ID, ID, KEY, KEY)]
+    assert (world.places.in_flight(ID), world.places.in_flight(KEY)) == (2, 2)
+    for turn in turns:
+        turn.__exit__()
 
 
 async def test_a_canary_that_is_as_good_takes_over_when_its_time_is_over(

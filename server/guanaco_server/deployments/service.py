@@ -508,12 +508,12 @@ class DeploymentService:
         beside = self._beside.get(submission_id)
         return beside.arm_of(talk) if beside else None
 
-    def replicas_for(self, submission_id: str, talk: ConversationStart | None) -> tuple[str, ...]:
-        """Return the base URLs of the ready servers of the version that this conversation talks to."""
+    def version_for(self, submission_id: str, talk: ConversationStart | None) -> str:
+        """Return the key of the version that this conversation talks to now: the one beside only while it answers."""
         beside = self._beside.get(submission_id)
-        if beside is not None and beside.takes(talk):
-            return self.replicas(beside.key) or self.replicas(submission_id)
-        return self.replicas(submission_id)
+        if beside is not None and beside.takes(talk) and self.replicas(beside.key):
+            return beside.key
+        return submission_id
 
     async def record_traffic(self, times: Mapping[str, datetime]) -> None:
         """Write down when each of these submissions was last asked for something."""
