@@ -16,7 +16,7 @@ from guanaco_server.observability.exposition import scrape
 from guanaco_server.observability.logs import JsonFormatter, TextFormatter
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.observability.redaction import Redaction
-from guanaco_server.observability.scope import request_id, scope
+from guanaco_server.observability.scope import request_ids, scope
 from guanaco_server.settings import Settings
 from guanaco_server.web.metric_tiles import METRICS
 
@@ -107,9 +107,9 @@ def test_every_secret_setting_is_known_to_the_logs() -> None:
 
 
 def test_a_clients_request_id_is_kept_unless_it_is_odd() -> None:
-    assert request_id("abc-123") == "abc-123"
-    assert request_id("two\nlines") != "two\nlines"
-    assert len(request_id("")) == 32
+    assert request_ids("abc-123").request_id == "abc-123"
+    assert request_ids("two\nlines").request_id != "two\nlines"
+    assert len(request_ids("").request_id) == 32
 
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
@@ -128,8 +128,9 @@ TRACE = "0af7651916cd43dd8448eb211c80319c"
     ],
 )
 def test_a_request_of_a_trace_has_the_traces_id(traceparent: str, is_kept: bool) -> None:
-    assert (request_id("", traceparent) == TRACE) is is_kept
-    assert request_id("mine", traceparent) == "mine"
+    assert (request_ids("", traceparent).request_id == TRACE) is is_kept
+    assert request_ids("mine", traceparent).request_id == "mine"
+    assert (request_ids("mine", traceparent).trace_id == TRACE) is is_kept
 
 
 def record(message: str, *args: object) -> logging.LogRecord:

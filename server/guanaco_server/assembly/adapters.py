@@ -9,6 +9,8 @@ import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
+from guanaco import __version__
+from guanaco.errors import InvalidSettings
 from guanaco_server.artifacts.hub.hub import Hub
 from guanaco_server.artifacts.hub.hugging_face import HuggingFaceHub
 from guanaco_server.artifacts.stores.local import LocalStore
@@ -28,6 +30,7 @@ from guanaco_server.clusters.local.cluster import LocalCluster
 from guanaco_server.clusters.placement import RegionShare
 from guanaco_server.deployments.model_server import ModelServer
 from guanaco_server.deployments.vllm_server import VllmServer
+from guanaco_server.observability.tracing import NoTracing, Tracing
 from guanaco_server.runtime.clock import Clock, SystemClock
 from guanaco_server.runtime.data_dir import DataDir
 from guanaco_server.serializer import confined
@@ -46,6 +49,7 @@ class Adapters:
     store: ArtifactStore
     compute: Compute
     model_server: ModelServer
+    tracing: Tracing
     start_child: StartChild
 
 
@@ -57,7 +61,29 @@ def build_adapters(settings: Settings, data_dir: DataDir) -> Adapters:
         store=_store(settings),
         compute=_compute(settings, data_dir, model_server),
         model_server=model_server,
+        tracing=build_tracing(settings),
         start_child=confined.start,
+    )
+
+
+def build_tracing(settings: Settings) -> Tracing:
+    """InvalidSettings where the packages that send traces are not installed."""
+    if settings.otlp_endpoint is None:
+        return NoTracing()
+    try:  # here, for importing the SDK takes 0.2 s
+        from guanaco_server.observability.otlp import OtlpTracing
+    except ModuleNotFoundError:
+        raise InvalidSettings(
+            "otlp_endpoint is set, and the packages that send traces are not installed.",
+            hint='`pip install "guanaco-platform[tracing]"` installs them.',
+        ) from None
+    secret = settings.otlp_authorization
+    return OtlpTracing(
+        settings.otlp_endpoint,
+        settings.trace_sample_ratio,
+        authorization=secret.get_secret_value() if secret else None,
+        version=__version__,
+        role=settings.role,
     )
 
 

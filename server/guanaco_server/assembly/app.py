@@ -49,7 +49,7 @@ A key is sent as `Authorization: Bearer KEY`. It has one role: `developer`, `bac
 
 Every error has one form, in the schema `ErrorBody`: a stable code, a sentence for a person, and what to do next. Under `/v1`
 errors have OpenAI's form. Each answer has an `X-Request-ID`, which the platform's log lines have too: the request's own, or the
-trace id of its `traceparent`, or a new one.
+trace id of its `traceparent`, or a new one; and an `X-Trace-ID`, by which the operator finds its trace where traces are kept.
 """
 TAGS = {
     "submissions": "A developer's models: submit one, follow its way to users, take it back.",
@@ -85,7 +85,7 @@ def create_app(platform: Platform, *, heartbeat_s: float = HEARTBEAT_S) -> FastA
     forms = http_errors.ErrorForms({openai_api.PREFIX: openai_api.ERRORS})
     app.add_middleware(BodyLimit, limit_bytes=MAX_BODY_BYTES, forms=forms)
     http_errors.install(app, forms)
-    app.add_middleware(Observed, metrics=platform.metrics)
+    app.add_middleware(Observed, metrics=platform.metrics, tracing=platform.adapters.tracing)
     _trust_proxies(app, platform.settings)
     app.proxied = ProxiedRequests(
         AddressCount(
@@ -153,6 +153,7 @@ def _install_gateway(
         routes,
         rooms.accounts.auth,
         platform.metrics,
+        platform.adapters.tracing,
         MAX_BODY_BYTES,
         heartbeat_s,
     )
@@ -189,8 +190,15 @@ def _open_to_browsers(app: ASGIApp, settings: Settings) -> ASGIApp:
             "Last-Event-ID",
             "X-Hub-Token",
             "X-Request-ID",
+            "traceparent",
         ),
-        expose_headers=("Idempotent-Replayed", "Retry-After", "X-Next-Cursor", "X-Request-ID"),
+        expose_headers=(
+            "Idempotent-Replayed",
+            "Retry-After",
+            "X-Next-Cursor",
+            "X-Request-ID",
+            "X-Trace-ID",
+        ),
     )
 
 

@@ -84,6 +84,7 @@ class Platform:
     async def running(self) -> AsyncIterator[None]:
         """Start the database, then the loops of this process's role; stop them in the opposite order."""
         async with AsyncExitStack() as stack:
+            stack.push_async_callback(self.adapters.tracing.close)
             stack.push_async_callback(self.database.close)
             await self._prepare_database()
             stack.push_async_callback(self.adapters.model_server.close)

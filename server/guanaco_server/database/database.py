@@ -41,6 +41,7 @@ from guanaco.errors import DatabaseUnavailable
 from guanaco_server.database import sqlite_connection
 from guanaco_server.database.direct import NETWORK, DirectConnection
 from guanaco_server.database.writer_queue import WriterQueue
+from guanaco_server.observability.tracing import span
 
 UNAVAILABLE_HINT = "Start the database, or correct GUANACO_DATABASE_URL: `guanaco settings` shows where it comes from."
 BUSY_TIMEOUT_S = 30  # a writer waits this long for another; the longest unit takes milliseconds
@@ -72,10 +73,11 @@ class Database:
 
         ``is_urgent``: somebody waits for a reply, so on SQLite its turn comes before those of others.
         """
-        async with self._turn(is_urgent=is_urgent), self._sessions() as session:
-            await session.connection(execution_options={"sqlite_begin": "BEGIN IMMEDIATE"})
-            yield session
-            await session.commit()
+        with span("database: write"):
+            async with self._turn(is_urgent=is_urgent), self._sessions() as session:
+                await session.connection(execution_options={"sqlite_begin": "BEGIN IMMEDIATE"})
+                yield session
+                await session.commit()
 
     def _turn(self, *, is_urgent: bool) -> AbstractAsyncContextManager[None]:
         return nullcontext() if self._writers is None else self._writers.turn(is_urgent=is_urgent)
@@ -83,8 +85,9 @@ class Database:
     @asynccontextmanager
     async def read(self) -> AsyncIterator[AsyncSession]:
         """A transaction that is rolled back at its end."""
-        async with self._sessions() as session:
-            yield session
+        with span("database: read"):
+            async with self._sessions() as session:
+                yield session
 
     async def is_up(self) -> bool:
         try:

@@ -12,13 +12,17 @@ from guanaco.submissions import GenerationParams
 
 @dataclass(frozen=True)
 class Generation:
-    """One request for text. ``with_tokens`` asks for the reply's tokens too, where there is one candidate. The same ``seed`` draws the same text."""
+    """One request for text. ``with_tokens`` asks for the reply's tokens too, where there is one candidate. The same ``seed`` draws the same text.
+
+    ``traceparent`` tells the server to which span of a trace its work belongs; empty where nothing is traced.
+    """
 
     model: str
     prompt: str
     params: GenerationParams
     with_tokens: bool = False
     seed: int | None = None
+    traceparent: str = ""
 
     @property
     def candidate_count(self) -> int:

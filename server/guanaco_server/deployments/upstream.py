@@ -56,12 +56,15 @@ class Upstream:
         self._idle: defaultdict[Origin, list[_Connection]] = defaultdict(list)
         self._tls: ssl.SSLContext | None = None
 
-    async def post(self, endpoint: str, path: str, body: bytes) -> UpstreamResponse:
+    async def post(
+        self, endpoint: str, path: str, body: bytes, traceparent: str = ""
+    ) -> UpstreamResponse:
         """Send the request and return the response once its headers are here. Raises UpstreamError."""
         origin = Origin.of(endpoint)
+        trace = f"traceparent: {traceparent}\r\n".encode() if traceparent else b""
         request = (
-            b"POST %b HTTP/1.1\r\nHost: %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
-            % ((origin.path + path).encode(), origin.header, len(body))
+            b"POST %b HTTP/1.1\r\nHost: %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%b\r\n"
+            % ((origin.path + path).encode(), origin.header, len(body), trace)
         ) + body
         while (kept := self._take(origin)) is not None:
             answer = kept.send(request)

@@ -66,7 +66,10 @@ class VllmServer:
             return
         try:  # the hot path: without _translated's context
             answer = await self._upstream.post(  # the body is not kept while the reply comes
-                endpoint, COMPLETIONS, msgspec.json.encode(request_body(generation))
+                endpoint,
+                COMPLETIONS,
+                msgspec.json.encode(request_body(generation)),
+                generation.traceparent,
             )
             try:
                 if answer.status != httpx.codes.OK:
@@ -88,7 +91,8 @@ class VllmServer:
             raise _unreachable(error) from None
 
     async def candidates(self, endpoint: str, generation: Generation) -> Candidates:
-        return read_candidates(await self._ask(endpoint, COMPLETIONS, candidates_body(generation)))
+        body = candidates_body(generation)
+        return read_candidates(await self._ask(endpoint, COMPLETIONS, body, generation.traceparent))
 
     async def classify(
         self, endpoint: str, model: str, texts: Sequence[str]
@@ -109,11 +113,14 @@ class VllmServer:
         await self._upstream.close()
         await self._client.aclose()
 
-    async def _ask(self, endpoint: str, path: str, body: dict[str, Any]) -> bytes:
+    async def _ask(
+        self, endpoint: str, path: str, body: dict[str, Any], traceparent: str = ""
+    ) -> bytes:
         """Return the whole answer. Closing the connection ends the server's work."""
         with _translated():
             async with asyncio.timeout(self._answer_timeout_s):
-                answer = await self._upstream.post(endpoint, path, msgspec.json.encode(body))
+                encoded = msgspec.json.encode(body)
+                answer = await self._upstream.post(endpoint, path, encoded, traceparent)
                 try:
                     said = await answer.read_all(MAX_ANSWER_BYTES)
                 finally:

@@ -29,16 +29,18 @@ from guanaco_server.idempotency.service import (
     KeyedRequest,
     RequestClaim,
 )
-from guanaco_server.observability.http import HEADER, labelled
+from guanaco_server.observability.http import HEADER, TRACE_HEADER, TRACE_ID_HEADER, labelled
 from guanaco_server.observability.metrics import Metrics
-from guanaco_server.observability.scope import request_id
+from guanaco_server.observability.scope import request_ids
 
 KEY = b"idempotency-key"
 REPLAYED = "idempotent-replayed"
 MAX_KEY_CHARS = 255
 KEEPS_ITS_OWN = frozenset({"/api/v1/submissions"})  # its keys are honoured for good
 OF_CONVERSATION = re.compile(r"/conversations/([^/]{1,64})/")
-NOT_REPEATED = frozenset({HEADER, "date", "server", "connection", "transfer-encoding"})
+NOT_REPEATED = frozenset(
+    {HEADER, TRACE_ID_HEADER, "date", "server", "connection", "transfer-encoding"}
+)
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +76,8 @@ class IdempotentRequests:
             nonlocal status
             status = sent
 
-        direct = labelled(send, request_id(header(asgi, HEADER.encode())), note)
+        ids = request_ids(header(asgi, HEADER.encode()), header(asgi, TRACE_HEADER.encode()))
+        direct = labelled(send, ids, note)
         try:
             request = await self._keyed(asgi, receive, account, key)
             begun = await self._service.begin(request)

@@ -1,4 +1,4 @@
-"""Around every HTTP request: an id in its log lines and its answer, and a measurement by route template."""
+"""Around every HTTP request: its ids in its log lines and its answer, its span, and a measurement by route template."""
 
 from __future__ import annotations
 
@@ -9,19 +9,25 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from guanaco_server.observability.metrics import Metrics
-from guanaco_server.observability.scope import request_id, scope
+from guanaco_server.observability.scope import RequestIds, request_ids, scope
+from guanaco_server.observability.tracing import Tracing, within
 
 HEADER = "x-request-id"
+TRACE_ID_HEADER = "x-trace-id"
 TRACE_HEADER = "traceparent"
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 UNMATCHED = "unmatched"  # paths that are none of ours are not told apart: anybody can make them up
+UNTRACED = frozenset(
+    {"/healthz", "/readyz", "/metrics"}
+)  # asked every few seconds, and about nobody
 ABANDONED = 499  # nginx's status for a client that left before it got one
 
 
 class Observed:
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, tracing: Tracing) -> None:
         self._app = app
         self._metrics = metrics
+        self._tracing = tracing
 
     async def __call__(self, asgi: Scope, receive: Receive, send: Send) -> None:
         if asgi["type"] != "http":
@@ -35,23 +41,27 @@ class Observed:
             status = sent
 
         headers = Headers(scope=asgi)
-        given = request_id(headers.get(HEADER, ""), headers.get(TRACE_HEADER, ""))
-        with scope(request_id=given):
+        ids = request_ids(headers.get(HEADER, ""), headers.get(TRACE_HEADER, ""))
+        method = asgi["method"] if asgi["method"] in METHODS else "other"
+        request = None if asgi["path"] in UNTRACED else self._tracing.begin(ids, method)
+        with scope(**ids.logged), within(request):
             try:
-                await self._app(asgi, receive, labelled(send, given, note))
+                await self._app(asgi, receive, labelled(send, ids, note))
             finally:
-                method = asgi["method"] if asgi["method"] in METHODS else "other"
                 seconds = time.perf_counter() - started
                 self._metrics.note_http(method, _template(asgi), status, seconds)
+                if request is not None:
+                    request.end(_template(asgi), status)
 
 
-def labelled(send: Send, given: str, note: Callable[[int], None]) -> Send:
-    """The same, with the request's id in the answer's header; ``note`` hears its status."""
+def labelled(send: Send, ids: RequestIds, note: Callable[[int], None]) -> Send:
+    """The same, with the request's ids in the answer's header; ``note`` hears its status."""
 
     async def send_labelled(message: Message) -> None:
         if message["type"] == "http.response.start":
             note(message["status"])
-            MutableHeaders(scope=message)[HEADER] = given
+            headers = MutableHeaders(scope=message)
+            headers[HEADER], headers[TRACE_ID_HEADER] = ids.request_id, ids.trace_id
         await send(message)
 
     return send_labelled

@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import NamedTuple
 
 _SCOPE: ContextVar[dict[str, str] | None] = ContextVar("guanaco_scope", default=None)
 GIVEN_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -30,9 +31,24 @@ def current_ids() -> dict[str, str]:
     return _SCOPE.get() or {}
 
 
-def request_id(given: str, traceparent: str = "") -> str:
-    """Return the client's own id of a request, if it can be one, else its W3C trace id, else a new one of that form."""
-    if GIVEN_ID.fullmatch(given):
-        return given
+class RequestIds(NamedTuple):
+    """``request_id`` is the client's own, or the trace's; ``traceparent`` is what the client sent, or empty."""
+
+    request_id: str
+    trace_id: str
+    traceparent: str = ""
+
+    @property
+    def logged(self) -> dict[str, str]:
+        """What each log line of the request has."""
+        if self.request_id == self.trace_id:
+            return {"request_id": self.request_id}
+        return {"request_id": self.request_id, "trace_id": self.trace_id}
+
+
+def request_ids(given: str, traceparent: str = "") -> RequestIds:
+    """Return the ids of a request: the client's own where they can be ids, else new ones of the same form."""
     trace = TRACEPARENT.fullmatch(traceparent)
-    return trace[1] if trace else secrets.token_hex(16)
+    trace_id = trace[1] if trace else secrets.token_hex(16)
+    request_id = given if GIVEN_ID.fullmatch(given) else trace_id
+    return RequestIds(request_id, trace_id, traceparent if trace else "")

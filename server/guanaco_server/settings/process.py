@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, Field, SecretStr, field_validator
 
@@ -84,6 +85,19 @@ class ProcessSettings(BaseModel):
         le=65_535,
         description="Port on which anybody may scrape metrics. Default: `/metrics` of the API, with an admin key.",
     )
+    otlp_endpoint: str | None = Field(
+        default=None,
+        description="OTLP receiver that traces are sent to over HTTP, such as http://collector:4318. Default: no traces.",
+    )
+    otlp_authorization: SecretStr | None = Field(
+        default=None, description="Value of the Authorization header that the OTLP receiver wants."
+    )
+    trace_sample_ratio: float = Field(
+        default=0.1,
+        ge=0,
+        le=1,
+        description="Share of requests whose trace is sent; for one with a traceparent the app has decided.",
+    )
     pseudonym_key: SecretStr | None = Field(
         default=None,
         description="Key of the user pseudonyms; required when several machines share a database. Default: made and kept in the data folder.",
@@ -94,6 +108,13 @@ class ProcessSettings(BaseModel):
     def _is_postgresql(cls, url: SecretStr | None) -> SecretStr | None:
         if url is not None:
             _check_database_url(url.get_secret_value())
+        return url
+
+    @field_validator("otlp_endpoint")
+    @classmethod
+    def _is_http(cls, url: str | None) -> str | None:
+        if url is not None:
+            _check_http_url(url)
         return url
 
     @property
@@ -130,6 +151,18 @@ def _check_database_url(url: str) -> None:
         make_url(url)
     except (ArgumentError, ValueError):
         raise ValueError(f"It cannot be read as a URL. {form}") from None
+
+
+def _check_http_url(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_url = False
+    if not is_url:
+        raise ValueError("It is not the URL of an OTLP receiver. Write http://host:4318")
+    if parts.username or parts.password:
+        raise ValueError("A URL with a password is logged: use otlp_authorization")
 
 
 def _with_driver(url: str) -> str:

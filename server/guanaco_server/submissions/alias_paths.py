@@ -14,8 +14,8 @@ from guanaco_server.accounts.auth import key_in
 from guanaco_server.accounts.service import Account
 from guanaco_server.http.asgi import header
 from guanaco_server.http.errors import ErrorForms, as_guanaco_error
-from guanaco_server.observability.http import HEADER, labelled
-from guanaco_server.observability.scope import request_id
+from guanaco_server.observability.http import HEADER, TRACE_HEADER, labelled
+from guanaco_server.observability.scope import request_ids
 
 PREFIX = "/api/v1/submissions/"
 ALIASED = re.compile(rf"{PREFIX}([^/@]+/[^/@]+@[^/@]+)(/.*)?")
@@ -46,9 +46,9 @@ class AliasPaths:
             submission_id = await self._resolve(await self._account(asgi), found[1])
         except Exception as fault:  # noqa: BLE001 - every fault has an answer
             error = as_guanaco_error("an alias", fault)
-            given = request_id(header(asgi, HEADER.encode()))
+            ids = request_ids(header(asgi, HEADER.encode()), header(asgi, TRACE_HEADER.encode()))
             answer = self._forms.of(path).answer(error)
-            await answer(asgi, receive, labelled(send, given, lambda _status: None))
+            await answer(asgi, receive, labelled(send, ids, lambda _status: None))
             return
         path = f"{PREFIX}{submission_id}{found[2] or ''}"
         await self._app({**asgi, "path": path, "raw_path": path.encode()}, receive, send)

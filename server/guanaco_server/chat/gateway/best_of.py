@@ -32,6 +32,7 @@ from guanaco_server.deployments.model_server import (
 )
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.observability.metrics import Metrics
+from guanaco_server.observability.tracing import span
 from guanaco_server.prompts.layouts import Spoken
 from guanaco_server.prompts.service import PromptService
 from guanaco_server.scaling.usage import TrafficRecorder
@@ -100,7 +101,8 @@ class BestOf:
         """The chosen candidate as one chunk, before ``until`` on the loop's clock. Raises ModelServerFault where the candidates do not come."""
         candidates = await self._model_server.candidates(endpoint, generation)
         left_s = until - asyncio.get_running_loop().time() - MARGIN_S
-        choice = await self.choose(submission, scene, candidates, left_s)
+        with span("score the candidates"):
+            choice = await self.choose(submission, scene, candidates, left_s)
         yield candidates.chunk(choice.index, choice.score)
 
     async def choose(

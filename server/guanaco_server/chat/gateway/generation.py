@@ -16,7 +16,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from guanaco.chat import Bot, Timings, Usage
 from guanaco.errors import (
@@ -28,7 +28,7 @@ from guanaco.errors import (
 )
 from guanaco_server.chat.gateway.best_of import BestOf, Scene
 from guanaco_server.chat.gateway.deadline import Deadline
-from guanaco_server.chat.gateway.places import TurnPlaces
+from guanaco_server.chat.gateway.places import TurnPlace, TurnPlaces
 from guanaco_server.chat.gateway.turn_queue import Asker
 from guanaco_server.deployments.model_server import (
     Chunk,
@@ -38,6 +38,7 @@ from guanaco_server.deployments.model_server import (
     RequestRefused,
 )
 from guanaco_server.observability.metrics import Metrics
+from guanaco_server.observability.tracing import span
 from guanaco_server.prompts.layouts import Spoken
 from guanaco_server.prompts.service import PromptService
 from guanaco_server.prompts.transcript import Transcript
@@ -125,7 +126,7 @@ class ReplyGenerator:
         began = asyncio.get_running_loop().time()
         limit_s = self._deadlines.first_token_s
         try:
-            with Deadline(began + limit_s):
+            with Deadline(began + limit_s), span("render the prompt"):
                 prompt = await self.prompt(live, bot, user_name, turns, transcript, begun)
         except TimeoutError:
             raise ModelTimedOut(live.serving.id, limit_s) from None
@@ -174,7 +175,7 @@ class ReplyGenerator:
         """
         began = asyncio.get_running_loop().time() if began is None else began
         with self._metrics.reply(live.serving.id, asked_at) as measured:
-            with await self._places.take(live.version, asker) as place:
+            with await self._place(live.version, asker) as place:
                 began += place.waited_s
                 goes_on = scene is not None and bool(scene.begun)
                 for is_last in (False,) * (SAMPLES - 1) + (True,):
@@ -205,6 +206,10 @@ class ReplyGenerator:
                 timings=Timings(ttft_ms=ttft_s * 1000, total_ms=total_s * 1000),
             )
 
+    async def _place(self, submission_id: str, asker: Asker) -> TurnPlace:
+        with span("wait for a place"):
+            return await self._places.take(submission_id, asker)
+
     async def _chunks(
         self,
         live: LiveSubmission,
@@ -230,7 +235,13 @@ class ReplyGenerator:
             is_last = len(tried) == len(endpoints) or not is_streamed
             give_up_at = first_token_by if is_last else (loop.time() + first_token_by) / 2
             asked_at, first_token_s = loop.time(), 0.0
-            with self._replicas.ask(endpoint, endpoints, is_streamed) as ask:
+            with (
+                self._replicas.ask(endpoint, endpoints, is_streamed) as ask,
+                span("model server", is_call=True) as step,
+            ):
+                if step.traceparent:
+                    step.note(submission_id=generation.model, endpoint=endpoint)
+                    generation = replace(generation, traceparent=step.traceparent)
                 try:
                     asked = self._ask(endpoint, generation, live, scene, first_token_by)
                     with Deadline(give_up_at, _respite(ask, first_token_by)) as deadline:
@@ -241,12 +252,20 @@ class ReplyGenerator:
                                     first_token_s = loop.time() - asked_at
                                     deadline.move(began + limits.reply_s)
                                     ask.note_first_token()
+                                    step.note(has_begun=True)
+                                if chunk.finish_reason is not None:
+                                    step.note(
+                                        prompt_tokens=chunk.prompt_tokens,
+                                        cached_tokens=chunk.cached_tokens,
+                                        completion_tokens=chunk.completion_tokens,
+                                    )
                                 yield chunk
                     ask.note_end()
                     if live.shown is not None and endpoint in live.endpoints:
                         live.shown.note_reply(first_token_s)
                     return
                 except (ModelServerFault, TimeoutError) as failure:
+                    step.note(error=type(failure).__name__)
                     is_its_fault = self._note_failure(generation.model, ask, failure)
                     if live.shown is not None and is_its_fault and endpoint in live.endpoints:
                         live.shown.note_fault()

@@ -34,6 +34,7 @@ from guanaco_server.chat.gateway.turn_queue import Asker, Ticket, TurnQueue
 from guanaco_server.chat.tables import GatewayPlacesRow
 from guanaco_server.database.commit_order import in_commit_order
 from guanaco_server.database.database import Database
+from guanaco_server.deployments.versions import submission_of
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.runtime.background import Background
 from guanaco_server.runtime.clock import Clock
@@ -254,7 +255,7 @@ class TurnPlaces:
             self._ask_for_more(model)
 
     def _note_waiting(self, model: _Model, change: int) -> None:
-        self._metrics.note_turns_waiting(model.submission_id, model.queue.waiting, change)
+        self._metrics.note_turns_waiting(submission_of(model.submission_id), change)
         if model.queue.waiting:
             self._crowded.add(model.submission_id)
         else:

@@ -47,6 +47,7 @@ from guanaco_server.chat.gateway.turn_queue import Asker
 from guanaco_server.deployments.versions import ConversationStart
 from guanaco_server.experiments.running import RunningExperiments
 from guanaco_server.experiments.variants import apply_variant
+from guanaco_server.observability.tracing import span
 from guanaco_server.routing.service import LiveSubmission, RoutingService
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions.service import SubmissionService
@@ -132,7 +133,8 @@ class ReplyService:
         if content is not None:
             _require_storable(content)
         history = await self._own_history(account, conversation_id)
-        lease = await self._turn_log.claim(conversation_id)
+        with span("claim the turn"):
+            lease = await self._turn_log.claim(conversation_id)
         if lease is None:
             raise ConversationBusy
         try:
@@ -163,12 +165,16 @@ class ReplyService:
     async def _own_history(self, account: Account, conversation_id: str) -> History:
         """Return the history: from memory if it is there, otherwise from the database."""
         known = self._histories.take(conversation_id)
-        history = known or await self._reader.read(conversation_id)
+        history = known or await self._read(conversation_id)
         if account.role is not Role.ADMIN and history.account_id != account.id:
             if known is not None:  # what was read just now may be older than what is kept by now
                 self._histories.keep(known)
             raise ConversationNotFound(conversation_id)
         return history
+
+    async def _read(self, conversation_id: str) -> History:
+        with span("read the history"):
+            return await self._reader.read(conversation_id)
 
     async def _reply(
         self, turn: ClaimedTurn, changes: ParamChanges | None = None, seed: int | None = None
@@ -229,7 +235,8 @@ class ReplyService:
             generated.reward_score,
         )
         ended = EndedTurn(turn.lease, turn.asked, reply, tuple(history.tail))
-        await self._turn_log.end(ended)
+        with span("store the turn"):
+            await self._turn_log.end(ended)
         history.replied(reply.id, reply.content)
         history.message_count = ended.message_count
         self._histories.keep(history)
@@ -257,7 +264,8 @@ class ReplyService:
             generated.reward_score,
         )
         ended = EndedTurn(turn.lease, None, None, continued=added)
-        await self._turn_log.end(ended)
+        with span("store the turn"):
+            await self._turn_log.end(ended)
         history.continued(added.content)
         history.message_count = ended.message_count
         self._histories.keep(history)

@@ -46,10 +46,11 @@ from guanaco_server.http.openapi import event_schema
 from guanaco_server.http.sse import EVENT_STREAM, encode_event
 from guanaco_server.observability.http import HEADER, METHODS, TRACE_HEADER
 from guanaco_server.observability.metrics import Metrics
-from guanaco_server.observability.scope import request_id, scope
+from guanaco_server.observability.scope import request_ids, scope
+from guanaco_server.observability.tracing import Tracing, within
 
 TALKERS = (Role.BACKEND, Role.DEVELOPER)  # developers with their own submissions
-ID_HEADER, TRACE_ID_HEADER = HEADER.encode(), TRACE_HEADER.encode()
+ID_HEADER, PARENT_HEADER = HEADER.encode(), TRACE_HEADER.encode()
 
 Enter = Callable[[str], Awaitable[Account]]
 Model = TypeVar("Model", bound=BaseModel)
@@ -191,6 +192,7 @@ class ChatGateway:
         routes: Sequence[ReplyRoute],
         auth: Auth,
         metrics: Metrics,
+        tracing: Tracing,
         limit_bytes: int,
         heartbeat_s: float,
     ) -> None:
@@ -199,6 +201,7 @@ class ChatGateway:
             route.pattern: (route, auth.entrance(*route.roles)) for route in routes
         }
         self._metrics = metrics
+        self._tracing = tracing
         self._limit_bytes = limit_bytes
         self._heartbeat_s = heartbeat_s
 
@@ -208,15 +211,18 @@ class ChatGateway:
             await self._app(asgi, receive, send)
             return
         started = time.perf_counter()
-        given = request_id(header(asgi, ID_HEADER), header(asgi, TRACE_ID_HEADER))
-        response = ReplyResponse(asgi, receive, send, given, self._heartbeat_s)
-        with scope(request_id=given):
+        ids = request_ids(header(asgi, ID_HEADER), header(asgi, PARENT_HEADER))
+        method = asgi["method"] if asgi["method"] in METHODS else "other"
+        request = self._tracing.begin(ids, method)
+        response = ReplyResponse(asgi, receive, send, ids, self._heartbeat_s)
+        with scope(**ids.logged), within(request):
             try:
                 await self._answer(*found, name, asgi, receive, response)
             finally:
                 seconds = time.perf_counter() - started
-                method = asgi["method"] if asgi["method"] in METHODS else "other"
                 self._metrics.note_http(method, found[0].path, response.status, seconds)
+                if request is not None:
+                    request.end(found[0].path, response.status)
 
     async def _answer(
         self,

@@ -25,7 +25,8 @@ from guanaco_server.http.asgi import note_failure
 from guanaco_server.http.errors import as_guanaco_error
 from guanaco_server.http.protocol import abort_of
 from guanaco_server.http.sse import HEARTBEAT
-from guanaco_server.observability.http import ABANDONED, HEADER, labelled
+from guanaco_server.observability.http import ABANDONED, HEADER, TRACE_ID_HEADER, labelled
+from guanaco_server.observability.scope import RequestIds
 
 SSE_HEADERS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -51,17 +52,20 @@ class Encoder:
 
 
 class ReplyResponse:
-    """One response, whose header carries ``request_id``. ``heartbeat_s`` is the longest silence of a stream. ``status`` is what was sent."""
+    """One response, whose header carries the request's ids. ``heartbeat_s`` is the longest silence of a stream. ``status`` is what was sent."""
 
     def __init__(
-        self, scope: Scope, receive: Receive, send: Send, request_id: str, heartbeat_s: float
+        self, scope: Scope, receive: Receive, send: Send, ids: RequestIds, heartbeat_s: float
     ) -> None:
         self.status = ABANDONED
         self._scope = scope
         self._receive = receive
         self._send = send
-        self._id_header = (HEADER.encode(), request_id.encode())
-        self._request_id = request_id
+        self._id_headers = (
+            (HEADER.encode(), ids.request_id.encode()),
+            (TRACE_ID_HEADER.encode(), ids.trace_id.encode()),
+        )
+        self._ids = ids
         self._heartbeat_s = heartbeat_s
         self._abort = abort_of(scope)
         self._is_stream = self._is_sending = False
@@ -80,7 +84,7 @@ class ReplyResponse:
         def note(status: int) -> None:
             self.status = status
 
-        await problem(self._scope, self._receive, labelled(self._send, self._request_id, note))
+        await problem(self._scope, self._receive, labelled(self._send, self._ids, note))
 
     async def _stream(self, events: Coroutine[Any, Any, Events], encoder: Encoder) -> None:
         try:
@@ -125,7 +129,7 @@ class ReplyResponse:
     async def _begin(self, *headers: tuple[bytes, bytes]) -> None:
         self.status = 200
         start = {"type": "http.response.start", "status": 200}
-        await self._send({**start, "headers": [*headers, self._id_header]})
+        await self._send({**start, "headers": [*headers, *self._id_headers]})
 
     async def _while_connected(self, work: Coroutine[Any, Any, None]) -> None:
         """Until it is done, or the client has left: then the work is cancelled."""
