@@ -158,7 +158,11 @@ def _kubernetes_compute(settings: Settings, model_server: ModelServer) -> Comput
     connections = {name: connected(settings, name) for name in settings.kubernetes_contexts}
     clusters = {name: KubernetesCluster(*connection) for name, connection in connections.items()}
     near = settings.kubernetes_contexts[0]
-    holder = f"{settings.executor_id}-{secrets.token_hex(4)}"
+    holder = settings.executor_id
+    if (
+        settings.role != "worker"
+    ):  # workers' names are their own; others' may be a default that several have
+        holder = f"{holder}-{secrets.token_hex(4)}"
     return Compute(
         cluster=_one_cluster(settings, clusters, near, model_server),
         leadership=LeaseLeadership(connections[near][0], holder),

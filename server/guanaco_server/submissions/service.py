@@ -38,6 +38,7 @@ from guanaco.submissions import (
     Submission,
     SubmissionKind,
     SubmissionRequest,
+    Unserved,
 )
 from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import Account
@@ -63,6 +64,7 @@ DELETABLE = (Status.FAILED, Status.CANCELLED)
 NOT_COLUMNS = {
     "stages",
     "rollout",
+    "unserved",
     "aliases",
     "tags",
 }  # fields of a submission that are no columns of its row as they are
@@ -180,7 +182,7 @@ class SubmissionService:
             row = await visible_row(session, account, submission_id, is_locked=True)
             row.tags = list(dict.fromkeys(tags))
             await self._note_others(session, account, row, "tag submission")
-            return await _read_whole(session, row)
+            return await self._read_whole(session, row)
 
     async def page(
         self, account: Account, page: int, limit: int, only: SubmissionFilter
@@ -272,7 +274,7 @@ class SubmissionService:
         """Read a submission with its stages. Raise SubmissionNotFound for another developer's."""
         async with self._database.read() as session:
             row = await visible_row(session, account, submission_id)
-            return await _read_whole(session, row)
+            return await self._read_whole(session, row)
 
     async def require_choosable(self, account: Account, named: str) -> SubmissionBrief:
         """The submission that an account names to talk to, by its id or alias; a developer's own, any for others.
@@ -321,7 +323,7 @@ class SubmissionService:
             if row.status in SERVED and rollout is not None and rollout.phase in MAY_END:
                 await self._rollouts.give_back(session, rollout, RolloutPhase.CANCELLED)
                 await self._note_others(session, account, row, "cancel the redeploy of submission")
-                return await _read_whole(session, row)
+                return await self._read_whole(session, row)
         return await self._move(account, submission_id, "cancel", Status.CANCELLED)
 
     async def deactivate(self, account: Account, submission_id: str) -> Submission:
@@ -352,7 +354,7 @@ class SubmissionService:
             row.deleted_at, row.idempotency_key = self._clock.now(), None
             await queries.drop_aliases(session, submission_id)
             await self._note_others(session, account, row, "delete submission")
-            return await _read_whole(session, row)
+            return await self._read_whole(session, row)
 
     async def redeploy(
         self,
@@ -402,7 +404,7 @@ class SubmissionService:
                 row.run, row.updated_at = row.run + 1, self._clock.now()
                 await self._rollouts.begin(session, submission_id, row.run, AT_ONCE, replaced)
             await self._note_others(session, account, row, "roll back submission")
-            rolled = await _read_whole(session, row)
+            rolled = await self._read_whole(session, row)
         self._changes.announce(submission_id, Status.QUEUED)
         return rolled
 
@@ -432,7 +434,7 @@ class SubmissionService:
                 )
             await self._rollouts.begin(session, submission_id, row.run, request)
             await self._note_others(session, account, row, "redeploy submission")
-            return await _read_whole(session, row)
+            return await self._read_whole(session, row)
 
     async def _note_others(
         self, session: AsyncSession, account: Account, row: SubmissionRow, what: str
@@ -470,7 +472,7 @@ class SubmissionService:
                 await self._deployments.withdraw(session, submission_id)
                 await self._rollouts.cancel(session, submission_id)
             await self._note_others(session, account, row, f"{verb} submission")
-            moved = await _read_whole(session, row)
+            moved = await self._read_whole(session, row)
         self._changes.announce(submission_id, to)
         return moved
 
@@ -534,12 +536,22 @@ class SubmissionService:
             updated_at=now,
         )
 
+    async def _read_whole(self, session: AsyncSession, row: SubmissionRow) -> Submission:
+        """With its stages, its newest rollout, its aliases, and why it is not served."""
+        stages = await queries.stage_runs(session, row.id)
+        rollout = await queries.rollout(session, row.id)
+        aliases = await queries.aliases_of(session, row.id)
+        is_served = Status(row.status) in SERVED
+        unserved = await self._deployments.unserved_within(session, row.id) if is_served else None
+        return read_submission(row, stages, rollout, aliases, unserved)
+
 
 def read_submission(
     row: SubmissionRow,
     stages: Sequence[StageRunRow] = (),
     rollout: RolloutRow | None = None,
     aliases: Sequence[str] = (),
+    unserved: Unserved | None = None,
 ) -> Submission:
     columns = {name: getattr(row, name) for name in Submission.model_fields.keys() - NOT_COLUMNS}
     return Submission(
@@ -547,15 +559,9 @@ def read_submission(
         aliases=list(aliases),
         tags=row.tags or [],
         rollout=read_rollout(rollout) if rollout else None,
+        unserved=unserved,
         stages=[read_stage(stage) for stage in stages],
     )
-
-
-async def _read_whole(session: AsyncSession, row: SubmissionRow) -> Submission:
-    """With its stages, its newest rollout and its aliases."""
-    stages = await queries.stage_runs(session, row.id)
-    rollout = await queries.rollout(session, row.id)
-    return read_submission(row, stages, rollout, await queries.aliases_of(session, row.id))
 
 
 def read_rollout(row: RolloutRow) -> Rollout:
