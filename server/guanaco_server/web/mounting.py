@@ -9,6 +9,8 @@ from guanaco_server.web.pages import (
     admin,
     chat,
     competitions,
+    costs,
+    experiments,
     feedback,
     keys,
     leaderboard,
@@ -18,6 +20,7 @@ from guanaco_server.web.pages import (
     static,
     submissions,
     submitting,
+    votes,
 )
 from guanaco_server.web.room import WebRoom
 
@@ -37,6 +40,9 @@ def include_web(app: FastAPI, web: WebRoom) -> None:
         admin,
         keys,
         competitions,
+        costs,
+        experiments,
+        votes,
         reference,
         static,
     ):

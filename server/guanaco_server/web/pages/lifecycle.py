@@ -1,16 +1,30 @@
-"""Cancel, deactivate, reactivate, redeploy, tear down: asked on a page of its own, done by its form."""
+"""Cancel, deactivate, reactivate, redeploy, canary, roll back, tear down: asked on a page of its own, done by its form."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
+from pydantic import ValidationError
 
 from guanaco.accounts import Role
-from guanaco.errors import IllegalTransition, NotFound
+from guanaco.errors import (
+    GuanacoError,
+    IllegalTransition,
+    InvalidInput,
+    NotFound,
+    NothingToRollBack,
+    RedeployInProgress,
+)
+from guanaco.submissions import RedeployRequest, Submission
+from guanaco_server.accounts.service import Account
 from guanaco_server.web.guards import Member
 from guanaco_server.web.lifecycle_view import SubmissionAction, find_action
 from guanaco_server.web.rendering import see_other
 from guanaco_server.web.room import WebRoom
+
+CANARY_PERCENT, CANARY_MINUTES = "5", "60"
 
 
 def add_routes(routes: APIRouter, web: WebRoom) -> None:
@@ -20,6 +34,7 @@ def add_routes(routes: APIRouter, web: WebRoom) -> None:
         "deactivate": web.submissions.deactivate,
         "reactivate": web.submissions.reactivate,
         "redeploy": web.submissions.redeploy,
+        "rollback": web.submissions.rollback,
         "teardown": web.submissions.teardown,
     }
 
@@ -29,15 +44,51 @@ def add_routes(routes: APIRouter, web: WebRoom) -> None:
     ) -> Response:
         wanted = _require(action)
         submission = await web.submissions.require_visible(member.account, submission_id)
-        if not wanted.is_possible(submission.status):
-            raise IllegalTransition(submission_id, submission.status, wanted.to)
-        return web.pages.show(request, "confirm.html", submission=submission, action=wanted)
+        if not wanted.is_possible(submission):
+            raise _impossible(wanted, submission)
+        return web.pages.show(
+            request,
+            "confirm.html",
+            submission=submission,
+            action=wanted,
+            percent=CANARY_PERCENT,
+            minutes=CANARY_MINUTES,
+        )
 
     @routes.post("/submissions/{submission_id}/{action}")
     async def do(submission_id: str, action: str, member: Member = developer) -> Response:
         wanted = _require(action)
-        await moves[wanted.name](member.account, submission_id)
+        if wanted.name == "canary":
+            await begin_canary(member.account, submission_id, member.fields)
+        else:
+            await moves[wanted.name](member.account, submission_id)
         return see_other(f"/submissions/{submission_id}")
+
+    async def begin_canary(account: Account, submission_id: str, fields: Mapping[str, str]) -> None:
+        request = _canary(fields)
+        await web.submissions.redeploy(account, submission_id, request=request)
+
+
+def _canary(fields: Mapping[str, str]) -> RedeployRequest:
+    try:
+        return RedeployRequest(
+            canary=float(fields.get("percent", "")) / 100,
+            canary_s=float(fields.get("minutes", "")) * 60,
+        )
+    except (ValueError, ValidationError):
+        raise InvalidInput(
+            "A canary takes a share over 0 and under 100 %, for a minute to 30 days.",
+            hint="5 % for 60 minutes is usual.",
+        ) from None
+
+
+def _impossible(wanted: SubmissionAction, submission: Submission) -> GuanacoError:
+    rollout = submission.rollout
+    if wanted.name == "rollback":
+        return NothingToRollBack(submission.id)
+    if wanted.name in ("redeploy", "canary") and rollout and rollout.phase.is_in_progress:
+        return RedeployInProgress(submission.id)
+    return IllegalTransition(submission.id, submission.status, wanted.to)
 
 
 def _require(name: str) -> SubmissionAction:
