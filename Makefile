@@ -66,7 +66,7 @@ bench-database: setup  ## our connection to PostgreSQL beside psycopg's cursors 
 bench-export: setup  ## 100,000 ratings exported from PostgreSQL, and how fast they are anonymized (ARGS=--ratings=20000)
 	@$(BIN)/python -m benchmarks.feedback_export $(ARGS)
 
-bench-hostile: both  ## hostile repos, requests and connections while people chat, in 5 minutes (ARGS="--seconds=120")
+bench-hostile: both  ## hostile repos, requests and connections while people chat, in 14 minutes (ARGS="--seconds=120")
 	@$(BIN)/python -m benchmarks.hostile $(ARGS)
 
 bench-privacy: setup  ## recall and false finds of the anonymizer in five languages, beside presidio (ARGS=--peer=none)

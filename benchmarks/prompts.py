@@ -14,7 +14,7 @@ import random
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from itertools import count
@@ -90,6 +90,9 @@ class _Folder:
 
     async def read(self, key: str, path: str) -> bytes:
         return (self._folder / key / path).read_bytes()
+
+    async def pieces(self, key: str, path: str) -> AsyncIterator[bytes]:
+        yield await self.read(key, path)
 
 
 @contextmanager

@@ -1,9 +1,10 @@
 """Attacks a running platform with files and traffic while people chat with it, and reports what gave way.
 
-    make bench-hostile ARGS='--seed=1 --seconds=300'
+    make bench-hostile ARGS='--seed=1 --seconds=600'
 
 Hostile repos, fuzzed API requests over all roles, and hostile connections, one after another, each while the same chats
-go on that were measured alone before. The model servers are scripted. Prints a table, then one line of JSON. The exit
+go on that were measured alone before, once they were warm. Every repo is checked as before a submission; those that are
+accepted are submitted, deployed on scripted model servers and chatted with. Prints a table, then one line of JSON. The exit
 status is 1 when code of a repo ran, a repo that must be refused was deployed, or a request was answered with a 5xx.
 
 schemathesis makes the requests, in a temporary environment: --fuzzer=PYTHON names one that has it.
@@ -55,11 +56,15 @@ from tests.fixtures.up import SCRIPTED_ENGINE, Up
 ROOT = Path(__file__).parents[2]
 SCHEMATHESIS = "schemathesis==4.32.5"
 ROLES = ("anonymous", "developer", "backend", "admin")
-ALONE_S = 20.0
+WARM_UP_S = 15.0  # the first chats of a platform are slow, whatever else it does
+ALONE_S = 30.0
+MAKING_S = 120  # the longest that schemathesis makes requests
 KEEP_CONNECTIONS_S = 40.0
-SHARE_OF_REQUESTS = 0.45  # of the time that the connections leave
-REPOS_OF_A_DEVELOPER = 10
-SUBMITTERS = 6
+SHARE_OF_REQUESTS = 0.4  # of the time that the connections leave
+SHARE_OF_CHECKS = 0.6  # of the time that the requests leave
+CHECKERS = 4  # a developer has one check at a time, and the platform two
+SUBMITTERS = 3
+LAST_S = 30.0  # for what is on its way when the time is over
 MIB = 2**20
 ENDED = {Status.FAILED, Status.CANCELLED, Status.DEPLOYED, Status.TORN_DOWN, Status.INACTIVE}
 ADVERSARIAL = (
@@ -93,7 +98,7 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.hostile", description=__doc__)
     parser.add_argument("--seed", type=int, default=12)
-    parser.add_argument("--seconds", type=float, default=300.0, help="for all attacks together")
+    parser.add_argument("--seconds", type=float, default=600.0, help="for all attacks together")
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--connections", type=int, default=200)
     parser.add_argument("--repos", type=int, default=10_000, help="the first so many of them")
@@ -155,7 +160,6 @@ class Arena:
         self._answers = Answers()
         self._keys: dict[str, str] = {"anonymous": ""}
         self._phases: dict[str, dict[str, float]] = {}
-        self._seconds_left = arguments.seconds
 
     def begin(self) -> None:
         admin = self._up.client()
@@ -165,12 +169,15 @@ class Arena:
         admin.put_competition(COMPETITION, own)
         good = self._up.client(Role.DEVELOPER, "innocent")
         made = good.submit("acme/good")
-        _wait(good, made.id, 60)
+        assert _wait(good, made.id, 120) is Status.DEPLOYED, self._up.log
 
     def run(self, repos: Sequence[HostileRepo]) -> dict[str, Any]:
         chosen = self._arguments.only or ("requests", "connections", "repos")
         requests = self._make_requests() if "requests" in chosen else []
-        counts = {"hostile_repos": 0, "requests": 0, "connections": 0}
+        counts = {"hostile_repos": 0, "accepted": 0, "deployed": 0, "requests": 0, "connections": 0}
+        with self._phase("warming up"):
+            time.sleep(WARM_UP_S)
+        del self._phases["warming up"]
         with self._phase("alone"):
             time.sleep(ALONE_S)
         begun = time.monotonic()
@@ -185,7 +192,7 @@ class Arena:
         if "repos" in chosen:
             with self._phase("repos"):
                 left = self._arguments.seconds - (time.monotonic() - begun)
-                counts["hostile_repos"] = self._submit(repos, left)
+                counts |= self._try_repos(repos, left)
         self._findings.executed = sorted(path.name for path in self._canaries.iterdir())
         return self._report(counts)
 
@@ -222,7 +229,7 @@ class Arena:
             python = self._arguments.fuzzer or _install(Path(folder))
             _talk(f"making {count:,} requests")
             command = [python, str(Path(__file__).with_name("requests_peer.py")), str(count)]
-            limits = [str(self._arguments.seed), "300"]
+            limits = [str(self._arguments.seed), str(MAKING_S)]
             done = subprocess.run(
                 [*command, *limits], input=document, capture_output=True, check=True
             )
@@ -269,43 +276,63 @@ class Arena:
             ids["conversation_id"] = opened.conversation_id
         return ids | {"feedback_id": "fb_none"}
 
-    def _submit(self, repos: Sequence[HostileRepo], seconds: float) -> int:
-        """Submit them, a few at a time, chat with what is deployed, and take it down again."""
-        deadline = time.monotonic() + seconds
-        batches = [
-            repos[start : start + REPOS_OF_A_DEVELOPER]
-            for start in range(0, len(repos), REPOS_OF_A_DEVELOPER)
-        ]
-        clients = [self._up.client(Role.DEVELOPER, f"evil-{n}") for n in range(len(batches))]
-        tried: list[str] = []
-        with ThreadPoolExecutor(SUBMITTERS) as pool:
+    def _try_repos(self, repos: Sequence[HostileRepo], seconds: float) -> dict[str, int]:
+        """Check all of them, and deploy those that are accepted, a few at a time."""
+        begun = time.monotonic()
+        developers = [self._up.client(Role.DEVELOPER, f"evil-{n}") for n in range(CHECKERS)]
+        with ThreadPoolExecutor(CHECKERS) as pool:
 
-            def one_developer(number: int) -> None:
-                for repo in batches[number]:
-                    if time.monotonic() > deadline:
-                        return
-                    tried.append(repo.name)
-                    self._try(clients[number], repo, deadline + 30)
+            def check(number: int) -> list[HostileRepo]:
+                own = repos[number::CHECKERS]
+                until = begun + SHARE_OF_CHECKS * seconds
+                return [each for each in own if self._check(developers[number], each, until)]
 
-            list(pool.map(one_developer, range(len(batches))))
-        return len(tried)
+            accepted = [each for found in pool.map(check, range(CHECKERS)) for each in found]
+            checked = len(repos) - len(self._findings.unfinished)
+            took_s = time.monotonic() - begun
+            _talk(f"  checked {checked} repos in {took_s:.0f} s, accepted {len(accepted)}")
 
-    def _try(self, client: Client, repo: HostileRepo, deadline: float) -> None:
+            def deploy(number: int) -> int:
+                own, until = accepted[number::SUBMITTERS], begun + seconds
+                return sum(self._deploy(developers[number], each, until) for each in own)
+
+            deployed = sum(pool.map(deploy, range(SUBMITTERS)))
+        return {"hostile_repos": checked, "accepted": len(accepted), "deployed": deployed}
+
+    def _check(self, client: Client, repo: HostileRepo, until: float) -> bool:
+        """Whether a submission of it would be accepted."""
+        if time.monotonic() > until:
+            self._findings.unfinished.append(repo.name)
+            return False
         try:
-            made = client.submit(f"evil/{repo.name}", formatter=repo.formatter)
-            status = _wait(client, made.id, deadline - time.monotonic())
+            found = client.check(f"evil/{repo.name}", formatter=repo.formatter)
         except GuanacoError as error:
             if error.code in ("internal_error", "unreachable"):
                 self._findings.failures.append(f"{repo.name}: {error}")
-            return
+            return False
+        return found.failure is None
+
+    def _deploy(self, client: Client, repo: HostileRepo, until: float) -> bool:
+        """Submit it, chat with it if it is deployed, and take it down again. Whether it was deployed."""
+        status = None
+        try:
+            if time.monotonic() < until:
+                made = client.submit(f"evil/{repo.name}", formatter=repo.formatter)
+                status = _wait(client, made.id, until + LAST_S - time.monotonic())
+        except GuanacoError as error:
+            if error.code in ("internal_error", "unreachable"):
+                self._findings.failures.append(f"{repo.name}: {error}")
+            return False
         if status is None:
             self._findings.unfinished.append(repo.name)
-        elif status is Status.DEPLOYED:
-            if repo.must_be_refused:
-                self._findings.escaped.append(repo.name)
-            self._chat_with(made.id)
-            with contextlib.suppress(GuanacoError):
-                client.teardown(made.id)
+        if status is not Status.DEPLOYED:
+            return False
+        if repo.must_be_refused:
+            self._findings.escaped.append(repo.name)
+        self._chat_with(made.id)
+        with contextlib.suppress(GuanacoError):
+            client.teardown(made.id)
+        return True
 
     def _chat_with(self, submission_id: str) -> None:
         """Render prompts of adversarial texts with it, as its developer's previews do."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -11,13 +12,13 @@ from guanaco.errors import InvalidInput
 from guanaco_cli import words
 from guanaco_cli.connection import connect
 from guanaco_cli.console import console
-from guanaco_cli.installation import needs_platform, read_settings
+from guanaco_cli.installation import has_platform, needs_platform, read_settings
 from guanaco_cli.options import AsJson, Quantization, SubmissionId
 
 if TYPE_CHECKING:
     from guanaco.costs import Costs, SubmissionCost
+    from guanaco.plans import GpuPlan, PlanComparison, PlanRequest
     from guanaco.recipes import Recipe, RecipeStatus
-    from guanaco_server.planning import Comparison, TrafficPlan
 
 app = typer.Typer()
 
@@ -256,48 +257,73 @@ def plan(
     quantization: Quantization = None,
     as_json: AsJson = False,
 ) -> None:
-    """Estimate what some traffic needs: GPUs, replicas and money, for each type of GPU."""
-    import asyncio
+    """Estimate what some traffic needs: GPUs, replicas and money, for each type of GPU. Where the platform is not installed, the server does."""
+    from pydantic import ValidationError
 
-    with needs_platform():
-        from guanaco.submissions import Quantization as Kind
-        from guanaco_server.planning import ExpectedTraffic, compare
-    traffic = ExpectedTraffic(
-        messages_per_second, context_tokens, output_tokens, prefix_hit_rate, tokens_per_second
-    )
-    kind = Kind(quantization) if quantization else None
-    found = asyncio.run(compare(model, traffic, gpu or [], kind, read_settings({})))
+    from guanaco.errors.validation import one_sentence
+    from guanaco.plans import PlanRequest
+
+    try:
+        request = PlanRequest(
+            model=model,
+            messages_per_second=messages_per_second,
+            context_tokens=context_tokens,
+            output_tokens=output_tokens,
+            prefix_hit_rate=prefix_hit_rate,
+            tokens_per_second=tokens_per_second,
+            gpus=gpu or [],
+            quantization=quantization,
+        )
+    except ValidationError as error:
+        raise InvalidInput(one_sentence(error)) from None
+    found = _compare(request)
     if as_json:
-        console.json(_document(found))
+        console.json(found)
     else:
         _print_plans(found)
 
 
-def _print_plans(found: Comparison) -> None:
-    traffic, (total, active) = found.traffic, found.parameters
-    met = f", {words.count(active)} a token" if found.model.shape.experts else ""
+def _compare(request: PlanRequest) -> PlanComparison:
+    import asyncio
+
+    if not has_platform():
+        if Path(request.model).expanduser().exists():
+            raise InvalidInput(
+                "The server cannot read a folder of this machine.",
+                hint="Install the platform here, pip install 'guanaco-platform[server]', or name a repo.",
+            )
+        with connect() as client:
+            return client.plan(request)
+    with needs_platform():
+        from guanaco_server.planning import compare
+    return asyncio.run(compare(request, read_settings({})))
+
+
+def _print_plans(found: PlanComparison) -> None:
+    traffic = found.traffic
+    met = f", {words.count(found.active_parameters)} a token" if found.is_mixture else ""
     console.line(
-        f"{found.model.name}: {words.count(total)} parameters{met}, {words.size(found.weight_bytes)} of weights"
+        f"{found.model}: {words.count(found.parameters)} parameters{met}, {words.size(found.weight_bytes)} of weights"
     )
     console.line(
         f"{traffic.messages_per_second:g} messages/s of {traffic.context_tokens:,} + {traffic.output_tokens:,} tokens,"
         f" {traffic.prefix_hit_rate:.0%} of each prompt cached, at least {traffic.tokens_per_second:g} tokens/s a session"
     )
-    console.table(COLUMNS, [_row(name, plan) for name, plan in found.plans])
+    console.table(COLUMNS, [_row(one.gpu, one.plan) for one in found.plans])
     console.say(
         "These are estimates from data sheets, none of them measured; docs/recipes.md has the formulas."
     )
 
 
-def _row(name: str, plan: TrafficPlan | None) -> tuple[object, ...]:
+def _row(name: str, plan: GpuPlan | None) -> tuple[object, ...]:
     if plan is None:
         return (name, "too small or too slow", *[""] * (len(COLUMNS) - 2))
-    capacity, recipe = plan.capacity, plan.recipe
+    capacity, memory = plan.capacity_a_replica, plan.memory_a_gpu
     return (
         name,
-        _split(plan),
-        words.size(plan.memory.weights * recipe.gpu_count),
-        f"{plan.memory.sessions:,}",
+        _split(plan.recipe),
+        words.size(memory.weights * plan.recipe.gpu_count),
+        f"{memory.sessions:,}",
         capacity.batch,
         f"{capacity.tokens_per_second:,.0f}",
         f"{capacity.session_tokens_per_second:,.0f}",
@@ -306,7 +332,7 @@ def _row(name: str, plan: TrafficPlan | None) -> tuple[object, ...]:
         f"{plan.gpus:,}",
         f"{plan.cost_per_month:,.0f}",
         "never" if plan.uncached_gpus is None else f"{plan.uncached_gpus:,}",
-        _machine(recipe),
+        _machine(plan.recipe),
     )
 
 
@@ -320,36 +346,8 @@ def _machine(recipe: Recipe) -> str:
     )
 
 
-def _split(plan: TrafficPlan) -> str:
-    recipe = plan.recipe
+def _split(recipe: Recipe) -> str:
     sizes = {"TP": recipe.tensor_parallel, "DP": recipe.data_parallel, "EP": recipe.expert_parallel}
     split = " ".join(f"{name} {size}" for name, size in sizes.items() if size > 1)
     cache = " fp8 KV" if recipe.kv_cache_dtype == "fp8" else ""
     return f"{recipe.gpu_count} GPU{'s' if recipe.gpu_count > 1 else ''} {split}".strip() + cache
-
-
-def _document(found: Comparison) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return {
-        "model": found.model.name,
-        "traffic": asdict(found.traffic),
-        "plans": [
-            {"gpu": name, "plan": None if plan is None else _plan_document(plan)}
-            for name, plan in found.plans
-        ],
-    }
-
-
-def _plan_document(plan: TrafficPlan) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return {
-        "recipe": plan.recipe.model_dump(mode="json"),
-        "memory_a_gpu": asdict(plan.memory),
-        "capacity_a_replica": asdict(plan.capacity),
-        "replicas": plan.replicas,
-        "gpus": plan.gpus,
-        "cost_per_month": plan.cost_per_month,
-        "uncached_gpus": plan.uncached_gpus,
-    }

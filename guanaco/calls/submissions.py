@@ -28,6 +28,7 @@ from guanaco.contract import reader
 from guanaco.costs import Costs, SubmissionCost
 from guanaco.formatters import load_formatter
 from guanaco.leaderboard import SubmissionMetrics
+from guanaco.plans import PlanComparison, PlanRequest
 from guanaco.prompts import Prompt, PromptFormatter
 from guanaco.recipes import RecipeOverride, RecipeStatus
 from guanaco.sse import ServerEvent
@@ -103,6 +104,12 @@ def check(
         repo, revision, None, params, formatter, dtype, quantization, kind, reward, reward_formatter
     )
     called = post("/checks", RepoCheck, request, timeout_s=CHECK_TIMEOUT_S)
+    return replace(called, headers=_token(hub_token), is_repeatable=True)
+
+
+def plan(request: PlanRequest, *, hub_token: str | None = None) -> Call[PlanComparison]:
+    """Estimate what some traffic needs: GPUs, replicas and money, for each type of GPU."""
+    called = post("/plans", PlanComparison, request, timeout_s=CHECK_TIMEOUT_S)
     return replace(called, headers=_token(hub_token), is_repeatable=True)
 
 

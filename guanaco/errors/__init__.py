@@ -67,7 +67,7 @@ GuanacoError
 │   ├── StoreUnreachable         (chance) the artifact store did not answer
 │   ├── ClusterUnreachable       (chance) the Kubernetes API did not answer
 │   ├── ClusterRefused           (platform) it has no room, no such image, or does not allow it
-│   ├── RepoNotFound, RepoGated, HubTokenRefused, StorageQuotaExceeded, RevisionNotFound, PickleWeights, MissingFile, CorruptWeights,
+│   ├── RepoNotFound, RepoGated, HubTokenGone, HubTokenRefused, StorageQuotaExceeded, RevisionNotFound, PickleWeights, MissingFile, CorruptWeights,
 │   │   CorruptConfig, RemoteCode, UnsupportedArchitecture, UnsupportedAdapter, UnsupportedTokenizer,
 │   │   BadChatTemplate, BadPrompt, ModelTooLarge, ContextTooLong          (developer)
 │   ├── DiskFull, SerializerDied, EngineMissing                            (platform)

@@ -41,6 +41,16 @@ class RepoGated(SubmissionFailure):
         )
 
 
+class HubTokenGone(SubmissionFailure):
+    code = "hub_token_gone"
+
+    def __init__(self, repo: str) -> None:
+        super().__init__(
+            f"The repo {repo} opened for an earlier run and does not now: if it is private or gated, its Hub token must be given again, for a token is deleted when it has been used.",
+            hint="`guanaco redeploy ID --hub-token`; if it was deleted or renamed on the Hub, submit the new one.",
+        )
+
+
 class HubTokenRefused(SubmissionFailure):
     code = "hub_token_refused"
 

@@ -4,7 +4,9 @@ the API server and its nodes are the fake ones, the pods' commands run as proces
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,11 +15,14 @@ from guanaco import Client
 from guanaco.accounts import Role
 from guanaco.bots import BOTS
 from guanaco.errors import GuanacoError
-from guanaco.submissions import Outcome, Stage, Status
+from guanaco.submissions import Outcome, Rollout, RolloutPhase, Stage, Status
+from guanaco_server.deployments.specs import deployment_name
+from guanaco_server.deployments.versions import beside
 from tests.e2e.conftest import StartPlatform
 from tests.fixtures.kubernetes import FakeWorld, fake_world, shell
 from tests.fixtures.s3 import S3Server
-from tests.fixtures.up import Up, eventually
+from tests.fixtures.talking_users import TalkingUsers, misbehave
+from tests.fixtures.up import SCRIPTED_ENGINE, Up, eventually
 
 pytestmark = pytest.mark.engine
 
@@ -98,6 +103,54 @@ def test_of_two_clusters_one_that_is_drained_gets_nothing(
     eventually(lambda: _left(world) == [], "clusters without an object of ours")
 
 
+def test_redeploy_worse_canary_and_rollback_while_users_talk(
+    world: FakeWorld, start_platform: StartPlatform, settings: dict[str, object]
+) -> None:
+    engine = [*SCRIPTED_ENGINE, "--token-delay-ms", "100"]
+    up = start_platform(**settings, engine_command=engine)
+    developer = up.client(Role.DEVELOPER, "ada")
+    submission = developer.wait(developer.submit("acme/tiny", name="Tiny").id)
+    assert submission.status is Status.DEPLOYED, submission.failure
+    first = deployment_name(submission.id)
+    second, third, fourth = (deployment_name(beside(submission.id, run)) for run in (2, 3, 4))
+    with (
+        objects_seen(world) as seen,
+        TalkingUsers(up.base_url, up.admin_key) as users,
+    ):
+        developer.redeploy(submission.id)
+        done = developer.wait(submission.id)
+        assert done.rollout is not None
+        assert done.rollout.phase is RolloutPhase.DONE, done.rollout.failure
+        eventually(lambda: _names(world) == {second}, "end of the version before")
+        users.talk_on()
+
+        developer.redeploy(submission.id, canary=0.5)
+        assert developer.wait(submission.id).is_served
+        misbehave(up.replicas(beside(submission.id, 3))[0], fail=0.7)
+        ended = eventually(lambda: _ended(developer, submission.id), "end of the canary")
+        assert ended.phase is RolloutPhase.FAILED
+        assert ended.failure is not None
+        assert ended.failure.detail.startswith("The canary is worse: ")
+        assert "replies failed" in ended.failure.detail
+        eventually(lambda: _names(world) == {second}, "end of the canary's server")
+        users.talk_on()
+
+        developer.rollback(submission.id)
+        back = developer.wait(submission.id)
+        assert back.rollout is not None
+        assert back.rollout.phase is RolloutPhase.DONE, back.rollout.failure
+        eventually(lambda: _names(world) == {fourth}, "end of the version before")
+        users.talk_on()
+
+    assert users.faults == []
+    assert {first, second} in seen
+    assert {second, third} in seen
+    assert {second, fourth} in seen
+    assert all(len(names) <= 2 for names in seen)
+    developer.teardown(submission.id)
+    eventually(lambda: _left(world) == [], "cluster without an object of ours")
+
+
 def test_what_the_cluster_cannot_do_is_one_sentence_for_the_developer(
     world: FakeWorld, up: Up
 ) -> None:
@@ -122,6 +175,38 @@ def _replies(app: Client, conversation_id: str) -> bool:
         return bool(app.send(conversation_id, "And now?"))
     except GuanacoError:
         return False
+
+
+@contextmanager
+def objects_seen(world: FakeWorld) -> Iterator[set[frozenset[str]]]:
+    """Collect which Deployments there were at once, until the block ends."""
+    seen: set[frozenset[str]] = set()
+    is_over = threading.Event()
+
+    def watch() -> None:
+        while not is_over.wait(0.05):
+            seen.add(frozenset(_names(world)))
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def _names(world: FakeWorld) -> set[str]:
+    """The platform's names of the Deployments that are there."""
+    return {
+        found["metadata"]["annotations"]["guanaco.dev/name"]
+        for found in world.server.store.all("deployments")
+    }
+
+
+def _ended(client: Client, submission_id: str) -> Rollout | None:
+    rollout = client.submission(submission_id).rollout
+    return rollout if rollout is not None and not rollout.phase.is_in_progress else None
 
 
 def _left(world: FakeWorld) -> list[str]:

@@ -1,98 +1,73 @@
-"""A redeploy while sixteen users talk: every turn is answered, and the old model server stops only when it has drained."""
+"""Redeploys and canaries while users talk: every turn is answered, and a model server stops only when it has drained."""
 
 from __future__ import annotations
-
-import threading
-from dataclasses import dataclass, field
-from functools import partial
 
 import pytest
 
 from guanaco import Client
-from guanaco.chat import Bot
-from guanaco.errors import GuanacoError, NoModelAvailable
-from guanaco.submissions import RolloutPhase, Status
+from guanaco.submissions import Rollout, RolloutPhase, Status, Submission
+from guanaco_server.deployments.versions import beside
 from tests.e2e.conftest import StartPlatform
 from tests.fixtures.deployed import hold_any_number
+from tests.fixtures.talking_users import TalkingUsers, misbehave
 from tests.fixtures.up import SCRIPTED_ENGINE, Up, eventually
 
 pytestmark = pytest.mark.engine
 
-USERS = 16
-BOT = Bot(name="Luna")
-
-
-@dataclass
-class Crowd:
-    """Users who go on talking, each in one conversation, and what went wrong."""
-
-    up: Up
-    turns: list[int] = field(default_factory=lambda: [0] * USERS)
-    faults: list[str] = field(default_factory=list)
-    is_over: threading.Event = field(default_factory=threading.Event)
-    threads: list[threading.Thread] = field(default_factory=list)
-
-    def start(self) -> None:
-        client = self.up.client()
-        for user in range(USERS):
-            opened = eventually(partial(self._open, client, user), "conversation")
-            thread = threading.Thread(target=self._talk, args=(user, opened))
-            self.threads.append(thread)
-            thread.start()
-        self.talk_on()
-
-    def talk_on(self) -> None:
-        """Wait until every user has had two more turns."""
-        wanted = [turns + 2 for turns in self.turns]
-        eventually(
-            lambda: (
-                self.faults
-                or all(now >= then for now, then in zip(self.turns, wanted, strict=True))
-            ),
-            "turn of each user",
-        )
-
-    def end(self) -> None:
-        self.is_over.set()
-        for thread in self.threads:
-            thread.join()
-
-    def _open(self, client: Client, user: int) -> str | None:
-        """Open a conversation; None until the gateway has read how many the model holds."""
-        try:
-            return client.open_conversation(f"user-{user}", BOT, consent=True).conversation_id
-        except NoModelAvailable:
-            return None
-
-    def _talk(self, user: int, conversation_id: str) -> None:
-        with Client(self.up.base_url, self.up.admin_key) as client:
-            while not self.is_over.is_set():
-                try:
-                    client.send(conversation_id, f"Turn {self.turns[user]}")
-                except GuanacoError as error:
-                    self.faults.append(f"{user}: {error}")
-                self.turns[user] += 1
+GOOD = "Hello from the scripted engine."
 
 
 def test_sixteen_talking_users_notice_nothing(start_platform: StartPlatform) -> None:
-    up = start_platform(engine_command=[*SCRIPTED_ENGINE, "--token-delay-ms", "50"])
-    client = up.client()
-    submission = client.wait(client.submit("acme/tiny").id)
-    hold_any_number(str(up.settings.get("database_url", f"sqlite:///{up.data_dir}/guanaco.db")))
+    up, client, submission = published(start_platform)
     (old,) = up.model_servers()
-    crowd = Crowd(up)
-    crowd.start()
-    try:
+    with TalkingUsers(up.base_url, up.admin_key, 16) as users:
         assert client.redeploy(submission.id).status is Status.DEPLOYED
         done = client.wait(submission.id)
-        crowd.talk_on()
-    finally:
-        crowd.end()
-
-    assert crowd.faults == []
+        users.talk_on()
+    assert users.faults == []
     assert done.status is Status.DEPLOYED
     assert done.rollout is not None
     assert (done.run, done.rollout.phase) == (2, RolloutPhase.DONE), done.rollout.failure
     eventually(lambda: len(up.model_servers()) == 1, "end of the old model server")
     (new,) = up.model_servers()
     assert new.pid != old.pid
+
+
+def test_canaries_that_get_worse_end_by_themselves(start_platform: StartPlatform) -> None:
+    up, client, submission = published(start_platform)
+    (old,) = up.model_servers()
+    with TalkingUsers(up.base_url, up.admin_key, opinion=lambda said: said == GOOD) as users:
+        slow = ended_canary(up, client, submission.id, 2, delay_ms=1_500)
+        assert "replies were slow" in slow
+        disliked = ended_canary(up, client, submission.id, 3, say="constant")
+        assert "ratings were thumbs down" in disliked
+        eventually(lambda: up.model_servers() == [old], "end of the canaries' model servers")
+        users.talk_on()
+    assert users.faults == []
+
+
+def published(start_platform: StartPlatform) -> tuple[Up, Client, Submission]:
+    up = start_platform(engine_command=[*SCRIPTED_ENGINE, "--token-delay-ms", "100"])
+    client = up.client()
+    submission = client.wait(client.submit("acme/tiny").id)
+    hold_any_number(str(up.settings.get("database_url", f"sqlite:///{up.data_dir}/guanaco.db")))
+    return up, client, submission
+
+
+def ended_canary(up: Up, client: Client, submission_id: str, run: int, **faults: object) -> str:
+    """Make a canary worse once it has passed every stage; the sentence that its developer reads."""
+    client.redeploy(submission_id, canary=0.5)
+    assert client.wait(submission_id).is_served
+    (endpoint,) = up.replicas(beside(submission_id, run))
+    misbehave(endpoint, **faults)
+    rollout = eventually(lambda: _ended(client, submission_id), "end of the canary", 120)
+    assert rollout.phase is RolloutPhase.FAILED
+    assert rollout.failure is not None
+    said = [event.message for event in client.events(submission_id) if event.level == "error"]
+    assert rollout.failure.detail in said[-1]
+    return said[-1]
+
+
+def _ended(client: Client, submission_id: str) -> Rollout | None:
+    rollout = client.submission(submission_id).rollout
+    return rollout if rollout is not None and not rollout.phase.is_in_progress else None

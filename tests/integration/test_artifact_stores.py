@@ -119,6 +119,8 @@ async def test_an_artifact_is_seen_only_once_it_is_published(tested: StoreUnderT
 async def test_a_small_file_of_a_published_artifact_can_be_read(tested: StoreUnderTest) -> None:
     await published(tested)
     assert await tested.store.read(KEY, "config.json") == FILES["config.json"]
+    pieces = [piece async for piece in tested.store.pieces(KEY, "config.json")]
+    assert b"".join(pieces) == FILES["config.json"]
     assert Manifest.model_validate_json(await tested.store.read(KEY, MANIFEST_NAME)) == manifest()
 
 
@@ -127,6 +129,8 @@ async def test_only_an_artifacts_own_files_can_be_read(tested: StoreUnderTest, p
     await published(tested)
     with pytest.raises(FileNotFoundError):
         await tested.store.read(KEY, path)
+    with pytest.raises(FileNotFoundError):
+        [piece async for piece in tested.store.pieces(KEY, path)]
 
 
 async def test_nothing_can_be_read_of_what_is_not_published(tested: StoreUnderTest) -> None:

@@ -10,6 +10,7 @@ import pytest
 from guanaco.accounts import Role
 from guanaco.errors import InvalidInput, NothingToRollBack, RedeployInProgress
 from guanaco.submissions import RedeployRequest, RolloutPhase, Status
+from guanaco_server.chat.gateway.turn_queue import Asker
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.memory_server import Script
 from guanaco_server.deployments.specs import deployment_name
@@ -72,6 +73,20 @@ async def test_a_canary_takes_its_share_of_the_conversations_that_begin(
     )
 
 
+async def test_a_canary_brings_places_of_its_own(world: RollingWorld) -> None:
+    await world.redeploy(CANARY)
+    for key in (ID, KEY):
+        await world.deployments.note(key, capacity=2)
+    await world.routing.refresh()
+    began_at = world.clock.now().timestamp()
+    talks = [ConversationStart(f"conv_{number}", began_at) for number in range(40)]
+    assert {(await world.routing.target(ID, talk)).version for talk in talks} == {ID, KEY}
+    turns = [await world.places.take(key, Asker("app", "user")) for key in (ID, ID, KEY, KEY)]
+    assert (world.places.in_flight(ID), world.places.in_flight(KEY)) == (2, 2)
+    for turn in turns:
+        turn.__exit__()
+
+
 async def test_a_canary_that_is_as_good_takes_over_when_its_time_is_over(
     world: RollingWorld,
 ) -> None:
@@ -98,8 +113,8 @@ async def test_a_canary_that_fails_more_is_ended(world: RollingWorld) -> None:
         "The canary is worse: 10 of its 30 replies failed (33%), and 1 of 201 of the version that serves (0%)."
     )
     await world.routing.refresh()
-    await world.reconciler.reconcile()
     assert await world.endpoints() == (old,)
+    await world.drain()
     assert await world.cluster.list_deployments() == [OLD]
     assert (await world.submission()).status is Status.DEPLOYED
 
@@ -167,8 +182,8 @@ async def test_a_canary_survives_a_restart(world: RollingWorld) -> None:
 async def test_a_rollback_ends_a_canary(world: RollingWorld) -> None:
     await world.redeploy(CANARY)
     await world.submissions.rollback(world.developer, ID)
-    await world.reconciler.reconcile()
     assert await world.phase() is RolloutPhase.CANCELLED
+    await world.drain()
     assert await world.cluster.list_deployments() == [OLD]
 
 

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import httpx
 import pytest
+import uvicorn
 from starlette.types import Receive, Scope, Send
+from uvicorn.server import ServerState
 
 from guanaco_server.http.errors import ErrorForms
-from guanaco_server.http.front_door import AddressCount, DoorLimits, ProxiedRequests
+from guanaco_server.http.front_door import AddressCount, DoorLimits, FrontDoor, ProxiedRequests
+from guanaco_server.http.protocol import HEADER_PIECE_BYTES, GuardedProtocol
 from guanaco_server.observability.exposition import serving
 from guanaco_server.observability.metrics import Metrics
 from tests.fixtures.ports import free_port
@@ -124,6 +129,44 @@ async def test_a_header_over_64_kb_is_refused_before_it_is_read(pieces: list[byt
         assert answer.startswith(b"HTTP/1.1 431 ")
         assert b"header_too_large" in answer
         assert app.asked == 0
+
+
+async def test_no_connection_has_more_than_a_piece_parsed_in_one_pass_of_the_loop() -> None:
+    loop = asyncio.get_running_loop()
+    fed: list[tuple[int, int]] = []  # in which pass, how many bytes
+    now, is_over = 0, False
+
+    class Watched(GuardedProtocol):
+        def _feed(self, piece: bytes) -> None:
+            fed.append((now, len(piece)))
+            super()._feed(piece)
+
+    def count() -> None:
+        nonlocal now
+        now += 1
+        if not is_over:
+            loop.call_soon(count)
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    door = FrontDoor(LONG)
+    config = uvicorn.Config(Echo(), log_config=None, lifespan="off", ws="none")
+    config.load()
+
+    def make() -> asyncio.Protocol:
+        return Watched(door, config=config, server_state=ServerState(), app_state={}, _loop=loop)
+
+    server = await loop.create_server(make, sock=listener)
+    loop.call_soon(count)
+    async with connected(f"http://127.0.0.1:{listener.getsockname()[1]}") as client:
+        await client.send(b"GET / HTTP/1.1\r\nHost: x\r\n" + b"X-A: 1234567\r\n" * 900 + b"\r\n")
+        assert (await client.answer()).endswith(b"0")
+    is_over = True
+    server.close()
+    by_pass = Counter[int]()
+    for when, size in fed:
+        by_pass[when] += size
+    assert sum(by_pass.values()) > 12_000
+    assert max(by_pass.values()) <= HEADER_PIECE_BYTES
 
 
 async def test_a_header_of_just_under_64_kb_is_read() -> None:

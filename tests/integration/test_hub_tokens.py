@@ -161,6 +161,11 @@ async def test_a_redeploy_needs_the_token_anew(world: SecretWorld) -> None:
         assert (await world.api.post(f"{path}/redeploy", headers=headers)).status_code == 202
         again = PipelineRun(run.submission_id, number)
         assert await world.run(again, Stage.RESOLVE) is outcome
+        failure = (await world.submission(again)).failure
+        assert (failure and failure.code) == (
+            "hub_token_gone" if outcome is Outcome.FAILED else None
+        )
+        assert failure is None or "given again" in failure.detail
 
 
 async def test_a_run_that_was_replaced_leaves_the_next_ones_token(world: SecretWorld) -> None:

@@ -151,7 +151,7 @@ async def test_a_deleted_server_is_gone_with_all_that_it_owned(
     }  # fmt: skip
     await cluster.delete("m-tiny")
     await cluster.delete("m-tiny")
-    assert world.left() == []
+    await until(lambda: nothing_left(world))
     assert world.kubelet.processes == {}
     assert await cluster.observe("m-tiny") is None
 
@@ -270,7 +270,7 @@ async def test_odd_names_and_ids_are_carried_in_full(
 
     await until(has_pod)
     await cluster.delete(name)
-    assert world.left() == []
+    await until(lambda: nothing_left(world))
 
 
 def test_the_client_is_imported_late() -> None:

@@ -118,7 +118,7 @@ async def test_a_watch_sees_what_others_do(conforming: Conforming) -> None:
     async with conforming.cluster("worker-1") as one, conforming.cluster("worker-2") as other:
         await one.apply_deployment(server())
         await until(lambda: is_seen(other))
-        await conforming.api().delete(DEPLOYMENT, object_name("m-tiny"), is_foreground=False)
+        await conforming.api().delete(DEPLOYMENT, object_name("m-tiny"))
 
         async def is_gone() -> bool:
             return await one.observe("m-tiny") is None and await other.observe("m-tiny") is None

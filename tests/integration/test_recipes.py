@@ -16,10 +16,10 @@ from guanaco.recipes import Recipe, RecipeOverride
 from guanaco.submissions import Outcome, Quantization
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.specs import deployment_name
-from guanaco_server.planning import QWEN3_235B_FP8
 from guanaco_server.recipes.hardware import find_gpus
 from guanaco_server.recipes.memory import Model
 from guanaco_server.recipes.model_shape import read_shape
+from guanaco_server.recipes.presets import QWEN3_235B_FP8
 from guanaco_server.recipes.prices import PriceTable
 from guanaco_server.recipes.recipe import Fleet, Needs, RecipePolicy, choose, to_vllm_args
 from guanaco_server.submissions.pipeline.records import PipelineRun

@@ -121,8 +121,36 @@ async def test_a_cancel_leaves_the_old_version_serving(
     assert await world.phase() is RolloutPhase.CANCELLED
     assert await world.endpoints() == old
     assert await world.runner.run_next(NEXT) is (Step.DONE if is_shifting else Step.CANCELLED)
+    if is_shifting:
+        await world.drain()
     await world.reconciler.reconcile()
     assert await world.cluster.list_deployments() == [OLD]
+
+
+async def test_a_version_that_gives_way_finishes_its_replies(world: RollingWorld) -> None:
+    old = await world.endpoints()
+    await world.redeploy()
+    world.model_server.loads[world.endpoint(NEW)] = ServerLoad(running=1, waiting=0)
+    await world.submissions.cancel(world.developer, ID)
+    await world.routing.refresh()
+    assert await world.endpoints() == old
+    await world.journal.withdraw_ended()
+    await world.drain()
+    assert set(await world.cluster.list_deployments()) == {OLD, NEW}
+    world.model_server.loads.clear()
+    await world.drain()
+    assert await world.cluster.list_deployments() == [OLD]
+    assert [row.submission_id for row in await world.deployments.list_wishes()] == [ID]
+
+
+async def test_a_teardown_stops_a_version_that_gives_way_at_once(world: RollingWorld) -> None:
+    await world.redeploy()
+    world.model_server.loads[world.endpoint(NEW)] = ServerLoad(running=1, waiting=0)
+    await world.submissions.cancel(world.developer, ID)
+    await world.submissions.teardown(world.developer, ID)
+    await world.reconciler.reconcile()
+    assert await world.deployments.list_wishes() == []
+    assert await world.cluster.list_deployments() == []
 
 
 async def test_a_cancel_comes_too_late_when_the_old_version_drains(world: RollingWorld) -> None:

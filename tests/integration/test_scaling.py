@@ -11,6 +11,7 @@ import pytest
 from guanaco.accounts import Role
 from guanaco.errors import ModelWaking
 from guanaco.submissions import GenerationParams, SubmissionKind
+from guanaco_server.chat.gateway.turn_queue import Asker
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.memory_server import Script
 from guanaco_server.deployments.model_server import ServerLoad
@@ -83,6 +84,25 @@ async def test_what_sleeps_is_left_asleep_while_another_is_awake(database: Datab
     await world.routing.refresh()
     assert (await http.get("/assignment")).json() == {"submission_id": "acme-awake_v1"}
     assert await world.phase("acme-tiny_v1") is Phase.SLEEPING
+
+
+async def test_what_sleeps_is_woken_when_turns_wait_for_all_that_are_awake(
+    database: Database,
+) -> None:
+    world, http, _ = await asleep(database)
+    await world.serve("acme-awake_v1")
+    await world.deployments.note("acme-awake_v1", capacity=1)
+    await world.routing.refresh()
+    with await world.places.take("acme-awake_v1", Asker("app", "user-1")):
+        waits = asyncio.create_task(world.places.take("acme-awake_v1", Asker("app", "user-2")))
+
+        async def is_waiting() -> bool:
+            return world.places.waiting("acme-awake_v1") == 1
+
+        await eventually(is_waiting)
+        assert (await http.get("/assignment")).json() == {"submission_id": "acme-awake_v1"}
+        assert await world.phase("acme-tiny_v1") is Phase.WAKING
+    (await waits).__exit__()
 
 
 async def test_the_next_message_of_a_conversation_wakes_it(database: Database) -> None:

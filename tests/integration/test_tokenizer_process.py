@@ -11,12 +11,13 @@ from typing import Any
 import psutil
 import pytest
 
-from guanaco.errors import CorruptConfig, PromptFailed, UnsupportedTokenizer
+from guanaco.errors import CorruptConfig, HubUnreachable, PromptFailed, UnsupportedTokenizer
 from guanaco_server.prompts.room import build_prompts
 from guanaco_server.tokenization import process as processes
 from guanaco_server.tokenization import service
 from guanaco_server.tokenization.service import MAX_DEATHS, Tokenizers
 
+SMALL_PIECE = 50_000
 WORDS: dict[str, Any] = {
     "version": "1.0",
     "added_tokens": [],
@@ -53,6 +54,9 @@ class Files:
     async def read(self, key: str, path: str) -> bytes:
         return self.by_key[key]
 
+    async def pieces(self, key: str, path: str) -> AsyncIterator[bytes]:
+        yield self.by_key[key]
+
 
 @pytest.fixture
 def files() -> Files:
@@ -70,6 +74,11 @@ async def tokenizers(files: Files) -> AsyncIterator[Tokenizers]:
 
 OTHERS: set[int] = set()
 """Processes of earlier tests' worlds, which end when those worlds are collected."""
+
+
+async def in_pieces(data: bytes, size: int = 1_048_576) -> AsyncIterator[bytes]:
+    for start in range(0, len(data), size):
+        yield data[start : start + size]
 
 
 def children() -> list[psutil.Process]:
@@ -104,7 +113,7 @@ async def test_a_hostile_tokenizer_is_refused_when_it_is_submitted(
     tokenizers: Tokenizers, kind: str
 ) -> None:
     with pytest.raises((CorruptConfig, UnsupportedTokenizer)) as refused:
-        await tokenizers.examine(content(HOSTILE[kind]))
+        await tokenizers.examine(in_pieces(content(HOSTILE[kind])))
     assert "\n" not in refused.value.detail
     assert await tokenizers.counts("good", ["a a"]) == [2]
 
@@ -112,10 +121,35 @@ async def test_a_hostile_tokenizer_is_refused_when_it_is_submitted(
 async def test_a_good_tokenizer_is_tried_once(
     tokenizers: Tokenizers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    facts = await tokenizers.examine(content({}))
+    facts = await tokenizers.examine(in_pieces(content({})))
     assert (facts.entries, facts.highest, facts.highest_token) == (2, 1, "a")
     monkeypatch.setattr(service, "TokenizerProcess", None)
-    assert await tokenizers.examine(content({})) is facts
+    assert await tokenizers.examine(in_pieces(content({}))) is facts
+
+
+async def test_a_file_is_sent_on_in_pieces_and_only_whole_ones_count(
+    tokenizers: Tokenizers,
+) -> None:
+    words = content(
+        {
+            "model": WORDS["model"]
+            | {"vocab": {"[UNK]": 0} | {f"w{n}": n + 1 for n in range(20_000)}}
+        }
+    )
+    assert len(words) > 4 * SMALL_PIECE
+    facts = await tokenizers.examine(in_pieces(words, SMALL_PIECE))
+    assert facts.entries > 20_000
+    assert await tokenizers.examine(in_pieces(words, 3 * SMALL_PIECE)) is facts
+
+    async def cut() -> AsyncIterator[bytes]:
+        yield words[:SMALL_PIECE]
+        yield words[SMALL_PIECE : 2 * SMALL_PIECE]
+        yield words[2 * SMALL_PIECE : 3 * SMALL_PIECE]
+        raise HubUnreachable("The Hub answered 503.")
+
+    with pytest.raises(HubUnreachable):
+        await tokenizers.examine(cut())
+    assert children() == []
 
 
 async def test_a_text_that_ends_the_process_fails_alone_and_the_next_is_counted(

@@ -211,6 +211,32 @@ def test_two_problems_are_two_sentences(capsys: Any) -> None:
     assert capsys.readouterr().err.count("error: ") == 2
 
 
+@pytest.mark.parametrize(
+    ("rollout", "says"),
+    [
+        ({"phase": "preparing"}, "run 2, preparing"),
+        (
+            {"phase": "shifting", "share": 0.2, "canary_s": 3_600},
+            "run 2, shifting: a canary with 20.0% of new conversations, for ",
+        ),
+        (
+            {
+                "phase": "failed",
+                "failure": {"code": "canary_worse", "detail": "The canary is worse: 7 of 9.", "hint": None, "blame": "developer"},
+            },
+            "run 2, failed, and the version before serves on: The canary is worse: 7 of 9.",
+        ),
+    ],
+)  # fmt: skip
+def test_status_says_how_the_newest_redeploy_stands(
+    server: Any, capsys: Any, rollout: dict[str, Any], says: str
+) -> None:
+    shown = {"run": 2, "began_at": AT, "shifting_at": None, **rollout}
+    server(httpx.Response(200, json=submission_json(run=2, rollout=shown)))
+    assert run(["status", "org-model_v1"]) == 0
+    assert f"redeploy     {says}" in capsys.readouterr().out
+
+
 def test_a_refusal_is_a_sentence_with_a_hint_and_exit_status_1(server: Any, capsys: Any) -> None:
     server(refused(errors.SubmissionNotFound("x"), 404))
     assert run(["status", "x"]) == 1

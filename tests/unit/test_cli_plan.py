@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from guanaco_cli.main import run
-from guanaco_server.planning import LLAMA_3_8B
+from guanaco_server.recipes.presets import LLAMA_3_8B
 from tests.fixtures.repos import safetensors
 
 

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
-from guanaco_server.clusters.cluster import ReplicaPhase
+from guanaco_server.clusters.cluster import ReplicaPhase, Trouble
 from guanaco_server.clusters.kubernetes.names import label_value, object_name
 from guanaco_server.clusters.kubernetes.options import KubernetesOptions
 from guanaco_server.clusters.kubernetes.status import (
+    PullFailures,
     creation_problem,
     ending_of,
+    is_lost,
     obstacle_of,
     quota_problem,
     state_of,
@@ -100,6 +102,34 @@ def test_what_has_not_ended(found: Json) -> None:
     assert ending_of(pod(found)) is None
 
 
+@pytest.mark.parametrize(
+    ("found", "trouble"),
+    [
+        (status(ended(3)), Trouble.CRASHED),
+        (status(ended(137, "OOMKilled")), Trouble.CRASHED),
+        (status(ended(143), phase="Failed", conditions=[DISRUPTED]), Trouble.NODE_LOST),
+        ({"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."},
+         Trouble.NODE_LOST),
+        ({"phase": "Failed", "reason": "Evicted", "message": 'Usage of EmptyDir volume "tmp" exceeds the limit "8Gi".'},
+         Trouble.CRASHED),
+        ({"phase": "Failed", "reason": "NodeLost"}, Trouble.NODE_LOST),
+        (status({"running": {}}, conditions=[{"type": "Ready", "status": "False"},
+                                             {"type": "ContainersReady", "status": "True"}]), Trouble.NODE_LOST),
+    ],
+)  # fmt: skip
+def test_whose_doing_an_end_was(found: Json, trouble: Trouble) -> None:
+    ending = ending_of(pod(found))
+    assert ending is not None
+    assert ending.trouble is trouble
+
+
+def test_a_pod_that_was_not_confirmed_to_have_ended_in_time_is_lost() -> None:
+    leaving = pod(status({"running": {}}))
+    for ends_at, lost in (("2026-11-21T12:00:05Z", False), ("2026-11-21T11:59:40Z", True)):
+        leaving["metadata"]["deletionTimestamp"] = ends_at
+        assert is_lost(leaving, NOW) is lost
+
+
 def unscheduled(message: str) -> Json:
     return {
         "phase": "Pending",
@@ -140,8 +170,10 @@ def unscheduled(message: str) -> Json:
 def test_what_keeps_a_pod_from_running(
     found: Json, limits: Json, sentence: str, patience_s: float
 ) -> None:
+    pulls = PullFailures()
     for age_s, is_final in ((1, patience_s == 0), (patience_s + 5, True)):
-        problem = obstacle_of(pod(found, age_s, limits), NOW, PENDING_S)
+        now = NOW + timedelta(seconds=age_s - 1)
+        problem = obstacle_of(pod(found, 1, limits), now, PENDING_S, pulls)
         assert problem is not None
         assert (problem.sentence, problem.is_final) == (sentence, is_final)
     assert is_one_sentence(sentence)
@@ -152,7 +184,7 @@ def test_what_keeps_a_pod_from_running(
     [{}, {"phase": "Pending"}, status(waiting("ContainerCreating")), status({"running": {}})],
 )
 def test_nothing_keeps_a_pod_that_only_begins(found: Json) -> None:
-    assert obstacle_of(pod(found, 9_999), NOW, PENDING_S) is None
+    assert obstacle_of(pod(found, 9_999), NOW, PENDING_S, PullFailures()) is None
 
 
 QUOTA = 'pods "s-1" is forbidden: exceeded quota: models, requested: pods=1'
@@ -196,7 +228,8 @@ def test_a_pod_security_refusal_is_told_too() -> None:
         ([pod(status(ended(7)), name="a")], ReplicaPhase.EXITED, 7),
         ([pod(status(ended(7)), name="a"), pod(status({"running": {}}), name="a")], ReplicaPhase.RUNNING, None),
         ([pod(status(ended(7)), name="other")], ReplicaPhase.RUNNING, None),
-        ([pod(status(waiting("ErrImagePull")), 99, name="a")], ReplicaPhase.EXITED, None),
+        ([pod(status(waiting("ErrImagePull")), 99, name="a")], ReplicaPhase.RUNNING, None),
+        ([pod(status(waiting("InvalidImageName")), name="a")], ReplicaPhase.EXITED, None),
     ],
 )  # fmt: skip
 def test_a_deployments_state_is_that_of_its_present_pods(
@@ -206,7 +239,7 @@ def test_a_deployments_state_is_that_of_its_present_pods(
         "metadata": {"name": "m"},
         "spec": {"template": {"metadata": {"labels": {"name": "a"}}}},
     }
-    state = state_of(deployment, pods, OPTIONS, NOW)
+    state = state_of(deployment, pods, OPTIONS, NOW, PullFailures())
     assert (state.phase, state.exit_code) == (phase, exit_code)
 
 

@@ -141,9 +141,9 @@ def test_what_was_torn_down_loses_its_series_after_a_while() -> None:
 def test_gauges_follow_what_is_under_way() -> None:
     metrics = Metrics()
     with metrics.reply("acme-tiny_v1"):
-        metrics.note_turns_waiting("acme-tiny_v1", 3, 1)
+        metrics.note_turns_waiting("acme-tiny_v1", 3)
         assert series(metrics, "guanaco_submission_in_flight_requests") == {("acme-tiny_v1",): 1}
         assert series(metrics, "guanaco_submission_turns_waiting") == {("acme-tiny_v1",): 3}
-        metrics.note_turns_waiting("acme-tiny_v1", 0, -3)
+        metrics.note_turns_waiting("acme-tiny_v1", -3)
     assert series(metrics, "guanaco_submission_in_flight_requests") == {}
     assert series(metrics, "guanaco_submission_turns_waiting") == {}

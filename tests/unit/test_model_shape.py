@@ -8,9 +8,9 @@ import pytest
 
 from guanaco.errors import CorruptConfig, GuanacoError, UnsupportedArchitecture
 from guanaco.submissions import Quantization
-from guanaco_server.planning import LLAMA_3_8B, QWEN3_235B, QWEN3_235B_FP8
 from guanaco_server.recipes.memory import Model, weight_bytes
 from guanaco_server.recipes.model_shape import active_parameters, count_parameters, read_shape
+from guanaco_server.recipes.presets import LLAMA_3_8B, QWEN3_235B, QWEN3_235B_FP8
 from tests.fixtures.configs import (
     DEEPSEEK_V3,
     GEMMA_2_9B,

@@ -14,7 +14,6 @@ from guanaco.errors import NoRecipe, NoSuchGpu
 from guanaco.recipes import ImageKind, KvCacheDtype, Recipe, RecipeOverride
 from guanaco.submissions import Quantization
 from guanaco_server.deployments.specs import to_resources
-from guanaco_server.planning import LLAMA_3_8B, QWEN3_235B_FP8
 from guanaco_server.recipes.hardware import GPUS, Vendor, find_gpus
 from guanaco_server.recipes.machine import GIB, machine_needs
 from guanaco_server.recipes.memory import (
@@ -26,6 +25,7 @@ from guanaco_server.recipes.memory import (
     session_bytes,
 )
 from guanaco_server.recipes.model_shape import read_shape
+from guanaco_server.recipes.presets import LLAMA_3_8B, QWEN3_235B_FP8
 from guanaco_server.recipes.prices import DEFAULT_PRICES, PriceTable
 from guanaco_server.recipes.recipe import Fleet, Needs, RecipePolicy, choose, pinned, to_vllm_args
 from tests.fixtures.configs import DEEPSEEK_V3, GEMMA_3_27B, QWEN_2_7B

@@ -19,6 +19,7 @@ from guanaco.client import AsyncClient, Client
 from guanaco.competitions import CompetitionRequest
 from guanaco.contract import unknown_members
 from guanaco.experiments import ExperimentRequest, Variant
+from guanaco.plans import PlanRequest
 from guanaco.recipes import RecipeOverride
 from tests.fixtures.wire import (
     NEW_WORD,
@@ -60,6 +61,10 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "put_competition": ("spring", CompetitionRequest(name="Spring", starts_at=START)),
     "create_experiment": (ExperimentRequest(name="heat", variants=(WARM, COLD)),),
     "set_recipe": ("id", RecipeOverride(gpus=1)),
+    "plan": (PlanRequest(model="llama-3-8b"),),
+    "render_prompt": ("chatml", BOT),
+    "set_alias": ("id", "champion"),
+    "set_tags": ("id", ["night"]),
     "set_webhook": ("https://example.com/hook",),
 }
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from guanaco.errors import InvalidInput
-from guanaco_server.planning import LLAMA_3_8B, QWEN3_235B_FP8
 from guanaco_server.recipes.hardware import GPUS
 from guanaco_server.recipes.memory import Model, Placement, Serving
 from guanaco_server.recipes.model_shape import read_shape
+from guanaco_server.recipes.presets import LLAMA_3_8B, QWEN3_235B_FP8
 from guanaco_server.recipes.prices import PriceTable
 from guanaco_server.recipes.roofline import BANDWIDTH_SHARE, STEP_S, decode_step_s, prefill_s
 from guanaco_server.recipes.traffic import ExpectedTraffic, TrafficPlan, check_traffic, plan_traffic

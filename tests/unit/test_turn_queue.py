@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from guanaco_server.chat.gateway.place_shares import PlaceClaim, places_for
+from guanaco_server.chat.gateway.place_shares import ANY_APP, PlaceClaim, app_parts, places_for
 from guanaco_server.chat.gateway.turn_queue import Asker, TurnQueue
 
 
@@ -95,22 +95,53 @@ def test_the_counts_stay_true_whatever_happens(seed: int) -> None:
 
 
 def test_a_gateway_alone_holds_what_it_needs_and_a_reserve() -> None:
-    assert places_for(PlaceClaim(0, 0), [], 8) == 2
-    assert places_for(PlaceClaim(4, 5), [], 8) == 8
-    assert places_for(PlaceClaim(0, 100), [], 8) == 8
+    assert places_for(PlaceClaim(0, {"app": 0}), [], 8) == 2
+    assert places_for(PlaceClaim(4, {"app": 5}), [], 8) == 8
+    assert places_for(PlaceClaim(0, {"app": 100}), [], 8) == 8
 
 
 def test_gateways_that_want_more_than_there_is_get_it_in_proportion() -> None:
-    assert places_for(PlaceClaim(0, 30, b"a"), [PlaceClaim(0, 10, b"b")], 8) == 6
-    assert places_for(PlaceClaim(0, 10, b"b"), [PlaceClaim(0, 30, b"a")], 8) == 2
-    assert places_for(PlaceClaim(0, 1, b"b"), [PlaceClaim(0, 1_000, b"a")], 8) == 1, (
-        "nobody gets none"
+    assert places_for(PlaceClaim(0, {"app": 30}, b"a"), [PlaceClaim(0, {"app": 10}, b"b")], 8) == 6
+    assert places_for(PlaceClaim(0, {"app": 10}, b"b"), [PlaceClaim(0, {"app": 30}, b"a")], 8) == 2
+    assert (
+        places_for(PlaceClaim(0, {"app": 1}, b"b"), [PlaceClaim(0, {"app": 1_000}, b"a")], 8) == 1
+    ), "nobody gets none"
+
+
+def test_gateways_share_by_app_first() -> None:
+    """One app has ten times the turns, at both gateways; the other is at one gateway only."""
+    mixed, other = (
+        PlaceClaim(0, {"large": 50, "small": 10}, b"a"),
+        PlaceClaim(0, {"large": 50}, b"b"),
     )
+    assert places_for(mixed, [other], 16) == 12, (
+        "half for the small one, and half of the other half"
+    )
+    assert places_for(other, [mixed], 16) == 4
+    assert app_parts(mixed, [other], 16) == {"large": 4, "small": 8}
+    assert app_parts(mixed, [], 100) == {}, "there is enough for all"
+
+
+def test_a_gateway_of_the_version_before_counts_as_one_app() -> None:
+    before = PlaceClaim(0, {ANY_APP: 90}, b"b")
+    assert places_for(PlaceClaim(0, {"app": 10}, b"a"), [before], 8) == 4
+
+
+def test_apps_take_turns_by_their_parts() -> None:
+    queue = TurnQueue()
+    queue.parts = {"large": 1.0, "small": 3.0}
+    for app in ("large", "small"):
+        for _ in range(8):
+            queue.add(Asker(app, "user"))
+    taken = Counter(ticket.asker.account_id for _ in range(8) if (ticket := queue.next()))
+    assert taken == {"large": 2, "small": 6}
 
 
 def test_no_place_is_taken_before_it_was_given_up() -> None:
-    assert places_for(PlaceClaim(0, 10), [PlaceClaim(7, 10)], 8) == 1
-    assert places_for(PlaceClaim(7, 10), [PlaceClaim(1, 10)], 8) == 7, "turns under way keep theirs"
+    assert places_for(PlaceClaim(0, {"app": 10}), [PlaceClaim(7, {"app": 10})], 8) == 1
+    assert places_for(PlaceClaim(7, {"app": 10}), [PlaceClaim(1, {"app": 10})], 8) == 7, (
+        "turns under way keep theirs"
+    )
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -118,22 +149,24 @@ def test_gateways_never_hold_more_than_there_is_and_agree_in_the_end(seed: int) 
     """Each decides in its turn, of what the others wrote down last."""
     chance = random.Random(seed)
     capacity = chance.randint(1, 12)
-    gateways = [PlaceClaim(0, 0, bytes([number])) for number in range(4)]
+    gateways = [PlaceClaim(0, {}, bytes([number])) for number in range(4)]
     busy = [0] * 4
     for _ in range(400):
         number = chance.randrange(4)
         wanted = chance.randint(0, 12)
-        mine = PlaceClaim(min(busy[number], gateways[number].held), wanted, bytes([number]))
+        mine = PlaceClaim(
+            min(busy[number], gateways[number].held), {"app": wanted}, bytes([number])
+        )
         others = gateways[:number] + gateways[number + 1 :]
         held = places_for(mine, others, capacity)
-        gateways[number] = PlaceClaim(held, wanted, bytes([number]))
+        gateways[number] = PlaceClaim(held, {"app": wanted}, bytes([number]))
         busy[number] = chance.randint(0, min(held, wanted))
         assert sum(claim.held for claim in gateways) <= capacity
     for _ in range(2):
         for number in range(4):
             others = gateways[:number] + gateways[number + 1 :]
-            held = places_for(PlaceClaim(0, 10, bytes([number])), others, capacity)
-            gateways[number] = PlaceClaim(held, 10, bytes([number]))
+            held = places_for(PlaceClaim(0, {"app": 10}, bytes([number])), others, capacity)
+            gateways[number] = PlaceClaim(held, {"app": 10}, bytes([number]))
     held_by = Counter(claim.held for claim in gateways)
     assert sum(claim.held for claim in gateways) == capacity
     assert max(held_by) - min(held_by) <= 1

@@ -13,6 +13,7 @@ from guanaco_server.clusters.compute import Compute
 from guanaco_server.database.database import Database
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.runtime.clock import Clock
+from guanaco_server.serializer.confined import StartChild
 from guanaco_server.settings import Settings
 
 
@@ -25,9 +26,9 @@ class ArtifactsRoom:
     collector: ArtifactCollector
 
 
-def build_configs(store: ArtifactStore) -> ArtifactConfigs:
+def build_configs(store: ArtifactStore, start_child: StartChild) -> ArtifactConfigs:
     """The reader of what strangers' repos and artifacts say of themselves."""
-    return ArtifactConfigs(store, RepoChecker())
+    return ArtifactConfigs(store, RepoChecker(start_child))
 
 
 def build_artifacts(

@@ -33,6 +33,8 @@ from guanaco_server.deployments.vllm_server import VllmServer
 from guanaco_server.observability.tracing import NoTracing, Tracing
 from guanaco_server.runtime.clock import Clock, SystemClock
 from guanaco_server.runtime.data_dir import DataDir
+from guanaco_server.serializer import confined
+from guanaco_server.serializer.confined import StartChild
 from guanaco_server.settings import Settings
 
 MIN_URL_LIFETIME_S = 3_600  # beyond the longest job: also what a model server may take to read
@@ -48,6 +50,7 @@ class Adapters:
     compute: Compute
     model_server: ModelServer
     tracing: Tracing
+    start_child: StartChild
 
 
 def build_adapters(settings: Settings, data_dir: DataDir) -> Adapters:
@@ -59,6 +62,7 @@ def build_adapters(settings: Settings, data_dir: DataDir) -> Adapters:
         compute=_compute(settings, data_dir, model_server),
         model_server=model_server,
         tracing=build_tracing(settings),
+        start_child=confined.start,
     )
 
 

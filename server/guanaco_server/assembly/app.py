@@ -223,7 +223,7 @@ def _include_routes(app: FastAPI, rooms: Rooms) -> None:
         accounts_api.router(rooms.accounts.accounts, rooms.accounts.audit, auth),
         submissions_api.router(submissions.service, submissions.events, auth),
         submissions_api.alias_router(submissions.service, auth),
-        submissions_api.trial_router(rooms.pipeline.trials, auth),
+        submissions_api.trial_router(rooms.pipeline.trials, rooms.pipeline.plans, auth),
         submissions_api.check_router(rooms.pipeline.checks, auth),
         submissions_api.recipe_router(submissions.service, auth),
         submissions_api.quota_router(submissions.quotas, auth),

@@ -95,7 +95,7 @@ def build_rooms(
     accounts = build_accounts(database, clock)
     idempotency = build_idempotency(database, clock, secret=pseudonym_key)
     workers = build_workers(database, clock, settings=settings)
-    configs = build_configs(store)
+    configs = build_configs(store, adapters.start_child)
     deployments = build_deployments(
         database, clock, compute, model_server, store, configs=configs, settings=settings
     )
@@ -137,7 +137,7 @@ def build_rooms(
         metrics=metrics,
         settings=settings,
     )
-    prompts = build_prompts(store)
+    prompts = build_prompts(store, adapters.start_child)
     routing = build_routing(
         clock,
         submissions=submissions.service,
@@ -228,6 +228,7 @@ def build_rooms(
         accounts=accounts.accounts,
         audit=accounts.audit,
         submissions=submissions.service,
+        quotas=submissions.quotas,
         events=submissions.events,
         deployments=deployments.service,
         competitions=competitions.service,

@@ -111,12 +111,17 @@ class ErasedConversationRow(Table):
 
 
 class GatewayPlacesRow(Table):
-    """The places at a submission's model servers that a gateway process holds until ``held_until``, and those it wants."""
+    """The places at a submission's model servers that a gateway process holds until ``held_until``, and those it wants.
+
+    ``submission_id`` is the key of a deployment, so a version beside has places of its own. ``apps`` says which app wants how
+    many; None by a gateway of the version before.
+    """
 
     __tablename__ = "gateway_places"
 
-    submission_id: Mapped[str] = mapped_column(String(128), primary_key=True)
+    submission_id: Mapped[str] = mapped_column(String(160), primary_key=True)
     gateway: Mapped[str] = mapped_column(String(32), primary_key=True)
     held: Mapped[int]
     wanted: Mapped[int]
+    apps: Mapped[dict[str, int] | None] = mapped_column(JsonColumn)
     held_until: Mapped[datetime] = mapped_column(UtcDateTime)

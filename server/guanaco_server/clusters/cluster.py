@@ -74,9 +74,24 @@ class ReplicaPhase(StrEnum):
     EXITED = "exited"
 
 
+class Trouble(StrEnum):
+    """Why a server does not run. A crash is the server's own doing; the cluster causes the others."""
+
+    CRASHED = "crashed"
+    UNPLACED = "unplaced"
+    NODE_LOST = "node_lost"
+    OBJECT_MISSING = "object_missing"
+    IMAGE_MISSING = "image_missing"
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether the cluster itself starts the server as soon as it can: applying again would change nothing."""
+        return self in (Trouble.UNPLACED, Trouble.IMAGE_MISSING)
+
+
 @dataclass(frozen=True)
 class ReplicaState:
-    """``endpoint`` is the base URL of the server, if it has one yet; running does not mean ready. ``problem`` says what keeps it from running.
+    """``endpoint`` is the base URL of the server, if it has one yet; running does not mean ready. ``problem`` says what keeps it from running, ``trouble`` of which kind that is.
 
     ``replicas`` are the servers that the cluster can tell apart, nearest first; empty where one address stands for
     all. ``is_settled`` is False while applying again brings the cluster nearer to what it was asked for. What the
@@ -87,6 +102,7 @@ class ReplicaState:
     endpoint: str
     exit_code: int | None = None
     problem: str | None = None
+    trouble: Trouble | None = None
     region: str = ""
     replicas: tuple[ReplicaState, ...] = ()
     is_settled: bool = True

@@ -31,6 +31,14 @@ BOS, EOS = "<s>", "</s>"
 PEAK_LOGIT = 16.0  # e^-16 of the probability for anything that the corpus never says
 OTHERS = HIDDEN - 1  # the dimension that all tokens beyond the first 255 share
 
+# The four bytes of the float32 that each byte of noise stands for: a table for the first byte of each, the second, …
+LEVELS = [
+    bytes(column)
+    for column in zip(
+        *(struct.pack("=f", 0.03 * (drawn / 127.5 - 1)) for drawn in range(256)), strict=True
+    )
+]
+
 Matrix = tuple[list[int], "array.array[float]"]  # shape, and values in row-major order
 
 
@@ -193,4 +201,11 @@ def _filled(shape: list[int], value: float) -> Matrix:
 
 
 def _noise(shape: list[int], rng: random.Random) -> Matrix:
-    return shape, array.array("f", (rng.uniform(-0.03, 0.03) for _ in range(math.prod(shape))))
+    """Make evenly distributed values between -0.03 and 0.03; one of 256 levels a byte, so that no loop in Python is needed."""
+    drawn = rng.randbytes(math.prod(shape))
+    whole = bytearray(4 * len(drawn))
+    for place, level in enumerate(LEVELS):
+        whole[place::4] = drawn.translate(level)
+    values = array.array("f")
+    values.frombytes(whole)
+    return shape, values

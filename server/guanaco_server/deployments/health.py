@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from guanaco_server.clusters.cluster import Cluster, ReplicaPhase, ReplicaState
+from guanaco_server.clusters.cluster import Cluster, ReplicaPhase, ReplicaState, Trouble
 from guanaco_server.deployments.model_server import ModelServer
 from guanaco_server.deployments.tables import DeploymentRow, Phase
 from guanaco_server.runtime.clock import Clock
@@ -36,6 +36,7 @@ class DeploymentHealth:
     endpoints: tuple[str, ...] = ()
     silent: tuple[str, ...] = ()
     exit_code: int | None = None
+    trouble: Trouble | None = None
     region: str = ""
     problem: str | None = None
     is_settled: bool = True
@@ -45,17 +46,23 @@ async def look(cluster: Cluster, model_server: ModelServer, name: str) -> Deploy
     """Ask each of its servers; one that answers makes the deployment healthy."""
     seen = await cluster.observe(name)
     if seen is None:
-        return DeploymentHealth(ServerState.MISSING)
+        return DeploymentHealth(ServerState.MISSING, trouble=Trouble.OBJECT_MISSING)
     each = seen.replicas or (seen,)
     running = [one for one in each if one.phase is ReplicaPhase.RUNNING]
     checks = await asyncio.gather(*(_answers(model_server, one) for one in running))
     healthy = [one for one, is_healthy in zip(running, checks, strict=True) if is_healthy]
     if seen.phase is ReplicaPhase.EXITED and not healthy:
-        return DeploymentHealth(ServerState.EXITED, exit_code=seen.exit_code, problem=seen.problem)
+        return DeploymentHealth(
+            ServerState.EXITED,
+            exit_code=seen.exit_code,
+            trouble=seen.trouble or Trouble.CRASHED,
+            problem=seen.problem,
+        )
     return DeploymentHealth(
         ServerState.HEALTHY if healthy else ServerState.STARTING,
         tuple(one.endpoint for one in healthy),
         tuple(one.endpoint for one in running if one.endpoint and one not in healthy),
+        trouble=None if healthy else seen.trouble,
         region=(healthy[0] if healthy else seen).region,
         problem=seen.problem or next((one.problem for one in each if one.problem), None),
         is_settled=seen.is_settled,
@@ -81,6 +88,7 @@ class HangDetector:
         self._clock = clock
         self._ready_timeout = timedelta(seconds=ready_timeout_s)
         self._failed_looks: dict[str, int] = {}
+        self._excused_until: dict[str, datetime] = {}
         self._silences: dict[str, dict[str, _Silence]] = {}
 
     def hanging(self, row: DeploymentRow, seen: DeploymentHealth) -> list[str]:
@@ -99,16 +107,22 @@ class HangDetector:
         self._silences[row.submission_id] = silences
         return hanging
 
+    def excuse(self, row: DeploymentRow) -> None:
+        """Note that the cluster has not let it begin until now: the time to get ready begins afterwards."""
+        self._excused_until[row.submission_id] = self._clock.now()
+        self._failed_looks.pop(row.submission_id, None)
+
     def hangs(self, row: DeploymentRow) -> bool:
         """Whether to stop the whole deployment, after a check at which no server answered."""
         if row.phase is Phase.RESTARTING:
-            return self._clock.now() - row.updated_at > self._ready_timeout
+            since = max(row.updated_at, self._excused_until.get(row.submission_id, row.updated_at))
+            return self._clock.now() - since > self._ready_timeout
         failed = self._failed_looks.get(row.submission_id, 0) + 1
         self._failed_looks[row.submission_id] = 0 if failed >= HANGS_AFTER else failed
         return failed >= HANGS_AFTER
 
     def forget_all_but(self, submission_ids: set[str]) -> None:
-        for memory in (self._failed_looks, self._silences):
+        for memory in (self._failed_looks, self._silences, self._excused_until):
             for submission_id in memory.keys() - submission_ids:
                 del memory[submission_id]
 

@@ -2,15 +2,18 @@
 
 Every second, or at once when woken, and only while it leads:
 - who waits for room is given it, by ``scaling/admission.py``;
-- a ready server that exited, or hangs, is started again; after ``restart_limit`` times within
+- a ready server that crashed, or hangs, is started again; after ``restart_limit`` times within
   ``STABLE_S`` it is given up, and its submission fails with what the server last said;
+- what the cluster caused is no crash, is counted against nobody, and comes back by itself: a server whose node was
+  lost, or that somebody deleted, is started again; one for which there is no machine, or no image, is waited for;
 - a replica that exited, or hangs, beside others that serve is out of use at once and started again alone. That is no
   restart of the deployment, which is not given up for it; one that never gets ready is started ever more rarely;
 - a deployment whose replicas, or whose regions, are not what they should be is applied again;
 - a server that runs with nobody wishing for it is stopped, and so is that of a deployment that sleeps.
 A deployment that is still ``starting`` belongs to its pipeline stage and is left alone, and so is one that is
-``draining``: its rollout stops it. Actions on one
-deployment are paced (``backoff.py``), each is logged with its reason, and trouble with one delays no other.
+``draining``: its rollout stops it. Each deployment is seen to in a task of its own, which the loop never waits for:
+while one is being worked on, the others go on. Actions on one
+deployment are paced (``backoff.py``), each is logged with its reason.
 Of several platforms of one cluster only the leader acts; the others learn from the database what is ready.
 """
 
@@ -19,13 +22,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
 
 from sqlalchemy.exc import DBAPIError
 
 from guanaco.errors import ClusterRefused, ClusterUnreachable, StoreUnreachable
-from guanaco_server.clusters.cluster import Cluster
+from guanaco_server.clusters.cluster import Cluster, Trouble
 from guanaco_server.deployments.backoff import Backoff
 from guanaco_server.deployments.health import DeploymentHealth, HangDetector, ServerState
 from guanaco_server.deployments.service import Deployment, DeploymentService
@@ -37,6 +40,7 @@ from guanaco_server.runtime.clock import Clock
 INTERVAL_S = 1.0
 STABLE_S = 600  # a server that ran this long has its restarts forgiven
 REPAIR_S = 5.0  # a replica that dies at its start is started after 0, 0, 0, then 10, 20, 40 … s
+START_S = 30.0  # the first look at everything; what takes longer goes on in the background
 OUT_OF_REACH = (StoreUnreachable, ClusterUnreachable, ClusterRefused)
 
 GiveUp = Callable[[str, list[str]], Awaitable[None]]
@@ -71,7 +75,9 @@ class Reconciler:
         self._admit = admit
         self._is_leader = is_leader
         self._regions = regions
-        self._has_welcomed = False
+        self._is_in_charge = False
+        self._to_welcome: set[str] = set()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
         self._hangs = HangDetector(clock, ready_timeout_s)
         self._problems: dict[str, str] = {}
         self._pace = Backoff(clock)
@@ -82,34 +88,20 @@ class Reconciler:
 
     async def start(self) -> None:
         """Reconcile once, so that adopted servers are used at once; then go on in the background."""
-        if self._is_leader():
-            await self._welcome_all()
-        else:
-            await self._deployments.learn_endpoints()
+        await self._look_again()
+        if self._tasks:
+            await asyncio.wait(self._tasks.values(), timeout=START_S)
         self._background.start(self._run())
 
     async def stop(self) -> None:
         await self._background.stop()
+        await self._drop_tasks()
 
     async def reconcile(self) -> None:
-        """Reconcile everything once. A process that does not lead only reads the endpoints from the database."""
-        if not self._is_leader():
-            self._has_welcomed = False
-            await self._deployments.learn_endpoints()
-            return
-        self._deployments.take_suspects()
-        await self._admit()
-        rows = await self._deployments.list_wishes()
-        running = await self._cluster.list_deployments()
-        await asyncio.gather(*(self._tend_safely(row, running) for row in rows))
-        wished = {deployment_name(row.server_key) for row in rows}
-        for name in running:
-            if name not in wished and self._pace.allows(name):
-                logger.info("stopping %s: nobody wishes for it", name)
-                await self._deployments.stop_unwanted(name)
-        for pace in (self._pace, self._repairs):
-            pace.forget_all_but(wished.union(running))
-        self._hangs.forget_all_but({row.submission_id for row in rows})
+        """Reconcile everything once, to the end. A process that does not lead only reads the endpoints from the database."""
+        await self._begin()
+        await asyncio.gather(*self._tasks.values())
+        self._reap()
 
     async def _run(self) -> None:
         while True:
@@ -123,36 +115,84 @@ class Reconciler:
                 await asyncio.sleep(INTERVAL_S)
 
     async def _look_again(self) -> None:
-        if self._is_leader() and not self._has_welcomed:
-            await self._welcome_all()
-        await self.reconcile()
+        if self._is_leader() and not self._is_in_charge:
+            rows = await self._deployments.list_wishes()
+            self._to_welcome = {
+                row.submission_id for row in rows if row.phase in (Phase.READY, Phase.RESTARTING)
+            }
+            self._is_in_charge = True
+        await self._begin()
 
-    async def _welcome_all(self) -> None:
-        for row in await self._deployments.list_wishes():
-            if row.is_understood and row.phase in (Phase.READY, Phase.RESTARTING):
-                await self._welcome(row)
-        self._has_welcomed = True
+    async def _begin(self) -> None:
+        """Begin a task for each deployment that has none."""
+        self._reap()
+        if not self._is_leader():
+            self._is_in_charge = False
+            await self._drop_tasks()
+            await self._deployments.learn_endpoints()
+            return
+        self._deployments.take_suspects()
+        await self._admit()
+        rows = await self._deployments.list_wishes()
+        running = await self._cluster.list_deployments()
+        for row in rows:
+            self._spawn(row.submission_id, self._tend_safely(row, running))
+        wished = {deployment_name(row.server_key) for row in rows}
+        for name in running:
+            if name not in wished and self._pace.allows(name):
+                logger.info("stopping %s: nobody wishes for it", name)
+                self._spawn(name, self._stop_unwanted(name))
+        for pace in (self._pace, self._repairs):
+            pace.forget_all_but(wished.union(running))
+        self._hangs.forget_all_but({row.submission_id for row in rows})
+
+    def _spawn(self, name: str, work: Coroutine[None, None, None]) -> None:
+        if name in self._tasks:
+            work.close()
+        else:
+            self._tasks[name] = asyncio.create_task(work, name=f"reconcile {name}")
+
+    def _reap(self) -> None:
+        """Forget the tasks that are done. An error that none of them expects ends the platform, as in any loop."""
+        for name, task in list(self._tasks.items()):
+            if task.done():
+                del self._tasks[name]
+                task.result()
+
+    async def _drop_tasks(self) -> None:
+        """Who does not lead any more must not act."""
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        self._tasks.clear()
 
     async def _welcome(self, row: DeploymentRow) -> None:
         """After a start of the platform, use a server that still runs. A missing one was stopped by us and does not count as a crash."""
         seen = await self._deployments.look(row.server_key)
+        self._to_welcome.discard(row.submission_id)
         if seen.state is ServerState.HEALTHY:
             await self._deployments.mark(row.submission_id, Phase.READY, seen.endpoints)
             return
         await self._leave_lost_region(row)
         await self._deployments.mark(row.submission_id, Phase.RESTARTING, restarts=0)
-        with contextlib.suppress(*OUT_OF_REACH):  # the background loop tries again
-            await self._deployments.apply(Deployment.of(row))
+        await self._deployments.apply(Deployment.of(row))
+
+    async def _stop_unwanted(self, name: str) -> None:
+        try:
+            await self._deployments.stop_unwanted(name)
+        except (DBAPIError, OSError, *OUT_OF_REACH) as error:
+            logger.warning("%s cannot be stopped, trying again: %s", name, error)
 
     async def _tend_safely(self, row: DeploymentRow, running: list[str]) -> None:
         try:
             if not row.is_understood:
                 self._note_problem(row.submission_id, LEFT_TO_NEWER)
             elif row.phase in (Phase.READY, Phase.RESTARTING):
-                await self._tend(row)
+                is_new_here = row.submission_id in self._to_welcome
+                await (self._welcome(row) if is_new_here else self._tend(row))
             elif row.phase not in (Phase.STARTING, Phase.DRAINING):
                 await self._keep_stopped(row, running)
-        except (OSError, *OUT_OF_REACH) as error:
+        except (DBAPIError, OSError, *OUT_OF_REACH) as error:
             logger.warning("%s cannot be seen to, trying again: %s", row.submission_id, error)
 
     async def _keep_stopped(self, row: DeploymentRow, running: list[str]) -> None:
@@ -169,7 +209,7 @@ class Reconciler:
             await self._stop_hanging(row, seen)
             await self._adjust(row, seen)
         elif seen.state in (ServerState.EXITED, ServerState.MISSING):
-            await self._restart(row, seen)
+            await self._bring_back(row, seen)
         else:
             await self._wait(row, seen)
 
@@ -198,52 +238,75 @@ class Reconciler:
     async def _wait(self, row: DeploymentRow, seen: DeploymentHealth) -> None:
         """Handle a deployment that runs but does not answer: it is starting, or it hangs."""
         await self._deployments.publish_replicas(row, ())
+        if seen.trouble is not None:
+            self._hangs.excuse(row)
         has_only_starting = not seen.is_settled or not seen.silent
         if row.phase is Phase.READY and has_only_starting:  # the last one died while another starts
             await self._deployments.mark(row.submission_id, Phase.RESTARTING)
-        elif self._hangs.hangs(row) and self._pace.allows(deployment_name(row.server_key)):
-            logger.warning("stopping the server of %s: it hangs", row.submission_id)
-            await self._deployments.stop_server(row.server_key)
+        elif seen.trouble is None and self._hangs.hangs(row):
+            await self._restart_hanging(row)
             return
-        await self._adjust(row, seen)
+        if seen.trouble is Trouble.OBJECT_MISSING:
+            await self._apply_again(row, self._repairs, _why(seen))
+        else:
+            await self._adjust(row, seen)
+
+    async def _restart_hanging(self, row: DeploymentRow) -> None:
+        if not self._pace.allows(deployment_name(row.server_key)):
+            return
+        if row.restarts >= self._restart_limit:
+            await self._give_up_on(row)
+            return
+        logger.warning("stopping the server of %s: it hangs", row.submission_id)
+        await self._deployments.stop_server(row.server_key)
+        await self._deployments.mark(row.submission_id, Phase.RESTARTING, restarts=row.restarts + 1)
 
     async def _adjust(self, row: DeploymentRow, seen: DeploymentHealth) -> None:
         """Apply a deployment again that runs, but not as it should."""
         has_replicas = row.applied_replicas == row.wanted_replicas
         if has_replicas and seen.is_settled:
             return
+        why = f"{row.wanted_replicas} replicas instead of {row.applied_replicas}"
+        if has_replicas:
+            why = seen.problem or "it is not where it should be"
         pace = self._repairs if has_replicas else self._pace
-        if not pace.allows(deployment_name(row.server_key)):
-            return
-        logger.info(
-            "applying %s again: %s",
-            row.submission_id,
-            seen.problem or "it is not where it should be"
-            if has_replicas
-            else f"{row.wanted_replicas} replicas instead of {row.applied_replicas}",
-        )
-        await self._deployments.apply(Deployment.of(row))
-        if not has_replicas:
+        if await self._apply_again(row, pace, why) and not has_replicas:
             await self._deployments.mark_applied(row.submission_id, row.wanted_replicas)
 
-    async def _restart(self, row: DeploymentRow, seen: DeploymentHealth) -> None:
+    async def _apply_again(self, row: DeploymentRow, pace: Backoff, why: str) -> bool:
+        if not pace.allows(deployment_name(row.server_key)):
+            return False
+        logger.info("applying %s again: %s", row.submission_id, why)
+        await self._deployments.apply(Deployment.of(row))
+        return True
+
+    async def _bring_back(self, row: DeploymentRow, seen: DeploymentHealth) -> None:
+        """Start a server again that does not run. Only a crash counts; what the cluster still tries by itself is waited for."""
         await self._deployments.publish_replicas(row, ())
+        if seen.trouble is not None and seen.trouble.is_waited_for:
+            self._hangs.excuse(row)
+            if row.phase is Phase.READY:
+                await self._deployments.mark(row.submission_id, Phase.RESTARTING)
+            await self._adjust(row, seen)
+            return
         is_moved = await self._leave_lost_region(row)
-        restarts = row.restarts if is_moved else row.restarts + 1
+        is_crash = seen.trouble is Trouble.CRASHED and not is_moved
+        restarts = row.restarts + is_crash
         if restarts > self._restart_limit:
-            lines, _ = await self._deployments.logs(row.server_key, 0)
-            await self._give_up(row.submission_id, lines)
+            await self._give_up_on(row)
             return
         if not self._pace.allows(deployment_name(row.server_key)):
             return
+        counted = f" ({restarts})" if is_crash else ""
         logger.warning(
-            "starting the server of %s again (%d): %s",
-            row.submission_id,
-            restarts,
-            seen.problem or _why(seen),
+            "starting the server of %s again%s: %s", row.submission_id, counted, _why(seen)
         )
         await self._deployments.apply(Deployment.of(row))  # a store out of reach is no restart
         await self._deployments.mark(row.submission_id, Phase.RESTARTING, restarts=restarts)
+
+    async def _give_up_on(self, row: DeploymentRow) -> None:
+        lines, _ = await self._deployments.logs(row.server_key, 0)
+        await self._give_up(row.submission_id, lines)
 
     async def _leave_lost_region(self, row: DeploymentRow) -> bool:
         """Forget a region that the settings no longer have. Return whether there was one."""
@@ -266,6 +329,8 @@ class Reconciler:
 
 
 def _why(seen: DeploymentHealth) -> str:
+    if seen.problem is not None:
+        return seen.problem
     if seen.state is ServerState.MISSING:
         return "it is gone"
     return f"it exited with status {seen.exit_code}"

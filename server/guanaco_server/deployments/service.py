@@ -446,6 +446,26 @@ class DeploymentService:
         await self._meter_replicas(session, served)
         return tuple(served.endpoints)
 
+    async def drain(self, session: AsyncSession, key: str) -> None:
+        """Let a version beside take no more turns and finish the replies that it has begun, within the caller's transaction."""
+        row = await queries.locked(session, key)
+        if row is not None and row.phase is Phase.READY:
+            row.phase, row.updated_at = Phase.DRAINING, self._clock.now()
+            row.share = row.takes_since = None
+        else:
+            await self.withdraw(session, key)
+        self.note_replicas(key, ())
+
+    async def draining(self) -> list[tuple[str, datetime]]:
+        """Return the key of each deployment that finishes its replies, and since when."""
+        rows = await self.list_wishes()
+        return [(row.submission_id, row.updated_at) for row in rows if row.is_draining]
+
+    async def withdraw_beside(self, session: AsyncSession, submission_id: str) -> None:
+        """Withdraw every version beside the submission's own, within the caller's transaction."""
+        for key in await queries.keys_beside(session, submission_id):
+            await self.withdraw(session, key)
+
     async def version_within(
         self, session: AsyncSession, submission_id: str
     ) -> ServedVersion | None:
@@ -488,12 +508,12 @@ class DeploymentService:
         beside = self._beside.get(submission_id)
         return beside.arm_of(talk) if beside else None
 
-    def replicas_for(self, submission_id: str, talk: ConversationStart | None) -> tuple[str, ...]:
-        """Return the base URLs of the ready servers of the version that this conversation talks to."""
+    def version_for(self, submission_id: str, talk: ConversationStart | None) -> str:
+        """Return the key of the version that this conversation talks to now: the one beside only while it answers."""
         beside = self._beside.get(submission_id)
-        if beside is not None and beside.takes(talk):
-            return self.replicas(beside.key) or self.replicas(submission_id)
-        return self.replicas(submission_id)
+        if beside is not None and beside.takes(talk) and self.replicas(beside.key):
+            return beside.key
+        return submission_id
 
     async def record_traffic(self, times: Mapping[str, datetime]) -> None:
         """Write down when each of these submissions was last asked for something."""

@@ -97,6 +97,10 @@ class DeploymentRow(Table):
         return is_beside(self.submission_id)
 
     @property
+    def is_draining(self) -> bool:
+        return self.phase is Phase.DRAINING
+
+    @property
     def is_understood(self) -> bool:
         """Whether this version knows its phase and all of how it is served; else it leaves the server alone."""
         return not any(unknown_members([self.phase, self.quantization, self.recipe]))

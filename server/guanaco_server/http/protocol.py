@@ -39,7 +39,8 @@ from guanaco_server.http.front_door import FrontDoor
 
 MADE_FOR = "0.54"
 ABORT = "guanaco.abort"
-PIECE_BYTES = 16_384  # parsed at once: a read may have 256 KB, with 13,000 requests in them
+PIECE_BYTES = 16_384  # of a body, parsed in one pass of the loop: a read may have 256 KB
+HEADER_PIECE_BYTES = 4_096  # of anything else: 350 header lines, or 90 requests, take 0.4 ms
 PIPELINED = 32  # requests that may wait for the answer to an earlier one
 HEADER_LINES = 1_000
 BODY_CHUNKS = 4_096  # each costs 3 µs, however short it is
@@ -68,6 +69,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._limits = door.limits
         self._phase = IDLE
         self._bytes = 0  # of this header or body, as they came
+        self._rest = b""  # that has come, and waits for its turn
         self._held_bytes = 0  # of a request that has not come to its end
         self._chunks = 0
         self._refusal: GuanacoError | None = None
@@ -89,18 +91,37 @@ class GuardedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._door.leave(self)
         self._release()
+        self._rest = b""
         self._phase, self.deadline = CLOSING, NEVER
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if len(data) <= PIECE_BYTES and self._phase != CLOSING:
+        if self._rest:
+            self._rest += data
+        elif len(data) <= HEADER_PIECE_BYTES and self._phase != CLOSING:
             self._feed(data)
+        else:
+            self._rest = data
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Parse one piece and leave the rest to the next pass: two hundred clients that send much hold nobody up."""
+        rest, self._rest = self._rest, b""
+        if not rest or self.transport.is_closing():
             return
-        for start in range(0, len(data), PIECE_BYTES):
-            if self._phase == CLOSING:
-                self._discard(len(data) - start)
-                return
-            self._feed(data[start : start + PIECE_BYTES])
+        if self._phase == CLOSING:
+            self._discard(len(rest))
+        else:
+            size = PIECE_BYTES if self._phase == BODY else HEADER_PIECE_BYTES
+            self._rest = rest[size:]
+            self._feed(rest[:size])
+        if self.transport.is_closing():
+            self._rest = b""
+        elif self._rest:
+            self.transport.pause_reading()
+            self.loop.call_soon(self._go_on)
+        elif not self.flow.read_paused:
+            self.transport.resume_reading()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()

@@ -172,7 +172,7 @@ class MetricsBySubmission(Collector):
 
     def begin(self, submission_id: str) -> SubmissionSeries:
         """A reply begins; where what is seen of it is counted."""
-        self._in_flight[submission_id] = self._in_flight.get(submission_id, 0) + 1
+        _add(self._in_flight, submission_id, 1)
         series = self._series.get(submission_id)
         if series is None:
             if len(self._series) >= MOST:
@@ -183,17 +183,11 @@ class MetricsBySubmission(Collector):
         return series
 
     def end(self, submission_id: str) -> None:
-        left = self._in_flight[submission_id] - 1
-        if left:
-            self._in_flight[submission_id] = left
-        else:
-            del self._in_flight[submission_id]
+        _add(self._in_flight, submission_id, -1)
 
-    def note_waiting(self, submission_id: str, turns: int) -> None:
-        if turns:
-            self._waiting[submission_id] = turns
-        else:
-            self._waiting.pop(submission_id, None)
+    def note_waiting(self, submission_id: str, change: int) -> None:
+        """So many turns more wait for this submission."""
+        _add(self._waiting, submission_id, change)
 
     def note_servers(self, found: Mapping[str, ServerStatistics]) -> None:
         self._servers = found
@@ -251,6 +245,14 @@ class MetricsBySubmission(Collector):
         if rest := ranked[MOST:]:
             family.add_metric((OTHER,), together(values[one] for one in rest))
         return family
+
+
+def _add(counts: dict[str, int], name: str, change: int) -> None:
+    """Count, and keep no zero."""
+    if now := counts.get(name, 0) + change:
+        counts[name] = now
+    else:
+        counts.pop(name, None)
 
 
 def _outcomes(series: SubmissionSeries) -> list[tuple[tuple[str], int]]:

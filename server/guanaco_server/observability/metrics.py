@@ -189,10 +189,9 @@ class Metrics:
     def note_first_token(self, seconds: float) -> None:
         self._first_token.observe(seconds)
 
-    def note_turns_waiting(self, submission_id: str, turns: int, change: int) -> None:
-        """``turns`` wait for this submission now, ``change`` more than before."""
+    def note_turns_waiting(self, submission_id: str, change: int) -> None:
         self._turns_waiting.inc(change)
-        self.submissions.note_waiting(submission_id, turns)
+        self.submissions.note_waiting(submission_id, change)
 
     def note_turn_wait(self, seconds: float) -> None:
         self._turn_wait.observe(seconds)

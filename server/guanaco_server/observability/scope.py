@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from typing import NamedTuple
 
 _SCOPE: ContextVar[dict[str, str] | None] = ContextVar("guanaco_scope", default=None)
 GIVEN_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -31,8 +31,7 @@ def current_ids() -> dict[str, str]:
     return _SCOPE.get() or {}
 
 
-@dataclass(frozen=True, slots=True)
-class RequestIds:
+class RequestIds(NamedTuple):
     """``request_id`` is the client's own, or the trace's; ``traceparent`` is what the client sent, or empty."""
 
     request_id: str

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from guanaco_server.prompts.sample import WithSample
 from guanaco_server.prompts.service import PromptService
+from guanaco_server.serializer import confined
+from guanaco_server.serializer.confined import StartChild
 from guanaco_server.tokenization.service import SmallFiles, Tokenizers
 
 
@@ -17,7 +19,7 @@ class PromptsRoom:
     tokenizers: Tokenizers
 
 
-def build_prompts(store: SmallFiles) -> PromptsRoom:
+def build_prompts(store: SmallFiles, start_child: StartChild = confined.start) -> PromptsRoom:
     files = WithSample(store)
-    tokenizers = Tokenizers(files)
-    return PromptsRoom(PromptService(files, tokenizers), tokenizers)
+    tokenizers = Tokenizers(files, start_child)
+    return PromptsRoom(PromptService(files, tokenizers, start_child), tokenizers)

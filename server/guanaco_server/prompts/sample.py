@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
 from guanaco_server.tokenization.service import SmallFiles
 
 SAMPLE = "sample"  # in the place of an artifact's key, which has 64 digits
@@ -21,3 +23,10 @@ class WithSample:
         if path == "tokenizer.json":
             return WORDS
         raise FileNotFoundError(path)
+
+    async def pieces(self, key: str, path: str) -> AsyncIterator[bytes]:
+        if key == SAMPLE:
+            yield await self.read(key, path)
+            return
+        async for piece in self._files.pieces(key, path):
+            yield piece

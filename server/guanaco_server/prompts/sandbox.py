@@ -19,6 +19,7 @@ from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
 from jinja2 import StrictUndefined, Template
@@ -150,19 +151,21 @@ def _reason(error: Exception) -> str:
     )
 
 
-def _warm_up(sandbox: Sandbox) -> None:
-    """Have Python and Jinja import what they import late: once this process is confined, no file can be opened."""
+@cache
+def warm_sandbox() -> Sandbox:
+    """Make a sandbox, and have Python and Jinja import what they import late: a confined process opens no file."""
+    sandbox = Sandbox()
     for template in WARM_UP:
         for is_strict in (False, True):
             job = {"template": template, "variables": {"x": ["é"]}, "is_strict": is_strict}
             for weighs_values in (False, True):
                 sandbox.answer([job], WARM_UP_STEPS, weighs_values)
+    return sandbox
 
 
 def main() -> None:
     """Answer requests until the parent has gone."""
-    sandbox = Sandbox()
-    _warm_up(sandbox)
+    sandbox = warm_sandbox()
     confine_pipes(MEMORY_BYTES)
     while True:
         try:

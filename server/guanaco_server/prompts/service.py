@@ -37,6 +37,8 @@ from guanaco_server.prompts.template_files import FILES
 from guanaco_server.prompts.template_process import Allowance, TemplateFault, TemplateProcess
 from guanaco_server.prompts.template_queue import WIDTH, TemplateQueue
 from guanaco_server.prompts.transcript import Transcript
+from guanaco_server.serializer import confined
+from guanaco_server.serializer.confined import StartChild
 from guanaco_server.serializer.metered_jinja import CHECK_STEPS
 from guanaco_server.tokenization.service import KEPT, SmallFiles, Tokenizers
 
@@ -55,11 +57,16 @@ T = TypeVar("T")
 class PromptService:
     """``render`` for whoever generates. ``close`` ends the processes that render strangers' Jinja and count with their tokenizers."""
 
-    def __init__(self, store: SmallFiles, tokenizers: Tokenizers) -> None:
+    def __init__(
+        self,
+        store: SmallFiles,
+        tokenizers: Tokenizers,
+        start_child: StartChild = confined.start,
+    ) -> None:
         self._tokenizers = tokenizers
         self._counters = Counters(tokenizers)
         self._store = store
-        self._process = TemplateProcess(WIDTH)
+        self._process = TemplateProcess(WIDTH, start_child)
         self._queue = TemplateQueue(WIDTH)
         self._files = PromptFileRenderer(self._process)
         self._chat_templates: OrderedDict[str, ChatTemplateCounter] = OrderedDict()

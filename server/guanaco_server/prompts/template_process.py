@@ -17,7 +17,6 @@ import contextlib
 import hashlib
 import queue
 import select
-import subprocess
 import threading
 import time
 from collections import OrderedDict
@@ -29,6 +28,7 @@ from guanaco_server.prompts import sandbox
 from guanaco_server.prompts.sandbox import UNREADABLE
 from guanaco_server.prompts.template_files import TemplateFile
 from guanaco_server.serializer import confined
+from guanaco_server.serializer.confined import Child, StartChild
 from guanaco_server.serializer.frames import packed, receive
 
 STEPS = 5_000_000  # of a whole prompt; 200 messages take Llama 3's template 7,000
@@ -79,9 +79,9 @@ class Allowance:
 class TemplateProcess:
     """Children, started when they are first needed. ``render`` blocks, and may be called from any thread."""
 
-    def __init__(self, children: int = 1) -> None:
-        self._children = [_Child() for _ in range(children)]
-        self._idle: queue.LifoQueue[_Child] = queue.LifoQueue()  # so that the warmest is next
+    def __init__(self, children: int = 1, start_child: StartChild = confined.start) -> None:
+        self._children = [_Renderer(start_child) for _ in range(children)]
+        self._idle: queue.LifoQueue[_Renderer] = queue.LifoQueue()  # so that the warmest is next
         for child in self._children:
             self._idle.put(child)
         self._refused = _Refused()
@@ -188,11 +188,12 @@ class _Refused:
                 self._until.popitem(last=False)
 
 
-class _Child:
-    """Used by one thread at a time; ``kill`` may be called by another, and is for good."""
+class _Renderer:
+    """A child, used by one thread at a time; ``kill`` may be called by another, and is for good."""
 
-    def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
+    def __init__(self, start_child: StartChild) -> None:
+        self._start_child = start_child
+        self._process: Child | None = None
         self._is_closed = False
 
     def ask(
@@ -230,13 +231,13 @@ class _Child:
                 assert pipe is not None, "both are pipes"
                 pipe.close()
 
-    def _running(self) -> subprocess.Popen[bytes]:
+    def _running(self) -> Child:
         if self._process is not None and self._process.poll() is None:
             return self._process
         self.end()
         if self._is_closed:
             raise OSError("the platform stops")
-        self._process = confined.start(sandbox.__name__)
+        self._process = self._start_child(sandbox.__name__)
         return self._process
 
 

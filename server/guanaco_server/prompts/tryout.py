@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 from guanaco.chat import Bot
@@ -38,6 +39,9 @@ class _Folder:
         if self._folder is not None:
             return (self._folder / path).read_bytes()
         raise FileNotFoundError(path)
+
+    async def pieces(self, key: str, path: str) -> AsyncIterator[bytes]:
+        yield await self.read(key, path)
 
 
 async def _render(

@@ -1,13 +1,16 @@
 """Which submissions are at capacity: as many of their turns are answered, or wait, as their stress check showed them to hold.
 
 The database is counted once a refresh: a turn is counted from its claim to its end, in whichever process it is. What
-waits in this process is known at once. An open conversation without a turn costs a model server nothing, and does not count.
+waits in this process is known at once. The places of a version that a redeploy brings up beside are counted too. An open conversation without a turn costs a model server nothing, and does not count.
 """
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Set
+
+from guanaco_server.deployments.versions import submission_of
 
 ReadCounts = Callable[[], Awaitable[Mapping[str, int]]]
 
@@ -38,6 +41,9 @@ class Occupancy:
         if began < self._began:  # a count that began later has overtaken this one
             return
         self._began = began
+        held = Counter[str]()
+        for key, capacity in capacities.items():
+            held[submission_of(key)] += capacity
         self._full = frozenset(
-            name for name, capacity in capacities.items() if counted.get(name, 0) >= capacity
+            name for name, capacity in held.items() if counted.get(name, 0) >= capacity
         )

@@ -44,9 +44,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class LiveSubmission:
-    """A published submission; ``endpoints`` are those of its replicas that are ready, empty while there is none. ``shown`` counts how the reply goes, for a canary."""
+    """A published submission; ``endpoints`` are those of its replicas that are ready, empty while there is none.
+
+    ``version`` is the key of the deployment that they belong to: while a redeploy shifts there are two. ``shown`` counts how
+    the reply goes, for a canary.
+    """
 
     serving: ServingSubmission
+    version: str
     endpoints: tuple[str, ...]
     shown: Shown | None = None
 
@@ -94,7 +99,7 @@ class RoutingService:
         self._uniform: set[str] = set()  # competitions whose rule only a newer version knows
         self._posterior = Posterior()
         self._seed = secrets.randbits(63)  # of the competitions that have none
-        self._refreshed_at = float("-inf")
+        self._refreshed_at = self._looked_for_sleepers_at = float("-inf")
         self._looking = asyncio.Lock()
         self._woken = asyncio.Event()
         self._background = Background("routing snapshot")
@@ -145,7 +150,8 @@ class RoutingService:
     ) -> Assigned:
         """A submission for a new conversation; NoModelAvailable when none takes it.
 
-        One that is at capacity is not chosen while another has room; when none is awake, one that sleeps is, and is woken.
+        One that is at capacity is not chosen while another has room. When all that are awake are at capacity, one that sleeps
+        is woken for the next ones; when none is awake, it is chosen at once.
         ``seen`` are those that the user had, least recently had first; ``key`` is the conversation's id. One that it does
         not fit, by ``fits``, is not chosen at all.
         """
@@ -161,8 +167,23 @@ class RoutingService:
             if chosen is None:
                 raise NoModelAvailable
             await self._sleeper.rouse(chosen.submission_id)
+        elif chosen.submission_id in self._occupancy.full:
+            await self._wake_another(competition, fits)
         self._traffic.note(chosen.submission_id)
         return chosen
+
+    async def _wake_another(self, competition: Competition, fits: Fits | None) -> None:
+        """Have one that sleeps woken, unless one is waking already. Scaling decides whether it gets room."""
+        now = time.monotonic()
+        if now < self._looked_for_sleepers_at + REFRESH_S:
+            return
+        self._looked_for_sleepers_at = now
+        asleep = await self._asleep(competition)
+        if asleep.snapshot.ids & await self._sleeper.waking():
+            return
+        chosen = await self._choose_fitting(asleep, (), secrets.token_hex(), self._choose, fits)
+        if chosen is not None:
+            await self._sleeper.rouse(chosen.submission_id)
 
     async def _choose_fitting(
         self,
@@ -286,9 +307,11 @@ class RoutingService:
             raise ModelUnavailable(submission_id)
         self._traffic.note(submission_id)
         arm = self._deployments.arm_of(submission_id, talk)
+        version = self._deployments.version_for(submission_id, talk)
         live = LiveSubmission(
             serving,
-            self._deployments.replicas_for(submission_id, talk),
+            version,
+            self._deployments.replicas(version),
             self._canaries.of(arm) if arm else None,
         )
         if live.endpoints:
@@ -338,7 +361,7 @@ class RoutingService:
         )
 
     def _live(self, serving: ServingSubmission) -> LiveSubmission:
-        return LiveSubmission(serving, self._deployments.replicas(serving.id))
+        return LiveSubmission(serving, serving.id, self._deployments.replicas(serving.id))
 
     async def _keep_fresh(self) -> None:
         while True:

@@ -9,10 +9,9 @@ import logging
 from collections.abc import Iterable, Set
 from datetime import timedelta
 
-from guanaco.errors import StoreUnreachable
 from guanaco_server.clusters.cluster import Cluster
 from guanaco_server.deployments.backoff import Backoff
-from guanaco_server.deployments.service import Deployment, DeploymentService
+from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.tables import DeploymentRow, Phase
 from guanaco_server.runtime.clock import Clock
@@ -100,21 +99,12 @@ class Admission:
                 await self._deployments.note(submission_id, waits_for=why)
         for submission_id in plan.granted:
             if self._pace.allows(submission_id):
-                await self._grant_safely(rows[submission_id])
-
-    async def _grant_safely(self, row: DeploymentRow) -> None:
-        try:
-            await self._grant(row)
-        except (OSError, StoreUnreachable) as error:
-            logger.warning("%s cannot be started yet: %s", row.submission_id, error)
+                await self._grant(rows[submission_id])
 
     async def _grant(self, row: DeploymentRow) -> None:
-        """Give it its room. A new deployment is started by its pipeline stage, one that wakes is started here."""
+        """Give it its room. A new deployment is started by its pipeline stage, one that wakes by the reconciler."""
         logger.info("%s has room: it was %s", row.submission_id, row.phase)
-        is_new = row.phase is Phase.WAITING
-        if not is_new:
-            await self._deployments.apply(Deployment.of(row))
-        to_phase = Phase.STARTING if is_new else Phase.RESTARTING
+        to_phase = Phase.STARTING if row.phase is Phase.WAITING else Phase.RESTARTING
         await self._deployments.admit(row.submission_id, row.phase, to_phase)
 
 

@@ -33,6 +33,11 @@ class Sleeper:
             row.submission_id for row in rows if row.phase is Phase.SLEEPING or _is_waking(row)
         )
 
+    async def waking(self) -> frozenset[str]:
+        """The deployments that were woken and are not ready yet."""
+        rows = await self._deployments.list_wishes()
+        return frozenset(row.submission_id for row in rows if _is_waking(row))
+
     async def rouse(self, submission_id: str) -> DeploymentRow | None:
         """Have a deployment woken if it sleeps, without waiting for it; its row."""
         row = await self._deployments.find(submission_id)

@@ -20,6 +20,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Protocol
 
 from guanaco_server.confinement.profiles import confine_checker, confine_computation
 
@@ -38,6 +39,26 @@ class ProcessLimits:
     file_bytes: int
 
 
+class Child(Protocol):
+    """What a parent uses of a child that ``start`` started."""
+
+    @property
+    def pid(self) -> int: ...
+    @property
+    def stdin(self) -> IO[bytes] | None: ...
+    @property
+    def stdout(self) -> IO[bytes] | None: ...
+    def poll(self) -> int | None: ...
+    def wait(self) -> int: ...
+    def kill(self) -> None: ...
+
+
+class StartChild(Protocol):
+    """``start``, or another way to start the same module with the same pipes and environment."""
+
+    def __call__(self, module: str) -> Child: ...
+
+
 def run(module: str, folder: Path, limits: ProcessLimits) -> str | None:
     """Why the child refuses the folder's content, as the end of a sentence; None if it does not."""
     with tempfile.TemporaryFile() as words:
@@ -46,7 +67,7 @@ def run(module: str, folder: Path, limits: ProcessLimits) -> str | None:
             stdin=subprocess.DEVNULL,
             stdout=words,
             stderr=subprocess.DEVNULL,
-            env={name: os.environ[name] for name in ENVIRONMENT if name in os.environ} | SETTINGS,
+            env=child_environment(),
         )
         try:
             status = process.wait(limits.wall_s)
@@ -66,9 +87,14 @@ def start(module: str) -> subprocess.Popen[bytes]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env={name: os.environ[name] for name in ENVIRONMENT if name in os.environ} | SETTINGS,
+        env=child_environment(),
         start_new_session=True,
     )
+
+
+def child_environment() -> dict[str, str]:
+    """The variables of a child: none of them is a secret."""
+    return {name: os.environ[name] for name in ENVIRONMENT if name in os.environ} | SETTINGS
 
 
 def confine_pipes(memory_bytes: int) -> None:

@@ -13,6 +13,7 @@ from guanaco.aliases import MAX_TAGS, Alias, TagChanges
 from guanaco.cards import ModelCard
 from guanaco.checks import RepoCheck
 from guanaco.forms import Slug
+from guanaco.plans import PlanComparison, PlanRequest
 from guanaco.quotas import Quota, QuotaOverride
 from guanaco.recipes import RecipeOverride, RecipeStatus
 from guanaco.submissions import (
@@ -30,6 +31,7 @@ from guanaco_server.http.openapi import event_schema
 from guanaco_server.http.sse import EVENT_STREAM, event_stream
 from guanaco_server.submissions.events import EventFeed, encoded
 from guanaco_server.submissions.pipeline.repo_checks import RepoChecks
+from guanaco_server.submissions.pipeline.traffic_plans import TrafficPlans
 from guanaco_server.submissions.prompt_trials import PromptTrials
 from guanaco_server.submissions.quotas import QuotaService
 from guanaco_server.submissions.service import SubmissionService
@@ -163,7 +165,7 @@ def alias_router(submissions: SubmissionService, auth: Auth) -> APIRouter:
     return routes
 
 
-def trial_router(trials: PromptTrials, auth: Auth) -> APIRouter:
+def trial_router(trials: PromptTrials, plans: TrafficPlans, auth: Auth) -> APIRouter:
     routes = APIRouter(prefix="/api/v1", tags=["submissions"])
     developer = auth.require(Role.DEVELOPER)
 
@@ -171,6 +173,13 @@ def trial_router(trials: PromptTrials, auth: Auth) -> APIRouter:
     async def render_prompt(trial: PromptTrial, account: Account = developer) -> RenderedPrompt:
         """The prompt that a model would get of a conversation; no model is asked, and nothing is stored."""
         return await trials.render(account, trial)
+
+    @routes.post("/plans")
+    async def plan_traffic(
+        request: PlanRequest, hub_token: HubToken = None, account: Account = developer
+    ) -> PlanComparison:
+        """Estimate what some traffic needs, for each type of GPU; of a repo only configs and headers are read."""
+        return await plans.compare(account, request, hub_token)
 
     return routes
 

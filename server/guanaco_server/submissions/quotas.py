@@ -140,6 +140,15 @@ class QuotaService:
         """Raise AccountNotFound where there is no such developer."""
         return await self.quota_of(await self._accounts.named(name))
 
+    async def override_of(self, name: str) -> QuotaOverride:
+        """What an admin has set for the developer. Raise AccountNotFound where there is none."""
+        account = await self._accounts.named(name)
+        async with self._database.read() as session:
+            row = await queries.quota(session, account.id)
+        if row is None:
+            return QuotaOverride()
+        return QuotaOverride(**{field: getattr(row, field) for field in QuotaOverride.model_fields})
+
     async def set(self, name: str, override: QuotaOverride, by: Account) -> Quota:
         """Set the developer's limits, all of them anew."""
         account = await self._accounts.named(name)

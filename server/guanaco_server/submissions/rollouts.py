@@ -6,7 +6,9 @@
     done        the old one is stopped
 
 A canary shifts until it is worse than the version that serves, which ends it (canaries.py), or until its time is over.
-A redeploy that fails or is cancelled before it drains leaves the old version serving, and stops the new one.
+A redeploy that fails or is cancelled before it drains leaves the old version serving, and stops the new one. If the new
+one has taken conversations by then, they go back to the old one with their next turn, and it finishes the replies that it has
+begun before it is stopped.
 The pipeline's runner moves a rollout as far as shifting; the loop here, in the process that leads, does the rest.
 Every step is in the database, and each move locks the submission's row first, so a restart in any of them goes on.
 """
@@ -117,8 +119,31 @@ class RolloutRecords:
         failure: Failure | None = None,
     ) -> None:
         """End it, and withdraw the deployment beside: the new version, or the old one that has drained."""
-        rollout.phase, rollout.failure, rollout.ended_at = phase, failure, self._clock.now()
         await self._deployments.withdraw(session, rollout.key)
+        await self._note_end(session, rollout, phase, failure)
+
+    async def give_back(
+        self,
+        session: AsyncSession,
+        rollout: RolloutRow,
+        phase: RolloutPhase,
+        failure: Failure | None = None,
+    ) -> None:
+        """End it before the new version has taken over. What conversations it has go back to the old one, and it drains."""
+        if rollout.phase is RolloutPhase.SHIFTING:
+            await self._deployments.drain(session, rollout.key)
+        else:
+            await self._deployments.withdraw(session, rollout.key)
+        await self._note_end(session, rollout, phase, failure)
+
+    async def _note_end(
+        self,
+        session: AsyncSession,
+        rollout: RolloutRow,
+        phase: RolloutPhase,
+        failure: Failure | None,
+    ) -> None:
+        rollout.phase, rollout.failure, rollout.ended_at = phase, failure, self._clock.now()
         if failure is not None:
             why = f"The redeploy failed, and the version before serves on. {failure.detail}"
             await self._say(session, rollout, why, Level.ERROR)
@@ -128,7 +153,8 @@ class RolloutRecords:
             await self._say(session, rollout, "The old version is stopped: the redeploy is done.")
 
     async def cancel(self, session: AsyncSession, submission_id: str) -> bool:
-        """Cancel the submission's rollout; False where none is under way. An old version that drains is stopped at once."""
+        """Cancel the submission's rollout; False where none is under way. Versions beside that drain are stopped at once."""
+        await self._deployments.withdraw_beside(session, submission_id)
         rollout = await queries.rollout(session, submission_id)
         if rollout is None or not rollout.phase.is_in_progress:
             return False
@@ -192,6 +218,9 @@ class RolloutLoop:
                 await self._shift(rollout)
             else:
                 await self._drain(rollout)
+        for key, since in await self._deployments.draining():
+            if key not in {rollout.key for rollout in rollouts}:
+                await self._stop_drained(key, since)
 
     async def _run(self) -> None:
         while True:
@@ -250,14 +279,14 @@ class RolloutLoop:
             failure = Failure(
                 code=worse.code, detail=worse.detail, hint=worse.hint, blame=worse.blame
             )
-            await self._records.end(session, current, RolloutPhase.FAILED, failure)
+            await self._records.give_back(session, current, RolloutPhase.FAILED, failure)
         self._deployments.note_replicas(rollout.key, ())
         logger.info("the canary of %s is ended: %s", rollout.submission_id, worse.detail)
         return True
 
     async def _drain(self, rollout: RolloutRow) -> None:
         """End the rollout once the old version has finished its replies."""
-        if not await self._has_drained(rollout):
+        if not await self._has_drained(rollout.key, rollout.draining_at):
             return
         async with self._database.write() as session:
             await queries.by_id_locked(session, rollout.submission_id)
@@ -265,12 +294,18 @@ class RolloutLoop:
             if current is not None and _is_same(current, rollout):
                 await self._records.end(session, current, RolloutPhase.DONE)
 
-    async def _has_drained(self, rollout: RolloutRow) -> bool:
-        if not self._is_over(rollout.draining_at, LEARN_S):
+    async def _stop_drained(self, key: str, since: datetime) -> None:
+        """Stop a new version whose rollout has ended once it has finished its replies."""
+        if await self._has_drained(key, since):
+            async with self._database.write() as session:
+                await self._deployments.withdraw(session, key)
+
+    async def _has_drained(self, key: str, since: datetime | None) -> bool:
+        if not self._is_over(since, LEARN_S):
             return False
-        if await self._deployments.is_idle(rollout.key):
+        if await self._deployments.is_idle(key):
             return True
-        return self._is_over(rollout.draining_at, LEARN_S + self._longest_reply.total_seconds())
+        return self._is_over(since, LEARN_S + self._longest_reply.total_seconds())
 
     def _is_over(self, since: datetime | None, seconds: float) -> bool:
         return since is not None and self._clock.now() - since >= timedelta(seconds=seconds)

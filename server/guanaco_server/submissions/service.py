@@ -319,7 +319,7 @@ class SubmissionService:
             row = await visible_row(session, account, submission_id, is_locked=True)
             rollout = await queries.rollout(session, submission_id)
             if row.status in SERVED and rollout is not None and rollout.phase in MAY_END:
-                await self._rollouts.end(session, rollout, RolloutPhase.CANCELLED)
+                await self._rollouts.give_back(session, rollout, RolloutPhase.CANCELLED)
                 await self._note_others(session, account, row, "cancel the redeploy of submission")
                 return await _read_whole(session, row)
         return await self._move(account, submission_id, "cancel", Status.CANCELLED)
@@ -391,7 +391,7 @@ class SubmissionService:
             if row.status not in SERVED or rollout is None:
                 raise NothingToRollBack(submission_id)
             if rollout.phase in MAY_END:
-                await self._rollouts.end(session, rollout, RolloutPhase.CANCELLED)
+                await self._rollouts.give_back(session, rollout, RolloutPhase.CANCELLED)
             elif rollout.phase.is_in_progress:
                 raise RedeployInProgress(submission_id)
             else:

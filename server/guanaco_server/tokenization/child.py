@@ -1,7 +1,7 @@
 """The tokenizer's own process: reads one tokenizer.json, and counts tokens with the `tokenizers` library.
 
     parent (process.py)                          this process
-    {"do": "load", "bytes": n} and n bytes       {"facts": {…}, "resident_bytes": n}
+    {"do": "load"}, and pieces, an empty one last {"facts": {…}, "resident_bytes": n}
     {"do": "count", "texts": […], "wholes": […]} {"counts": […], "wholes": […]}
     {"do": "try"}                                {}
     {"do": "spell", "words": […]}                {"spelled": [null, "…", …]}
@@ -20,12 +20,12 @@ import os
 import resource
 import signal
 import sys
-from typing import Any
+from typing import IO, Any
 
 from tokenizers import Tokenizer
 
 from guanaco_server.serializer.confined import confine_pipes
-from guanaco_server.serializer.frames import read_bytes, receive, send
+from guanaco_server.serializer.frames import LENGTH, MAX_MESSAGE_BYTES, read_bytes, receive, send
 from guanaco_server.tokenization.bounds import find_bound
 from guanaco_server.tokenization.breaks import Breaks, find_breaks
 from guanaco_server.tokenization.declared import (
@@ -148,6 +148,16 @@ def _sentence(error: BaseException) -> str:
     return "".join(c if c.isprintable() else " " for c in str(error)[:200]).rstrip(".")
 
 
+def _read_pieces(source: IO[bytes]) -> bytes:
+    """Return what the pieces make up, each after its length. ValueError where they are too much, or end early."""
+    data = bytearray()
+    while length := LENGTH.unpack(read_bytes(source, LENGTH.size))[0]:
+        if len(data) + length > MAX_MESSAGE_BYTES:
+            raise ValueError("the other side sent too much")
+        data += read_bytes(source, length)
+    return bytes(data)
+
+
 def main() -> None:
     """Answer requests until the parent has gone."""
     memory = os.open("/proc/self/statm", os.O_RDONLY)  # the confinement leaves no file to be opened
@@ -157,7 +167,7 @@ def main() -> None:
     while True:
         try:
             asked = receive(source)
-            data = read_bytes(source, asked.get("bytes", 0))
+            data = _read_pieces(source) if asked["do"] == "load" else b""
         except ValueError:
             return
         signal.setitimer(signal.ITIMER_PROF, asked["cpu_s"])  # its signal ends this process

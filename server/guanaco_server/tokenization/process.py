@@ -10,14 +10,13 @@ import asyncio
 import contextlib
 import json
 import os
-import subprocess
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from guanaco_server.serializer import confined
+from guanaco_server.serializer.confined import Child, StartChild
 from guanaco_server.serializer.frames import LENGTH, MAX_MESSAGE_BYTES, packed
 from guanaco_server.tokenization import child
 from guanaco_server.tokenization.facts import TokenizerFacts, facts_of_json
@@ -58,7 +57,6 @@ class _Asked:
     content: Json
     cpu_s: float
     answer: asyncio.Future[Json]
-    data: bytes = b""
     texts: tuple[str, ...] = ()  # of a request that others may share
     is_alone: bool = False
 
@@ -66,7 +64,7 @@ class _Asked:
 class TokenizerProcess:
     """Started by ``start``; ended by ``close``, by its limits, or with this object. Belongs to one event loop."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, process: Child) -> None:
         assert process.stdin is not None, "it is a pipe"
         assert process.stdout is not None, "it is a pipe"
         self._process = process
@@ -75,6 +73,7 @@ class TokenizerProcess:
         self._waiting: deque[_Asked] = deque()
         self._together: list[_Asked] = []  # what is being answered
         self._unsent = memoryview(b"")
+        self._has_sent = asyncio.Event()
         self._received = bytearray()
         self._timer: asyncio.TimerHandle | None = None
         self.is_closed = False
@@ -89,12 +88,22 @@ class TokenizerProcess:
         return bool(self._together or self._waiting)
 
     @classmethod
-    async def start(cls) -> TokenizerProcess:
-        return cls(await asyncio.to_thread(confined.start, child.__name__))
+    async def start(cls, start_child: StartChild) -> TokenizerProcess:
+        return cls(await asyncio.to_thread(start_child, child.__name__))
 
-    async def load(self, data: bytes) -> TokenizerFacts:
-        answer = await self._ask({"do": "load", "bytes": len(data)}, LOAD_CPU_S, data)
-        return facts_of_json(answer["facts"])
+    async def load(self, pieces: AsyncIterator[bytes]) -> TokenizerFacts:
+        """Load the file that the pieces make up. Nothing else is asked meanwhile."""
+        asked = _Asked({"do": "load"}, LOAD_CPU_S, self._loop.create_future())
+        answer = asyncio.ensure_future(self._queued(asked))
+        try:
+            async for piece in pieces:
+                await self._send_piece(piece)
+            await self._send_piece(b"")
+        except BaseException:
+            answer.cancel()
+            raise
+        self._restart_timer(asked)  # for whoever sends the pieces may be slow
+        return facts_of_json((await answer)["facts"])
 
     async def attempt(self) -> None:
         """Try texts that are hard for tokenizers. Raise TokenizerRefused if one takes too much work."""
@@ -125,6 +134,7 @@ class TokenizerProcess:
         if self.is_closed:
             return
         self.is_closed = True
+        self._has_sent.set()
         self._loop.remove_reader(self._from)
         self._loop.remove_writer(self._to)
         if self._timer is not None:
@@ -139,8 +149,23 @@ class TokenizerProcess:
             _fail([asked], TokenizerDied(_why(asked), was_shared=True))
         self._together, self._waiting = [], deque()
 
-    async def _ask(self, content: Json, cpu_s: float, data: bytes = b"") -> Json:
-        return await self._queued(_Asked(content, cpu_s, self._loop.create_future(), data))
+    async def _send_piece(self, piece: bytes) -> None:
+        """Wait until what was sent before is on its way, and send a piece. Nothing if the process has ended."""
+        await asyncio.sleep(0)
+        while self._unsent and not self.is_closed:
+            self._has_sent.clear()
+            await self._has_sent.wait()
+        if not self.is_closed:
+            self._unsent = memoryview(LENGTH.pack(len(piece)) + piece)
+            self._write()
+
+    def _restart_timer(self, asked: _Asked) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(WALL_FACTOR * max(1.0, asked.cpu_s), self.close)
+
+    async def _ask(self, content: Json, cpu_s: float) -> Json:
+        return await self._queued(_Asked(content, cpu_s, self._loop.create_future()))
 
     async def _queued(self, asked: _Asked) -> Json:
         if self.is_closed:
@@ -162,7 +187,7 @@ class TokenizerProcess:
             texts = self._shared_texts()
             content, cpu_s = {"do": "count", "texts": texts, "wholes": []}, _cpu_s(texts)
         self._timer = self._loop.call_later(WALL_FACTOR * max(1.0, cpu_s), self.close)
-        self._unsent = memoryview(packed({**content, "cpu_s": cpu_s}) + first.data)
+        self._unsent = memoryview(packed({**content, "cpu_s": cpu_s}))
         self._write()
 
     def _shared_texts(self) -> list[str]:
@@ -190,6 +215,7 @@ class TokenizerProcess:
             self._loop.add_writer(self._to, self._write)
         else:
             self._loop.remove_writer(self._to)
+            self._has_sent.set()
 
     def _read(self) -> None:
         try:
@@ -258,7 +284,7 @@ def _why(asked: _Asked) -> str:
     return f"it takes more than {limit_s:.3g} s of CPU time or {memory}, or it crashed"
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: Child) -> None:
     process.kill()
     process.wait()
     for pipe in (process.stdin, process.stdout):

@@ -14,11 +14,13 @@ import asyncio
 import hashlib
 import time
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from guanaco.errors import CorruptConfig, PromptFailed, UnsupportedTokenizer
+from guanaco_server.serializer import confined
+from guanaco_server.serializer.confined import StartChild
 from guanaco_server.tokenization.facts import TokenizerFacts
 from guanaco_server.tokenization.process import (
     TextFailed,
@@ -44,6 +46,16 @@ class SmallFiles(Protocol):
 
     async def read(self, key: str, path: str) -> bytes: ...
 
+    def pieces(self, key: str, path: str) -> AsyncIterator[bytes]: ...
+
+
+class _Known(Exception):  # within this module
+    """The verdict on a file is known."""
+
+    def __init__(self, facts: TokenizerFacts) -> None:
+        super().__init__()
+        self.facts = facts
+
 
 @dataclass(eq=False)
 class _Artifact:
@@ -58,35 +70,56 @@ class _Artifact:
 class Tokenizers:
     """Belongs to one event loop. ``close`` ends the processes."""
 
-    def __init__(self, store: SmallFiles) -> None:
+    def __init__(self, store: SmallFiles, start_child: StartChild = confined.start) -> None:
         self._store = store
+        self._start_child = start_child
         self._artifacts: OrderedDict[str, _Artifact] = OrderedDict()
         self._verdicts: OrderedDict[bytes, TokenizerFacts] = OrderedDict()
         self._loads = asyncio.Semaphore(1)  # reading a file takes twice what is kept
 
-    async def examine(self, data: bytes) -> TokenizerFacts:
-        """Check a new tokenizer.json in a process of its own. CorruptConfig or UnsupportedTokenizer say what is wrong."""
-        digest = await asyncio.to_thread(lambda: hashlib.sha256(data).digest())
-        known = self._verdicts.get(digest)
-        if known is not None:
-            return known
+    async def examine(self, pieces: AsyncIterator[bytes]) -> TokenizerFacts:
+        """Check a new tokenizer.json in a process of its own. CorruptConfig or UnsupportedTokenizer say what is wrong.
+
+        One file at a time, and no more of it than a piece, is in the platform's own process.
+        """
+        digest = hashlib.sha256()
         async with self._loads:
-            process = await TokenizerProcess.start()
             try:
-                facts = await process.load(data)
-                await process.attempt()
-            except TokenizerRefused as refused:
-                raise CorruptConfig(str(refused)) from None
-            except TextFailed as failed:
-                raise UnsupportedTokenizer(
-                    f"The tokenizer cannot be served: {failed}.",
-                    hint="Push the tokenizer that the model was trained with, as its class saves it.",
-                ) from None
-            finally:
-                process.close()
-        self._verdicts[digest] = facts
+                facts = await self._attempt(self._hashed(pieces, digest))
+            except _Known as known:
+                return known.facts
+        self._verdicts[digest.digest()] = facts
         if len(self._verdicts) > KEPT_VERDICTS:
             self._verdicts.popitem(last=False)
+        return facts
+
+    async def _hashed(
+        self, pieces: AsyncIterator[bytes], digest: hashlib._Hash
+    ) -> AsyncIterator[bytes]:
+        """Yield the pieces. Raise _Known after the last one where the verdict is known."""
+        async for piece in pieces:
+            digest.update(piece)
+            yield piece
+        if (known := self._verdicts.get(digest.digest())) is not None:
+            raise _Known(known)
+
+    async def _attempt(self, pieces: AsyncIterator[bytes]) -> TokenizerFacts:
+        begin = await _first_two(
+            pieces
+        )  # so that no process is started for a small file that is known
+        process = await TokenizerProcess.start(self._start_child)
+        try:
+            facts = await process.load(_chained(begin, pieces))
+            await process.attempt()
+        except TokenizerRefused as refused:
+            raise CorruptConfig(str(refused)) from None
+        except TextFailed as failed:
+            raise UnsupportedTokenizer(
+                f"The tokenizer cannot be served: {failed}.",
+                hint="Push the tokenizer that the model was trained with, as its class saves it.",
+            ) from None
+        finally:
+            process.close()
         return facts
 
     async def facts(self, artifact_key: str) -> TokenizerFacts:
@@ -191,19 +224,20 @@ class Tokenizers:
 
     async def _open(self, artifact_key: str, artifact: _Artifact) -> TokenizerProcess:
         try:
-            data = await self._store.read(artifact_key, "tokenizer.json")
             async with self._loads:
-                process = await self._loaded(artifact, data)
+                process = await self._loaded(
+                    artifact, self._store.pieces(artifact_key, "tokenizer.json")
+                )
         finally:
             artifact.opening = None
         artifact.process = process
         self._trim(keep=artifact)
         return process
 
-    async def _loaded(self, artifact: _Artifact, data: bytes) -> TokenizerProcess:
-        process = await TokenizerProcess.start()
+    async def _loaded(self, artifact: _Artifact, pieces: AsyncIterator[bytes]) -> TokenizerProcess:
+        process = await TokenizerProcess.start(self._start_child)
         try:
-            artifact.facts = await process.load(data)
+            artifact.facts = await process.load(pieces)
         except BaseException as error:
             process.close()
             if isinstance(error, TokenizerDied):
@@ -229,6 +263,23 @@ class Tokenizers:
                 total -= artifact.process.resident_bytes
                 artifact.process.close()
                 artifact.process = None
+
+
+async def _first_two(pieces: AsyncIterator[bytes]) -> list[bytes]:
+    """The first piece and, if there is one, the second."""
+    found: list[bytes] = []
+    async for piece in pieces:
+        found.append(piece)
+        if len(found) == 2:
+            break
+    return found
+
+
+async def _chained(begin: Sequence[bytes], rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    for piece in begin:
+        yield piece
+    async for piece in rest:
+        yield piece
 
 
 def _is_busy(artifact: _Artifact) -> bool:

@@ -27,6 +27,7 @@ from guanaco_server.leaderboard.service import LeaderboardService
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.settings import Settings
 from guanaco_server.submissions.events import EventFeed
+from guanaco_server.submissions.quotas import QuotaService
 from guanaco_server.submissions.service import SubmissionService
 from guanaco_server.web.assets import Assets
 from guanaco_server.web.beta_chat import BetaChat
@@ -64,6 +65,7 @@ class WebRoom:
     accounts: AccountService
     audit: AuditLog
     submissions: SubmissionService
+    quotas: QuotaService
     events: EventFeed
     deployments: DeploymentService
     competitions: CompetitionService
@@ -89,6 +91,7 @@ def build_web(
     accounts: AccountService,
     audit: AuditLog,
     submissions: SubmissionService,
+    quotas: QuotaService,
     events: EventFeed,
     deployments: DeploymentService,
     competitions: CompetitionService,
@@ -115,6 +118,7 @@ def build_web(
         accounts=accounts,
         audit=audit,
         submissions=submissions,
+        quotas=quotas,
         events=events,
         deployments=deployments,
         competitions=competitions,

@@ -8,6 +8,7 @@ and then the adapter against it. Each file's name must mean the same one file on
 
 from __future__ import annotations
 
+import contextlib
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from guanaco.errors import (
     ModelTooLarge,
     QuantizationUnsupported,
     UnsupportedAdapter,
+    UnsupportedArchitecture,
     UnsupportedTokenizer,
 )
 from guanaco.submissions import GenerationParams, Quantization, SubmissionKind
@@ -44,6 +46,7 @@ from guanaco_server.artifacts.checking.repo_json import read_json
 from guanaco_server.artifacts.checking.weights import FileTensors, find_weight_files, read_tensors
 from guanaco_server.artifacts.hub.hub import Hub, RepoSnapshot
 from guanaco_server.formats.safetensors_header import TensorInfo, parameter_count
+from guanaco_server.recipes.model_shape import ModelShape, read_shape
 from guanaco_server.serializer.task import SMALL_FILES
 from guanaco_server.tokenization.declared import MAX_TOKENIZER_BYTES
 
@@ -96,6 +99,7 @@ class CheckedModel:
     adapter: CheckedAdapter | None = None
     base: RepoSnapshot | None = None
     card: ParsedCard | None = None
+    shape: ModelShape | None = None
 
 
 async def check_repo(
@@ -179,9 +183,17 @@ async def _check_model(
         is_tied=config.get("tie_word_embeddings") is True,
         is_quantized="quantization_config" in config,
         has_experts=has_experts(config),
+        shape=_shape_of(config),
     )
     _check_size(model, limits)
     return model, infos
+
+
+def _shape_of(config: dict[str, Any]) -> ModelShape | None:
+    """None of a family whose layers are not known: no plan can be made for it."""
+    with contextlib.suppress(CorruptConfig, UnsupportedArchitecture):
+        return read_shape(config)
+    return None
 
 
 async def _check_adapter(

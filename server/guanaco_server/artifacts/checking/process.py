@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import subprocess
 import weakref
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
@@ -25,6 +24,7 @@ from guanaco_server.artifacts.checking import child
 from guanaco_server.artifacts.checking.checks import CheckedModel, CheckLimits, require_few_files
 from guanaco_server.artifacts.hub.hub import Hub, RepoSnapshot
 from guanaco_server.serializer import confined
+from guanaco_server.serializer.confined import Child, StartChild
 from guanaco_server.serializer.frames import LENGTH
 
 CPU_S = 30.0  # the largest models' headers take 1 s, malicious ones of 32 MB 4 s
@@ -55,7 +55,8 @@ UNREADABLE = (
 class RepoChecker:
     """``check`` for the pipeline. Belongs to one event loop; ``close`` ends the processes."""
 
-    def __init__(self) -> None:
+    def __init__(self, start_child: StartChild = confined.start) -> None:
+        self._start_child = start_child
         self._idle: list[_CheckProcess] = []
 
     async def check(
@@ -109,7 +110,7 @@ class RepoChecker:
             if process.is_alive:
                 return process
             process.end()
-        return await _CheckProcess.start()
+        return await _CheckProcess.start(self._start_child)
 
     def _put_back(self, process: _CheckProcess) -> None:
         if process.is_done and process.is_alive and len(self._idle) < KEPT:
@@ -123,7 +124,7 @@ class _CheckProcess:
 
     def __init__(
         self,
-        process: subprocess.Popen[bytes],
+        process: Child,
         source: asyncio.BaseTransport,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
@@ -136,8 +137,8 @@ class _CheckProcess:
         self.is_done = True
 
     @classmethod
-    async def start(cls) -> _CheckProcess:
-        process = await asyncio.to_thread(_start)
+    async def start(cls, start_child: StartChild) -> _CheckProcess:
+        process = await asyncio.to_thread(_start, start_child)
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader()
         source, _ = await loop.connect_read_pipe(
@@ -182,7 +183,10 @@ class _CheckProcess:
 
     def end(self) -> None:
         self._source.close()
-        self._writer.transport.abort()
+        if (
+            not self._writer.transport.is_closing()
+        ):  # aborting what the broken pipe has closed fails
+            self._writer.transport.abort()
         with contextlib.suppress(RuntimeError):  # the loop closes, and the finalizer waits
             self._process.kill()
             asyncio.get_running_loop().run_in_executor(None, self._finalizer)
@@ -292,13 +296,13 @@ def _first_fault(group: BaseExceptionGroup[BaseException]) -> Exception:
     return CheckDied()
 
 
-def _start() -> subprocess.Popen[bytes]:
-    process = confined.start(child.__name__)
+def _start(start_child: StartChild) -> Child:
+    process = start_child(child.__name__)
     os.setpriority(os.PRIO_PROCESS, process.pid, NICENESS)
     return process
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: Child) -> None:
     process.kill()
     process.wait()
     for pipe in (process.stdin, process.stdout):

@@ -15,12 +15,13 @@ import shutil
 import tempfile
 import time
 import uuid
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from guanaco.errors import SerializerDied, StoreUnreachable
-from guanaco_server.artifacts.stores.store import checked_key
+from guanaco_server.artifacts.stores.store import PIECE_BYTES, checked_key
 from guanaco_server.formats.manifest import MANIFEST_NAME, TENSORS_NAME, Manifest
 from guanaco_server.serializer.task import JOURNAL_NAME, SerializerJob, SerializerTask, Upload
 
@@ -44,11 +45,20 @@ class LocalStore:
         return await asyncio.to_thread(self._find, key)
 
     async def read(self, key: str, path: str) -> bytes:
+        return await asyncio.to_thread(self._file(key, path).read_bytes)
+
+    async def pieces(self, key: str, path: str) -> AsyncIterator[bytes]:
+        file = await asyncio.to_thread(self._file(key, path).open, "rb")
+        with file:
+            while piece := await asyncio.to_thread(file.read, PIECE_BYTES):
+                yield piece
+
+    def _file(self, key: str, path: str) -> Path:
         folder = self._published(key)
         file = folder / path
         if file.parent != folder:
             raise FileNotFoundError(f"no {path} in artifact {key}")
-        return await asyncio.to_thread(file.read_bytes)
+        return file
 
     async def list_keys(self) -> list[str]:
         return await asyncio.to_thread(self._list_keys)

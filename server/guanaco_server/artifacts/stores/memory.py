@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 
 from guanaco.errors import SerializerDied
+from guanaco_server.artifacts.stores.store import PIECE_BYTES
 from guanaco_server.formats.manifest import MANIFEST_NAME, Manifest
 from guanaco_server.serializer.task import SerializerJob
 
@@ -37,6 +38,11 @@ class MemoryStore:
         if path not in files:
             raise FileNotFoundError(f"no {path} in artifact {key}")
         return files[path]
+
+    async def pieces(self, key: str, path: str) -> AsyncIterator[bytes]:
+        data = await self.read(key, path)
+        for start in range(0, len(data), PIECE_BYTES):
+            yield data[start : start + PIECE_BYTES]
 
     async def begin(self, job: SerializerJob, max_bytes: int) -> str:
         self._staged.setdefault(job.key, None)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 
 from pydantic import ValidationError
@@ -23,9 +23,9 @@ from guanaco.errors import SerializerDied, StoreUnreachable
 from guanaco_server.artifacts.stores.s3_client import Bucket, S3Config, StoredObject
 from guanaco_server.artifacts.stores.s3_probe import try_out
 from guanaco_server.artifacts.stores.s3_uploads import OpenUpload, Uploads
-from guanaco_server.artifacts.stores.store import KEY, checked_key
+from guanaco_server.artifacts.stores.store import KEY, PIECE_BYTES, checked_key
 from guanaco_server.engine.store_trust import as_environment
-from guanaco_server.formats.manifest import MANIFEST_NAME, TENSORS_NAME, Manifest
+from guanaco_server.formats.manifest import MANIFEST_NAME, TENSORS_NAME, Manifest, StoredFile
 from guanaco_server.serializer.task import (
     JOURNAL_NAME,
     SMALL_FILES,
@@ -58,6 +58,24 @@ class S3Store:
 
     async def read(self, key: str, path: str) -> bytes:
         return await asyncio.to_thread(self._read, key, path)
+
+    async def pieces(self, key: str, path: str) -> AsyncIterator[bytes]:
+        listed = await asyncio.to_thread(self._listed, key, path)
+        name = _published(key, path)
+        body = await asyncio.to_thread(self._bucket.open, name) if listed else None
+        if listed is None or body is None:
+            raise FileNotFoundError(f"no {path} in artifact {key}")
+        digest = hashlib.sha256()
+        try:
+            while piece := await asyncio.to_thread(
+                self._bucket.read_piece, name, body, PIECE_BYTES
+            ):
+                digest.update(piece)
+                yield piece
+        finally:
+            await asyncio.to_thread(body.close)
+        if digest.hexdigest() != listed.sha256:
+            raise self._changed(key, path)
 
     async def begin(self, job: SerializerJob, max_bytes: int) -> str:
         return await asyncio.to_thread(self._begin, job, max_bytes)
@@ -113,11 +131,19 @@ class S3Store:
         if data is None:
             raise missing
         if hashlib.sha256(data).hexdigest() != listed[path].sha256:
-            raise StoreUnreachable(
-                f"{path} in {self.uri(key)} is not what was stored there.",
-                hint="Delete that artifact: it is made again when it is needed.",
-            )
+            raise self._changed(key, path)
         return data
+
+    def _listed(self, key: str, path: str) -> StoredFile | None:
+        manifest = self._find(key)
+        files = manifest.files if manifest else ()
+        return next((file for file in files if file.path == path), None)
+
+    def _changed(self, key: str, path: str) -> StoreUnreachable:
+        return StoreUnreachable(
+            f"{path} in {self.uri(key)} is not what was stored there.",
+            hint="Delete that artifact: it is made again when it is needed.",
+        )
 
     def _begin(self, job: SerializerJob, max_bytes: int) -> str:
         upload = self._uploads.find(job.key, max_bytes)

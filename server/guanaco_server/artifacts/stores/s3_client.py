@@ -143,6 +143,19 @@ class Bucket:
             return None
         return data
 
+    def open(self, name: str) -> Any:
+        """The object's body, for ``read_piece`` and ``close``; None if there is none."""
+        try:
+            with self.calls(name, may_miss=True):
+                return self.boto.get_object(**self.at(name))["Body"]
+        except Missing:
+            return None
+
+    def read_piece(self, name: str, body: Any, size: int) -> bytes:
+        with self.calls(name):
+            data: bytes = body.read(size)
+        return data
+
     def put(self, name: str, data: bytes) -> None:
         """The checksum is a header of its own: a trailer, boto3's other way, is refused by some servers."""
         digest = base64.b64encode(hashlib.sha256(data).digest()).decode()

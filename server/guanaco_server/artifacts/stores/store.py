@@ -8,11 +8,13 @@ content, so two that write the same artifact at once write the same bytes.
 from __future__ import annotations
 
 import re
+from collections.abc import AsyncIterator
 from typing import Protocol
 
 from guanaco_server.formats.manifest import Manifest
 from guanaco_server.serializer.task import SerializerJob
 
+PIECE_BYTES = 1_048_576
 KEY = re.compile(r"[0-9a-f]{8,128}")
 
 
@@ -33,6 +35,10 @@ class ArtifactStore(Protocol):
 
     async def read(self, key: str, path: str) -> bytes:
         """A small file of a published artifact (config, tokenizer); FileNotFoundError if it has none of that name."""
+        ...
+
+    def pieces(self, key: str, path: str) -> AsyncIterator[bytes]:
+        """The same in pieces of at most PIECE_BYTES, for what is not to be in memory as a whole."""
         ...
 
     async def begin(self, job: SerializerJob, max_bytes: int) -> str:

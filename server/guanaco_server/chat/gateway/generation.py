@@ -175,7 +175,7 @@ class ReplyGenerator:
         """
         began = asyncio.get_running_loop().time() if began is None else began
         with self._metrics.reply(live.serving.id, asked_at) as measured:
-            with await self._place(live.serving.id, asker) as place:
+            with await self._place(live.version, asker) as place:
                 began += place.waited_s
                 goes_on = scene is not None and bool(scene.begun)
                 for is_last in (False,) * (SAMPLES - 1) + (True,):
@@ -223,7 +223,7 @@ class ReplyGenerator:
         first_token_by = began + limits.first_token_s
         endpoints: Sequence[str] = live.endpoints
         tried: set[str] = set()
-        places = self._places.held(generation.model)
+        places = self._places.held(live.version)
         while True:
             endpoint = self._replicas.choose(key, endpoints, tried, places)
             if endpoint is None:
@@ -239,8 +239,8 @@ class ReplyGenerator:
                 self._replicas.ask(endpoint, endpoints, is_streamed) as ask,
                 span("model server", is_call=True) as step,
             ):
-                step.note(submission_id=generation.model, endpoint=endpoint)
                 if step.traceparent:
+                    step.note(submission_id=generation.model, endpoint=endpoint)
                     generation = replace(generation, traceparent=step.traceparent)
                 try:
                     asked = self._ask(endpoint, generation, live, scene, first_token_by)

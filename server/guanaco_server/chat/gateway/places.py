@@ -3,6 +3,7 @@
     measured      what the stress check showed of a replica, times the replicas: shared by all gateway processes
     not measured  ``max_streams`` a replica, in this process alone
 
+Each version of a submission that serves has places of its own, by the key of its deployment, so a canary's are added.
 A turn takes a place before a model server is asked, and gives it back when its reply has ended, however it ends. Without
 a free place it waits in a fair queue (turn_queue.py), for ``wait_s`` at most. No more wait than can be answered within
 that time, as far as the last turns tell; beyond, whoever has the most waiting is refused.
@@ -17,7 +18,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -28,11 +29,12 @@ from sqlalchemy.exc import DBAPIError
 
 from guanaco.errors import Overloaded
 from guanaco_server.chat import queries
-from guanaco_server.chat.gateway.place_shares import PlaceClaim, places_for
+from guanaco_server.chat.gateway.place_shares import ANY_APP, PlaceClaim, app_parts, places_for
 from guanaco_server.chat.gateway.turn_queue import Asker, Ticket, TurnQueue
 from guanaco_server.chat.tables import GatewayPlacesRow
 from guanaco_server.database.commit_order import in_commit_order
 from guanaco_server.database.database import Database
+from guanaco_server.deployments.versions import submission_of
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.runtime.background import Background
 from guanaco_server.runtime.clock import Clock
@@ -253,7 +255,7 @@ class TurnPlaces:
             self._ask_for_more(model)
 
     def _note_waiting(self, model: _Model, change: int) -> None:
-        self._metrics.note_turns_waiting(model.submission_id, model.queue.waiting, change)
+        self._metrics.note_turns_waiting(submission_of(model.submission_id), change)
         if model.queue.waiting:
             self._crowded.add(model.submission_id)
         else:
@@ -301,16 +303,17 @@ class TurnPlaces:
             for model in used:
                 name = model.submission_id
                 others = [
-                    PlaceClaim(row.held, row.wanted, self._order(row.gateway, name))
+                    PlaceClaim(row.held, _apps_of(row), self._order(row.gateway, name))
                     for row in held
                     if row.submission_id == name
                 ]
                 mine = PlaceClaim(
-                    model.queue.in_flight, model.wanted, self._order(self._gateway, name)
+                    model.queue.in_flight, model.queue.wanted(), self._order(self._gateway, name)
                 )
                 capacity = self._capacity(name) or 0
                 granted[name] = places = places_for(mine, others, capacity)
                 model.granted = min(model.granted, places)  # at once: others may take the rest
+                model.queue.parts = app_parts(mine, others, capacity) if others else {}
                 model.has_more = places < capacity - sum(claim.held for claim in others)
                 wanted = mine.wanted + sum(claim.wanted for claim in others)
                 model.is_busy = 2 * wanted >= capacity
@@ -320,6 +323,7 @@ class TurnPlaces:
                         gateway=self._gateway,
                         held=places,
                         wanted=mine.wanted,
+                        apps=dict(mine.apps),
                         held_until=until,
                     )
                 )
@@ -337,3 +341,7 @@ class TurnPlaces:
         for name, model in list(self._models.items()):
             if not model.wanted and model.used_at <= now - IDLE_S:
                 del self._models[name]
+
+
+def _apps_of(row: GatewayPlacesRow) -> Mapping[str, int]:
+    return {ANY_APP: row.wanted} if row.apps is None else row.apps

@@ -1,7 +1,8 @@
 """Who gets a model's next free place: fair by app first, then by the app's users, then by time.
 
     a place is free   to the app that has the fewest turns under way, of those with equally few to the one whose turn it
-                      is; within the app to its users by the same rule; a user's own turns in their order
+                      is; within the app to its users by the same rule; a user's own turns in their order. Where several
+                      gateways share the places, turns count in relation to the app's part here (place_shares.py)
     too many wait     the newest turn of the user who has the most waiting, of the app that has the most waiting, goes
 
 So an app, or a user, who asks for more than their share waits for themselves only: the others do not notice (max-min
@@ -11,6 +12,7 @@ fairness of places). It is a data structure: it neither waits nor knows the time
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -53,6 +55,9 @@ class TurnQueue:
         self.waiting = 0
         self._apps: dict[str, _App] = {}
         self._queue: OrderedDict[str, _App] = OrderedDict()  # apps that wait
+        self.parts: Mapping[
+            str, float
+        ] = {}  # of the places here, by app; one that is missing counts as 1
 
     def begin(self, asker: Asker) -> None:
         """A turn takes a place at once."""
@@ -80,7 +85,7 @@ class TurnQueue:
         """The turn that takes the next place, and takes it; None when none waits."""
         if not self.waiting:
             return None
-        account_id, app = min(self._queue.items(), key=lambda item: item[1].in_flight)
+        account_id, app = min(self._queue.items(), key=self._part_used)
         user_id, user = _next_user(app)
         ticket = user.waiting[0]
         self._remove(ticket)
@@ -102,6 +107,14 @@ class TurnQueue:
         ticket = user.waiting[-1]
         self.leave(ticket)
         return ticket
+
+    def wanted(self) -> dict[str, int]:
+        """Count the turns under way and waiting, by app."""
+        return {name: app.in_flight + app.waiting for name, app in self._apps.items()}
+
+    def _part_used(self, item: tuple[str, _App]) -> float:
+        name, app = item
+        return app.in_flight / (self.parts.get(name) or 1.0)
 
     def _of(self, asker: Asker) -> tuple[_App, _User]:
         app = self._apps.get(asker.account_id)

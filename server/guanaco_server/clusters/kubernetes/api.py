@@ -137,12 +137,17 @@ class KubernetesApi:
         path = KINDS[manifest["kind"]].path(self.namespace, manifest["metadata"]["name"])
         return await self.call("PUT", path, body=manifest)
 
-    async def delete(
-        self, kind: Kind, name: str, uid: str | None = None, *, is_foreground: bool = True
-    ) -> None:
-        """Begin to delete the object and what it owns. Do nothing if it is gone, or has another ``uid`` by now."""
-        policy = "Foreground" if is_foreground else "Background"
-        body: Json = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": policy}
+    async def delete(self, kind: Kind, name: str, uid: str | None = None) -> None:
+        """Delete the object; what it owns goes in the background, whenever its nodes allow it.
+
+        Do nothing if it is gone, or has another ``uid`` by now. In the foreground the object itself, and with it
+        its name, would wait for the last pod: on a lost node for ever.
+        """
+        body: Json = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "propagationPolicy": "Background",
+        }
         if uid is not None:
             body["preconditions"] = {"uid": uid}
         try:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from guanaco_server.clusters.cluster import (
@@ -21,13 +22,20 @@ from guanaco_server.clusters.cluster import (
     LineSink,
     ReplicaPhase,
     ReplicaState,
+    Trouble,
 )
 from guanaco_server.clusters.kubernetes.api import DEPLOYMENT, JOB, POD, KubernetesApi
 from guanaco_server.clusters.kubernetes.informers import Informers
 from guanaco_server.clusters.kubernetes.jobs import JobRun
 from guanaco_server.clusters.kubernetes.logs import LogReader
-from guanaco_server.clusters.kubernetes.manifests import deployment_object, owned_objects
+from guanaco_server.clusters.kubernetes.manifests import (
+    deployment_object,
+    owned_objects,
+    secret_of,
+    spec_hash,
+)
 from guanaco_server.clusters.kubernetes.names import (
+    SPEC,
     WORKER,
     Json,
     full_name,
@@ -39,6 +47,7 @@ from guanaco_server.clusters.kubernetes.status import (
     ended_pods,
     has_started,
     is_leaving,
+    is_lost,
     pods_of,
     state_of,
 )
@@ -54,6 +63,7 @@ class KubernetesCluster:
         self._options = options
         self._informers = Informers(api)
         self._dismissed: set[str] = set()
+        self._deleted: set[str] = set()
         self._logs: dict[str, tuple[LogReader, int]] = {}
         self._jobs: dict[str, asyncio.Task[JobResult]] = {}
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -88,20 +98,35 @@ class KubernetesCluster:
         async with self._locks[spec.name]:
             current = self._deployment(spec.name)
             if current and is_leaving(current):
-                await self._informers.until_gone(DEPLOYMENT, object_name(spec.name))
+                await self._let_go(spec.name, current)
                 current = None
-            applied = await self._api.apply(deployment_object(spec, self._options))
+            owner = current or await self._api.apply(
+                deployment_object(replace(spec, replicas=0), self._options)
+            )
+            await self._apply_owned(spec, owner)
+            wanted = deployment_object(
+                spec, self._options, replaces_others=self._has_pods_of_another(spec)
+            )
+            applied = await self._api.apply(wanted)
             self._informers.note(DEPLOYMENT, applied)
-            for owned in owned_objects(spec, self._options, applied):
-                await self._api.apply(owned)
+            if applied["metadata"]["uid"] != owner["metadata"]["uid"]:
+                await self._apply_owned(spec, applied)  # somebody has deleted the owner meanwhile
             if current:
                 await self._dismiss_ended(spec.name, applied)
+
+    async def renew_secrets(self, spec: DeploymentSpec) -> None:
+        """Give these secrets to the pods that start from now on; the present ones are left alone."""
+        async with self._locks[spec.name]:
+            current = self._deployment(spec.name)
+            if current and not is_leaving(current):
+                await self._api.apply(secret_of(spec, current))
 
     async def observe(self, name: str) -> ReplicaState | None:
         deployment = self._deployment(name)
         if deployment is None or is_leaving(deployment):
             return None
-        return state_of(deployment, self._pods(name), self._options, datetime.now(UTC))
+        now = datetime.now(UTC)
+        return state_of(deployment, self._pods(name), self._options, now, self._informers.pulls)
 
     async def stop_replica(self, name: str, endpoint: str) -> bool:
         """Delete the replica's pod, for which the Deployment makes another. False where one address stands for all pods."""
@@ -119,7 +144,8 @@ class KubernetesCluster:
             return bool(hanging)
 
     async def list_deployments(self) -> list[str]:
-        return sorted(map(full_name, self._informers.all(DEPLOYMENT).values()))
+        found = self._informers.all(DEPLOYMENT).values()
+        return sorted(full_name(one) for one in found if not self._is_deleted(one))
 
     async def logs(self, name: str, offset: int = 0) -> tuple[list[str], int]:
         """Read the log of a pod that ended, else of the newest pod. Offsets count bytes of UTF-8."""
@@ -141,9 +167,13 @@ class KubernetesCluster:
         return given, read_until
 
     async def delete(self, name: str) -> None:
+        """Delete the Deployment, whose name is free at once. Its pods go when they have used their grace period, or their node is back."""
         async with self._locks[name]:
+            deployment = self._deployment(name)
             await self._api.delete(DEPLOYMENT, object_name(name))
-            await self._informers.until_gone(DEPLOYMENT, object_name(name))
+            if deployment is not None:
+                self._deleted.add(deployment["metadata"]["uid"])
+            self._dismissed.update(pod["metadata"]["uid"] for pod in self._informers.pods(name))
             self._logs.pop(name, None)
 
     async def close(self) -> None:
@@ -153,8 +183,29 @@ class KubernetesCluster:
         await asyncio.gather(*self._jobs.values(), return_exceptions=True)
         await self._informers.stop()
 
+    async def _apply_owned(self, spec: DeploymentSpec, owner: Json) -> None:
+        for owned in owned_objects(spec, self._options, owner):
+            await self._api.apply(owned)
+
+    async def _let_go(self, name: str, deployment: Json) -> None:
+        """Free the name of a Deployment that somebody deletes in the foreground, so that it waits for its pods."""
+        uid = deployment["metadata"]["uid"]
+        await self._api.delete(DEPLOYMENT, object_name(name), uid)
+        self._dismissed.update(pod["metadata"]["uid"] for pod in self._informers.pods(name))
+        await self._informers.until_gone(DEPLOYMENT, object_name(name), uid)
+
+    def _has_pods_of_another(self, spec: DeploymentSpec) -> bool:
+        present = spec_hash(spec, self._options)
+        pods = [pod for pod in self._pods(spec.name) if not is_leaving(pod)]
+        return any(pod["metadata"].get("labels", {}).get(SPEC) != present for pod in pods)
+
     def _deployment(self, name: str) -> Json | None:
-        return self._informers.all(DEPLOYMENT).get(object_name(name))
+        found = self._informers.all(DEPLOYMENT).get(object_name(name))
+        return None if found is None or self._is_deleted(found) else found
+
+    def _is_deleted(self, deployment: Json) -> bool:
+        """Whether this process has deleted it; the watch reports that a little later."""
+        return deployment["metadata"]["uid"] in self._deleted
 
     def _pods(self, name: str) -> list[Json]:
         found = self._informers.pods(name)
@@ -165,21 +216,32 @@ class KubernetesCluster:
         if deployment is None:
             return None
         pods = self._pods(name)
+        now = datetime.now(UTC)
         started = [pod for pod in pods_of(deployment, pods) if has_started(pod)]
-        return next(iter([*ended_pods(deployment, pods), *started]), None)
+        told = [*ended_pods(deployment, pods), *started]
+        return next((pod for pod in told if not is_lost(pod, now)), None)
 
     async def _dismiss_ended(self, name: str, deployment: Json) -> None:
         """Delete the pods that exited, so that new ones start without the cluster's back-off."""
-        self._dismissed &= {pod["metadata"]["uid"] for pod in self._informers.all(POD).values()}
+        self._forget_gone()
         state = await self.observe(name)
         if state is None:
             return
-        find = pods_of if state.phase is ReplicaPhase.EXITED else ended_pods
+        has_crashed = state.phase is ReplicaPhase.EXITED and state.trouble is Trouble.CRASHED
+        find = pods_of if has_crashed else ended_pods  # those that wait for a machine go on waiting
         for pod in find(deployment, self._pods(name)):
             logger.info("%s exited: replacing %s", name, pod["metadata"]["name"])
             await self._dismiss(pod)
 
+    def _forget_gone(self) -> None:
+        pods = {pod["metadata"]["uid"] for pod in self._informers.all(POD).values()}
+        self._dismissed &= pods
+        self._deleted &= {
+            one["metadata"]["uid"] for one in self._informers.all(DEPLOYMENT).values()
+        }
+        self._informers.pulls.forget_all_but(pods)
+
     async def _dismiss(self, pod: Json) -> None:
         """Delete the pod; it counts as gone from now on."""
         self._dismissed.add(pod["metadata"]["uid"])
-        await self._api.delete(POD, pod["metadata"]["name"], is_foreground=False)
+        await self._api.delete(POD, pod["metadata"]["name"], pod["metadata"]["uid"])

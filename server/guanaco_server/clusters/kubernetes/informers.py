@@ -27,6 +27,7 @@ from guanaco_server.clusters.kubernetes.api import (
     UnexpectedStatus,
 )
 from guanaco_server.clusters.kubernetes.names import NAME, OURS, Json, label_value
+from guanaco_server.clusters.kubernetes.status import PullFailures
 from guanaco_server.runtime.background import Background
 
 WATCH_S = 60  # a connection that died unnoticed is noticed after this
@@ -141,12 +142,13 @@ def _parsed(line: bytes) -> Json:
 
 
 LOOK_S = 2.0  # without news that long, ask: the watch may be cut
-GONE_S = 90.0
+GONE_S = 15.0
 
 
 class Informers:
     def __init__(self, api: KubernetesApi) -> None:
         self.changed = ChangeSignal()
+        self.pulls = PullFailures()
         self._api = api
         self._informers = {
             DEPLOYMENT: Informer(api, DEPLOYMENT, self.changed, labelSelector=OURS),
@@ -180,11 +182,16 @@ class Informers:
     def note(self, kind: Kind, seen: Json) -> None:
         self._informers[kind].note(seen)
 
-    async def until_gone(self, kind: Kind, name: str) -> None:
-        """Wait until the object is gone; ClusterUnreachable if it does not go."""
-        uid = self._uid(kind, name)
+    def present(self, pod: Json) -> Json | None:
+        """Return this pod as it is now; None if it is gone."""
+        found = self.all(POD).get(pod["metadata"]["name"])
+        is_same = found is not None and found["metadata"]["uid"] == pod["metadata"]["uid"]
+        return found if is_same else None
+
+    async def until_gone(self, kind: Kind, name: str, uid: str) -> None:
+        """Wait until this object is gone; ClusterUnreachable if it does not go."""
         deadline = time.monotonic() + GONE_S
-        while uid and self._uid(kind, name) == uid:
+        while self._uid(kind, name) == uid:
             if time.monotonic() > deadline:
                 raise ClusterUnreachable(f"{kind.name} {name} does not go away.")
             woken = asyncio.create_task(self.changed.wait(LOOK_S))

@@ -1,10 +1,11 @@
 """Running one job to its end.
 
-    make way → create the Job, apply what it owns → for each pod it gets, give on its log
-                                                 → its last pod's exit status → delete it
+    make way → create the Job suspended, apply what it owns, let it begin
+             → for each pod it gets, give on its log → that pod's exit status → delete the Job
 
 An earlier Job of this worker is deleted; another worker's is left to end first, for it does the same work.
-A pod that its machine loses is made anew by the cluster, and its log followed in turn.
+A pod whose machine is lost or drained is made anew by the cluster, and its log followed in turn. A pod that fails by
+itself ends the run: the Job, which would try again, is deleted.
 """
 
 from __future__ import annotations
@@ -17,11 +18,10 @@ from contextlib import aclosing
 from datetime import UTC, datetime
 
 from guanaco.errors import ClusterRefused, ClusterUnreachable
-from guanaco_server.clusters.cluster import JobResult, JobSpec, LineSink
+from guanaco_server.clusters.cluster import JobResult, JobSpec, LineSink, Trouble
 from guanaco_server.clusters.kubernetes.api import (
     EVENT,
     JOB,
-    POD,
     KubernetesApi,
     UnexpectedStatus,
 )
@@ -36,11 +36,13 @@ from guanaco_server.clusters.kubernetes.names import (
 )
 from guanaco_server.clusters.kubernetes.options import KubernetesOptions
 from guanaco_server.clusters.kubernetes.status import (
+    Ending,
     Problem,
     creation_problem,
     ending_of,
     has_started,
     is_leaving,
+    is_lost,
     obstacle_of,
 )
 
@@ -49,6 +51,11 @@ LOOK_S = 1.0
 AGAIN_S = 0.5
 READING_S = 15.0  # what has ended is left to its worker that long, which still reads its last lines
 LATE_S = 30.0  # the cluster ends a job that takes too long; this is for a cluster that does not
+ENDS = (
+    "Complete",
+    "Failed",
+    "FailureTarget",
+)  # the last one: it will have failed when its pods have ended
 WAITS = "Another worker does this very work already: waiting for it to end."
 DELETED = "The job was deleted from the cluster before it had ended."
 
@@ -85,7 +92,7 @@ class JobRun:
         return result
 
     async def _create(self) -> None:
-        manifest, job = job_object(self._spec, self._options), None
+        manifest, job = job_object(self._spec, self._options, is_suspended=True), None
         while job is None:
             await self._make_way()
             try:
@@ -99,6 +106,7 @@ class JobRun:
         self._informers.note(JOB, job)
         for owned in owned_by_job(self._spec, self._options, job):
             await self._api.apply(owned)
+        await self._api.apply(job_object(self._spec, self._options))
 
     async def _make_way(self) -> None:
         ours, is_told = label_value(self._options.worker), False
@@ -109,8 +117,7 @@ class JobRun:
                 ended_at = ended_at or now
             is_ours = job["metadata"].get("labels", {}).get(WORKER) == ours
             if is_ours or (ended_at is not None and now - ended_at > READING_S):
-                await self._api.delete(JOB, self._name, job["metadata"]["uid"])
-                await self._informers.until_gone(JOB, self._name)
+                await self._delete(job["metadata"]["uid"])
                 return
             if not is_told:
                 is_told = True
@@ -123,7 +130,8 @@ class JobRun:
             if job is None or job["metadata"]["uid"] != self._uid:
                 return self._result(137, DELETED)
             if pod := self._unread_pod():
-                await self._give_on(pod)
+                if crash := await self._give_on(pod):
+                    return self._result(crash.exit_code, crash.problem)
             elif ended := _end_of(job):
                 return self._ended(ended)
             elif (problem := self._obstacle(job)) and problem.is_final:
@@ -144,21 +152,44 @@ class JobRun:
     def _result(self, exit_code: int, problem: str | None) -> JobResult:
         return JobResult(exit_code, tuple(self._last_lines), problem)
 
-    async def _give_on(self, pod: Json) -> None:
-        """Pass on the pod's whole log, across broken connections."""
-        reader, name = LogReader(self._api, pod), pod["metadata"]["name"]
+    async def _give_on(self, pod: Json) -> Ending | None:
+        """Pass on the pod's whole log, across broken connections. Return how it failed, if that was its own doing."""
+        reader = LogReader(self._api, pod)
+        reading = asyncio.create_task(self._give_log(reader, pod))
+        lost = asyncio.create_task(self._until_lost(pod))
+        try:
+            await asyncio.wait({reading, lost}, return_when=asyncio.FIRST_COMPLETED)
+            if reading.done():
+                await reading
+        finally:
+            for task in (reading, lost):
+                task.cancel()
+            await asyncio.gather(reading, lost, return_exceptions=True)
+        self._read.add(pod["metadata"]["uid"])
+        ending = ending_of(self._present(pod) or pod)
+        is_crash = ending and ending.exit_code != 0 and ending.trouble is Trouble.CRASHED
+        return ending if is_crash else None
+
+    async def _give_log(self, reader: LogReader, pod: Json) -> None:
         while True:
             with contextlib.suppress(ClusterUnreachable, UnexpectedStatus):
                 async with aclosing(reader.follow()) as lines:
                     async for line in lines:
                         await self._give(line)
-            present = self._informers.all(POD).get(name)
+            present = self._present(pod)
             if present is None or ending_of(present):
                 break
             await self._informers.changed.wait(AGAIN_S)
         for line in await reader.rest():
             await self._give(line)
-        self._read.add(pod["metadata"]["uid"])
+
+    async def _until_lost(self, pod: Json) -> None:
+        """Wait until nobody can read this pod's log any more: its connections would hang."""
+        while (present := self._present(pod)) is None or not is_lost(present, datetime.now(UTC)):
+            await self._informers.changed.wait(LOOK_S)
+
+    def _present(self, pod: Json) -> Json | None:
+        return self._informers.present(pod)
 
     async def _give(self, line: str) -> None:
         self._last_lines.append(line)
@@ -172,37 +203,43 @@ class JobRun:
         pods, now, pending_s = self._pods(), datetime.now(UTC), self._options.pending_s
         if not pods:
             return creation_problem(job, self._informers.all(EVENT).values(), now, pending_s)
-        return obstacle_of(pods[-1], now, pending_s)
+        return obstacle_of(pods[-1], now, pending_s, self._informers.pulls)
 
     def _pods(self) -> list[Json]:
         """Return the pods of this run's Job, the oldest first."""
+        return self._pods_of(self._uid)
+
+    def _pods_of(self, uid: str) -> list[Json]:
         ours = [
             pod
             for pod in self._informers.pods(self._spec.name)
-            if any(
-                owner["uid"] == self._uid for owner in pod["metadata"].get("ownerReferences", [])
-            )
+            if any(owner["uid"] == uid for owner in pod["metadata"].get("ownerReferences", []))
         ]
         return sorted(ours, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
 
     async def _clean_up(self, *, is_waited_for: bool) -> None:
         """Delete the Job, even if the caller is cancelled again. What remains has a time to live."""
-        with contextlib.suppress(ClusterUnreachable, ClusterRefused):
-            await asyncio.shield(asyncio.create_task(self._delete(is_waited_for=is_waited_for)))
-
-    async def _delete(self, *, is_waited_for: bool) -> None:
-        """Delete this run's Job, and no later one of the same name."""
         if not self._uid:
             return
-        await self._api.delete(JOB, self._name, self._uid)
-        job = self._informers.all(JOB).get(self._name)
-        if is_waited_for and job and job["metadata"]["uid"] == self._uid:
-            await self._informers.until_gone(JOB, self._name)
+        with contextlib.suppress(ClusterUnreachable, ClusterRefused):
+            deleting = self._delete(self._uid) if is_waited_for else self._begin_delete(self._uid)
+            await asyncio.shield(asyncio.create_task(deleting))
+
+    async def _begin_delete(self, uid: str) -> None:
+        """Delete this Job, and no later one of the same name."""
+        await self._api.delete(JOB, self._name, uid)
+
+    async def _delete(self, uid: str) -> None:
+        """Delete this Job and wait for its pods, but for those of which nobody can say that they have ended."""
+        await self._begin_delete(uid)
+        await self._informers.until_gone(JOB, self._name, uid)
+        while any(not is_lost(pod, datetime.now(UTC)) for pod in self._pods_of(uid)):
+            await self._informers.changed.wait(LOOK_S)
 
 
 def _end_of(job: Json) -> Json | None:
     for condition in job.get("status", {}).get("conditions", []):
-        if condition["type"] in ("Complete", "Failed") and condition["status"] == "True":
+        if condition["type"] in ENDS and condition["status"] == "True":
             found: Json = condition
             return found
     return None

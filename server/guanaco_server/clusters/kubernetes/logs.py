@@ -1,13 +1,15 @@
 """A container's log, read on from where one was, without repeating or losing a line.
 
 The API can be asked for lines since a second, and puts each line's nanosecond before it: what was read before
-is recognized by its time, and among the lines of one time by their number.
+is recognized by its time, and among the lines of one time by their number. A kubelet writes the time in its node's
+own zone (2026-11-22T02:28:07.123456789+02:00); here all times are in UTC.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from datetime import UTC, datetime
 
 from guanaco_server.clusters.kubernetes.api import POD, KubernetesApi, UnexpectedStatus
 from guanaco_server.clusters.kubernetes.manifests import CONTAINER
@@ -62,8 +64,8 @@ class _Unread:
     def take(self, line: bytes) -> str | None:
         """Return the line's text, None if it was read before."""
         time, _, text = line.decode(errors="replace").partition(" ")
-        time = _comparable(time)
-        if time < self._read_until:
+        time = _in_utc(time)
+        if not time or time < self._read_until:
             return None
         if time == self._read_until and self._to_skip > 0:
             self._to_skip -= 1
@@ -73,10 +75,15 @@ class _Unread:
         return text[:LINE_CHARS]
 
 
-def _comparable(time: str) -> str:
-    """Pad the fraction of a second to nine digits: Go leaves zeros out."""
-    second, _, rest = time.removesuffix("Z").partition(".")
-    return f"{second[:19]}.{rest[:9]:0<9}"
+def _in_utc(time: str) -> str:
+    """Return the time in UTC, its fraction padded to nine digits: Go leaves zeros out. "" for what is no time."""
+    second, zone = time[:19], time[19:].lstrip(".0123456789")
+    fraction = time[20 : len(time) - len(zone)]
+    try:
+        moment = datetime.fromisoformat(second + zone).astimezone(UTC)
+    except ValueError:  # the cluster's own words, such as "unable to retrieve container logs"
+        return ""
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{fraction:0<9}"
 
 
 def _restarts(pod: Json) -> int:

@@ -3,8 +3,9 @@
     job           Job        + NetworkPolicy, Secret
     model server  Deployment + NetworkPolicy, Service (where pods have no addresses), PodDisruptionBudget, Secret
 
-The Secret is applied last: a pod waits for it, so nothing runs before its network policy is in place. Pods satisfy
-the Pod Security Standard `restricted`: not root, nothing writable but two empty folders, no API token.
+What is owned comes first, and then the pods: a new Deployment begins with no replicas, and a new Job suspended, until
+its Secret and its network policy are there. Pods satisfy the Pod Security Standard `restricted`: not root, nothing
+writable but two empty folders, no API token.
 """
 
 from __future__ import annotations
@@ -42,7 +43,15 @@ DRAIN_S = 5  # until every gateway and proxy knows that it is leaving
 STOP_S = 30
 
 
-def deployment_object(spec: DeploymentSpec, options: KubernetesOptions) -> Json:
+def deployment_object(
+    spec: DeploymentSpec, options: KubernetesOptions, *, replaces_others: bool = False
+) -> Json:
+    """Make the Deployment. ``replaces_others``: pods of another spec are there, which get no requests any more.
+
+    Those are stopped first, because their GPUs may be the only ones. Otherwise what changed is not the spec but our
+    manifest, and a pod serves until another one has taken its place.
+    """
+    unavailable, surge = ("100%", 0) if replaces_others else (0, 1)
     selector = {MANAGED_BY: MANAGER, NAME: label_value(spec.name)}
     described = {**labels(spec.name, spec.submission_id, SERVER), SPEC: spec_hash(spec, options)}
     return {
@@ -55,7 +64,7 @@ def deployment_object(spec: DeploymentSpec, options: KubernetesOptions) -> Json:
             "progressDeadlineSeconds": int(_start_s(spec) + options.pending_s),
             "strategy": {
                 "type": "RollingUpdate",
-                "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0},
+                "rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable},
             },
             "selector": {"matchLabels": selector},
             "template": {
@@ -70,7 +79,7 @@ def deployment_object(spec: DeploymentSpec, options: KubernetesOptions) -> Json:
 
 
 def owned_objects(spec: DeploymentSpec, options: KubernetesOptions, owner: Json) -> list[Json]:
-    """Return what the Deployment owns, in the order to apply it: the Secret last, because pods wait for it."""
+    """Return what the Deployment owns."""
     described = labels(spec.name, spec.submission_id, SERVER)
     pods = {MANAGED_BY: MANAGER, NAME: label_value(spec.name)}
     metadata = {**_metadata(spec, described), "ownerReferences": owned_by(owner)}
@@ -82,6 +91,13 @@ def owned_objects(spec: DeploymentSpec, options: KubernetesOptions, owner: Json)
         _disruption_budget(metadata, pods),
         secret_object(metadata, spec.secrets),
     ]
+
+
+def secret_of(spec: DeploymentSpec, owner: Json) -> Json:
+    """Return the Secret that its pods read when they start."""
+    described = labels(spec.name, spec.submission_id, SERVER)
+    metadata = {**_metadata(spec, described), "ownerReferences": owned_by(owner)}
+    return secret_object(metadata, spec.secrets)
 
 
 def spec_hash(spec: DeploymentSpec, options: KubernetesOptions) -> str:
@@ -233,10 +249,16 @@ def _platform_pods(options: KubernetesOptions) -> Json:
 JOB_COMPONENT = "job"
 JOB_STOP_S = 10
 KEPT_S = 600  # what a platform that was killed left behind goes by itself
+LOST_PODS = 5  # so many machines may be lost, or drained, under one job
 
 
-def job_object(spec: JobSpec, options: KubernetesOptions) -> Json:
-    """Make the Job. A pod that fails ends the Job, because the platform retries; a pod whose machine is lost is made again."""
+def job_object(spec: JobSpec, options: KubernetesOptions, *, is_suspended: bool = False) -> Json:
+    """Make the Job. A pod whose machine is lost or drained is made again by the cluster.
+
+    One that fails by itself ends the Job too, but through the platform (``jobs.py``), which reads its last lines. A
+    podFailurePolicy would tell the two apart here, but with one Kubernetes replaces a pod only when its kubelet says
+    that it ended: a lost node's never.
+    """
     resources = filled(spec.resources, options.job_defaults)
     container = {
         "image": resources.image or options.serializer_image,
@@ -244,24 +266,9 @@ def job_object(spec: JobSpec, options: KubernetesOptions) -> Json:
         "environment": spec.environment,
     }
     job: Json = {
-        "backoffLimit": 1,
+        "backoffLimit": LOST_PODS,
+        "suspend": is_suspended,
         "ttlSecondsAfterFinished": KEPT_S,
-        "podFailurePolicy": {
-            "rules": [
-                {
-                    "action": "Ignore",
-                    "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
-                },
-                {
-                    "action": "FailJob",
-                    "onExitCodes": {
-                        "containerName": CONTAINER,
-                        "operator": "NotIn",
-                        "values": [0],
-                    },
-                },
-            ]
-        },
         "template": {
             "metadata": {
                 "labels": _job_labels(spec, options),
@@ -287,7 +294,7 @@ def job_object(spec: JobSpec, options: KubernetesOptions) -> Json:
 
 
 def owned_by_job(spec: JobSpec, options: KubernetesOptions, owner: Json) -> list[Json]:
-    """Return what the Job owns, in the order to apply it: the Secret last, because the pod waits for it."""
+    """Return what the Job owns."""
     metadata = {**_job_metadata(spec, options), "ownerReferences": owned_by(owner)}
     pods = {MANAGED_BY: MANAGER, NAME: label_value(spec.name)}
     return [
@@ -340,12 +347,31 @@ def pod_spec(
         },
         "containers": [_container(container, secret, resources)],
         "volumes": _volumes(resources, tmp_bytes, options.cache_bytes),
+        "tolerations": [
+            _briefly_tolerated("unreachable", UNREACHABLE_S),
+            _briefly_tolerated("not-ready", NOT_READY_S),
+        ],
     }
     if options.priority_class:
         spec["priorityClassName"] = options.priority_class
     if resources.gpu_count:
-        spec |= _gpu_placement(resources, options)
+        placement = _gpu_placement(resources, options)
+        spec |= placement | {"tolerations": spec["tolerations"] + placement["tolerations"]}
     return spec
+
+
+UNREACHABLE_S = 5  # the node's controller has waited 40 to 50 s for its kubelet by then
+NOT_READY_S = 30  # a container runtime that is restarted is back within that
+
+
+def _briefly_tolerated(taint: str, seconds: int) -> Json:
+    """Tolerate a lost node's taint this long, instead of the default 300 s: then the pod is replaced elsewhere."""
+    return {
+        "key": f"node.kubernetes.io/{taint}",
+        "operator": "Exists",
+        "effect": "NoExecute",
+        "tolerationSeconds": seconds,
+    }
 
 
 def command_in_pod(command: tuple[str, ...]) -> list[str]:

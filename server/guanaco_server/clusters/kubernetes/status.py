@@ -6,9 +6,15 @@ container has started up, and those that ended:
     no address yet, loading   no replica: the startup probe watches it
     started up                a replica; the platform asks whether it answers while Kubernetes calls it ready
     ended                     an exited replica, which applying again replaces
+    its node is lost          the same, although nothing says that it ended
     leaving, of another spec  not counted
 
-Problems are sentences for the developer: no machine has room, the image cannot be pulled, it ran out of memory.
+Problems are sentences for the developer: no machine has room, the image cannot be pulled, it ran out of memory. Each
+is of a kind (``Trouble``), which says whether the server or the cluster is its cause.
+
+A pod whose node is lost looks as if it ran: its kubelet is silent, so its containers stay `ready` in its status. The
+node's controller alone says that the pod is not (``Ready`` without ``ContainersReady`` is the sign; our pods
+have no readiness gates, which would look the same).
 """
 
 from __future__ import annotations
@@ -18,18 +24,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from guanaco_server.clusters.cluster import ReplicaPhase, ReplicaState
+from guanaco_server.clusters.cluster import ReplicaPhase, ReplicaState, Trouble
 from guanaco_server.clusters.kubernetes.names import Json
 from guanaco_server.clusters.kubernetes.options import KubernetesOptions
 
 
 def pods_of(deployment: Json, pods: Sequence[Json]) -> list[Json]:
-    """Return the pods of the Deployment's present template, the newest first."""
+    """Return the pods of the Deployment's present template, the newest first. Older ones are those of an earlier Deployment of this name."""
     wanted = deployment["spec"]["template"]["metadata"]["labels"]
+    since = str(deployment["metadata"].get("creationTimestamp", ""))
     found = [
         pod
         for pod in pods
-        if not is_leaving(pod) and wanted.items() <= pod["metadata"].get("labels", {}).items()
+        if not is_leaving(pod)
+        and wanted.items() <= pod["metadata"].get("labels", {}).items()
+        and str(pod["metadata"]["creationTimestamp"]) >= since
     ]
     return sorted(found, key=_made, reverse=True)
 
@@ -39,12 +48,17 @@ def ended_pods(deployment: Json, pods: Sequence[Json]) -> list[Json]:
 
 
 def state_of(
-    deployment: Json, pods: Sequence[Json], options: KubernetesOptions, now: datetime
+    deployment: Json,
+    pods: Sequence[Json],
+    options: KubernetesOptions,
+    now: datetime,
+    pulls: PullFailures,
 ) -> ReplicaState:
     """Return the deployment's state, with a replica for each pod (oldest first) where pods have addresses of their own."""
     ours = pods_of(deployment, pods)
     endpoint = options.endpoint_of(deployment["metadata"]["name"])
-    state = _state(deployment, ours, endpoint, now, options.pending_s)
+    obstacle = _obstacle(deployment, ours, now, options.pending_s, pulls)
+    state = _state(ours, endpoint, obstacle)
     if not options.has_replica_addresses:
         return state
     replicas = tuple(
@@ -58,25 +72,24 @@ def state_of(
         state,
         endpoint=ready.endpoint if ready else "",
         replicas=replicas,
-        is_settled=is_whole,
+        is_settled=is_whole and deployment["spec"].get("replicas", 1) > 0,
         is_ready=ready is not None,
     )
 
 
-def _state(
-    deployment: Json, ours: Sequence[Json], endpoint: str, now: datetime, pending_s: float
-) -> ReplicaState:
+def _state(ours: Sequence[Json], endpoint: str, obstacle: Problem | None) -> ReplicaState:
     endings = list(filter(None, map(ending_of, ours)))
-    obstacle = _obstacle(deployment, ours, now, pending_s)
-    if any(is_running(pod) for pod in ours):
+    if any(is_running(pod) and not is_on_lost_node(pod) for pod in ours):
         beside = [ending.words for ending in endings] + ([obstacle.sentence] if obstacle else [])
         return ReplicaState(ReplicaPhase.RUNNING, endpoint, problem=next(iter(beside), None))
     if endings:
-        return ReplicaState(ReplicaPhase.EXITED, endpoint, endings[0].exit_code, endings[0].problem)
+        told = max(endings, key=lambda ending: ending.trouble is Trouble.CRASHED)
+        exit_code, problem, trouble = told.exit_code, told.problem, told.trouble
+        return ReplicaState(ReplicaPhase.EXITED, endpoint, exit_code, problem, trouble)
     if obstacle is None:
         return ReplicaState(ReplicaPhase.RUNNING, endpoint)
     phase = ReplicaPhase.EXITED if obstacle.is_final else ReplicaPhase.RUNNING
-    return ReplicaState(phase, endpoint, problem=obstacle.sentence)
+    return ReplicaState(phase, endpoint, problem=obstacle.sentence, trouble=obstacle.trouble)
 
 
 def _made(pod: Json) -> tuple[str, str]:
@@ -86,16 +99,17 @@ def _made(pod: Json) -> tuple[str, str]:
 def _replica(deployment: Json, pod: Json, options: KubernetesOptions) -> ReplicaState:
     endpoint = options.endpoint_of(deployment["metadata"]["name"], pod)
     if ending := ending_of(pod):
-        return ReplicaState(ReplicaPhase.EXITED, endpoint, ending.exit_code, is_ready=False)
+        code, trouble = ending.exit_code, ending.trouble
+        return ReplicaState(ReplicaPhase.EXITED, endpoint, code, trouble=trouble, is_ready=False)
     return ReplicaState(ReplicaPhase.RUNNING, endpoint, is_ready=bool(endpoint) and is_ready(pod))
 
 
 def _obstacle(
-    deployment: Json, pods: Sequence[Json], now: datetime, pending_s: float
+    deployment: Json, pods: Sequence[Json], now: datetime, pending_s: float, pulls: PullFailures
 ) -> Problem | None:
     if not pods:
         return quota_problem(deployment, now, pending_s)
-    found = [problem for pod in pods if (problem := obstacle_of(pod, now, pending_s))]
+    found = [problem for pod in pods if (problem := obstacle_of(pod, now, pending_s, pulls))]
     return max(found, key=lambda problem: problem.is_final, default=None)
 
 
@@ -107,10 +121,11 @@ LONGEST = 300
 
 @dataclass(frozen=True)
 class Problem:
-    """``is_final``: waiting longer will not help."""
+    """``is_final``: a submission that is being deployed does not wait for it any longer."""
 
     sentence: str
     is_final: bool = False
+    trouble: Trouble = Trouble.UNPLACED
 
 
 @dataclass(frozen=True)
@@ -119,6 +134,7 @@ class Ending:
 
     exit_code: int
     problem: str | None = None
+    trouble: Trouble = Trouble.CRASHED
 
     @property
     def words(self) -> str:
@@ -129,42 +145,67 @@ def ending_of(pod: Json) -> Ending | None:
     """Return how the pod's container ended; None while it runs, or has not run yet."""
     status = pod.get("status", {})
     ended = _ended_container(status)
+    if is_on_lost_node(pod):
+        return Ending(137, NODE_LOST.format(_node(pod)), Trouble.NODE_LOST)
     if status.get("reason") == "Evicted":
         said = f"Its machine evicted it: {_words(status.get('message'))}."
-        return Ending(_exit_code(ended, 137), said)
+        return Ending(_exit_code(ended, 137), said, _trouble_of_eviction(status))
     if ended is None:
         if status.get("phase") != "Failed":
             return None
-        return Ending(137, f"It was ended by the cluster: {_reason_of(status)}.")
+        said = f"It was ended by the cluster: {_reason_of(status)}."
+        return Ending(137, said, Trouble.NODE_LOST)
     if ended.get("reason") == "OOMKilled":
         return Ending(_exit_code(ended, 137), f"It ran out of memory{_memory_limit(pod)}.")
     if disruption := _condition(status, "DisruptionTarget", "True"):
         said = f"The cluster took its machine away: {_words(disruption.get('message'))}."
-        return Ending(_exit_code(ended, 137), said)
+        return Ending(_exit_code(ended, 137), said, Trouble.NODE_LOST)
     if ended.get("reason") in START_REASONS:
         said = f"Its container cannot be started: {_words(ended.get('message'))}."
         return Ending(_exit_code(ended, 128), said)
     return Ending(_exit_code(ended, 1))
 
 
-def obstacle_of(pod: Json, now: datetime, pending_s: float) -> Problem | None:
+class PullFailures:
+    """Since when each pod's image cannot be pulled. A kubelet does not say, and the pod may have waited long for its machine, or pulled long."""
+
+    def __init__(self) -> None:
+        self._since: dict[str, datetime] = {}
+
+    def age_of(self, pod: Json, now: datetime) -> float:
+        """Return the seconds since the first failure that was seen of this pod."""
+        since = self._since.setdefault(str(pod["metadata"]["uid"]), now)
+        return (now - since).total_seconds()
+
+    def forget_all_but(self, uids: set[str]) -> None:
+        for uid in self._since.keys() - uids:
+            del self._since[uid]
+
+
+def obstacle_of(pod: Json, now: datetime, pending_s: float, pulls: PullFailures) -> Problem | None:
     """Return why a pod does not start."""
     status, age_s = pod.get("status", {}), age_of(pod, now)
     unscheduled = _condition(status, "PodScheduled", "False")
     if unscheduled and unscheduled.get("reason") == "Unschedulable":
         return Problem(_no_room(pod, _words(unscheduled.get("message"))), age_s > pending_s)
+    # What follows began when the pod had its machine.
+    age_s = _seconds_since(_scheduled_at(pod), now)
     waiting = next((state for state in _states(status, "state", "waiting")), None)
     if waiting is None:
         return None
     reason, message = str(waiting.get("reason", "")), _words(waiting.get("message"))
     if reason == "InvalidImageName":
-        return Problem(f"{_image(pod)} is not the name of an image.", is_final=True)
+        said = f"{_image(pod)} is not the name of an image."
+        return Problem(said, is_final=True, trouble=Trouble.IMAGE_MISSING)
     if reason in PULL_REASONS:
-        return Problem(f"The image {_image(pod)} cannot be pulled: {message}.", age_s > IMAGE_S)
+        said = f"The image {_image(pod)} cannot be pulled: {message}."
+        return Problem(said, pulls.age_of(pod, now) > IMAGE_S, Trouble.IMAGE_MISSING)
     if reason in START_REASONS:
-        return Problem(f"Its container cannot be started: {message}.", age_s > IMAGE_S)
+        said = f"Its container cannot be started: {message}."
+        return Problem(said, age_s > IMAGE_S, Trouble.CRASHED)
     if reason == "CreateContainerConfigError":
-        return Problem(f"Its container waits for something: {message}.", age_s > pending_s)
+        said = f"Its container waits for something: {message}."
+        return Problem(said, age_s > pending_s, Trouble.OBJECT_MISSING)
     return None
 
 
@@ -218,8 +259,44 @@ def is_leaving(pod: Json) -> bool:
     return bool(pod["metadata"].get("deletionTimestamp"))
 
 
+NODE_LOST = "Its machine {} is lost: the cluster hears nothing of it."
+LOST_SLACK_S = 10.0  # a kubelet that lives confirms a few seconds after the grace period
+
+
+def is_on_lost_node(pod: Json) -> bool:
+    """Whether its machine is silent: it counts as ready for its kubelet, and not for the cluster."""
+    status = pod.get("status", {})
+    return (
+        is_running(pod)
+        and _condition(status, "ContainersReady", "True") is not None
+        and _condition(status, "Ready", "False") is not None
+    )
+
+
+def is_lost(pod: Json, now: datetime) -> bool:
+    """Whether nobody can say how the pod ends: its machine is silent, or has not confirmed in time that it ended."""
+    ends_at = pod["metadata"].get("deletionTimestamp")
+    return is_on_lost_node(pod) or bool(ends_at and _seconds_since(ends_at, now) > LOST_SLACK_S)
+
+
 def _seconds_since(text: str, now: datetime) -> float:
     return (now - datetime.fromisoformat(text.replace("Z", "+00:00"))).total_seconds()
+
+
+def _scheduled_at(pod: Json) -> str:
+    """Return when the pod was given its machine; it cannot have pulled anything before."""
+    scheduled = _condition(pod.get("status", {}), "PodScheduled", "True") or {}
+    return str(scheduled.get("lastTransitionTime") or pod["metadata"]["creationTimestamp"])
+
+
+def _node(pod: Json) -> str:
+    return str(pod["spec"].get("nodeName", ""))
+
+
+def _trouble_of_eviction(status: Json) -> Trouble:
+    """A pod that used more than it may is evicted by its own doing."""
+    is_own = "exceeds" in str(status.get("message"))
+    return Trouble.CRASHED if is_own else Trouble.NODE_LOST
 
 
 def _no_room(pod: Json, message: str) -> str:

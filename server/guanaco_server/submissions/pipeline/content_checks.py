@@ -93,7 +93,7 @@ class ContentChecks:
         """Check the artifact's files, before the model is served."""
         assert submission.artifact_key is not None, "the serialize stage is done"
         key = submission.artifact_key
-        facts = await self._tokenizers.examine(await self._store.read(key, "tokenizer.json"))
+        facts = await self._tokenizers.examine(self._store.pieces(key, "tokenizer.json"))
         config = await self._read_json(key, "config.json")
         generation = await self._read_json(key, "generation_config.json")
         await self._pass(run, "vocabulary", check_sizes(facts, config, generation))

@@ -304,7 +304,9 @@ class RunRecords:
                 if row.status in lifecycle.ENDED
             ]
         ended += [
-            PipelineRun(row.owner, run_of(row.submission_id)) for row in wishes if row.is_beside
+            PipelineRun(row.owner, run_of(row.submission_id))
+            for row in wishes
+            if row.is_beside and not row.is_draining  # then its rollout's loop stops it
         ]
         withdrawn = [await self.withdraw(run) for run in ended]
         return [key for key in withdrawn if key is not None]

@@ -16,6 +16,7 @@ from guanaco_server.deployments.model_server import ModelServer
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.prompts.service import PromptService
+from guanaco_server.recipes.prices import PriceTable
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.settings import Settings
 from guanaco_server.stress.service import StressService
@@ -28,6 +29,7 @@ from guanaco_server.submissions.pipeline.repo_checks import RepoChecks
 from guanaco_server.submissions.pipeline.runner import StageRunner
 from guanaco_server.submissions.pipeline.server_start import ServerStart, evidence
 from guanaco_server.submissions.pipeline.stages import StageParts
+from guanaco_server.submissions.pipeline.traffic_plans import TrafficPlans
 from guanaco_server.submissions.pipeline.workflow import ListWorkers, Pipeline
 from guanaco_server.submissions.prompt_trials import PromptTrials
 from guanaco_server.submissions.quotas import QuotaService
@@ -47,6 +49,7 @@ class PipelineRoom:
     pipeline: Pipeline
     checks: RepoChecks
     trials: PromptTrials
+    plans: TrafficPlans
 
     async def give_up(self, key: str, log_lines: list[str]) -> None:
         """Fail a published submission whose model server keeps dying, or the redeploy of which it is."""
@@ -126,4 +129,7 @@ def build_pipeline(
     )
     checks = RepoChecks(database, clock, parts, submissions.rewards)
     trials = PromptTrials(submissions, prompts, tokenizers)
-    return PipelineRoom(records, quantization, server_start, runner, pipeline, checks, trials)
+    plans = TrafficPlans(parts, PriceTable(settings.gpu_prices), settings.gpus_per_machine)
+    return PipelineRoom(
+        records, quantization, server_start, runner, pipeline, checks, trials, plans
+    )

@@ -16,6 +16,7 @@ from guanaco.errors import (
 )
 from guanaco.recipes import Recipe
 from guanaco.submissions import Level, Stage, Submission
+from guanaco_server.clusters.cluster import Trouble
 from guanaco_server.costs.service import CostService
 from guanaco_server.deployments.health import DeploymentHealth, ServerState
 from guanaco_server.deployments.service import Deployment, DeploymentService
@@ -26,6 +27,8 @@ from guanaco_server.submissions.recipes import describe, max_model_tokens
 
 POLL_S = 0.25
 ROOM_PATIENCE_S = 3.0  # room that is free is given within a second or two
+AGAIN_S = 2.0
+BEGUN_AGAIN = (Trouble.NODE_LOST, Trouble.OBJECT_MISSING)  # neither is the server's own doing
 EVIDENCE_LINES = 5
 ERROR_MARKS = ("ERROR", "Error:", "error:", "Exception", "CRITICAL")
 
@@ -165,7 +168,7 @@ class ServerStart:
                 hint="The operator runs `guanaco doctor`.",
             ) from None
         await self._records.log(run, Stage.DEPLOY, "Model server started; loading the artifact.")
-        return await self._wait_healthy(run, deployment.server_key, time.monotonic())
+        return await self._wait_healthy(run, deployment, time.monotonic())
 
     async def _require_room(self, run: PipelineRun) -> None:
         """Wait for room, but only briefly: a stage that waits for longer gives up its place in the pipeline."""
@@ -181,8 +184,9 @@ class ServerStart:
         if told is not None:
             await self._records.end_waiting(run)
 
-    async def _wait_healthy(self, run: PipelineRun, server_key: str, started: float) -> str:
-        offset, seen, problem = 0, list[str](), None
+    async def _wait_healthy(self, run: PipelineRun, deployment: Deployment, started: float) -> str:
+        offset, seen, problem, server_key = 0, list[str](), None, deployment.server_key
+        applied_at = started
         while time.monotonic() - started < self._ready_timeout_s:
             sighting = await self._deployments.look(server_key)
             lines, offset = await self._deployments.logs(server_key, offset)
@@ -191,13 +195,29 @@ class ServerStart:
                 seen.extend(lines)
             if sighting.state is ServerState.HEALTHY:
                 return sighting.endpoints[0]
-            if sighting.state in (ServerState.EXITED, ServerState.MISSING):
+            is_over = sighting.state in (ServerState.EXITED, ServerState.MISSING)
+            if sighting.trouble in BEGUN_AGAIN and await self._deployments.has_wish(
+                deployment.submission_id, deployment.run
+            ):
+                if time.monotonic() - applied_at > AGAIN_S:
+                    applied_at = time.monotonic()
+                    await self._begin_again(run, deployment, sighting)
+            elif is_over:
                 raise _death(run.submission_id, sighting, seen)
             problem = sighting.problem
             await asyncio.sleep(POLL_S)
         raise ModelServerTooSlow(
             f"The model server was not ready within {self._ready_timeout_s:,.0f} s: {problem or evidence(seen)}"
         )
+
+    async def _begin_again(
+        self, run: PipelineRun, deployment: Deployment, sighting: DeploymentHealth
+    ) -> None:
+        why = sighting.problem or "It is no longer in the cluster."
+        await self._records.log(
+            run, Stage.DEPLOY, f"Starting the model server again. {why}", level=Level.WARNING
+        )
+        await self._deployments.apply(deployment)
 
 
 def _death(submission_id: str, sighting: DeploymentHealth, seen: list[str]) -> SubmissionFailure:

@@ -8,14 +8,23 @@ in memory.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import SecretStr
 
 from guanaco.bots import BOTS
-from guanaco.errors import BadPrompt, ModelTooLarge, PromptFailed, StressCheckFailed
+from guanaco.errors import (
+    BadPrompt,
+    HubTokenGone,
+    ModelTooLarge,
+    PromptFailed,
+    RepoGated,
+    RepoNotFound,
+    StressCheckFailed,
+)
 from guanaco.prompts import Prompt
 from guanaco.submissions import Level, Stage, StressReport, Submission, SubmissionKind
 from guanaco_server.artifacts.checking.checks import (
@@ -28,7 +37,7 @@ from guanaco_server.artifacts.checking.checks import (
 )
 from guanaco_server.artifacts.checking.model_card import StoredCard
 from guanaco_server.artifacts.checking.process import RepoChecker
-from guanaco_server.artifacts.hub.hub import Hub, RepoSnapshot
+from guanaco_server.artifacts.hub.hub import Hub, RepoFile, RepoSnapshot
 from guanaco_server.artifacts.service import ArtifactService
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.prompts.service import PromptService, is_by_chat_template
@@ -44,6 +53,7 @@ from guanaco_server.tokenization.service import Tokenizers
 Facts = dict[str, Any]
 
 
+PIECE_BYTES = 4_194_304
 MAX_BYTES = 4_000_000  # Gemma 3's tokenizer_config.json has 1.2 MB
 
 
@@ -81,16 +91,18 @@ def performs(stage: Stage) -> Callable[[StageFunction], StageFunction]:
 @performs(Stage.RESOLVE)
 async def resolve(parts: StageParts, run: PipelineRun, submission: Submission) -> Facts:
     """Pin the commit; a redeploy keeps the one it had."""
-    hub = hub_of(parts, await parts.records.hub_token(run))
-    snapshot = await _snapshot(hub, submission)
+    token = await parts.records.hub_token(run)
+    with _telling_of_gone_token(token, submission.commit and submission.repo):
+        snapshot = await _snapshot(hub_of(parts, token), submission)
     await parts.records.log(run, Stage.RESOLVE, f"{snapshot.repo} is at commit {snapshot.commit}.")
     return {"commit": snapshot.commit}
 
 
 @performs(Stage.CHECK)
 async def check(parts: StageParts, run: PipelineRun, submission: Submission) -> Facts:
-    hub = hub_of(parts, await parts.records.hub_token(run))
-    model = await examine(parts, hub, submission)
+    token = await parts.records.hub_token(run)
+    with _telling_of_gone_token(token, submission.base_commit and submission.base_repo):
+        model = await examine(parts, hub_of(parts, token), submission)
     await parts.quotas.require_disk(submission.id, model.weight_bytes)
     if model.adapter and model.base:
         await parts.records.log(
@@ -192,6 +204,17 @@ async def _stressed(
     return await parts.stress.check(endpoint, submission.id, prompts, submission.params)
 
 
+@contextmanager
+def _telling_of_gone_token(token: SecretStr | None, opened_before: str | None) -> Iterator[None]:
+    """HubTokenGone in place of the Hub's refusal of a repo that an earlier run has read, perhaps with a token."""
+    try:
+        yield
+    except (RepoNotFound, RepoGated):
+        if token is None and opened_before:
+            raise HubTokenGone(opened_before) from None
+        raise
+
+
 def hub_of(parts: StageParts, token: SecretStr | None) -> Hub:
     """The Hub as the developer's own token opens it, if one was given; else its public repos."""
     return parts.hub.with_token(token.get_secret_value() if token else None)
@@ -254,8 +277,14 @@ async def check_tokenizer(
     file = repo.file(TOKENIZER_NAME)
     if file is None:
         return
-    facts = await tokenizers.examine(await hub.read(repo, TOKENIZER_NAME, 0, file.size_bytes))
+    facts = await tokenizers.examine(_pieces(hub, repo, file))
     require_rows(facts.entries, model)
+
+
+async def _pieces(hub: Hub, repo: RepoSnapshot, file: RepoFile) -> AsyncIterator[bytes]:
+    for start in range(0, file.size_bytes, PIECE_BYTES):
+        length = min(PIECE_BYTES, file.size_bytes - start)
+        yield await hub.read(repo, file.path, start, length)
 
 
 def _tokenizers_repo(snapshot: RepoSnapshot, model: CheckedModel) -> RepoSnapshot:

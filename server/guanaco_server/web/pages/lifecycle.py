@@ -18,9 +18,9 @@ from guanaco.errors import (
     RedeployInProgress,
 )
 from guanaco.submissions import RedeployRequest, Submission
-from guanaco_server.accounts.service import Account
 from guanaco_server.web.guards import Member
 from guanaco_server.web.lifecycle_view import SubmissionAction, find_action
+from guanaco_server.web.pages.submitting import hub_token_of
 from guanaco_server.web.rendering import see_other
 from guanaco_server.web.room import WebRoom
 
@@ -33,7 +33,6 @@ def add_routes(routes: APIRouter, web: WebRoom) -> None:
         "cancel": web.submissions.cancel,
         "deactivate": web.submissions.deactivate,
         "reactivate": web.submissions.reactivate,
-        "redeploy": web.submissions.redeploy,
         "rollback": web.submissions.rollback,
         "teardown": web.submissions.teardown,
     }
@@ -58,15 +57,13 @@ def add_routes(routes: APIRouter, web: WebRoom) -> None:
     @routes.post("/submissions/{submission_id}/{action}")
     async def do(submission_id: str, action: str, member: Member = developer) -> Response:
         wanted = _require(action)
-        if wanted.name == "canary":
-            await begin_canary(member.account, submission_id, member.fields)
+        if wanted.name in ("redeploy", "canary"):
+            token = hub_token_of(member.fields)
+            how = _canary(member.fields) if wanted.name == "canary" else RedeployRequest()
+            await web.submissions.redeploy(member.account, submission_id, token, how)
         else:
             await moves[wanted.name](member.account, submission_id)
         return see_other(f"/submissions/{submission_id}")
-
-    async def begin_canary(account: Account, submission_id: str, fields: Mapping[str, str]) -> None:
-        request = _canary(fields)
-        await web.submissions.redeploy(account, submission_id, request=request)
 
 
 def _canary(fields: Mapping[str, str]) -> RedeployRequest:

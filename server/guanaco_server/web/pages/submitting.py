@@ -6,13 +6,15 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 
 from guanaco.accounts import Role
+from guanaco.errors import InvalidInput, QuotaExceeded, TooManySubmissions
 from guanaco.errors.validation import problems_of
 from guanaco.parameters import GenerationParams, parameters
 from guanaco.prompts import PRESETS
 from guanaco.submissions import Quantization, SubmissionRequest, WeightDtype
+from guanaco_server.http.errors import status_of
 from guanaco_server.web.guards import Member
 from guanaco_server.web.rendering import see_other
 from guanaco_server.web.room import WebRoom
@@ -35,8 +37,21 @@ def add_routes(routes: APIRouter, web: WebRoom) -> None:
             problems = {place.removeprefix("params."): text for place, text in problems_of(error)}
             return _show(web, request, fields, problems, 422)
         key = member.fields.get("once") or None
-        submission = await web.submissions.submit(member.account, wanted, key and key[:128])
+        try:
+            submission = await web.submissions.submit(
+                member.account, wanted, key and key[:128], hub_token_of(member.fields)
+            )
+        except InvalidInput as error:
+            return _show(web, request, fields, {"hub_token": error.detail}, status_of(error))
+        except (TooManySubmissions, QuotaExceeded) as error:
+            return _show(web, request, fields, {"": error.detail}, status_of(error))
         return see_other(f"/submissions/{submission.id}")
+
+
+def hub_token_of(fields: dict[str, str]) -> SecretStr | None:
+    """The developer's own Hub token, if the form has one. No page shows it again."""
+    given = fields.get("hub_token", "").strip()
+    return SecretStr(given) if given else None
 
 
 def _show(

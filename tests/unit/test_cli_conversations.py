@@ -1,0 +1,194 @@
+"""`guanaco conversations`, `alias`, `tag`, `card`, and the names that the shell completes."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from guanaco.errors import NothingToContinue
+from guanaco_cli import completion
+from guanaco_cli.main import run
+from tests.fixtures.cli import HOSTILE, is_safe, profile, server
+from tests.fixtures.wire import AT, refused, reply_json, sse, submission_json
+
+__all__ = ["profile", "server"]
+
+OPENED = {"conversation_id": "conv_1", "submission_id": "org-model_v1"}
+ALIAS = {
+    "alias": "org/model@champion",
+    "submission_id": "org-model_v1",
+    "developer": "a",
+    "set_at": AT,
+}
+
+
+def message(number: int, **changes: Any) -> dict[str, Any]:
+    sender = "user" if number % 2 else "bot"
+    return {
+        "id": f"msg_{number}",
+        "sender": sender,
+        "content": f"text {number}",
+        "at": AT,
+    } | changes
+
+
+CONVERSATION = {
+    **OPENED, "bot": {"name": "Nia"}, "user_name": "Sam", "created_at": AT, "is_chosen": True,
+    "messages": [message(1), message(2, is_deleted=True), message(4, edited_at=AT, thumbs_up=True)],
+}  # fmt: skip
+
+
+def test_opening_needs_consent_and_sends_what_is_given(server: Any, capsys: Any) -> None:
+    script = server(httpx.Response(201, json=OPENED))
+    options = ["--user", "u1", "--consent", "--bot", "ada", "--model", "org/model@champion"]
+    notes = ["--note", "shelf=2", "--external-id", "chat-7"]
+    assert run(["conversations", "open", *options, *notes]) == 0
+    sent = json.loads(script.requests[0].content)
+    assert (sent["user_id"], sent["consent"], sent["model"]) == ("u1", True, "org/model@champion")
+    assert (sent["bot"]["name"], sent["metadata"], sent["external_id"]) == (
+        "Ada",
+        {"shelf": "2"},
+        "chat-7",
+    )
+    assert capsys.readouterr().out == "conv_1\n"
+    assert run(["conversations", "open", "--user", "u1", "--note", "nothing"]) == 2
+    assert "NAME=VALUE" in capsys.readouterr().err
+
+
+def test_what_show_prints_as_json_can_be_imported(server: Any, capsys: Any, tmp_path: Path) -> None:
+    script = server(httpx.Response(200, json=CONVERSATION), httpx.Response(201, json=OPENED))
+    assert run(["conversations", "show", "conv_1", "--json"]) == 0
+    file = tmp_path / "said.json"
+    file.write_text(capsys.readouterr().out)
+    assert run(["conversations", "import", str(file), "--user", "u1", "--consent"]) == 0
+    assert json.loads(script.requests[1].content)["history"] == [
+        {"sender": "user", "content": "text 1"},
+        {"sender": "bot", "content": "text 4"},
+    ]
+    for wrong in ("[1]", "{", "- sender: narrator\n  content: x\n"):
+        file.write_text(wrong)
+        assert run(["conversations", "import", str(file), "--user", "u1", "--consent"]) == 2
+        assert str(file) in capsys.readouterr().err
+
+
+def test_a_conversation_is_shown_with_ids_and_marks(server: Any, capsys: Any) -> None:
+    hostile = CONVERSATION | {"messages": [message(1, content=HOSTILE)]}
+    server(httpx.Response(200, json=CONVERSATION), httpx.Response(200, json=hostile))
+    assert run(["conversations", "show", "conv_1"]) == 0
+    shown = capsys.readouterr().out
+    assert "msg_4 (edited, thumbs up)\nNia: text 4" in shown
+    assert "msg_2" not in shown
+    assert "chosen" in shown
+    assert run(["conversations", "show", "conv_1"]) == 0
+    assert is_safe(capsys.readouterr().out)
+
+
+def test_a_reply_is_printed_as_it_comes_and_its_end_explained(server: Any, capsys: Any) -> None:
+    def stream(**changes: Any) -> httpx.Response:
+        body = sse("token", {"text": " and on"}) + sse("done", reply_json(**changes))
+        return httpx.Response(200, content=body)
+
+    script = server(stream(finish_reason="length"), stream(appended=" and on"))
+    assert run(["conversations", "say", "conv_1", "Go on"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == " and on\n"
+    assert "conversations continue" in shown.err
+    assert run(["conversations", "continue", "conv_1"]) == 0
+    assert capsys.readouterr().out == " and on\n"
+    assert script.requests[1].url.path == "/api/v1/conversations/conv_1/continue"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "method", "path"),
+    [
+        (["rate", "conv_1", "up"], "POST", "feedback"),
+        (["rate", "conv_1", "down", "--change", "--text", "No."], "PUT", "feedback"),
+        (["rate", "conv_1", "up", "--message", "msg_2"], "PUT", "messages/msg_2/rating"),
+        (["withdraw", "conv_1"], "DELETE", "feedback"),
+        (["withdraw", "conv_1", "--message", "msg_2"], "DELETE", "messages/msg_2/rating"),
+        (["delete", "conv_1", "--yes"], "DELETE", ""),
+        (["delete", "conv_1", "--message", "msg_2", "--yes"], "DELETE", "messages/msg_2"),
+        (["choose", "conv_1", "msg_2"], "POST", "choice"),
+        (["edit", "conv_1", "msg_2", "Better."], "PATCH", "messages/msg_2"),
+    ],
+)
+def test_each_command_is_one_call(
+    server: Any, arguments: list[str], method: str, path: str
+) -> None:
+    rating = {
+        "feedback_id": "fb_1",
+        "thumbs_up": True,
+        "text": "",
+        "at": AT,
+        "changeable_until": AT,
+    }
+    script = server(httpx.Response(200, json=message(2) | rating))
+    assert run(["conversations", *arguments]) == 0
+    asked = script.requests[0]
+    assert (asked.method, asked.url.path) == (
+        method,
+        f"/api/v1/conversations/conv_1/{path}".rstrip("/"),
+    )
+
+
+def test_wrong_use_is_a_sentence(server: Any, capsys: Any) -> None:
+    server(refused(NothingToContinue(), 409))
+    assert run(["conversations", "continue", "conv_1"]) == 1
+    assert "nothing to continue" in capsys.readouterr().err
+    assert run(["conversations", "delete", "conv_1"]) == 2
+    assert "--yes" in capsys.readouterr().err
+    assert run(["conversations", "delete", "conv_1", "--with-following", "--yes"]) == 2
+    assert run(["conversations", "rate", "conv_1", "up", "--message", "m", "--change"]) == 2
+    assert run(["conversations", "rate", "conv_1", "sideways"]) == 2
+
+
+def test_aliases_and_tags_are_set_and_shown(server: Any, capsys: Any) -> None:
+    tagged = submission_json(tags=["night", "old"], aliases=["org/model@champion"])
+    script = server(
+        httpx.Response(200, json=ALIAS),
+        httpx.Response(204),
+        httpx.Response(200, json=tagged),
+        httpx.Response(200, json=tagged | {"tags": ["night", "lora"]}),
+        httpx.Response(200, json=[tagged]),
+    )
+    assert run(["alias", "set", "org-model_v1", "@champion"]) == 0
+    assert capsys.readouterr().out == "org/model@champion\n"
+    assert run(["alias", "remove", "org/model@champion"]) == 0
+    assert script.requests[1].url.raw_path.endswith(b"org%2Fmodel%40champion/aliases/champion")
+    assert run(["tag", "org-model_v1", "lora", "--remove", "old"]) == 0
+    assert json.loads(script.requests[3].content) == {"tags": ["night", "lora"]}
+    assert run(["submissions", "--tag", "night", "--tag", "old"]) == 0
+    assert script.requests[4].url.query == b"tag=night&tag=old"
+    assert "@champion" in capsys.readouterr().out
+
+
+def test_a_model_card_is_printed_safely(server: Any, capsys: Any) -> None:
+    card = {"text": f"# Hi\n{HOSTILE}", "license": "mit", "base_models": ["org/base"]}
+    server(httpx.Response(200, json=card))
+    assert run(["card", "org-model_v1"]) == 0
+    shown = capsys.readouterr().out
+    assert "org/base" in shown
+    assert is_safe(shown)
+
+
+def test_names_complete_once_a_moment_and_never_fail(
+    server: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    one = submission_json(aliases=["org/model@champion"])
+    script = server(httpx.Response(200, json=[one]), httpx.Response(503), httpx.Response(503))
+    assert completion.complete_submissions("org") == ["org/model@champion", "org-model_v1"]
+    assert completion.complete_aliases("org/") == ["org/model@champion"]
+    assert len(script.requests) == 1, "it is kept"
+    later = time.time() + completion.KEPT_S + 1
+    monkeypatch.setattr(completion.time, "time", lambda: later)
+    assert completion.complete_submissions("org") == []
+    assert completion.complete_submissions("org") == []
+    assert len(script.requests) == 2, "a server that fails is left alone for a moment"
+    monkeypatch.setenv("GUANACO_PROFILE", str(tmp_path))
+    assert completion.complete_submissions("") == []
