@@ -106,8 +106,10 @@ ACTIONS = (
 
 
 def actions_of(submission: Submission) -> list[SubmissionAction]:
-    """What can be done with it now."""
-    return [action for action in ACTIONS if action.is_possible(submission)]
+    """What can be done with it now; the page that asks about a redeploy leads to a canary."""
+    return [
+        action for action in ACTIONS if action.name != "canary" and action.is_possible(submission)
+    ]
 
 
 def find_action(name: str) -> SubmissionAction | None:
