@@ -8,7 +8,7 @@ export PYTHON
 unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
-TEST := $(BIN)/python -m pytest -q -n 2
+TEST := $(BIN)/python -m pytest -q -n
 SOURCES := guanaco cli server migrations tests benchmarks scripts/document_settings.py scripts/document_metrics.py scripts/new-migration hatch_build.py
 
 .DEFAULT_GOAL := help
@@ -26,13 +26,13 @@ test: both  ## every test, with real vLLM and on both databases (ARGS='-k chat' 
 	@scripts/setup-debian chromium || true
 	@scripts/setup-debian prometheus || true
 	@scripts/setup-debian nodejs npm && scripts/setup-clients || true
-	@$(TEST) $(ARGS)
+	@$(TEST) 3 $(ARGS)
 
 test-fast: setup  ## unit tests, and the integration tests on SQLite that start no process; under 3 minutes
-	@$(TEST) tests/integration tests/unit --databases=sqlite -m "not engine and not postgres and not slow" $(ARGS)
+	@$(TEST) 2 tests/integration tests/unit --databases=sqlite -m "not engine and not postgres and not slow" $(ARGS)
 
 check: lint  ## lint, and the unit tests; under a minute
-	@$(TEST) tests/unit -m "not engine and not postgres"
+	@$(TEST) 2 tests/unit -m "not engine and not postgres"
 
 lint: setup  ## format, lint, types, imports
 	@$(BIN)/ruff format --quiet --check $(SOURCES) || { echo "\`make format\` puts this right."; exit 1; }

@@ -9,7 +9,9 @@ earlier ones are answered.
 
 First the servers are kept full for a few seconds: what they answer then is the capacity. Then 0.5, 0.9 and 1.2 times as
 much is sent, and bursts of ten times the half load for five seconds, first of all apps, then of the largest app alone. A
-message waits for the time to its first token less what the servers take alone. Jain's index of x = answered / entitled is 1
+message that is answered waits from when it is sent to its first token, less what the servers take alone; what passes before, the
+opening of its conversation and this program's own lag, is shown apart, as is the wait in the queue that the gateways' own histogram
+tells (the upper bound of a bucket). The waits of those who are refused are no part of it. Jain's index of x = answered / entitled is 1
 where all get the same part of what is theirs: (Σx)² / (n Σx²); entitled is the max-min fair part of what was answered.
 
 Prints a table, then one line of JSON.
@@ -22,6 +24,7 @@ import asyncio
 import contextlib
 import json
 import random
+import re
 import sys
 import tempfile
 import time
@@ -50,16 +53,18 @@ GREEDY_SHARE = 0.2  # of an app's messages, by its first user
 TURN_WAIT_S = 3
 BODY = json.dumps({"content": "Tell me about the lamp.", "stream": True}).encode()
 ANSWER_WITHIN_S = 60.0
+WAIT_BUCKET = re.compile(r'^guanaco_turn_wait_seconds_bucket\{le="([^"]+)"\} (\S+)$', re.M)
 ANY_CORE = "0-1"
 
 
 @dataclass(frozen=True)
 class Sent:
-    """One message: ``status`` is 200 for a whole reply, and ``first_token_s`` counts from when it was due."""
+    """One message: ``status`` is 200 for a whole reply. ``lag_s`` passed until it was sent, and ``first_token_s`` after that."""
 
     app: str
     user: int
     status: int
+    lag_s: float = 0.0
     first_token_s: float = 0.0
 
 
@@ -69,6 +74,7 @@ class Gateways:
 
     ports: Sequence[int]
     keys: Mapping[str, str]
+    metrics_ports: Sequence[int] = ()
     free: defaultdict[tuple[str, int], list[str]] = field(default_factory=lambda: defaultdict(list))
     refused_openings: int = 0
     openings: int = 0
@@ -80,10 +86,21 @@ class Gateways:
         if conversation is None:
             return Sent(app, user, 0)
         path = f"/api/v1/conversations/{conversation}/messages"
+        sent_at = time.monotonic()
         status, first_token_at = await self._ask(port, app, path, BODY)
         if status != 409:
             self.free[app, user].append(conversation)
-        return Sent(app, user, status, first_token_at - due)
+        return Sent(app, user, status, sent_at - due, first_token_at - sent_at)
+
+    async def waits_by_bucket(self) -> Mapping[float, float]:
+        """How many turns have waited at most so long for a place, over all gateways."""
+        counted: defaultdict[float, float] = defaultdict(float)
+        async with httpx.AsyncClient(trust_env=False) as http:
+            for port in self.metrics_ports:
+                text = (await http.get(f"http://127.0.0.1:{port}/metrics")).text
+                for bound, count in WAIT_BUCKET.findall(text):
+                    counted[float(bound)] += float(count)
+        return counted
 
     async def _conversation(self, port: int, app: str, user: int) -> str | None:
         if self.free[app, user]:
@@ -212,7 +229,16 @@ def percentile(values: Sequence[float], percent: float) -> float:
     return ranked[min(len(ranked) - 1, int(percent / 100 * len(ranked)))] if ranked else 0.0
 
 
-def report(name: str, sent: Sequence[Sent], alone_s: float) -> dict[str, Any]:
+def queue_p99(before: Mapping[float, float], after: Mapping[float, float]) -> float:
+    """The upper bound of the bucket that holds the 99th percentile of what the gateways counted meanwhile."""
+    counted = {bound: after[bound] - before.get(bound, 0.0) for bound in sorted(after)}
+    most = max(counted.values(), default=0.0)
+    return next((bound for bound, count in counted.items() if count >= 0.99 * most), 0.0)
+
+
+def report(
+    name: str, sent: Sequence[Sent], alone_s: float, in_queue_s: float = 0.0
+) -> dict[str, Any]:
     waits = [max(0.0, one.first_token_s - alone_s) for one in sent if one.status == 200]
     by_app, by_user = fairness(sent)
     refused = Counter(one.app for one in sent if one.status == 503)
@@ -226,6 +252,11 @@ def report(name: str, sent: Sequence[Sent], alone_s: float) -> dict[str, Any]:
         "other_failures": sum(one.status not in (200, 503) for one in sent),
         "wait_p50_s": percentile(waits, 50),
         "wait_p99_s": percentile(waits, 99),
+        "in_queue_p99_at_most_s": in_queue_s,
+        "before_sent_p99_s": percentile([one.lag_s for one in sent], 99),
+        "refused_after_p99_s": percentile(
+            [one.first_token_s for one in sent if one.status == 503], 99
+        ),
         "jain_apps": by_app,
         "jain_users": by_user,
     }
@@ -238,12 +269,15 @@ async def measure(gateways: Gateways, places: int, seconds: float) -> dict[str, 
 
     async def phase(name: str, *parts: tuple[float, float, Shares]) -> None:
         sent: list[asyncio.Task[Sent]] = []
+        before = await gateways.waits_by_bucket()
         for rate, for_s, shares in parts:
             sent += await poisson(gateways, rate, for_s, shares, seed=len(rows) + 1)
-        rows.append(report(name, [await one for one in sent], alone_s))
+        ended = [await one for one in sent]
+        in_queue_s = queue_p99(before, await gateways.waits_by_bucket())
+        rows.append(report(name, ended, alone_s, in_queue_s))
         print_row(rows[-1])
 
-    print(f"{'load':<24}{'sent':>6}{'refused':>9}{'p50 wait':>10}{'p99 wait':>10}{'Jain apps':>11}{'users':>8}")  # fmt: skip
+    print(f"{'load':<24}{'sent':>6}{'refused':>9}{'p50 wait':>10}{'p99 wait':>10}{'in queue':>10}{'unsent':>8}{'Jain apps':>11}{'users':>8}")  # fmt: skip
     half = 0.5 * capacity
     await phase("0.5 times capacity", (half, seconds, APPS))
     await phase("0.9 times capacity", (0.9 * capacity, seconds, APPS))
@@ -257,7 +291,7 @@ async def measure(gateways: Gateways, places: int, seconds: float) -> dict[str, 
 def print_row(row: Mapping[str, Any]) -> None:
     print(
         f"{row['load']:<24}{row['sent']:>6}{row['refused_share']:>8.1%} {row['wait_p50_s']:>8.2f} s"
-        f"{row['wait_p99_s']:>8.2f} s{row['jain_apps']:>11.3f}{row['jain_users']:>8.3f}",
+        f"{row['wait_p99_s']:>8.2f} s{row['in_queue_p99_at_most_s']:>8.2f} s{row['before_sent_p99_s']:>6.2f} s{row['jain_apps']:>11.3f}{row['jain_users']:>8.3f}",
         flush=True,
     )
 
@@ -306,15 +340,20 @@ def main() -> None:
         ports = stack.enter_context(model_servers(folder, options.places, options.mean))
         stage = stage_of.prepare(folder, postgres, ports[0], {})
         keys = asyncio.run(prepare(stage, ports, options.places))
+        metrics_ports = [stage_of.free_port() for _ in range(GATEWAYS)]
         gateways = [
             stack.enter_context(
                 stage_of.gateway(
-                    stage, ANY_CORE, turn_wait_s=TURN_WAIT_S, max_connections_per_address=4_000
+                    stage,
+                    ANY_CORE,
+                    turn_wait_s=TURN_WAIT_S,
+                    max_connections_per_address=4_000,
+                    metrics_port=metrics_port,
                 )
             )
-            for _ in range(GATEWAYS)
+            for metrics_port in metrics_ports
         ]
-        client = Gateways([port for port, _ in gateways], keys)
+        client = Gateways([port for port, _ in gateways], keys, metrics_ports)
         found = asyncio.run(measure(client, REPLICAS * options.places, options.seconds))
         most = [_most_at_once(port) for port in ports]
     print(f"\nOpenings: {client.openings}, refused {client.refused_openings}. Most requests at a replica at once: {most}, of {options.places}.")  # fmt: skip

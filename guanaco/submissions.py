@@ -249,6 +249,17 @@ class Rollout(BaseModel):
         return self.phase is RolloutPhase.SHIFTING and self.canary_s is not None
 
 
+class Unserved(BaseModel):
+    """A published submission for which no model server answers now."""
+
+    since: datetime
+    trouble: str | None = Field(
+        default=None,
+        description="Which kind of trouble: `crashed`, or of the cluster's doing `unplaced`, `node_lost`, `object_missing`, `image_missing`; null while a server starts.",
+    )
+    problem: str = Field(description="What is wrong, in a sentence.")
+
+
 class Submission(BaseModel):
     model_config = ConfigDict(protected_namespaces=())
 
@@ -285,6 +296,9 @@ class Submission(BaseModel):
     tags: list[str] = []
     rollout: Rollout | None = Field(
         default=None, description="The newest redeploy that was made while it was served."
+    )
+    unserved: Unserved | None = Field(
+        default=None, description="Why no model server answers for it, while it should be served."
     )
     stages: list[StageRun] = []
 

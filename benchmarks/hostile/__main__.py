@@ -175,9 +175,9 @@ class Arena:
         chosen = self._arguments.only or ("requests", "connections", "repos")
         requests = self._make_requests() if "requests" in chosen else []
         counts = {"hostile_repos": 0, "accepted": 0, "deployed": 0, "requests": 0, "connections": 0}
-        with self._phase("warming up"):
+        with self._phase("warm-up"):
             time.sleep(WARM_UP_S)
-        del self._phases["warming up"]
+        del self._phases["warm-up"]
         with self._phase("alone"):
             time.sleep(ALONE_S)
         begun = time.monotonic()

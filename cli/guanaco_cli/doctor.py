@@ -168,6 +168,8 @@ def examine(target: ExaminedPlatform) -> Iterator[Finding]:
     yield from _confinement()
     if target.settings is not None and target.settings.database_url is not None:
         yield _database(target.settings)
+    if target.settings is not None and target.settings.artifacts_url is not None:
+        yield _store(target.settings)
     yield _port(target.host, target.port)
     yield _profile()
     if target.hub is not None:
@@ -199,6 +201,17 @@ def _database(settings: Settings) -> Finding:
     except GuanacoError as error:
         return Finding("database", FindingHealth.MISSING, error.detail, error.hint)
     return Finding("database", FindingHealth.OK, "PostgreSQL answers")
+
+
+def _store(settings: Settings) -> Finding:
+    from guanaco_server.assembly.adapters import check_store
+
+    try:
+        check_store(settings)
+    except GuanacoError as error:
+        return Finding("artifact store", FindingHealth.MISSING, error.detail, error.hint)
+    detail = f"{settings.artifacts_url} can be written, read and deleted"
+    return Finding("artifact store", FindingHealth.OK, detail)
 
 
 def _engine() -> Finding:

@@ -124,6 +124,7 @@ def _facts(submission: Submission) -> list[tuple[str, str]]:
     return [
         ("id", submission.id),
         ("status", submission.status),
+        ("not served", _unserved(submission)),
         ("kind", "" if submission.kind == "chat" else submission.kind),
         ("reward model", submission.reward or ""),
         ("name", submission.name),
@@ -140,6 +141,12 @@ def _facts(submission: Submission) -> list[tuple[str, str]]:
         ("submitted", words.moment(submission.created_at)),
         ("redeploy", _rollout(submission.rollout) if submission.rollout else ""),
     ]
+
+
+def _unserved(submission: Submission) -> str:
+    if submission.unserved is None:
+        return ""
+    return f"since {words.moment(submission.unserved.since)}: {submission.unserved.problem}"
 
 
 def _rollout(rollout: Rollout) -> str:

@@ -19,7 +19,9 @@ from guanaco.submissions import Outcome, Rollout, RolloutPhase, Stage, Status
 from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.versions import beside
 from tests.e2e.conftest import StartPlatform
+from tests.e2e.test_redeploy_killed import assert_nothing_is_left, is_in, published
 from tests.fixtures.kubernetes import FakeWorld, fake_world, shell
+from tests.fixtures.roles import Roles
 from tests.fixtures.s3 import S3Server
 from tests.fixtures.talking_users import TalkingUsers, misbehave
 from tests.fixtures.up import SCRIPTED_ENGINE, Up, eventually
@@ -52,6 +54,12 @@ def settings(world: FakeWorld, rclone: S3Server, engine_python: Path) -> dict[st
 @pytest.fixture
 def up(start_platform: StartPlatform, settings: dict[str, object]) -> Up:
     return start_platform(**settings)
+
+
+@pytest.fixture
+def role_settings(settings: dict[str, object]) -> dict[str, object]:
+    engine = [*SCRIPTED_ENGINE, "--token-delay-ms", "100", "--start-delay", "3"]
+    return {**settings, "engine_command": engine, "failover_s": 60}
 
 
 def test_from_submit_to_feedback_to_teardown_leaves_no_object(world: FakeWorld, up: Up) -> None:
@@ -103,6 +111,7 @@ def test_of_two_clusters_one_that_is_drained_gets_nothing(
     eventually(lambda: _left(world) == [], "clusters without an object of ours")
 
 
+@pytest.mark.timeout(600)  # three redeploys
 def test_redeploy_worse_canary_and_rollback_while_users_talk(
     world: FakeWorld, start_platform: StartPlatform, settings: dict[str, object]
 ) -> None:
@@ -149,6 +158,25 @@ def test_redeploy_worse_canary_and_rollback_while_users_talk(
     assert all(len(names) <= 2 for names in seen)
     developer.teardown(submission.id)
     eventually(lambda: _left(world) == [], "cluster without an object of ours")
+
+
+@pytest.mark.postgres
+@pytest.mark.timeout(600)
+def test_a_redeploy_goes_on_when_another_worker_takes_over(world: FakeWorld, roles: Roles) -> None:
+    api, worker, client, submission = published(roles)
+    with TalkingUsers(api.base_url, roles.admin_key, 4) as users:
+        client.redeploy(submission.id)
+        eventually(lambda: is_in(client, submission.id, RolloutPhase.PREPARING), "new server")
+        worker.kill()
+        roles.start("worker", "worker-1")
+        done = client.wait(submission.id)
+        assert done.rollout is not None
+        assert done.rollout.phase is RolloutPhase.DONE, done.rollout.failure
+        second = deployment_name(beside(submission.id, 2))
+        eventually(lambda: _names(world) == {second}, "end of the version before")
+        users.talk_on()
+    assert users.faults == []
+    assert_nothing_is_left(roles, submission.id)
 
 
 def test_what_the_cluster_cannot_do_is_one_sentence_for_the_developer(

@@ -12,7 +12,7 @@ from tests.fixtures.deployed import hold_any_number
 from tests.fixtures.talking_users import TalkingUsers, misbehave
 from tests.fixtures.up import SCRIPTED_ENGINE, Up, eventually
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
 GOOD = "Hello from the scripted engine."
 

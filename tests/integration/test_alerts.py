@@ -34,12 +34,14 @@ def census(
     workers: int = 1,
     oldest_s: float = 0,
     at: float | None = None,
+    unplaced: int = 0,
     **phases: int,
 ) -> None:
     submissions = {status.value: 0 for status in Status} | {"deployed": sum(phases.values())}
     deployments = {phase.value: 0 for phase in Phase} | phases
     seen = minute * 60.0 if at is None else at
-    metrics.note_census(submissions, oldest_s, deployments, workers, seen)
+    unserved = {"starting": 0, "unplaced": unplaced}
+    metrics.note_census(submissions, oldest_s, deployments, unserved, workers, seen)
 
 
 def reply(metrics: Metrics, seconds: float = 0.2, outcome: str = "ok") -> None:
@@ -100,6 +102,12 @@ def stages_fail(metrics: Metrics, minute: int) -> None:
     metrics.note_stage("check", "failed", 1)
 
 
+def published_unserved(metrics: Metrics, minute: int) -> None:
+    census(metrics, minute, ready=2, unplaced=1)
+    reply(metrics)
+    metrics.note_http("GET", "/api/v1/leaderboard", 200, 0.01)
+
+
 def http_errors(metrics: Metrics, minute: int) -> None:
     healthy(metrics, minute)
     metrics.note_http("GET", "/api/v1/leaderboard", 503, 0.01)
@@ -142,6 +150,7 @@ STORIES: dict[Story | None, str | None] = {
     replies_fail: "GuanacoRepliesFail",
     first_token_slow: "GuanacoFirstTokenSlow",
     nothing_served: "GuanacoNothingServed",
+    published_unserved: "GuanacoPublishedUnserved",
     servers_restart: "GuanacoModelServersRestart",
     never_woken: "GuanacoModelServersRestart",
     queue_stuck: "GuanacoQueueStuck",

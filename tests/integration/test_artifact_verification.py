@@ -202,6 +202,7 @@ def test_the_command_lists_proves_and_fails(artifact: Artifact, command: Command
     good = command("verify", manifest.key[:10])
     assert good.returncode == 0, good.stderr
     assert "bit for bit what the Hub has" in good.stderr
+    assert "{" not in good.stdout + good.stderr  # sentences, not the job's lines of JSON
 
     content = bytearray((folder / TENSORS_NAME).read_bytes())
     content[-20] ^= 1

@@ -181,7 +181,7 @@ async def test_a_canary_survives_a_restart(world: RollingWorld) -> None:
 
 async def test_a_rollback_ends_a_canary(world: RollingWorld) -> None:
     await world.redeploy(CANARY)
-    await world.submissions.rollback(world.developer, ID)
+    await world.submissions.rollouts.rollback(world.developer, ID)
     assert await world.phase() is RolloutPhase.CANCELLED
     await world.drain()
     assert await world.cluster.list_deployments() == [OLD]
@@ -191,9 +191,9 @@ async def test_a_rollback_brings_the_version_before_back(world: RollingWorld) ->
     await world.redeploy()
     await world.take_over()
     with pytest.raises(RedeployInProgress):
-        await world.submissions.rollback(world.developer, ID)
+        await world.submissions.rollouts.rollback(world.developer, ID)
     await world.drain()
-    await world.submissions.rollback(world.developer, ID)
+    await world.submissions.rollouts.rollback(world.developer, ID)
     back = PipelineRun(ID, 3)
     assert await world.runner.run_next(back) is Step.NEXT, "deployed"
     assert await world.runner.run_next(back) is Step.DONE, "published"
@@ -208,7 +208,7 @@ async def test_a_rollback_brings_the_version_before_back(world: RollingWorld) ->
 
 async def test_without_a_version_before_there_is_nothing_to_roll_back(world: RollingWorld) -> None:
     with pytest.raises(NothingToRollBack):
-        await world.submissions.rollback(world.developer, ID)
+        await world.submissions.rollouts.rollback(world.developer, ID)
 
 
 async def test_a_canary_needs_what_it_is_compared_with(world: RollingWorld) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from guanaco.errors import ClusterRefused
 from guanaco_server.clusters.cluster import DeploymentSpec, ReplicaPhase, Resources
@@ -24,7 +25,7 @@ from guanaco_server.clusters.kubernetes.cluster import KubernetesCluster
 from guanaco_server.clusters.kubernetes.lease import LeaseLeadership
 from guanaco_server.clusters.kubernetes.manifests import job_object, owned_by_job
 from guanaco_server.clusters.kubernetes.names import object_name
-from tests.fixtures.kubernetes import Lines, fake_world, job, phase, shell, until
+from tests.fixtures.kubernetes import ROOT, Lines, fake_world, job, phase, shell, until
 from tests.fixtures.real_kubernetes import KUBECONFIG, START_S, Conforming, real_cluster
 
 pytestmark = pytest.mark.slow
@@ -33,16 +34,33 @@ OWNED = (NETWORK_POLICY, DISRUPTION_BUDGET, SECRET)
 SMALL = Resources(memory_bytes=64 * 2**20)
 
 
-@pytest.fixture(params=["fake", "real"])
+@pytest.fixture(params=["fake", "worker", "real"])
 async def conforming(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Conforming]:
-    if request.param == "fake":
+    """The fake cluster, the fake one with no more than the worker's rights, and a real one."""
+    if request.param != "real":
+        is_admin = request.param == "fake"
         with fake_world(tmp_path) as world:
-            yield Conforming(world.api()._client, world.options(), has_nodes=True)
+            world.server.role = None if is_admin else worker_role()
+            yield Conforming(
+                world.api()._client, world.options(), has_nodes=True, is_admin=is_admin
+            )
         return
     if KUBECONFIG is None:
         pytest.skip("GUANACO_TEST_KUBECONFIG names no cluster.")
     async with real_cluster() as found:
         yield found
+
+
+def worker_role() -> set[tuple[str, str]]:
+    """The rights that the manifests give to the worker: resource and verb."""
+    objects = yaml.safe_load_all((ROOT / "k8s" / "base" / "accounts.yaml").read_text())
+    (role,) = (one for one in objects if one["kind"] == "Role")
+    return {
+        (resource, verb)
+        for rule in role["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
 
 
 @pytest.fixture
@@ -57,11 +75,18 @@ def nodes(conforming: Conforming) -> None:
         pytest.skip("Without GUANACO_TEST_IMAGE no pod runs there.")
 
 
+@pytest.fixture
+def admin(conforming: Conforming) -> None:
+    if not conforming.is_admin:
+        pytest.skip("With GUANACO_TEST_NAMESPACE the suite does what the worker may do.")
+
+
 def server(name: str = "m-tiny", script: str = "sleep 600") -> DeploymentSpec:
     given = shell(name, script)
     return replace(given, secrets={"TOKEN": "x"}, resources=SMALL, submission_id="Acme/Tiny_v1")
 
 
+@pytest.mark.usefixtures("admin")
 async def test_the_api_takes_all_objects_of_a_server_and_owns_them(
     conforming: Conforming, cluster: KubernetesCluster
 ) -> None:
@@ -87,9 +112,10 @@ async def test_applying_again_makes_no_new_generation(
     assert before is not None
     assert after is not None
     assert before["metadata"]["generation"] == after["metadata"]["generation"]
-    secret = await api.get(SECRET, "m-tiny")
-    assert secret is not None
-    assert secret["data"] == {"TOKEN": "eQ=="}
+    if conforming.is_admin:
+        secret = await api.get(SECRET, "m-tiny")
+        assert secret is not None
+        assert secret["data"] == {"TOKEN": "eQ=="}
 
 
 async def test_the_api_takes_all_objects_of_a_job(conforming: Conforming) -> None:
@@ -137,8 +163,10 @@ async def test_of_two_workers_one_leads_until_it_stops(conforming: Conforming) -
     assert await one.seek()
     await one.stop()
     assert await other.seek()
+    await other.stop()
 
 
+@pytest.mark.usefixtures("admin")
 async def test_a_stale_replacement_is_a_conflict(conforming: Conforming) -> None:
     api = conforming.api()
     secret = {
@@ -184,8 +212,42 @@ async def test_a_server_that_dies_is_told_and_a_deleted_one_is_gone(
     assert (await cluster.logs("m-tiny"))[0] == ["no weights"]
     await cluster.delete("m-tiny")
     assert await cluster.observe("m-tiny") is None
-    await until(lambda: nothing_owned(conforming.api()))
+    if conforming.is_admin:
+        await until(lambda: nothing_owned(conforming.api()))
 
 
 async def nothing_owned(api: KubernetesApi) -> bool:
     return [await api.get(kind, "m-tiny") for kind in OWNED] == [None] * len(OWNED)
+
+
+async def test_the_worker_has_no_right_that_it_does_not_use(tmp_path: Path) -> None:
+    with fake_world(tmp_path) as world:
+        world.server.role = worker_role()
+        options = world.with_one_address()
+        cluster = KubernetesCluster(world.api(), options)
+        leadership = LeaseLeadership(world.api(), "one")
+        await cluster.start()
+        await cluster.apply_deployment(server(script="echo begun; exit 7"))
+
+        async def has_exited() -> bool:
+            return await phase(cluster) is ReplicaPhase.EXITED
+
+        await until(has_exited)
+        await cluster.logs("m-tiny")
+        await cluster.apply_deployment(server(script="echo begun; exit 7"))
+        world.server.store.delete(("deployments", "models", "m-tiny"), "Foreground")
+        await cluster.delete("m-tiny")
+        working = asyncio.create_task(cluster.run_job(job("sleep 600"), Lines().take))
+
+        async def has_job() -> bool:
+            return any(world.kubelet.pods("s-job"))
+
+        await until(has_job)
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
+        assert await leadership.seek()
+        assert await leadership.seek()
+        await cluster.close()
+        # Reading one Deployment or Job is for a watch that is silent while one of them is waited for.
+        rare = {("deployments", "get"), ("jobs", "get")}
+        assert worker_role() - world.server.used_rights <= rare

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -68,3 +69,22 @@ async def test_a_leader_that_cannot_renew_stops_acting_before_another_begins(
     lease = world.server.store.get(("leases", "models", "guanaco-reconciler"))
     assert lease["spec"]["holderIdentity"] == "other"
     assert lease["spec"]["leaseTransitions"] == 1
+
+
+async def test_a_leader_that_is_restarted_finds_its_own_lease(world: FakeWorld) -> None:
+    assert await leadership(world, "guanaco-worker-0").seek()
+    assert not await leadership(world, "guanaco-worker-1").seek()
+    assert await leadership(world, "guanaco-worker-0").seek()
+
+
+async def test_who_has_watched_a_lease_run_out_takes_it_at_once(world: FakeWorld) -> None:
+    assert await leadership(world, "one").seek()
+    other = leadership(world, "other", duration_s=1, act_s=0.5)
+    await other.watch()
+
+    async def has_watched() -> bool:
+        return bool(other._seen[0]) and time.monotonic() - other._seen[1] > 1
+
+    await until(has_watched)
+    assert await other.seek(), "at the first try"
+    await other.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta, timezone
@@ -16,13 +17,16 @@ import pytest
 from guanaco.accounts import Role
 from guanaco_server.clusters.cluster import ReplicaPhase, ReplicaState, Trouble
 from guanaco_server.clusters.kubernetes import status as problems
+from guanaco_server.clusters.kubernetes.api import DEPLOYMENT, KubernetesApi, connect
 from guanaco_server.clusters.kubernetes.cluster import KubernetesCluster
+from guanaco_server.clusters.kubernetes.jobs import LATE_S
 from guanaco_server.clusters.kubernetes.logs import LogReader
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.service import Deployment
 from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.tables import DeploymentRow, Phase
 from guanaco_server.deployments.vllm_server import VllmServer
+from tests.fixtures.fake_kubernetes.server import TOKEN
 from tests.fixtures.kubernetes import (
     SCRIPTED,
     FakeWorld,
@@ -243,6 +247,114 @@ async def test_a_pod_that_waited_for_its_machine_may_fail_to_pull_for_a_while(
     assert (await running).exit_code == 0
 
 
+async def test_a_limit_holds_for_a_job_on_a_lost_node(
+    cluster: KubernetesCluster, kubernetes: FakeWorld
+) -> None:
+    lines = Lines()
+    work = job("echo begun; sleep 600", timeout_s=4)
+    running = asyncio.create_task(cluster.run_job(work, lines.take))
+    await until(lambda: begun(lines))
+    for node in kubernetes.kubelet.nodes:
+        kubernetes.kubelet.lose_node(node)
+    async with asyncio.timeout(4 + LATE_S):
+        with pytest.raises(TimeoutError):
+            await running
+    assert "jobs/s-job" not in kubernetes.left()
+
+
+async def test_a_changed_spec_comes_where_there_is_no_room_for_two(
+    cluster: KubernetesCluster, kubernetes: FakeWorld
+) -> None:
+    kubernetes.kubelet.capacity = 1
+    await cluster.apply_deployment(scripted())
+    before = await seen(cluster, lambda state: state.is_ready)
+    await cluster.apply_deployment(scripted("m-tiny", "--name", "other"))
+    after = await seen(cluster, lambda state: state.is_ready)
+    assert after.endpoint != before.endpoint
+    await cluster.apply_deployment(scripted("m-tiny", "--name", "other"))
+    found = kubernetes.server.store.get(("deployments", "models", "m-tiny"))
+    assert found["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+
+
+async def test_nothing_runs_before_its_secret_and_its_network_policy_are_there(
+    cluster: KubernetesCluster, kubernetes: FakeWorld
+) -> None:
+    server = kubernetes.server
+    server.faults.answer(500, only="secrets")
+    working = [
+        asyncio.create_task(cluster.apply_deployment(scripted())),
+        asyncio.create_task(cluster.run_job(job("echo done"), Lines().take)),
+    ]
+
+    async def is_refused() -> bool:
+        return len(server.faults.refused) > 2
+
+    await until(is_refused)
+    assert server.store.all("pods") == []
+    server.faults.end()
+    await asyncio.gather(*working)
+    assert "CreateContainerConfigError" not in str(server.store.history)
+
+
+async def test_a_secret_that_is_renewed_restarts_nothing(
+    cluster: KubernetesCluster, kubernetes: FakeWorld
+) -> None:
+    await cluster.apply_deployment(scripted(secrets={"TOKEN": "old"}))
+    before = await seen(cluster, lambda state: state.is_ready)
+    await cluster.renew_secrets(scripted(secrets={"TOKEN": "new"}, replicas=3))
+    secret = kubernetes.server.store.get(("secrets", "models", "m-tiny"))
+    assert secret["data"] == {"TOKEN": "bmV3"}
+    after = await cluster.observe("m-tiny")
+    assert after == before
+
+
+async def test_while_watches_are_slow_what_this_process_did_is_known(
+    cluster: KubernetesCluster, kubernetes: FakeWorld
+) -> None:
+    kubernetes.server.faults.watch_delay_s = 2
+    await cluster.apply_deployment(scripted())
+    assert await cluster.list_deployments() == ["m-tiny"]
+    await cluster.delete("m-tiny")
+    assert await cluster.observe("m-tiny") is None
+    assert await cluster.list_deployments() == []
+
+
+async def test_an_api_that_is_busy_is_left_alone_for_as_long_as_it_asks(
+    cluster: KubernetesCluster, kubernetes: FakeWorld
+) -> None:
+    kubernetes.server.faults.answer(429, times=1, only="PATCH", retry_after_s=2)
+    began = time.monotonic()
+    await cluster.apply_deployment(scripted())
+    assert time.monotonic() - began >= 2
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        'pods "m-tiny-1" is forbidden: exceeded quota: models, requested: pods=1',
+        'admission webhook "policy.example.com" denied the request: no owner label',
+        'pods "m-tiny-1" is forbidden: violates PodSecurity "restricted:latest"',
+    ],
+)
+async def test_what_quota_or_admission_refuses_waits_and_comes_back(
+    cluster: KubernetesCluster, kubernetes: FakeWorld, refusal: str
+) -> None:
+    kubernetes.kubelet.no_quota["m-tiny"] = refusal
+    await cluster.apply_deployment(scripted())
+    state = await seen(cluster, lambda state: state.problem is not None)
+    assert state.trouble is Trouble.UNPLACED
+    kubernetes.kubelet.no_quota.clear()
+    await seen(cluster, lambda state: state.is_ready)
+
+
+async def test_a_token_file_that_ends_with_a_line_break_does(kubernetes: FakeWorld) -> None:
+    kubeconfig = kubernetes.server.write_kubeconfig(
+        kubernetes.folder / "newline", token=f"{TOKEN}\n"
+    )
+    api = KubernetesApi(connect("fake", str(kubeconfig)), "models", patience_s=1)
+    assert (await api.list(DEPLOYMENT))["items"] == []
+
+
 class Deployed(World):
     """Submissions whose servers are pods, and their reconciler, which allows no restart."""
 
@@ -339,11 +451,39 @@ async def test_a_published_server_without_a_machine_waits_and_comes_back_by_itse
         return (await world.deployments.look(ONE)).trouble is Trouble.UNPLACED
 
     await eventually(is_final)
+
+    async def is_told() -> bool:
+        return (await world.row(ONE)).trouble == "unplaced"
+
+    await eventually(is_told)
+    ada = await world.account(Role.DEVELOPER, "ada")
+    unserved = (await world.submissions.require_visible(ada, ONE)).unserved
+    assert unserved is not None
+    assert unserved.problem.startswith("No machine can take it: 0/3 nodes are available")
+    counted = await world.deployments.count_unserved()
+    assert {kind for kind, count in counted.items() if count} == {"unplaced"}
     await asyncio.sleep(kubernetes.options().pending_s + 1)
     assert world.given_up == []
     assert (await world.row(ONE)).restarts == 0
     kubernetes.kubelet.no_room.clear()
     await eventually(lambda: world.is_served(ONE))
+    assert (await world.submissions.require_visible(ada, ONE)).unserved is None
+
+
+async def test_a_deleted_secret_is_healed_without_a_restart(
+    world: Deployed, kubernetes: FakeWorld
+) -> None:
+    await world.deploy(ONE)
+    await world.reconciler.start()
+    before = world.deployments.replicas(ONE)
+    store, name = kubernetes.server.store, deployment_name(ONE)
+    (pod,) = kubernetes.kubelet.pods(name)
+    with kubernetes.kubelet.paused():
+        store.delete(("secrets", "models", name))
+        store.delete(("pods", "models", pod["metadata"]["name"]))
+    await eventually(partial(world.is_served, ONE, but_not_at=before))
+    assert "CreateContainerConfigError" in str(store.history), "a pod has missed it"
+    assert (await world.row(ONE)).restarts == 0
 
 
 async def test_a_deployment_that_cannot_be_worked_on_delays_no_other(

@@ -16,9 +16,9 @@ from guanaco_server.clusters.kubernetes.manifests import PORT, deployment_object
 from guanaco_server.clusters.kubernetes.options import KubernetesOptions, options_of
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.specs import to_resources
-from guanaco_server.planning import LLAMA_3_8B, QWEN3_235B_FP8
 from guanaco_server.recipes.memory import Model
 from guanaco_server.recipes.model_shape import read_shape
+from guanaco_server.recipes.presets import LLAMA_3_8B, QWEN3_235B_FP8
 from guanaco_server.recipes.recipe import Needs, choose
 from guanaco_server.settings import Settings, load_settings
 from tests.fixtures.manifests import OVERLAYS, Object, build, name_of, of_kind, pod_templates, walk

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,12 @@ import pytest
 from sqlalchemy import update
 from sqlalchemy.exc import IntegrityError, OperationalError
 
-from guanaco.errors import ClusterUnreachable, IllegalTransition
+from guanaco.errors import ClusterUnreachable, IllegalTransition, StoreUnreachable
 from guanaco.submissions import Outcome, Stage, Status
 from guanaco_server.database.database import Database
 from guanaco_server.submissions.pipeline import runner
 from guanaco_server.submissions.pipeline.records import PipelineRun
-from guanaco_server.submissions.pipeline.runner import Step
+from guanaco_server.submissions.pipeline.runner import OUTAGE_DELAYS_S, Step
 from guanaco_server.submissions.pipeline.stages import FUNCTIONS, Facts
 from guanaco_server.submissions.tables import SubmissionRow
 from tests.fixtures.pipeline import ID, RUN, PipelineWorld, tiny_files
@@ -31,6 +32,7 @@ class PanicError(BaseException):
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "DATABASE_RETRY_S", 0.0)
     monkeypatch.setattr(runner, "RETRY_DELAYS_S", (0.0,))
+    monkeypatch.setattr(runner, "OUTAGE_DELAYS_S", (0.0,) * len(runner.OUTAGE_DELAYS_S))
 
 
 @pytest.fixture
@@ -65,6 +67,25 @@ async def test_a_publish_that_comes_first_refuses_the_cancel(world: PipelineWorl
     with pytest.raises(IllegalTransition):
         await world.submissions.cancel(world.developer, ID)
     assert await world.cluster.list_deployments() != []
+
+
+@pytest.mark.parametrize(("failures", "step"), [(5, Step.DONE), (6, Step.FAILED)])
+async def test_a_store_may_be_away_for_five_tries_of_a_stage(
+    world: PipelineWorld, monkeypatch: pytest.MonkeyPatch, failures: int, step: Step
+) -> None:
+    publish, tries = FUNCTIONS[Stage.PUBLISH], itertools.count(1)
+
+    async def away_at_first(*given: Any) -> Facts:
+        if next(tries) <= failures:
+            raise StoreUnreachable("The artifact store does not answer.")
+        return await publish(*given)
+
+    monkeypatch.setitem(FUNCTIONS, Stage.PUBLISH, away_at_first)
+    assert await world.runner.run_next(RUN) is step
+
+
+def test_the_tries_of_a_stage_outlast_half_a_minute_of_outage() -> None:
+    assert sum(OUTAGE_DELAYS_S) >= 60
 
 
 async def test_cancel_and_publish_at_once_agree(world: PipelineWorld) -> None:

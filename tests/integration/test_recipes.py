@@ -36,7 +36,8 @@ import json, os, sys
 sys.argv = ["guanaco"]
 from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.utils.argparse_utils import FlexibleArgumentParser
-parsed = make_arg_parser(FlexibleArgumentParser()).parse_args(json.loads(os.environ["ARGS"]))
+parser = make_arg_parser(FlexibleArgumentParser())
+parsed = [parser.parse_args(arguments) for arguments in json.loads(os.environ["ARGS"])]
 names = {
     json.dumps(
         [
@@ -52,7 +53,7 @@ names = {
         ]
     )
 }
-print(json.dumps({{name: getattr(parsed, name) for name in names}}))
+print(json.dumps([{{name: getattr(each, name) for name in names}} for each in parsed]))
 """
 
 
@@ -227,23 +228,24 @@ async def test_a_used_up_budget_deploys_nothing_new(database: Database, tmp_path
     assert await world.cluster.list_deployments() == []
 
 
-@pytest.mark.parametrize("gpu", ["MI325X", "H200"])
-def test_vllm_itself_reads_the_arguments(gpu: str, engine_python: Path) -> None:
-    """Its own parser, of the version that we serve with."""
+def test_vllm_itself_reads_the_arguments(engine_python: Path) -> None:
+    """Its own parser, of the version that we serve with; one start of vLLM reads those for both makers' GPUs."""
     override = RecipeOverride(flags=["--enforce-eager"])
     model = Model("qwen", read_shape(QWEN3_235B_FP8))
     needs = Needs(16_384, 64, 40)
-    recipe = choose(model, needs, Fleet(find_gpus([gpu])), override)
-    recipe = recipe.model_copy(update={"quantization": "fp8", "data_parallel": 2})
+    chosen = [choose(model, needs, Fleet(find_gpus([gpu])), override) for gpu in ("MI325X", "H200")]
+    recipes = [
+        recipe.model_copy(update={"quantization": "fp8", "data_parallel": 2}) for recipe in chosen
+    ]
     shown = subprocess.run(
         [engine_python, "-c", ARGUMENTS],
         capture_output=True,
         text=True,
-        env={**os.environ, "ARGS": json.dumps(to_vllm_args(recipe))},
+        env={**os.environ, "ARGS": json.dumps([to_vllm_args(recipe) for recipe in recipes])},
         cwd=ROOT,
     )
     assert shown.returncode == 0, shown.stderr[-2_000:]
-    assert json.loads(shown.stdout.splitlines()[-1]) == {
+    expected = {
         "tensor_parallel_size": 8,
         "data_parallel_size": 2,
         "enable_expert_parallel": True,
@@ -254,6 +256,7 @@ def test_vllm_itself_reads_the_arguments(gpu: str, engine_python: Path) -> None:
         "quantization": "fp8_per_channel",
         "enforce_eager": True,
     }
+    assert json.loads(shown.stdout.splitlines()[-1]) == [expected, expected]
 
 
 async def _never(submission_id: str, lines: list[str]) -> None:

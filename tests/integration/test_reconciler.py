@@ -15,7 +15,7 @@ from guanaco_server.database.database import Database
 from guanaco_server.deployments.backoff import BURST, LONGEST_DELAY_S
 from guanaco_server.deployments.health import HANGS_AFTER
 from guanaco_server.deployments.reconciler import STABLE_S
-from guanaco_server.deployments.service import Deployment
+from guanaco_server.deployments.service import RENEW_S, Deployment
 from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.tables import Phase
 from guanaco_server.engine.artifact_source import URLS_VARIABLE
@@ -172,6 +172,34 @@ async def test_each_start_of_a_server_gets_fresh_urls_of_a_remote_artifact(world
     world.cluster.die(NAME)
     await world.reconciler.reconcile()
     assert world.cluster.starts == [NAME, NAME]
+
+
+async def test_servers_that_the_cluster_moves_by_itself_find_urls_that_have_not_expired(
+    world: Kept,
+) -> None:
+    await world.make_ready()
+    for _ in range(2):
+        world.clock.advance(RENEW_S + 1)
+        await world.reconciler.reconcile()
+        await world.reconciler.reconcile()
+    assert world.cluster.renewed == [NAME, NAME]
+    assert world.cluster.starts == [NAME]
+
+
+async def test_a_submission_says_since_when_and_why_nothing_answers_for_it(world: Kept) -> None:
+    await world.make_ready()
+    ada = await world.account(Role.DEVELOPER, "ada")
+    assert (await world.submissions.require_visible(ada, ID)).unserved is None
+    world.cluster.die(NAME, 7)
+    await world.reconciler.reconcile()
+    unserved = (await world.submissions.require_visible(ada, ID)).unserved
+    assert unserved is not None
+    assert (unserved.trouble, unserved.since) == ("crashed", world.clock.now())
+    assert unserved.problem == "Its model server exited with status 7."
+    assert (await world.deployments.count_unserved())["crashed"] == 1
+    await world.reconciler.reconcile()
+    assert (await world.submissions.require_visible(ada, ID)).unserved is None
+    assert not any((await world.deployments.count_unserved()).values())
 
 
 async def test_a_store_out_of_reach_counts_as_no_restart(database: Database) -> None:

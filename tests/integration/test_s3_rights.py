@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from guanaco.errors import StoreUnreachable
+from guanaco_cli.main import run
 from guanaco_server.artifacts.stores.s3 import S3Store
 from guanaco_server.artifacts.stores.s3_client import RIGHTS, refusal
 from tests.fixtures.guarded_s3 import Door, guarded
@@ -70,6 +71,24 @@ async def test_a_right_that_is_withdrawn_later_is_named_too(door: Door) -> None:
     door.denied = {"AbortMultipartUpload"}
     with pytest.raises(StoreUnreachable, match="denies the platform AbortMultipartUpload on s3://"):
         await store.discard(KEY)
+
+
+def test_the_doctor_looks_at_the_store(
+    door: Door, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, value in door.server.settings().items():
+        monkeypatch.setenv(f"GUANACO_{name.upper()}", str(value))
+    said = {}
+    for denied in (set[str](), {"ListParts"}):
+        door.denied = denied
+        run(["doctor", "--offline", "--port", "0", "--data-dir", "data", "--json"])
+        findings = json.loads(capsys.readouterr().out)["findings"]
+        said[len(denied)] = next(one for one in findings if one["what"] == "artifact store")
+    assert said[0]["health"] == "ok"
+    assert said[1]["health"] == "missing"
+    assert "denies the platform ListParts" in said[1]["detail"]
+    assert str(door.server.endpoint).removeprefix("http://") in said[1]["remedy"]
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,10 @@ from guanaco_server.artifacts.stores.s3 import S3Store
 from guanaco_server.artifacts.stores.s3_client import S3Config
 from guanaco_server.artifacts.stores.s3_uploads import MIN_PART_BYTES, OpenUpload
 from guanaco_server.formats.manifest import MANIFEST_NAME, TENSORS_NAME
+from guanaco_server.serializer.targets import PieceFacts, ResumeLogState
 from guanaco_server.serializer.task import JOURNAL_NAME, SerializerTask, Upload
 from tests.fixtures.s3 import SECRET, S3Server, boto, left_in
-from tests.fixtures.store_jobs import FILES, KEY, TENSORS, job, manifest, read, write
+from tests.fixtures.store_jobs import FILES, KEY, TENSORS, job, manifest, put, read, write
 
 BIG = bytes(2 * MIN_PART_BYTES) + b"the end"  # three parts
 MAX_BYTES = len(BIG) + MIN_PART_BYTES
@@ -71,6 +72,30 @@ async def test_an_upload_goes_on_where_a_killed_job_left_it(
     assert left_in(config) == sorted(
         f"artifacts/{KEY}/{name}" for name in (*FILES, TENSORS_NAME, MANIFEST_NAME)
     )
+
+
+async def test_a_part_that_the_server_lost_is_sent_again(store: S3Store, config: S3Config) -> None:
+    """The journal names three parts, of which the server has one as it was sent, one otherwise, and one not at all."""
+    upload = await upload_of(store)
+    written = manifest(tensors_bytes=len(BIG))
+    await write(await store.begin(job(), MAX_BYTES), written, tensors=BIG, skipped_parts=(2,))
+    listed = boto(config).list_parts(
+        Bucket=config.bucket, Key=f"artifacts/{KEY}/{TENSORS_NAME}", UploadId=upload.identity
+    )
+    etags = {part["PartNumber"]: part["ETag"].strip('"') for part in listed["Parts"]}
+    assert set(etags) == {1, 3}
+    claimed = ResumeLogState(
+        plan="a plan",
+        upload=upload.identity,
+        pieces={"0:0": PieceFacts(sha256="ab" * 32, crc32=1)},
+        parts={1: etags[1], 2: etags[1], 3: etags[1]},
+    )
+    async with httpx.AsyncClient() as http:
+        await put(http, upload.put_urls[JOURNAL_NAME], claimed.model_dump_json().encode())
+    begun = await upload_of(store)
+    journal = ResumeLogState.model_validate_json(await read(begun.get_urls[JOURNAL_NAME]))
+    assert begun.identity == upload.identity
+    assert journal == claimed.model_copy(update={"parts": {1: etags[1]}})
 
 
 async def test_an_upload_that_is_too_small_for_the_artifact_is_not_gone_on_with(

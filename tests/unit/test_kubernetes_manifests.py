@@ -21,7 +21,8 @@ from guanaco_server.clusters.kubernetes.manifests import (
     owned_objects,
     spec_hash,
 )
-from guanaco_server.clusters.kubernetes.options import Egress, KubernetesOptions
+from guanaco_server.clusters.kubernetes.options import Egress, KubernetesOptions, options_of
+from guanaco_server.settings import Settings
 from tests.fixtures.manifest_checks import VERSIONS, problems_in
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -187,6 +188,55 @@ def test_a_kind_of_gpu_that_nobody_named_is_refused() -> None:
     asked = replace(SERVER, resources=Resources(gpu_type="B200", gpu_count=1))
     with pytest.raises(ClusterRefused, match="This cluster has no B200 GPU"):
         deployment_object(asked, OPTIONS)
+
+
+def test_an_operators_fields_are_added_to_the_pods() -> None:
+    toleration = {"key": "spot", "operator": "Exists"}
+    options = replace(
+        OPTIONS,
+        server_fields={
+            "tolerations": [toleration],
+            "nodeSelector": {"pool": "gpus"},
+            "runtimeClassName": "nvidia",
+            "imagePullSecrets": [{"name": "registry"}],
+        },
+        job_fields={"nodeSelector": {"pool": "cpus"}},
+    )
+    pod = deployment_object(SERVER, options)["spec"]["template"]["spec"]
+    assert [each["key"] for each in pod["tolerations"]][-2:] == ["nvidia.com/gpu", "spot"]
+    assert pod["nodeSelector"] == {"gpu.test/kind": "h100", "pool": "gpus"}
+    assert (pod["runtimeClassName"], pod["imagePullSecrets"]) == ("nvidia", [{"name": "registry"}])
+    assert problems_in(server_objects(options=options)) == []
+    job = job_object(JOB, options)["spec"]["template"]["spec"]
+    assert job["nodeSelector"] == {"pool": "cpus"}
+    assert "runtimeClassName" not in job
+
+
+@pytest.mark.parametrize("field", ["containers", "securityContext", "hostNetwork", "volumes"])
+def test_what_confines_a_pod_is_not_the_operators_to_set(field: str) -> None:
+    with pytest.raises(InvalidSettings, match=f"kubernetes_server_pod cannot set {field} of a pod"):
+        options_of(Settings(kubernetes_server_pod={field: []}), "models")
+
+
+def test_artifacts_may_be_kept_where_they_outlive_the_pod() -> None:
+    asked = replace(SERVER, resources=Resources(disk_bytes=30, cache_bytes=20, gpu_count=1))
+    claimed, on_node = (
+        replace(OPTIONS, cache_claim="models"),
+        replace(OPTIONS, cache_path="/models"),
+    )
+    expected = [
+        (OPTIONS, {"emptyDir": {"sizeLimit": "20"}}, "30"),
+        (claimed, {"persistentVolumeClaim": {"claimName": "models"}}, "10"),
+        (on_node, {"hostPath": {"path": "/models", "type": "Directory"}}, "10"),
+    ]
+    for options, volume, storage in expected:
+        pod = deployment_object(asked, options)["spec"]["template"]["spec"]
+        cache = next(each for each in pod["volumes"] if each["name"] == "cache")
+        assert cache == {"name": "cache", **volume}
+        assert pod["containers"][0]["resources"]["limits"]["ephemeral-storage"] == storage
+        job = job_object(JOB, options)["spec"]["template"]["spec"]
+        assert all("emptyDir" in each for each in job["volumes"])
+    assert problems_in(server_objects(options=claimed)) == []
 
 
 @pytest.mark.parametrize("text", ["", "10.0.0.0", "10.0.0.0/99:443", "10.0.0.0/8:0", "store:443"])

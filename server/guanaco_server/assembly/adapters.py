@@ -5,6 +5,7 @@ settings → adapters → rooms (rooms.py) → platform (platform.py) → HTTP (
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from guanaco import __version__
 from guanaco.errors import InvalidSettings
 from guanaco_server.artifacts.hub.hub import Hub
 from guanaco_server.artifacts.hub.hugging_face import HuggingFaceHub
+from guanaco_server.artifacts.stores.kept_files import KeptFiles
 from guanaco_server.artifacts.stores.local import LocalStore
 from guanaco_server.artifacts.stores.s3 import S3Store
 from guanaco_server.artifacts.stores.s3_client import S3Config, split_url
@@ -58,7 +60,7 @@ def build_adapters(settings: Settings, data_dir: DataDir) -> Adapters:
     return Adapters(
         clock=SystemClock(),
         hub=_hub(settings),
-        store=_store(settings),
+        store=_store(settings, _kept_files(settings)),
         compute=_compute(settings, data_dir, model_server),
         model_server=model_server,
         tracing=build_tracing(settings),
@@ -91,7 +93,12 @@ def build_verifier(settings: Settings) -> ArtifactVerifier:
     """The artifact verifier of the operator's command, which works without a platform."""
     token = settings.hub_token.get_secret_value() if settings.hub_token else None
     hub = _hub(settings).with_token(token)  # the operator's own: the command runs for nobody else
-    return ArtifactVerifier(_store(settings), hub, settings.hub_endpoint)
+    return ArtifactVerifier(_store(settings, kept=None), hub, settings.hub_endpoint)
+
+
+def check_store(settings: Settings) -> None:
+    """StoreUnreachable or InvalidSettings, with what is wrong with the artifact store of a platform that need not run."""
+    asyncio.run(_store(settings, kept=None).check())
 
 
 def _hub(settings: Settings) -> HuggingFaceHub:
@@ -99,7 +106,13 @@ def _hub(settings: Settings) -> HuggingFaceHub:
     return HuggingFaceHub(settings.hub_endpoint, token)
 
 
-def _store(settings: Settings) -> ArtifactStore:
+def _kept_files(settings: Settings) -> KeptFiles:
+    return KeptFiles(
+        settings.data_dir.absolute() / "small-files", settings.engine_cache_path.absolute()
+    )
+
+
+def _store(settings: Settings, kept: KeptFiles | None) -> ArtifactStore:
     if settings.artifacts_url is None:
         return LocalStore(settings.artifacts_path.absolute())
     bucket, prefix = split_url(settings.artifacts_url)
@@ -115,7 +128,8 @@ def _store(settings: Settings) -> ArtifactStore:
             access_key_id=settings.s3_access_key_id,
             secret_access_key=secret.get_secret_value() if secret else None,
             url_lifetime_s=int(settings.serializer_timeout_s) + MIN_URL_LIFETIME_S,
-        )
+        ),
+        kept,
     )
 
 
@@ -144,7 +158,11 @@ def _kubernetes_compute(settings: Settings, model_server: ModelServer) -> Comput
     connections = {name: connected(settings, name) for name in settings.kubernetes_contexts}
     clusters = {name: KubernetesCluster(*connection) for name, connection in connections.items()}
     near = settings.kubernetes_contexts[0]
-    holder = f"{settings.executor_id}-{secrets.token_hex(4)}"
+    holder = settings.executor_id
+    if (
+        settings.role != "worker"
+    ):  # workers' names are their own; others' may be a default that several have
+        holder = f"{holder}-{secrets.token_hex(4)}"
     return Compute(
         cluster=_one_cluster(settings, clusters, near, model_server),
         leadership=LeaseLeadership(connections[near][0], holder),

@@ -95,6 +95,8 @@ class Platform:
                 stack.push_async_callback(self.adapters.compute.cluster.close)
                 await self.adapters.compute.cluster.start()
             if self.settings.role == "worker":
+                stack.push_async_callback(self.adapters.compute.leadership.close)
+                await self.adapters.compute.leadership.watch()
                 await self._heartbeat.enter()
             for loop in self._loops():
                 stack.push_async_callback(loop.stop)
@@ -160,6 +162,7 @@ def census_counts(rooms: Rooms, role: str) -> Counts:
         submissions=rooms.submissions.service.count_by_status,
         oldest_queued=rooms.submissions.service.oldest_queued,
         deployments=rooms.deployments.service.count_by_phase,
+        unserved=rooms.deployments.service.count_unserved,
         workers=workers,
     )
 

@@ -39,7 +39,7 @@ from guanaco_server.scaling.room import ScalingRoom, build_scaling
 from guanaco_server.settings import Settings
 from guanaco_server.stress.room import build_stress
 from guanaco_server.submissions.pipeline.room import PipelineRoom, build_pipeline
-from guanaco_server.submissions.rollouts import RolloutLoop, Vote
+from guanaco_server.submissions.rollouts.loop import RolloutLoop, Vote
 from guanaco_server.submissions.room import (
     SubmissionsRoom,
     build_rollout_loop,

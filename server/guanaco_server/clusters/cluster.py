@@ -131,6 +131,10 @@ class Cluster(Protocol):
         """
         ...
 
+    async def renew_secrets(self, spec: DeploymentSpec) -> None:
+        """Give these secrets to servers that the cluster itself starts from now on, on another machine; nothing that runs is touched."""
+        ...
+
     async def observe(self, name: str) -> ReplicaState | None:
         """The server's state, None if there is no such deployment."""
         ...

@@ -86,6 +86,10 @@ class Federation:
                 return
         raise OSError(f"No region takes {spec.name}: {self._why_down()}.")
 
+    async def renew_secrets(self, spec: DeploymentSpec) -> None:
+        present = self._seen.get(spec.name, {})
+        await self._everywhere(lambda _, cluster: cluster.renew_secrets(spec), present)
+
     async def observe(self, name: str) -> ReplicaState | None:
         """Return the state of the nearest server that runs. ``replicas`` holds the servers of every region."""
         states = await self._look(name)

@@ -43,6 +43,7 @@ class MemoryCluster:
         self.jobs: list[JobSpec] = []
         self.deployments: dict[str, MemoryDeployment] = {}
         self.starts: list[str] = []
+        self.renewed: list[str] = []
         self.dies_with: dict[
             str, str
         ] = {}  # an argument, and what a server says of it before it exits
@@ -90,6 +91,9 @@ class MemoryCluster:
         for argument, line in self.dies_with.items():
             if argument in spec.command:
                 self.die(spec.name, lines=[line])
+
+    async def renew_secrets(self, spec: DeploymentSpec) -> None:
+        self.renewed.append(spec.name)
 
     async def observe(self, name: str) -> ReplicaState | None:
         deployment = self.deployments.get(name)

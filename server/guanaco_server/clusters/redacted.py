@@ -46,6 +46,9 @@ class RedactedCluster:
     async def apply_deployment(self, spec: DeploymentSpec) -> None:
         await self._cluster.apply_deployment(spec)
 
+    async def renew_secrets(self, spec: DeploymentSpec) -> None:
+        await self._cluster.renew_secrets(spec)
+
     async def observe(self, name: str) -> ReplicaState | None:
         state = await self._cluster.observe(name)
         return None if state is None else self._clean_state(state)

@@ -60,6 +60,7 @@ async def remove(session: AsyncSession, submission_id: str) -> None:
 SERVER_COLUMNS = (
     "run", "artifact_key", "max_model_tokens", "quantization", "recipe", "developer", "phase", "endpoints", "endpoint",
     "restarts", "gpu_count", "applied_replicas", "capacity", "start_s", "region",
+    "trouble", "problem", "unserved_since",
 )  # fmt: skip
 
 
@@ -101,6 +102,7 @@ async def put_to_sleep(
         endpoint=None,
         wanted_replicas=1,
         applied_replicas=1,
+        unserved_since=None,
         updated_at=now,
     )
 
@@ -132,15 +134,16 @@ async def admit(
 
 
 async def note_endpoints(
-    session: AsyncSession, submission_id: str, endpoints: Sequence[str]
+    session: AsyncSession, submission_id: str, endpoints: Sequence[str], unserved: datetime | None
 ) -> None:
-    """Write down the endpoints of a deployment that is ready."""
+    """Write down the endpoints of a deployment that is ready, and since when it has none."""
     await _update(
         session,
         submission_id,
         (DeploymentRow.phase == Phase.READY,),
         endpoints=list(endpoints),
         endpoint=next(iter(endpoints), None),
+        unserved_since=unserved,
     )
 
 

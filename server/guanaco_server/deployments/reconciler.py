@@ -204,6 +204,7 @@ class Reconciler:
     async def _tend(self, row: DeploymentRow) -> None:
         seen = await self._deployments.look(row.server_key)
         self._note_problem(row.submission_id, seen.problem)
+        await self._write_down(row, seen)
         if seen.state is ServerState.HEALTHY:
             await self._note_healthy(row, seen)
             await self._stop_hanging(row, seen)
@@ -212,6 +213,16 @@ class Reconciler:
             await self._bring_back(row, seen)
         else:
             await self._wait(row, seen)
+        if seen.state is not ServerState.MISSING:
+            await self._deployments.renew_secrets(row)
+
+    async def _write_down(self, row: DeploymentRow, seen: DeploymentHealth) -> None:
+        """For `guanaco status` and the metrics. While it starts after a crash, the last problem stays."""
+        if seen.state is ServerState.STARTING and seen.trouble is None:
+            return
+        problem = None if seen.state is ServerState.HEALTHY else _sentence(seen)
+        if (row.trouble, row.problem) != (seen.trouble, problem):
+            await self._deployments.note(row.submission_id, trouble=seen.trouble, problem=problem)
 
     async def _note_healthy(self, row: DeploymentRow, seen: DeploymentHealth) -> None:
         is_stable = self._clock.now() - row.updated_at > timedelta(seconds=STABLE_S)
@@ -334,3 +345,11 @@ def _why(seen: DeploymentHealth) -> str:
     if seen.state is ServerState.MISSING:
         return "it is gone"
     return f"it exited with status {seen.exit_code}"
+
+
+def _sentence(seen: DeploymentHealth) -> str:
+    if seen.problem is not None:
+        return seen.problem
+    if seen.state is ServerState.MISSING:
+        return "Its model server is no longer in the cluster."
+    return f"Its model server exited with status {seen.exit_code}."

@@ -11,16 +11,16 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.recipes import Recipe
-from guanaco.submissions import Quantization
+from guanaco.submissions import Quantization, Unserved
 from guanaco_server.artifacts.checking.configs import ArtifactConfigs
 from guanaco_server.artifacts.stores.store import ArtifactStore
-from guanaco_server.clusters.cluster import Cluster
+from guanaco_server.clusters.cluster import Cluster, DeploymentSpec, Trouble
 from guanaco_server.costs.meter import CostMeter
 from guanaco_server.database.database import Database
 from guanaco_server.deployments import queries
@@ -44,6 +44,8 @@ from guanaco_server.deployments.versions import (
 from guanaco_server.runtime.clock import Clock
 
 LOADS_AT_ONCE = 32  # model servers that are asked at the same time
+RENEW_S = 1_200  # a third of the shortest life that a presigned URL has
+RENEW_AGAIN_S = 60
 LONGEST_START_S = 3_600  # what took longer was no start: the platform was down meanwhile
 
 
@@ -100,6 +102,9 @@ class Deployment:
         return self.recipe.gpu_count if self.recipe else 1
 
 
+PUBLISHED = (Phase.READY, Phase.RESTARTING)  # its server should answer
+STARTS = "A model server is starting."
+
 _WITHOUT_REPLICAS = frozenset({Phase.WAITING, Phase.SLEEPING, Phase.WAKING})
 
 
@@ -146,6 +151,7 @@ class DeploymentService:
         self._replicas: dict[str, tuple[str, ...]] = {}
         self._beside: dict[str, VersionBeside] = {}
         self._suspects: set[str] = set()
+        self._renew_at: dict[str, datetime] = {}
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._has_reconciler = True
         self.woken = asyncio.Event()  # the reconciler looks at once when it is set
@@ -204,6 +210,7 @@ class DeploymentService:
         row.recipe, row.developer = deployment.recipe, deployment.developer
         row.phase, row.restarts = Phase.STARTING if has_room else self._first_phase, 0
         row.endpoints, row.endpoint = [], None
+        row.trouble = row.problem = row.unserved_since = None
         row.updated_at = self._clock.now()
 
     async def withdraw(self, session: AsyncSession, submission_id: str) -> None:
@@ -245,6 +252,24 @@ class DeploymentService:
     async def list_wishes(self) -> list[DeploymentRow]:
         async with self._database.read() as session:
             return list(await queries.all_rows(session))
+
+    async def unserved_within(self, session: AsyncSession, submission_id: str) -> Unserved | None:
+        """Return why no model server answers for a submission that should be served."""
+        row = await queries.by_submission(session, submission_id)
+        if row is None or row.unserved_since is None or row.phase not in PUBLISHED:
+            return None
+        return Unserved(
+            since=row.unserved_since, trouble=row.trouble, problem=row.problem or STARTS
+        )
+
+    async def count_unserved(self) -> dict[str, int]:
+        """Count the published deployments for which no model server answers, by what keeps it; `starting` where nothing does."""
+        found = Counter(
+            row.trouble or "starting"
+            for row in await self.list_wishes()
+            if row.unserved_since is not None and row.phase in PUBLISHED and not row.is_beside
+        )
+        return {kind: found[kind] for kind in ("starting", *Trouble)}
 
     async def count_by_phase(self) -> dict[str, int]:
         found = Counter(row.phase for row in await self.list_wishes())
@@ -290,26 +315,43 @@ class DeploymentService:
                 row = await queries.by_submission(session, deployment.submission_id)
                 if row is None or row.server_key != deployment.server_key:
                     return
-            uri = self._store.uri(deployment.artifact_key)
-            manifest = await self._store.find(deployment.artifact_key)
-            spec = model_server_spec(
-                deployment.server_key,
-                deployment.run,
-                uri,
-                deployment.max_model_tokens,
-                self._engine,
-                # Fresh ones each time: a server that starts again must not get those that expired.
-                await self._store.access(deployment.artifact_key) if is_remote(uri) else {},
-                manifest.size_bytes if manifest else 0,
-                deployment.quantization,
-                deployment.recipe,
-                self.recipes.resources(deployment.recipe),
-            )
-            # Beside the URLs, because a certificate that is renewed must not make another spec.
-            secrets = {**spec.secrets, **self._store.environment()}
-            await self._cluster.apply_deployment(
-                replace(spec, replicas=deployment.replicas, secrets=secrets)
-            )
+            await self._cluster.apply_deployment(await self._spec(deployment))
+            self._note_renewed(name)
+
+    async def renew_secrets(self, row: DeploymentRow) -> None:
+        """Give fresh URLs to servers that the cluster moves by itself, when the last ones are older than RENEW_S."""
+        deployment, name = Deployment.of(row), deployment_name(row.server_key)
+        if not is_remote(self._store.uri(deployment.artifact_key)):
+            return
+        due = self._renew_at.get(name)
+        if due is None or self._clock.now() >= due:
+            self._note_renewed(name, RENEW_AGAIN_S)  # if this fails
+            async with self._locks[name]:
+                await self._cluster.renew_secrets(await self._spec(deployment))
+            self._note_renewed(name)
+
+    def _note_renewed(self, name: str, for_s: float = RENEW_S) -> None:
+        self._renew_at[name] = self._clock.now() + timedelta(seconds=for_s)
+
+    async def _spec(self, deployment: Deployment) -> DeploymentSpec:
+        uri = self._store.uri(deployment.artifact_key)
+        manifest = await self._store.find(deployment.artifact_key)
+        spec = model_server_spec(
+            deployment.server_key,
+            deployment.run,
+            uri,
+            deployment.max_model_tokens,
+            self._engine,
+            # Fresh ones each time: a server that starts again must not get those that expired.
+            await self._store.access(deployment.artifact_key) if is_remote(uri) else {},
+            manifest.size_bytes if manifest else 0,
+            deployment.quantization,
+            deployment.recipe,
+            self.recipes.resources(deployment.recipe),
+        )
+        # Beside the URLs, because a certificate that is renewed must not make another spec.
+        secrets = {**spec.secrets, **self._store.environment()}
+        return replace(spec, replicas=deployment.replicas, secrets=secrets)
 
     async def stop_unwanted(self, name: str) -> None:
         """Stop a server for which there is no wish; one that is wished for is left alone."""
@@ -353,6 +395,8 @@ class DeploymentService:
                 row.start_s = took_s
             row.phase, row.updated_at = phase, now
             row.endpoints, row.endpoint = list(endpoints), next(iter(endpoints), None)
+            is_served = bool(endpoints) or phase not in PUBLISHED
+            row.unserved_since = None if is_served else row.unserved_since or now
             if restarts is not None:
                 row.restarts = restarts
             await self._meter_replicas(session, row)
@@ -373,8 +417,9 @@ class DeploymentService:
     async def publish_replicas(self, row: DeploymentRow, endpoints: tuple[str, ...]) -> None:
         """Publish the endpoints that answer now. A change is written down for the gateways of other processes."""
         if tuple(row.endpoints) != endpoints:
+            unserved = None if endpoints else self._clock.now()
             async with self._database.write() as session:
-                await queries.note_endpoints(session, row.submission_id, endpoints)
+                await queries.note_endpoints(session, row.submission_id, endpoints, unserved)
         self.note_replicas(row.submission_id, endpoints)
 
     def note_replicas(self, submission_id: str, endpoints: tuple[str, ...]) -> None:

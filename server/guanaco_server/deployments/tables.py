@@ -50,6 +50,8 @@ class DeploymentRow(Table):
     ``wanted_replicas`` is the autoscaler's, ``applied_replicas`` what the cluster was last told. ``capacity`` is
     what the stress check showed of one replica, ``start_s`` how long its last start took.
 
+    ``unserved_since`` is set while it has a published server and no endpoint; ``trouble`` and ``problem`` say what keeps it.
+
     While a redeploy replaces a server there are two rows: the submission's own, which serves, and one beside it
     (``versions.py``). ``server`` says after which of the two keys the model server is named, if not after its own;
     ``share`` of the conversations that began after ``takes_since`` go to the server beside.
@@ -79,6 +81,9 @@ class DeploymentRow(Table):
     last_traffic_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     waits_for: Mapped[str | None] = mapped_column(Text)
     region: Mapped[str | None] = mapped_column(String(64))
+    trouble: Mapped[str | None] = mapped_column(String(32))
+    problem: Mapped[str | None] = mapped_column(Text)
+    unserved_since: Mapped[datetime | None] = mapped_column(UtcDateTime)
     share: Mapped[float | None]
     takes_since: Mapped[datetime | None] = mapped_column(UtcDateTime)
 

@@ -40,6 +40,7 @@ STATUS_BY_CLASS: dict[type[errors.GuanacoError], int] = {
     errors.Unavailable: 503,
     errors.ClusterUnreachable: 503,
     errors.ClusterRefused: 500,
+    errors.StoreUnreachable: 503,
     errors.SubmissionFailure: 422,
     errors.ExportUnsupported: 501,
     errors.InvalidSettings: 500,

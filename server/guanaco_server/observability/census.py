@@ -26,6 +26,7 @@ class Counts:
     submissions: Callable[[], Awaitable[dict[str, int]]]
     oldest_queued: Callable[[], Awaitable[datetime | None]]
     deployments: Callable[[], Awaitable[dict[str, int]]]
+    unserved: Callable[[], Awaitable[dict[str, int]]]
     workers: Callable[[], Awaitable[int]]
 
 
@@ -50,6 +51,7 @@ class Census:
             await counts.submissions(),
             max(0.0, (now - oldest).total_seconds()) if oldest else 0.0,
             await counts.deployments(),
+            await counts.unserved(),
             await counts.workers(),
             now.timestamp(),
         )

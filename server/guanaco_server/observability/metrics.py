@@ -40,6 +40,11 @@ class Metrics:
         self._deployments = self._gauge(
             "guanaco_deployments", "Model servers that should run, by phase.", ("phase",)
         )
+        self._unserved = self._gauge(
+            "guanaco_deployments_unserved",
+            "Published deployments for which no model server answers, by what keeps it.",
+            ("trouble",),
+        )
         self._workers = self._gauge(
             "guanaco_workers", "Workers that were heard of lately; a plain `guanaco up` is one."
         )
@@ -164,6 +169,7 @@ class Metrics:
         submissions: Mapping[str, int],
         oldest_queued_s: float,
         deployments: Mapping[str, int],
+        unserved: Mapping[str, int],
         workers: int,
         at: float,
     ) -> None:
@@ -171,6 +177,8 @@ class Metrics:
             self._submissions.labels(status).set(count)
         for phase, count in deployments.items():
             self._deployments.labels(phase).set(count)
+        for trouble, count in unserved.items():
+            self._unserved.labels(trouble).set(count)
         self._oldest.set(oldest_queued_s)
         self._workers.set(workers)
         self._census_at.set(at)

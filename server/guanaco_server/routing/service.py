@@ -29,7 +29,7 @@ from guanaco_server.runtime.background import Background
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.scaling.sleep import Sleeper
 from guanaco_server.scaling.usage import TrafficRecorder
-from guanaco_server.submissions.canaries import CanaryRecorder, Shown
+from guanaco_server.submissions.rollouts.canaries import CanaryRecorder, Shown
 from guanaco_server.submissions.service import ServingSubmission, SubmissionService
 
 REFRESH_S = 1.0  # how old a rating's count may be; statuses come at once

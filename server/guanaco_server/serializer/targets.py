@@ -117,14 +117,18 @@ class ResumeLog:
 
 
 def _state(earlier: bytes | None, plan: str, upload: str) -> ResumeLogState:
-    fresh = ResumeLogState(plan=plan, upload=upload)
-    if earlier is None:
-        return fresh
+    state = None if earlier is None else read_resume_log(earlier)
+    if state is not None and (state.plan, state.upload) == (plan, upload):
+        return state
+    return ResumeLogState(plan=plan, upload=upload)
+
+
+def read_resume_log(data: bytes) -> ResumeLogState | None:
+    """None for what is no resume log."""
     try:
-        state = ResumeLogState.model_validate_json(earlier)
+        return ResumeLogState.model_validate_json(data)
     except ValidationError:
-        return fresh
-    return state if (state.plan, state.upload) == (plan, upload) else fresh
+        return None
 
 
 class FolderTarget:

@@ -7,6 +7,8 @@ tensorizer's headers and index. The second makes the artifact once more and keep
 from __future__ import annotations
 
 import hashlib
+import io
+import json
 import ssl
 import sys
 import tempfile
@@ -14,6 +16,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, redirect_stdout
 from pathlib import Path
+from typing import TextIO
 from urllib.parse import unquote, urlsplit
 
 from guanaco_server.engine.ranged_http import RangedFile
@@ -37,7 +40,7 @@ WORKERS = 4
 
 def hub_differences(job: SerializerJob, stored: Manifest) -> list[str]:
     """One sentence for each way in which a manifest is not what the Hub's files make; JobFailed if these cannot be read."""
-    with redirect_stdout(sys.stderr), tempfile.TemporaryDirectory() as scratch:
+    with redirect_stdout(_Spoken(sys.stderr)), tempfile.TemporaryDirectory() as scratch:
         prepare(Path(scratch))
         made = make_artifact(job, NullTarget(), WORKERS, Path(scratch))
     found = [*_tensor_differences(made, stored), *_file_differences(made, stored)]
@@ -46,6 +49,22 @@ def hub_differences(job: SerializerJob, stored: Manifest) -> list[str]:
             f"model.tensors has {stored.tensors_bytes:,} bytes, not {made.tensors_bytes:,}."
         )
     return found
+
+
+class _Spoken(io.TextIOBase):
+    """Passes on what a job says in JSON, as sentences: a person runs this."""
+
+    def __init__(self, sink: TextIO) -> None:
+        self._sink = sink
+
+    def write(self, text: str) -> int:
+        try:
+            said = json.loads(text)["message"]
+        except (ValueError, KeyError, TypeError):
+            said = text.strip()
+        if said:
+            self._sink.write(f"{said}\n")
+        return len(text)
 
 
 def stored_differences(manifest: Manifest, stream: Stream) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, Field
 
@@ -45,6 +46,21 @@ class KubernetesSettings(BaseModel):
     kubernetes_gpu_nodes: dict[str, dict[str, str]] = Field(
         default={},
         description="Node labels of each kind of GPU, as JSON; a kind that is not named is refused. With none named, any GPU will do.",
+    )
+    kubernetes_server_pod: dict[str, Any] = Field(
+        default={},
+        description="Further fields of the spec of model servers' pods, as JSON: tolerations, nodeSelector, affinity, runtimeClassName, imagePullSecrets and the like. Objects are merged, lists are added to.",
+    )
+    kubernetes_job_pod: dict[str, Any] = Field(
+        default={}, description="The same for serializer jobs' pods."
+    )
+    kubernetes_cache_claim: str | None = Field(
+        default=None,
+        description="A PersistentVolumeClaim in their namespace in which model servers keep artifacts (ReadWriteMany where they run on several nodes). Default: a folder that goes with the pod.",
+    )
+    kubernetes_cache_path: str | None = Field(
+        default=None,
+        description="A folder of each node in its place, which user 10001 may write. The namespace must allow hostPath volumes.",
     )
     kubernetes_engine_egress: list[str] = Field(
         default=[],

@@ -139,7 +139,7 @@ def router(submissions: SubmissionService, feed: EventFeed, auth: Auth) -> APIRo
     @routes.post("/{submission_id}/rollback", status_code=202)
     async def rollback(submission_id: str, account: Account = developer) -> Submission:
         """End the redeploy that is under way, or bring back the version that the last one replaced."""
-        return await submissions.rollback(account, submission_id)
+        return await submissions.rollouts.rollback(account, submission_id)
 
     @routes.delete("/{submission_id}")
     async def delete(submission_id: str, account: Account = developer) -> Submission:

@@ -17,6 +17,7 @@ from guanaco.submissions import Status, SubmissionEvent
 from guanaco_server.database.database import Database
 from guanaco_server.http.sse import HEARTBEAT, encode_event
 from guanaco_server.submissions import queries
+from guanaco_server.submissions.rollouts import queries as rollout_queries
 from guanaco_server.submissions.tables import SubmissionEventRow
 
 POLL_S = 0.25  # also notices what another process wrote; a quarter of a second feels live
@@ -73,7 +74,7 @@ class EventFeed:
 
     async def _load(self, submission_id: str, after: int) -> tuple[list[SubmissionEvent], bool]:
         async with self._database.read() as session:
-            is_in_progress = await queries.is_in_progress(session, submission_id)
+            is_in_progress = await rollout_queries.is_in_progress(session, submission_id)
             if is_in_progress is None:
                 raise SubmissionNotFound(submission_id)
             rows = await queries.events_after(session, submission_id, after, PAGE)

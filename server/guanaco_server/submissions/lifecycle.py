@@ -5,7 +5,7 @@
       deployed, inactive → failed (its model server kept dying)
       deployed, inactive, failed, cancelled → torn_down
       failed, cancelled, torn_down → queued (redeploy)
-      deployed, inactive stay so while they are redeployed (rollouts.py)
+      deployed, inactive stay so while they are redeployed (rollouts/)
 
 Each change is an event, written in the same transaction. The guard is in the UPDATE itself, so that of
 two writers one loses with IllegalTransition and nothing is overwritten.

@@ -11,11 +11,13 @@ from guanaco_server.database.database import Database
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.settings import Settings
-from guanaco_server.submissions.canaries import CanaryRecorder
 from guanaco_server.submissions.events import EventFeed, StatusChanges
 from guanaco_server.submissions.hub_tokens import HubTokens
 from guanaco_server.submissions.quotas import Limits, QuotaService
-from guanaco_server.submissions.rollouts import ListVotes, RolloutLoop, RolloutRecords
+from guanaco_server.submissions.rollouts.canaries import CanaryRecorder
+from guanaco_server.submissions.rollouts.loop import ListVotes, RolloutLoop
+from guanaco_server.submissions.rollouts.records import RolloutRecords
+from guanaco_server.submissions.rollouts.service import RolloutService
 from guanaco_server.submissions.service import SubmissionService
 
 
@@ -46,7 +48,10 @@ def build_submissions(
     changes = StatusChanges()
     quotas = QuotaService(database, clock, accounts, audit, Limits.of(settings))
     hub_tokens = HubTokens(secret)
-    rollouts = RolloutRecords(clock, deployments)
+    records = RolloutRecords(clock, deployments)
+    rollouts = RolloutService(
+        database, clock, changes, deployments, audit, quotas, hub_tokens, records
+    )
     service = SubmissionService(
         database,
         clock,
@@ -64,7 +69,7 @@ def build_submissions(
         hub_tokens,
         EventFeed(database),
         changes,
-        rollouts,
+        records,
         CanaryRecorder(database),
     )
 

@@ -19,8 +19,6 @@ from guanaco.errors import (
     IdempotencyConflict,
     InvalidInput,
     ModelNotLive,
-    NothingToRollBack,
-    RedeployInProgress,
     ReportNotFound,
     SubmissionNotFound,
 )
@@ -30,9 +28,6 @@ from guanaco.submissions import (
     EventKind,
     GenerationParams,
     RedeployRequest,
-    Rollout,
-    RolloutPhase,
-    StageRun,
     Status,
     StressReport,
     Submission,
@@ -52,22 +47,16 @@ from guanaco_server.submissions.events import StatusChanges
 from guanaco_server.submissions.hub_tokens import HubTokens
 from guanaco_server.submissions.lifecycle import SERVED
 from guanaco_server.submissions.quotas import QuotaService
+from guanaco_server.submissions.reading import read_submission, read_whole
 from guanaco_server.submissions.recipes import RecipeService
 from guanaco_server.submissions.rewards import RewardService
-from guanaco_server.submissions.rollouts import RolloutRecords
-from guanaco_server.submissions.tables import RolloutRow, StageRunRow, SubmissionRow
-from guanaco_server.submissions.visibility import visible_row
+from guanaco_server.submissions.rollouts.records import AT_ONCE
+from guanaco_server.submissions.rollouts.service import RolloutService
+from guanaco_server.submissions.tables import SubmissionRow
+from guanaco_server.submissions.visibility import note_others, visible_row
 
 SLUG_CHARS = 80
 DELETABLE = (Status.FAILED, Status.CANCELLED)
-NOT_COLUMNS = {
-    "stages",
-    "rollout",
-    "aliases",
-    "tags",
-}  # fields of a submission that are no columns of its row as they are
-AT_ONCE = RedeployRequest()
-MAY_END = (RolloutPhase.PREPARING, RolloutPhase.SHIFTING)  # the version before still serves
 
 
 @dataclass(frozen=True)
@@ -126,10 +115,10 @@ class SubmissionService:
         audit: AuditLog,
         quotas: QuotaService,
         hub_tokens: HubTokens,
-        rollouts: RolloutRecords,
+        rollouts: RolloutService,
         default_reward: str | None,
     ) -> None:
-        self._rollouts = rollouts
+        self.rollouts = rollouts
         self._quotas = quotas
         self._hub_tokens = hub_tokens
         self._database = database
@@ -179,8 +168,8 @@ class SubmissionService:
         async with self._database.write() as session:
             row = await visible_row(session, account, submission_id, is_locked=True)
             row.tags = list(dict.fromkeys(tags))
-            await self._note_others(session, account, row, "tag submission")
-            return await _read_whole(session, row)
+            await note_others(self._audit, session, account, row, "tag submission")
+            return await read_whole(self._deployments, session, row)
 
     async def page(
         self, account: Account, page: int, limit: int, only: SubmissionFilter
@@ -272,7 +261,7 @@ class SubmissionService:
         """Read a submission with its stages. Raise SubmissionNotFound for another developer's."""
         async with self._database.read() as session:
             row = await visible_row(session, account, submission_id)
-            return await _read_whole(session, row)
+            return await read_whole(self._deployments, session, row)
 
     async def require_choosable(self, account: Account, named: str) -> SubmissionBrief:
         """The submission that an account names to talk to, by its id or alias; a developer's own, any for others.
@@ -315,13 +304,9 @@ class SubmissionService:
 
         Of one that is served, cancel its redeploy, while the version before has not given way.
         """
-        async with self._database.write() as session:
-            row = await visible_row(session, account, submission_id, is_locked=True)
-            rollout = await queries.rollout(session, submission_id)
-            if row.status in SERVED and rollout is not None and rollout.phase in MAY_END:
-                await self._rollouts.give_back(session, rollout, RolloutPhase.CANCELLED)
-                await self._note_others(session, account, row, "cancel the redeploy of submission")
-                return await _read_whole(session, row)
+        rolled_back = await self.rollouts.cancel(account, submission_id)
+        if rolled_back is not None:
+            return rolled_back
         return await self._move(account, submission_id, "cancel", Status.CANCELLED)
 
     async def deactivate(self, account: Account, submission_id: str) -> Submission:
@@ -351,8 +336,8 @@ class SubmissionService:
             await self.rewards.require_unused(session, submission_id)
             row.deleted_at, row.idempotency_key = self._clock.now(), None
             await queries.drop_aliases(session, submission_id)
-            await self._note_others(session, account, row, "delete submission")
-            return await _read_whole(session, row)
+            await note_others(self._audit, session, account, row, "delete submission")
+            return await read_whole(self._deployments, session, row)
 
     async def redeploy(
         self,
@@ -363,13 +348,12 @@ class SubmissionService:
     ) -> Submission:
         """Run the pipeline again, at the same commit if one was resolved; a serialized artifact is used again.
 
-        What is served stays so until the new version has taken its place (rollouts.py). A private or gated repo needs
+        What is served stays so until the new version has taken its place (rollouts/). A private or gated repo needs
         its developer's ``hub_token`` anew. RedeployInProgress while the last one is under way; InvalidInput for a
         canary of what takes no conversations.
         """
-        rolling = await self._begin_rollout(account, submission_id, hub_token, request)
+        rolling = await self.rollouts.begin(account, submission_id, hub_token, request)
         if rolling is not None:
-            self._changes.announce(submission_id, Status.QUEUED)
             return rolling
         if request.canary is not None:
             raise InvalidInput(
@@ -379,67 +363,6 @@ class SubmissionService:
         return await self._move(
             account, submission_id, "redeploy", Status.QUEUED, hub_token=hub_token
         )
-
-    async def rollback(self, account: Account, submission_id: str) -> Submission:
-        """End the redeploy that is under way; or else bring back the version that the last one replaced.
-
-        Raises RedeployInProgress while the old version drains, NothingToRollBack where none was replaced.
-        """
-        async with self._database.write() as session:
-            row = await visible_row(session, account, submission_id, is_locked=True)
-            rollout = await queries.rollout(session, submission_id)
-            if row.status not in SERVED or rollout is None:
-                raise NothingToRollBack(submission_id)
-            if rollout.phase in MAY_END:
-                await self._rollouts.give_back(session, rollout, RolloutPhase.CANCELLED)
-            elif rollout.phase.is_in_progress:
-                raise RedeployInProgress(submission_id)
-            else:
-                replaced = await queries.replaced_version(session, submission_id)
-                if replaced is None:
-                    raise NothingToRollBack(submission_id)
-                await self._quotas.take(session, account, is_live=True)
-                row.run, row.updated_at = row.run + 1, self._clock.now()
-                await self._rollouts.begin(session, submission_id, row.run, AT_ONCE, replaced)
-            await self._note_others(session, account, row, "roll back submission")
-            rolled = await _read_whole(session, row)
-        self._changes.announce(submission_id, Status.QUEUED)
-        return rolled
-
-    async def _begin_rollout(
-        self,
-        account: Account,
-        submission_id: str,
-        hub_token: SecretStr | None,
-        request: RedeployRequest,
-    ) -> Submission | None:
-        """Begin to redeploy a submission beside the version that serves; None if none does."""
-        async with self._database.write() as session:
-            row = await visible_row(session, account, submission_id, is_locked=True)
-            if row.status not in SERVED:
-                return None
-            rollout = await queries.rollout(session, submission_id)
-            if rollout is not None and rollout.phase.is_in_progress:
-                raise RedeployInProgress(submission_id)
-            await self._quotas.take(session, account, is_live=True)
-            now = self._clock.now()
-            await self._hub_tokens.keep(session, submission_id, hub_token, now)
-            row.run, row.updated_at = row.run + 1, now
-            if request.canary is not None and row.kind is not SubmissionKind.CHAT:
-                raise InvalidInput(
-                    f"{submission_id} is a reward model, which has no conversations to share.",
-                    hint="Redeploy it without a canary.",
-                )
-            await self._rollouts.begin(session, submission_id, row.run, request)
-            await self._note_others(session, account, row, "redeploy submission")
-            return await _read_whole(session, row)
-
-    async def _note_others(
-        self, session: AsyncSession, account: Account, row: SubmissionRow, what: str
-    ) -> None:
-        """Note in the audit log what an admin does with another's submission."""
-        if row.account_id != account.id:
-            await self._audit.note(session, account, what, row.id)
 
     async def _move(
         self,
@@ -468,9 +391,9 @@ class SubmissionService:
                 await self.rewards.require_unused(session, submission_id)
             if to in (Status.TORN_DOWN, Status.QUEUED, Status.CANCELLED):
                 await self._deployments.withdraw(session, submission_id)
-                await self._rollouts.cancel(session, submission_id)
-            await self._note_others(session, account, row, f"{verb} submission")
-            moved = await _read_whole(session, row)
+                await self.rollouts.records.cancel(session, submission_id)
+            await note_others(self._audit, session, account, row, f"{verb} submission")
+            moved = await read_whole(self._deployments, session, row)
         self._changes.announce(submission_id, to)
         return moved
 
@@ -533,37 +456,6 @@ class SubmissionService:
             created_at=now,
             updated_at=now,
         )
-
-
-def read_submission(
-    row: SubmissionRow,
-    stages: Sequence[StageRunRow] = (),
-    rollout: RolloutRow | None = None,
-    aliases: Sequence[str] = (),
-) -> Submission:
-    columns = {name: getattr(row, name) for name in Submission.model_fields.keys() - NOT_COLUMNS}
-    return Submission(
-        **columns,
-        aliases=list(aliases),
-        tags=row.tags or [],
-        rollout=read_rollout(rollout) if rollout else None,
-        stages=[read_stage(stage) for stage in stages],
-    )
-
-
-async def _read_whole(session: AsyncSession, row: SubmissionRow) -> Submission:
-    """With its stages, its newest rollout and its aliases."""
-    stages = await queries.stage_runs(session, row.id)
-    rollout = await queries.rollout(session, row.id)
-    return read_submission(row, stages, rollout, await queries.aliases_of(session, row.id))
-
-
-def read_rollout(row: RolloutRow) -> Rollout:
-    return Rollout(**{name: getattr(row, name) for name in Rollout.model_fields})
-
-
-def read_stage(row: StageRunRow) -> StageRun:
-    return StageRun(**{name: getattr(row, name) for name in StageRun.model_fields})
 
 
 def _brief(row: SubmissionRow) -> SubmissionBrief:

@@ -149,10 +149,10 @@ class StageRunRow(Table):
 
 
 class RolloutRow(Table):
-    """A run of the pipeline beside the version that serves (rollouts.py). The newest of a submission counts.
+    """A run of the pipeline beside the version that serves (rollouts/). The newest of a submission counts.
 
     ``replaced`` is the version that it took the place of; ``restores`` is one that a rollback brings back. Of a canary,
-    waits from the bucket ``slow_from`` on are slow (canaries.py).
+    waits from the bucket ``slow_from`` on are slow (rollouts/canaries.py).
     """
 
     __tablename__ = "rollouts"
@@ -179,7 +179,7 @@ class RolloutRow(Table):
 
 
 class CanaryCountRow(Table):
-    """What one of a canary's two versions has shown; ``waits`` for first tokens by bucket (canaries.py)."""
+    """What one of a canary's two versions has shown; ``waits`` for first tokens by bucket (rollouts/canaries.py)."""
 
     __tablename__ = "canary_counts"
 

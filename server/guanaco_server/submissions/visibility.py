@@ -1,4 +1,4 @@
-"""Who may see a submission: its developer, and admins."""
+"""Who may see a submission: its developer, and admins; what an admin does with another's is noted."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.accounts import Role
 from guanaco.errors import SubmissionNotFound
+from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import Account
 from guanaco_server.submissions import queries
 from guanaco_server.submissions.tables import SubmissionRow
@@ -21,3 +22,11 @@ async def visible_row(
     if row is None or is_others or row.deleted_at is not None:
         raise SubmissionNotFound(submission_id)
     return row
+
+
+async def note_others(
+    audit: AuditLog, session: AsyncSession, account: Account, row: SubmissionRow, what: str
+) -> None:
+    """Note in the audit log what an admin does with another's submission."""
+    if row.account_id != account.id:
+        await audit.note(session, account, what, row.id)

@@ -14,18 +14,21 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 from collections.abc import AsyncIterator, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 
 from pydantic import ValidationError
 
 from guanaco.errors import SerializerDied, StoreUnreachable
+from guanaco_server.artifacts.stores.kept_files import KeptFiles
 from guanaco_server.artifacts.stores.s3_client import Bucket, S3Config, StoredObject
 from guanaco_server.artifacts.stores.s3_probe import try_out
 from guanaco_server.artifacts.stores.s3_uploads import OpenUpload, Uploads
 from guanaco_server.artifacts.stores.store import KEY, PIECE_BYTES, checked_key
 from guanaco_server.engine.store_trust import as_environment
 from guanaco_server.formats.manifest import MANIFEST_NAME, TENSORS_NAME, Manifest, StoredFile
+from guanaco_server.serializer.targets import read_resume_log
 from guanaco_server.serializer.task import (
     JOURNAL_NAME,
     SMALL_FILES,
@@ -36,10 +39,15 @@ from guanaco_server.serializer.task import (
 
 TICKET_NAME = "ticket.json"
 
+logger = logging.getLogger(__name__)
+
 
 class S3Store:
-    def __init__(self, config: S3Config) -> None:
+    """With ``kept``, small files that were read once are read without the bucket from then on."""
+
+    def __init__(self, config: S3Config, kept: KeptFiles | None = None) -> None:
         self._bucket = Bucket(config)
+        self._kept = kept
         self._uploads = Uploads(self._bucket)
 
     async def check(self) -> None:
@@ -120,6 +128,21 @@ class S3Store:
         return sorted(_keys_published(self._bucket.objects("artifacts/")))
 
     def _read(self, key: str, path: str) -> bytes:
+        if self._kept is None:
+            return self._read_stored(key, path)
+        data = self._kept.find(key, path)
+        if data is not None:
+            return data
+        try:
+            return self._read_stored(key, path)
+        except StoreUnreachable as error:
+            data = self._kept.find_anywhere(key, path)
+            if data is None:
+                raise
+            logger.warning("%s of %s is read from the node's cache: %s", path, key[:16], error)
+            return data
+
+    def _read_stored(self, key: str, path: str) -> bytes:
         missing = FileNotFoundError(f"no {path} in artifact {key}")
         manifest = self._find(key)
         if manifest is None:
@@ -127,11 +150,15 @@ class S3Store:
         if path == MANIFEST_NAME:
             return manifest.model_dump_json().encode()
         listed = {file.path: file for file in manifest.files}
+        if self._kept is not None and path not in listed:
+            self._kept.keep(manifest)
         data = self._bucket.get(_published(key, path)) if path in listed else None
         if data is None:
             raise missing
         if hashlib.sha256(data).hexdigest() != listed[path].sha256:
             raise self._changed(key, path)
+        if self._kept is not None:
+            self._kept.keep(manifest, path, data)
         return data
 
     def _listed(self, key: str, path: str) -> StoredFile | None:
@@ -151,9 +178,29 @@ class S3Store:
             for name in (JOURNAL_NAME, MANIFEST_NAME):
                 self._bucket.delete(_staging(job.key, name))
             upload = self._uploads.create(job.key, max_bytes)
+        else:
+            self._forget_lost_parts(job.key, upload)
         ticket = SerializerTask(**job.model_dump(), upload=self._places(job.key, upload, max_bytes))
         self._bucket.put(_staging(job.key, TICKET_NAME), ticket.model_dump_json().encode())
         return self._bucket.presign("get_object", _staging(job.key, TICKET_NAME))
+
+    def _forget_lost_parts(self, key: str, upload: OpenUpload) -> None:
+        """Take out of the journal the parts that the server has lost, or has otherwise: the next job sends them again."""
+        name = _staging(key, JOURNAL_NAME)
+        data = self._bucket.get(name)
+        log = None if data is None else read_resume_log(data)
+        if log is None:
+            return
+        stored = {part.number: part for part in self._uploads.parts(key, upload)}
+        kept = {
+            number: etag
+            for number, etag in log.parts.items()
+            if (part := stored.get(number)) and part.etag.strip('"') == etag.strip('"')
+        }
+        if kept != log.parts:
+            self._bucket.put(
+                name, log.model_copy(update={"parts": kept}).model_dump_json().encode()
+            )
 
     def _places(self, key: str, upload: OpenUpload, max_bytes: int) -> Upload:
         names = {name: _published(key, name) for name in SMALL_FILES}
@@ -236,6 +283,8 @@ class S3Store:
 
     def _delete(self, key: str) -> None:
         """Delete the manifest first, so that a delete that was cut short leaves no artifact, only stale objects."""
+        if self._kept is not None:
+            self._kept.drop(key)
         self._bucket.delete(_published(key, MANIFEST_NAME))
         self._drop(_published(key, ""))
 

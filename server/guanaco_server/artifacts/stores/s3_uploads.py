@@ -80,6 +80,10 @@ class Uploads:
             for number in range(1, part_count(max_bytes, upload.part_bytes) + 1)
         )
 
+    def parts(self, key: str, upload: OpenUpload) -> list[UploadedPart]:
+        """List what the server has of the upload."""
+        return list(self._parts(_file(key), upload.upload_id))
+
     def complete(self, key: str, size_bytes: int) -> None:
         """Make the parts one file of this size; SerializerDied unless they are one. May be repeated."""
         upload = self._noted(key)

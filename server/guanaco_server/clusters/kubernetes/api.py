@@ -67,6 +67,14 @@ class UnexpectedStatus(Exception):
         self.status = status
 
 
+class ClusterBusy(ClusterUnreachable):
+    """The API answered 429, or an error that passes, and said when to come again."""
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
 def connect(context: str, kubeconfig: str | None = None) -> Any:
     """Return an ApiClient for a context of the kubeconfig, or for the cluster that this process runs in. InvalidSettings if there is none."""
     try:
@@ -192,10 +200,12 @@ class KubernetesApi:
         while True:
             try:
                 return await asyncio.to_thread(once)
-            except ClusterUnreachable:
-                if time.monotonic() + delay_s > deadline:
+            except ClusterUnreachable as error:
+                asked_s = error.retry_after_s if isinstance(error, ClusterBusy) else 0.0
+                wait_s = max(delay_s, asked_s)
+                if time.monotonic() + wait_s > deadline:
                     raise
-            await asyncio.sleep(delay_s)
+            await asyncio.sleep(wait_s)
             delay_s = min(2 * delay_s, LONGEST_DELAY_S)
 
     def _begin(
@@ -210,6 +220,8 @@ class KubernetesApi:
         headers = {"Accept": "application/json", "Content-Type": content_type}
         try:
             self._client.update_params_for_auth(headers, [], ["BearerToken"])
+            # A token file that ends with a line break is common, and no header may have one.
+            headers = {name: value.strip() for name, value in headers.items()}
             answer: urllib3.BaseHTTPResponse = self._client.rest_client.pool_manager.request(
                 method,
                 f"{self._client.configuration.host}{path}{_query(query)}",
@@ -224,11 +236,12 @@ class KubernetesApi:
                     answer.read(cache_content=True)
                 return answer
             said = answer.data
+            retry_after = answer.headers.get("Retry-After", "")
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise ClusterUnreachable(
                 f"The Kubernetes API does not answer: {type(error).__name__}."
             ) from error
-        raise _refusal(answer.status, said)
+        raise _refusal(answer.status, said, retry_after)
 
 
 def _query(query: Mapping[str, str]) -> str:
@@ -236,7 +249,7 @@ def _query(query: Mapping[str, str]) -> str:
     return f"?{given}" if given else ""
 
 
-def _refusal(status: int, said: bytes) -> Exception:
+def _refusal(status: int, said: bytes, retry_after: str) -> Exception:
     try:
         message = str(json.loads(said).get("message", ""))
     except (ValueError, AttributeError):
@@ -255,7 +268,8 @@ def _refusal(status: int, said: bytes) -> Exception:
             hint="The operator looks at the platform's role and at the namespace's quota.",
         )
     if status in RETRIED:
-        return ClusterUnreachable(f"The Kubernetes API answered {status}: {message}.")
+        retry_after_s = float(retry_after) if retry_after.isdigit() else 0.0
+        return ClusterBusy(f"The Kubernetes API answered {status}: {message}.", retry_after_s)
     return ClusterRefused(f"The Kubernetes API refused it with status {status}: {message}.")
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import defaultdict
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -45,12 +46,15 @@ from guanaco_server.clusters.kubernetes.names import (
 from guanaco_server.clusters.kubernetes.options import KubernetesOptions
 from guanaco_server.clusters.kubernetes.status import (
     ended_pods,
+    ending_of,
     has_started,
     is_leaving,
     is_lost,
     pods_of,
     state_of,
 )
+
+LOGS_S = 2.0  # a pipeline stage asks several times a second for what a starting server has said
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +69,7 @@ class KubernetesCluster:
         self._dismissed: set[str] = set()
         self._deleted: set[str] = set()
         self._logs: dict[str, tuple[LogReader, int]] = {}
+        self._read_at: dict[str, float] = {}
         self._jobs: dict[str, asyncio.Task[JobResult]] = {}
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
@@ -148,7 +153,7 @@ class KubernetesCluster:
         return sorted(full_name(one) for one in found if not self._is_deleted(one))
 
     async def logs(self, name: str, offset: int = 0) -> tuple[list[str], int]:
-        """Read the log of a pod that ended, else of the newest pod. Offsets count bytes of UTF-8."""
+        """Read the log of a pod that ended, else of the newest pod, which is asked at most every LOGS_S. Offsets count bytes of UTF-8."""
         pod = self._telling_pod(name)
         if pod is None:
             return [], 0
@@ -157,6 +162,9 @@ class KubernetesCluster:
         is_other = reader.process != fresh.process
         if is_other or read_until != offset:
             reader, read_until = fresh, 0
+        elif not ending_of(pod) and time.monotonic() - self._read_at.get(name, 0) < LOGS_S:
+            return [], offset
+        self._read_at[name] = time.monotonic()
         skipped = 0 if is_other else offset
         given: list[str] = []
         for line in await reader.rest():
@@ -175,6 +183,7 @@ class KubernetesCluster:
                 self._deleted.add(deployment["metadata"]["uid"])
             self._dismissed.update(pod["metadata"]["uid"] for pod in self._informers.pods(name))
             self._logs.pop(name, None)
+            self._read_at.pop(name, None)
 
     async def close(self) -> None:
         """Stop the jobs, whose output nobody would read. Model servers go on."""

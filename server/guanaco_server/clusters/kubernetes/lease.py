@@ -2,6 +2,10 @@
 
 A holder renews it every RENEW_S; whoever sees it unchanged for DURATION_S takes it over. A holder that could
 not renew for ACT_S stops acting, before another one can begin. Clocks are never compared between machines.
+
+Workers are elected by the database first (``workers/heartbeat.py``), and hold the Lease beside it, which also stops
+one that is cut off from the database. All of them watch it, so the second lock adds nothing to a fail-over; and a
+worker that is restarted finds its own name in it.
 """
 
 from __future__ import annotations
@@ -40,9 +44,17 @@ class LeaseLeadership:
         self._acts_until = 0.0
         self._seen: tuple[str, float] = ("", 0.0)  # the Lease's version, and when it was first seen
         self._background = Background("leader election")
+        self._watching = Background("watch of the lease")
 
     def is_leading(self) -> bool:
         return time.monotonic() < self._acts_until
+
+    async def watch(self) -> None:
+        """Begin to look at the Lease. A process that has seen it unchanged for long enough when it may lead need not wait then."""
+        self._watching.start(self._watch())
+
+    async def close(self) -> None:
+        await self._watching.stop()
 
     async def start(self) -> None:
         """Try once to lead, then go on trying in the background."""
@@ -88,10 +100,23 @@ class LeaseLeadership:
             except (UnexpectedStatus, ClusterRefused, ClusterUnreachable) as error:
                 logger.warning("the lease could not be renewed: %s", error)
 
-    def _may_take(self, lease: Json) -> bool:
-        version, now = str(lease["metadata"]["resourceVersion"]), time.monotonic()
+    async def _watch(self) -> None:
+        while True:
+            try:
+                if (lease := await self._api.get(LEASE, NAME)) is not None:
+                    self._see(lease)
+            except (UnexpectedStatus, ClusterRefused, ClusterUnreachable) as error:
+                logger.info("the lease could not be read: %s", error)
+            await asyncio.sleep(self._renew_s)
+
+    def _see(self, lease: Json) -> None:
+        version = str(lease["metadata"]["resourceVersion"])
         if self._seen[0] != version:
-            self._seen = (version, now)
+            self._seen = (version, time.monotonic())
+
+    def _may_take(self, lease: Json) -> bool:
+        self._see(lease)
+        now = time.monotonic()
         holder = lease["spec"].get("holderIdentity")
         return holder in (None, "", self._holder) or now - self._seen[1] > self._duration_s
 

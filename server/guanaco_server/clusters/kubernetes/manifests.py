@@ -33,6 +33,7 @@ from guanaco_server.clusters.kubernetes.names import (
     owned_by,
 )
 from guanaco_server.clusters.kubernetes.options import Egress, KubernetesOptions
+from guanaco_server.clusters.kubernetes.pod_fields import with_fields
 
 SERVER = "model-server"
 PLATFORM_LABELS = {"app.kubernetes.io/name": "guanaco"}
@@ -174,7 +175,7 @@ def _metadata(spec: DeploymentSpec, described: Mapping[str, str]) -> Json:
 
 
 def _pod(spec: DeploymentSpec, options: KubernetesOptions, selector: Mapping[str, str]) -> Json:
-    resources = filled(spec.resources, options.engine_defaults)
+    resources = _without_cache(filled(spec.resources, options.engine_defaults), options)
     container = {
         "image": resources.image or options.engine_image,
         "command": command_in_pod(spec.command),
@@ -185,8 +186,15 @@ def _pod(spec: DeploymentSpec, options: KubernetesOptions, selector: Mapping[str
         "readinessProbe": _probe(failures=2),
         "livenessProbe": _probe(failures=6),
     }
-    return {
-        **pod_spec(container, object_name(spec.name), resources, options, SERVER_TMP_BYTES),
+    pod = {
+        **pod_spec(
+            container,
+            object_name(spec.name),
+            resources,
+            options,
+            SERVER_TMP_BYTES,
+            cache=_cache_volume(resources, options),
+        ),
         "terminationGracePeriodSeconds": DRAIN_S + STOP_S,
         "topologySpreadConstraints": [
             {
@@ -197,6 +205,7 @@ def _pod(spec: DeploymentSpec, options: KubernetesOptions, selector: Mapping[str
             }
         ],
     }
+    return with_fields(pod, options.server_fields)
 
 
 def _probe(failures: int) -> Json:
@@ -274,13 +283,16 @@ def job_object(spec: JobSpec, options: KubernetesOptions, *, is_suspended: bool 
                 "labels": _job_labels(spec, options),
                 "annotations": annotated(spec.name, spec.submission_id),
             },
-            "spec": {
-                **pod_spec(
-                    container, object_name(spec.name), resources, options, options.job_tmp_bytes
-                ),
-                "restartPolicy": "Never",
-                "terminationGracePeriodSeconds": JOB_STOP_S,
-            },
+            "spec": with_fields(
+                {
+                    **pod_spec(
+                        container, object_name(spec.name), resources, options, options.job_tmp_bytes
+                    ),
+                    "restartPolicy": "Never",
+                    "terminationGracePeriodSeconds": JOB_STOP_S,
+                },
+                options.job_fields,
+            ),
         },
     }
     if spec.timeout_s is not None:
@@ -333,8 +345,12 @@ def pod_spec(
     resources: Resources,
     options: KubernetesOptions,
     tmp_bytes: int,
+    cache: Json | None = None,
 ) -> Json:
-    """``container`` has what differs: image, command, environment, probes; ``tmp_bytes`` is the most that /tmp may hold."""
+    """``container`` has what differs: image, command, environment, probes; ``tmp_bytes`` is the most that /tmp may hold.
+
+    ``cache`` is the volume of a model server's artifacts; a job has an empty one.
+    """
     spec: Json = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
@@ -346,7 +362,7 @@ def pod_spec(
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "containers": [_container(container, secret, resources)],
-        "volumes": _volumes(resources, tmp_bytes, options.cache_bytes),
+        "volumes": _volumes(resources, tmp_bytes, cache or _empty_cache(resources, options)),
         "tolerations": [
             _briefly_tolerated("unreachable", UNREACHABLE_S),
             _briefly_tolerated("not-ready", NOT_READY_S),
@@ -432,14 +448,37 @@ def _asked(resources: Resources) -> Json:
     return {"requests": requests, **limits} if requests else {}
 
 
-def _volumes(resources: Resources, tmp_bytes: int, cache_bytes: int) -> list[Json]:
-    """Each with a limit: a pod that exceeds one is evicted, and the node's disk stays the others' too."""
-    limit = str(resources.cache_bytes or resources.disk_bytes or cache_bytes + CACHE_SLACK_BYTES)
+def _without_cache(resources: Resources, options: KubernetesOptions) -> Resources:
+    """Ask for no storage of the pod's own for an artifact that is kept elsewhere."""
+    if not (options.cache_claim or options.cache_path) or not resources.disk_bytes:
+        return resources
+    cached = resources.cache_bytes or resources.disk_bytes
+    return replace(resources, disk_bytes=resources.disk_bytes - cached, cache_bytes=None)
+
+
+def _cache_volume(resources: Resources, options: KubernetesOptions) -> Json:
+    """Return where a model server keeps its artifact: by default in a folder that goes with the pod."""
+    if options.cache_claim:
+        return {"persistentVolumeClaim": {"claimName": options.cache_claim}}
+    if options.cache_path:
+        return {"hostPath": {"path": options.cache_path, "type": "Directory"}}
+    return _empty_cache(resources, options)
+
+
+def _empty_cache(resources: Resources, options: KubernetesOptions) -> Json:
+    default = options.cache_bytes + CACHE_SLACK_BYTES
+    return {
+        "emptyDir": {"sizeLimit": str(resources.cache_bytes or resources.disk_bytes or default)}
+    }
+
+
+def _volumes(resources: Resources, tmp_bytes: int, cache: Json) -> list[Json]:
+    """Those of the pod's own each with a limit: a pod that exceeds one is evicted, and the node's disk stays the others' too."""
     shared_bytes = resources.shared_memory_bytes or SHARED_MEMORY_BYTES
     shared_memory = {"medium": "Memory", "sizeLimit": str(shared_bytes)}
     return [
         {"name": "tmp", "emptyDir": {"sizeLimit": str(tmp_bytes)}},
-        {"name": "cache", "emptyDir": {"sizeLimit": limit}},
+        {"name": "cache", **cache},
         *([{"name": "shm", "emptyDir": shared_memory}] if resources.gpu_count else []),
     ]
 

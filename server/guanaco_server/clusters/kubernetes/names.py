@@ -57,7 +57,7 @@ def full_name(found: Json) -> str:
 
 
 def owned_by(owner: Json) -> list[Json]:
-    """Owner references: deleting the owner deletes what carries them."""
+    """Owner references: deleting the owner deletes what carries them, in the background, so none blocks it."""
     return [
         {
             "apiVersion": owner["apiVersion"],
@@ -65,7 +65,6 @@ def owned_by(owner: Json) -> list[Json]:
             "name": owner["metadata"]["name"],
             "uid": owner["metadata"]["uid"],
             "controller": True,
-            "blockOwnerDeletion": True,
         }
     ]
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address, ip_network
+from typing import Any
 
 from guanaco.errors import InvalidSettings
 from guanaco_server.clusters.cluster import Resources
 from guanaco_server.clusters.kubernetes.api import KubernetesApi, connect
 from guanaco_server.clusters.kubernetes.names import Json
+from guanaco_server.clusters.kubernetes.pod_fields import checked_fields
 from guanaco_server.settings import Settings
 
 NOTHING_ASKED = Resources()
@@ -73,7 +75,7 @@ class Egress:
 class KubernetesOptions:
     """``worker`` names this platform process; ``endpoint`` is a template of a pod's ``address`` and ``pod``, and of ``name`` and ``namespace``.
 
-    ``gpu_nodes`` has the node labels of each kind of GPU. ``pending_s`` is how long a pod may wait for a machine.
+    ``server_fields`` and ``job_fields`` are added to the pods' spec. ``gpu_nodes`` has the node labels of each kind of GPU. ``pending_s`` is how long a pod may wait for a machine.
     """
 
     namespace: str
@@ -91,6 +93,10 @@ class KubernetesOptions:
     pending_s: float = 300
     cache_bytes: int = 50 * GIB
     job_tmp_bytes: int = 64 * GIB
+    cache_claim: str | None = None
+    cache_path: str | None = None
+    server_fields: Mapping[str, Any] = field(default_factory=dict)
+    job_fields: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def has_replica_addresses(self) -> bool:
@@ -155,6 +161,10 @@ def options_of(settings: Settings, namespace: str, context: str = "") -> Kuberne
         cache_bytes=settings.engine_cache_bytes,
         # A Hub that sends whole files only is downloaded before it is streamed.
         job_tmp_bytes=settings.max_weight_bytes + JOB_TMP_ROOM_BYTES,
+        cache_claim=settings.kubernetes_cache_claim,
+        cache_path=settings.kubernetes_cache_path,
+        server_fields=checked_fields("kubernetes_server_pod", settings.kubernetes_server_pod),
+        job_fields=checked_fields("kubernetes_job_pod", settings.kubernetes_job_pod),
     )
 
 

@@ -111,6 +111,9 @@ class LocalCluster:
                 self._deployments[spec.name] = self._replicas(spec.name)
             await self._deployments[spec.name].apply(spec, start)
 
+    async def renew_secrets(self, spec: DeploymentSpec) -> None:
+        """Nothing: a server that starts here is started by the platform, with fresh ones."""
+
     async def observe(self, name: str) -> ReplicaState | None:
         async with self._locks[name]:
             return await self._replicas(name).state()

@@ -34,8 +34,8 @@ from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions import lifecycle, queries
 from guanaco_server.submissions.events import StatusChanges
 from guanaco_server.submissions.hub_tokens import HubTokens
-from guanaco_server.submissions.rollouts import RolloutRecords
-from guanaco_server.submissions.service import read_submission
+from guanaco_server.submissions.reading import read_submission
+from guanaco_server.submissions.rollouts.records import RolloutRecords
 from guanaco_server.submissions.tables import (
     RolloutRow,
     StageRunRow,

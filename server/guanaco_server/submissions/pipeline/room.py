@@ -33,7 +33,7 @@ from guanaco_server.submissions.pipeline.traffic_plans import TrafficPlans
 from guanaco_server.submissions.pipeline.workflow import ListWorkers, Pipeline
 from guanaco_server.submissions.prompt_trials import PromptTrials
 from guanaco_server.submissions.quotas import QuotaService
-from guanaco_server.submissions.rollouts import RolloutRecords
+from guanaco_server.submissions.rollouts.records import RolloutRecords
 from guanaco_server.submissions.service import SubmissionService
 from guanaco_server.tokenization.service import Tokenizers
 

@@ -7,6 +7,7 @@ recording of it raises becomes a failed submission with a sentence, and its mode
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -15,7 +16,7 @@ from typing import TypeVar
 
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
-from guanaco.errors import GuanacoError, StageFault, SubmissionFailure
+from guanaco.errors import GuanacoError, StageFault, StoreUnreachable, SubmissionFailure
 from guanaco.submissions import Level, Outcome, Stage
 from guanaco_server.http.errors import internal_fault
 from guanaco_server.observability.metrics import Metrics
@@ -33,6 +34,13 @@ RETRY_DELAYS_S = (
     1.0,
     4.0,
 )  # a blip of the Hub passes in seconds; a longer outage is the developer's to retry
+OUTAGE_DELAYS_S = (
+    1.0,
+    4.0,
+    10.0,
+    20.0,
+    30.0,
+)  # a store that restarts, or fails over, is away for half a minute
 WATCH_S = 0.3
 DATABASE_RETRY_S = 2.0
 DATABASE_TRIES = 15  # 30 s, for an error that is no outage
@@ -155,11 +163,13 @@ class StageRunner:
             await asyncio.gather(work, return_exceptions=True)
 
     async def _run_with_retries(self, run: PipelineRun, stage: Stage) -> Facts:
-        for delay_s in (*RETRY_DELAYS_S, None):
+        tries = itertools.count()
+        while True:
             try:
                 return await self._run_once(run, stage)
             except SubmissionFailure as error:
-                if delay_s is None or not error.is_retryable:
+                delay_s = _delay_s(error, next(tries))
+                if delay_s is None:
                     raise
                 await self._records.log(
                     run,
@@ -168,7 +178,6 @@ class StageRunner:
                     level=Level.WARNING,
                 )
                 await asyncio.sleep(delay_s)
-        raise AssertionError("the last try returns or raises")
 
     async def _run_once(self, run: PipelineRun, stage: Stage) -> Facts:
         try:
@@ -181,6 +190,14 @@ class StageRunner:
                 raise
             fault = internal_fault(f"stage {stage} of {run.submission_id}", error)
             raise StageFault(fault.detail, hint=fault.hint) from error
+
+
+def _delay_s(error: SubmissionFailure, failed_tries: int) -> float | None:
+    """Return how long to wait before the stage is tried again; None to give up."""
+    delays = OUTAGE_DELAYS_S if isinstance(error, StoreUnreachable) else RETRY_DELAYS_S
+    if not error.is_retryable or failed_tries >= len(delays):
+        return None
+    return delays[failed_tries]
 
 
 def _stops_us(error: BaseException) -> bool:

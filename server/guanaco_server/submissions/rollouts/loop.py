@@ -1,16 +1,5 @@
-"""Replaces the version of a submission that serves by a new one, without a break.
-
-    preparing   the pipeline brings the new server up beside the old one, which serves on
-    shifting    conversations that begin from now on go to the new one; of a canary's, only its share
-    draining    all go to it, open ones with their next turn; the old one finishes the replies that it has begun
-    done        the old one is stopped
-
-A canary shifts until it is worse than the version that serves, which ends it (canaries.py), or until its time is over.
-A redeploy that fails or is cancelled before it drains leaves the old version serving, and stops the new one. If the new
-one has taken conversations by then, they go back to the old one with their next turn, and it finishes the replies that it has
-begun before it is stopped.
-The pipeline's runner moves a rollout as far as shifting; the loop here, in the process that leads, does the rest.
-Every step is in the database, and each move locks the submission's row first, so a restart in any of them goes on.
+"""Moves rollouts on from shifting, in the process that leads: lets new versions take over, ends canaries that are worse, and
+stops what has drained. It reads all of it from the database each time, so a restart goes on.
 """
 
 from __future__ import annotations
@@ -24,16 +13,18 @@ from datetime import datetime, timedelta
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from guanaco.submissions import EventKind, Failure, Level, RedeployRequest, RolloutPhase
+from guanaco.submissions import Failure, RolloutPhase
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.service import DeploymentService
-from guanaco_server.deployments.versions import Arm, ConversationStart, ServedVersion, VersionBeside
+from guanaco_server.deployments.versions import Arm, ConversationStart, VersionBeside
 from guanaco_server.runtime.background import Background
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.statistics.sequential import Proportion
-from guanaco_server.submissions import lifecycle, queries
-from guanaco_server.submissions.canaries import Shown, judge, slow_from
 from guanaco_server.submissions.events import StatusChanges
+from guanaco_server.submissions.queries import by_id_locked
+from guanaco_server.submissions.rollouts import queries
+from guanaco_server.submissions.rollouts.canaries import Shown, judge, slow_from
+from guanaco_server.submissions.rollouts.records import RolloutRecords
 from guanaco_server.submissions.tables import RolloutRow
 
 INTERVAL_S = 1.0
@@ -54,125 +45,6 @@ class Vote:
 ListVotes = Callable[[str, datetime], Awaitable[Sequence[Vote]]]
 
 logger = logging.getLogger(__name__)
-
-
-class RolloutRecords:
-    """Each call is part of the caller's transaction, which has locked the submission's row."""
-
-    def __init__(self, clock: Clock, deployments: DeploymentService) -> None:
-        self._clock = clock
-        self._deployments = deployments
-
-    async def begin(
-        self,
-        session: AsyncSession,
-        submission_id: str,
-        run: int,
-        request: RedeployRequest,
-        restores: ServedVersion | None = None,
-    ) -> RolloutRow:
-        """Begin a run beside the version that serves; ``restores`` is an earlier version that it brings back."""
-        rollout = RolloutRow(
-            submission_id=submission_id,
-            run=run,
-            share=request.canary or 1.0,
-            canary_s=request.canary_s if request.canary is not None else None,
-            restores=restores,
-            phase=RolloutPhase.PREPARING,
-            began_at=self._clock.now(),
-        )
-        session.add(rollout)
-        what = f"Bringing back the version of run {restores.run}" if restores else "Redeploying"
-        await self._say(session, rollout, f"{what}, beside the version that serves.")
-        return rollout
-
-    async def shift(self, session: AsyncSession, rollout: RolloutRow) -> None:
-        """Give the new version the conversations that begin from now on."""
-        rollout.phase, rollout.shifting_at = RolloutPhase.SHIFTING, self._clock.now()
-        await self._deployments.open_beside(
-            session, rollout.key, rollout.share, rollout.shifting_at
-        )
-        which = (
-            "New conversations"
-            if rollout.canary_s is None
-            else f"{rollout.share:.1%} of new conversations"
-        )
-        await self._say(session, rollout, f"{which} go to the new version.")
-
-    async def take_over(self, session: AsyncSession, rollout: RolloutRow) -> tuple[str, ...]:
-        """Let the new version serve all conversations, and return its endpoints."""
-        rollout.replaced = await self._deployments.version_within(session, rollout.submission_id)
-        endpoints = await self._deployments.take_over(session, rollout.key)
-        rollout.phase, rollout.draining_at = RolloutPhase.DRAINING, self._clock.now()
-        await self._say(
-            session,
-            rollout,
-            "The new version serves all conversations; the old one finishes its replies.",
-        )
-        return endpoints
-
-    async def end(
-        self,
-        session: AsyncSession,
-        rollout: RolloutRow,
-        phase: RolloutPhase,
-        failure: Failure | None = None,
-    ) -> None:
-        """End it, and withdraw the deployment beside: the new version, or the old one that has drained."""
-        await self._deployments.withdraw(session, rollout.key)
-        await self._note_end(session, rollout, phase, failure)
-
-    async def give_back(
-        self,
-        session: AsyncSession,
-        rollout: RolloutRow,
-        phase: RolloutPhase,
-        failure: Failure | None = None,
-    ) -> None:
-        """End it before the new version has taken over. What conversations it has go back to the old one, and it drains."""
-        if rollout.phase is RolloutPhase.SHIFTING:
-            await self._deployments.drain(session, rollout.key)
-        else:
-            await self._deployments.withdraw(session, rollout.key)
-        await self._note_end(session, rollout, phase, failure)
-
-    async def _note_end(
-        self,
-        session: AsyncSession,
-        rollout: RolloutRow,
-        phase: RolloutPhase,
-        failure: Failure | None,
-    ) -> None:
-        rollout.phase, rollout.failure, rollout.ended_at = phase, failure, self._clock.now()
-        if failure is not None:
-            why = f"The redeploy failed, and the version before serves on. {failure.detail}"
-            await self._say(session, rollout, why, Level.ERROR)
-        elif phase is RolloutPhase.CANCELLED:
-            await self._say(session, rollout, "The redeploy was cancelled.")
-        else:
-            await self._say(session, rollout, "The old version is stopped: the redeploy is done.")
-
-    async def cancel(self, session: AsyncSession, submission_id: str) -> bool:
-        """Cancel the submission's rollout; False where none is under way. Versions beside that drain are stopped at once."""
-        await self._deployments.withdraw_beside(session, submission_id)
-        rollout = await queries.rollout(session, submission_id)
-        if rollout is None or not rollout.phase.is_in_progress:
-            return False
-        await self.end(session, rollout, RolloutPhase.CANCELLED)
-        return True
-
-    async def _say(
-        self, session: AsyncSession, rollout: RolloutRow, message: str, level: Level = Level.INFO
-    ) -> None:
-        await lifecycle.append_event(
-            session,
-            rollout.submission_id,
-            EventKind.LOG,
-            message,
-            at=self._clock.now(),
-            level=level,
-            data={"rollout": rollout.phase, "run": rollout.run},
-        )
 
 
 class RolloutLoop:
@@ -242,7 +114,7 @@ class RolloutLoop:
         ) or not await self._deployments.can_take_over(rollout.key):
             return
         async with self._database.write() as session:
-            row = await queries.by_id_locked(session, rollout.submission_id)
+            row = await by_id_locked(session, rollout.submission_id)
             current = await queries.rollout(session, rollout.submission_id)
             if row is None or current is None or not _is_same(current, rollout):
                 return
@@ -266,7 +138,7 @@ class RolloutLoop:
             )
         ]
         async with self._database.write() as session:
-            await queries.by_id_locked(session, rollout.submission_id)
+            await by_id_locked(session, rollout.submission_id)
             current = await queries.rollout(session, rollout.submission_id)
             if current is None or not _is_same(current, rollout):
                 return True
@@ -289,7 +161,7 @@ class RolloutLoop:
         if not await self._has_drained(rollout.key, rollout.draining_at):
             return
         async with self._database.write() as session:
-            await queries.by_id_locked(session, rollout.submission_id)
+            await by_id_locked(session, rollout.submission_id)
             current = await queries.rollout(session, rollout.submission_id)
             if current is not None and _is_same(current, rollout):
                 await self._records.end(session, current, RolloutPhase.DONE)

@@ -20,7 +20,7 @@ from guanaco_server.database.database import Database
 from guanaco_server.deployments.versions import Arm
 from guanaco_server.statistics.buckets import added, bucket_of
 from guanaco_server.statistics.sequential import Proportion, is_worse
-from guanaco_server.submissions import queries
+from guanaco_server.submissions.rollouts import queries
 
 ALPHA = 0.05
 FAILED_MARGIN = 0.01  # a share of this much more is no reason to stop

@@ -1,0 +1,60 @@
+"""A submission as its developer reads it, from its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from guanaco.submissions import Rollout, StageRun, Status, Submission, Unserved
+from guanaco_server.deployments.service import DeploymentService
+from guanaco_server.submissions import queries
+from guanaco_server.submissions.lifecycle import SERVED
+from guanaco_server.submissions.rollouts.queries import rollout as newest_rollout
+from guanaco_server.submissions.tables import RolloutRow, StageRunRow, SubmissionRow
+
+NOT_COLUMNS = {
+    "stages",
+    "rollout",
+    "unserved",
+    "aliases",
+    "tags",
+}  # fields of a submission that are no columns of its row as they are
+
+
+def read_submission(
+    row: SubmissionRow,
+    stages: Sequence[StageRunRow] = (),
+    rollout: RolloutRow | None = None,
+    aliases: Sequence[str] = (),
+    unserved: Unserved | None = None,
+) -> Submission:
+    columns = {name: getattr(row, name) for name in Submission.model_fields.keys() - NOT_COLUMNS}
+    return Submission(
+        **columns,
+        aliases=list(aliases),
+        tags=row.tags or [],
+        rollout=_read_rollout(rollout) if rollout else None,
+        unserved=unserved,
+        stages=[_read_stage(stage) for stage in stages],
+    )
+
+
+async def read_whole(
+    deployments: DeploymentService, session: AsyncSession, row: SubmissionRow
+) -> Submission:
+    """Read a submission with its stages, its newest rollout, its aliases, and why it is not served."""
+    stages = await queries.stage_runs(session, row.id)
+    rollout = await newest_rollout(session, row.id)
+    aliases = await queries.aliases_of(session, row.id)
+    is_served = Status(row.status) in SERVED
+    unserved = await deployments.unserved_within(session, row.id) if is_served else None
+    return read_submission(row, stages, rollout, aliases, unserved)
+
+
+def _read_rollout(row: RolloutRow) -> Rollout:
+    return Rollout(**{name: getattr(row, name) for name in Rollout.model_fields})
+
+
+def _read_stage(row: StageRunRow) -> StageRun:
+    return StageRun(**{name: getattr(row, name) for name in StageRun.model_fields})
