@@ -33,7 +33,7 @@ def add_routes(routes: APIRouter, web: WebRoom) -> None:
         "cancel": web.submissions.cancel,
         "deactivate": web.submissions.deactivate,
         "reactivate": web.submissions.reactivate,
-        "rollback": web.submissions.rollback,
+        "rollback": web.submissions.rollouts.rollback,
         "teardown": web.submissions.teardown,
     }
 
