@@ -43,7 +43,7 @@ class AssignmentRule(BaseModel):
     )
     weights: dict[str, Weight] = Field(
         default={},
-        description="By submission, how much more or less often than its rule says; 1 otherwise, 0 for none.",
+        description="By submission, its id or alias, how much more or less often than its rule says; 1 otherwise, 0 for none.",
     )
     seed: int | None = Field(
         default=None,

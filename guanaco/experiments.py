@@ -34,8 +34,8 @@ class Variant(Overrides):
     )
     model: str | None = Field(
         default=None,
-        max_length=128,
-        description="The submission that it talks to; what the competition's rule says otherwise.",
+        max_length=260,
+        description="The submission that it talks to, by id or alias; what the competition's rule says otherwise.",
     )
 
 

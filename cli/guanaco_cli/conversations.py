@@ -17,7 +17,7 @@ from guanaco_cli.console import BOLD, DIM, console
 from guanaco_cli.options import AsJson, BotName, Yes, read_bot
 
 if TYPE_CHECKING:
-    from guanaco.chat import Conversation, Message, Reply, Token, Turn
+    from guanaco.chat import Bot, Conversation, Message, Reply, Token, Turn
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -126,7 +126,7 @@ def open_conversation(
     as_json: AsJson = False,
 ) -> None:
     """Begin a conversation of a consenting user, and print its id."""
-    _open(user, consent, bot, user_name, model, external_id, notes, as_json, ())
+    _open(user, consent, read_bot(bot), user_name, model, external_id, notes, as_json, ())
 
 
 @app.command("import", epilog="Example: guanaco conversations import said.json --user u1 --consent")
@@ -142,7 +142,10 @@ def import_conversation(
     ],
     user: User,
     consent: Consent = False,
-    bot: BotName = "marlowe",
+    bot: Annotated[
+        str | None,
+        typer.Option("--bot", metavar="NAME|FILE", help="[default: the file's, or marlowe]"),
+    ] = None,
     user_name: UserName = "You",
     model: Model = None,
     external_id: ExternalId = None,
@@ -150,8 +153,9 @@ def import_conversation(
     as_json: AsJson = False,
 ) -> None:
     """Begin a conversation with what was said before, elsewhere, and print its id."""
-    history = _read_history(file)
-    _open(user, consent, bot, user_name, model, external_id, notes, as_json, history)
+    history, known_bot = _read_history(file)
+    with_bot = known_bot if bot is None and known_bot is not None else read_bot(bot or "marlowe")
+    _open(user, consent, with_bot, user_name, model, external_id, notes, as_json, history)
 
 
 @app.command(epilog='Example: guanaco conversations say conv_… "Who are you?"')
@@ -325,7 +329,7 @@ def delete(
 def _open(
     user: str,
     consent: bool,
-    bot: str,
+    bot: Bot,
     user_name: str,
     model: str | None,
     external_id: str | None,
@@ -336,7 +340,7 @@ def _open(
     with connect() as client:
         opened = client.open_conversation(
             user,
-            read_bot(bot),
+            bot,
             consent=consent,
             user_name=user_name,
             model=model,
@@ -361,12 +365,12 @@ def _pairs(notes: Iterable[str] | None) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def _read_history(file: Path) -> list[Turn]:
-    """Read turns from a list of them, or from a conversation as `show --json` prints it, without what was replaced."""
+def _read_history(file: Path) -> tuple[list[Turn], Bot | None]:
+    """Read turns from a list of them, or from a conversation as `show --json` prints it, without what was replaced, with its bot."""
     import yaml
     from pydantic import TypeAdapter, ValidationError
 
-    from guanaco.chat import Turn
+    from guanaco.chat import Bot, Turn
     from guanaco.errors.validation import one_sentence
 
     try:
@@ -375,14 +379,17 @@ def _read_history(file: Path) -> list[Turn]:
         raise InvalidInput(f"{file} cannot be read: {error.strerror}.") from None
     except (ValueError, RecursionError, yaml.YAMLError):
         raise InvalidInput(f"{file} is neither YAML nor JSON.") from None
+    bot = None
     if isinstance(said, dict) and isinstance(said.get("messages"), list):
+        bot = said.get("bot")
         said = [
             {"sender": one.get("sender"), "content": one.get("content")}
             for one in said["messages"]
             if isinstance(one, dict) and not one.get("is_deleted")
         ]
     try:
-        return TypeAdapter(list[Turn]).validate_python(said)
+        turns = TypeAdapter(list[Turn]).validate_python(said)
+        return turns, None if bot is None else Bot.model_validate(bot)
     except ValidationError as error:
         raise InvalidInput(
             f"{file}: {one_sentence(error)}",

@@ -20,7 +20,7 @@ import typer
 from guanaco.errors import GuanacoError
 from guanaco_cli import words
 from guanaco_cli.console import GREEN, console
-from guanaco_cli.installation import find_engine_python, read_settings
+from guanaco_cli.installation import find_engine_python, has_platform, read_settings
 from guanaco_cli.options import AsJson, Config, DataDir, Port
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Examine this machine: what it lacks for the platform, or for the client alone, and how to get it."""
-    is_light = not is_platform_installed()
+    is_light = not has_platform()
     if is_light:
         findings = list(examine_light())
     else:
@@ -112,11 +112,6 @@ def doctor(
     console.say(
         "Ready for `guanaco submit`." if is_light else "Ready for `guanaco up`.", style=GREEN
     )
-
-
-def is_platform_installed() -> bool:
-    """Return whether any part of the server is here; a light install is the client alone."""
-    return importlib.util.find_spec(SERVER_MODULES[0]) is not None
 
 
 def examine_light() -> Iterator[Finding]:

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from guanaco_server.settings import LoadedSettings, Settings
 
 
+# Our own modules are in every wheel, and others of the packages that the server needs are on many machines anyway.
+PLATFORM_MARK = "dbos"
+
+
 @contextmanager
 def needs_platform() -> Iterator[None]:
     """Turn the failed import of a platform package into a GuanacoError that names the extra to install."""
@@ -32,8 +36,7 @@ def has_platform() -> bool:
     """Whether the platform's packages are installed here, or this is the light client."""
     from importlib.util import find_spec
 
-    names = ("guanaco_server", "sqlalchemy", "tokenizers")  # ours, and two that only it needs
-    return all(find_spec(name) is not None for name in names)
+    return find_spec(PLATFORM_MARK) is not None
 
 
 def read_settings(given: Mapping[str, Any], config: Path | None = None) -> Settings:

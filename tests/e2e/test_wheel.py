@@ -48,6 +48,16 @@ def test_the_wheel_is_a_light_client_under_a_name_that_is_ours(tmp_path: Path) -
     assert output_of(bin / "guanaco", "--version", cwd=tmp_path).strip() == VERSION
     script = "import guanaco; print(guanaco.Client.__name__, guanaco.__version__)"
     assert output_of(bin / "python", "-c", script, cwd=tmp_path).split() == ["Client", VERSION]
+    client = {"PATH": str(bin), "HOME": str(tmp_path), "GUANACO_URL": "http://127.0.0.1:9"}
+    for command, says in (
+        (["doctor"], "cannot use a server yet"),
+        (["plan", "llama-3-8b"], "http://127.0.0.1:9"),
+        (["prompt", "render", "chatml"], "http://127.0.0.1:9"),
+    ):
+        asked = subprocess.run(
+            [bin / "guanaco", *command], cwd=tmp_path, env=client, capture_output=True, text=True
+        )
+        assert says in asked.stderr, asked.stderr
     refused = subprocess.run([bin / "guanaco", "up"], cwd=tmp_path, capture_output=True, text=True)
     assert refused.returncode != 0
     assert "pip install 'guanaco-platform[server]'" in refused.stderr

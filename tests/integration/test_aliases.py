@@ -169,3 +169,31 @@ async def test_a_chosen_model_gains_nothing_on_the_leaderboard(database: Databas
         second: int(counted == second),
     }
     assert (await ada.get(f"/submissions/{first}/feedback")).status_code == 200
+
+
+async def test_an_alias_stands_in_bodies_and_filters_too(database: Database) -> None:
+    world, ada, first, second = await two_versions(database)
+    for one, name in ((first, "champion"), (second, "challenger")):
+        await ada.put(f"/submissions/{one}/aliases/{name}")
+    admin = await world.http(Role.ADMIN)
+    rules = {"name": "Spring", "starts_at": "2026-01-01T00:00:00Z"}
+    weighted = rules | {"assignment": {"weights": {ALIAS: 2, second: 1}}}
+    made = await admin.put("/competitions/spring", json=weighted)
+    assert made.json()["assignment"]["weights"] == {first: 2, second: 1}, made.text
+    twice = rules | {"assignment": {"weights": {ALIAS: 2, first: 1}}}
+    assert said(await admin.put("/competitions/spring", json=twice)) == (422, "invalid_input")
+    variants = [{"name": "a", "model": ALIAS}, {"name": "b", "model": "acme/tiny@challenger"}]
+    drawn = await admin.post("/experiments", json={"name": "versions", "variants": variants})
+    assert [one["model"] for one in drawn.json()["variants"]] == [first, second]
+    assert (await admin.get("/votes/flags", params={"submission": ALIAS})).json() == []
+    unknown = await admin.get("/votes/flags", params={"submission": "acme/tiny@nobody"})
+    assert unknown.status_code == 404
+    judge = await world.publish(
+        await world.account(Role.DEVELOPER, "ada"),
+        "acme-judge_v1",
+        kind=SubmissionKind.REWARD,
+    )
+    await ada.put(f"/submissions/{judge}/aliases/judge")
+    body = {"repo": "acme/new", "params": {"best_of": 2}, "reward": "acme/tiny@judge"}
+    entered = await ada.post("/submissions", json=body)
+    assert entered.json()["reward"] == judge, entered.text

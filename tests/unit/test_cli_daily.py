@@ -11,7 +11,7 @@ import pytest
 
 from guanaco.errors import ReportNotFound
 from guanaco.profile import Profile
-from guanaco_cli import doctor
+from guanaco_cli import doctor, installation
 from guanaco_cli.main import run
 from tests.fixtures.cli import profile, server
 from tests.fixtures.wire import AT, refused, submission_json
@@ -123,6 +123,7 @@ def test_doctor_of_a_client_examines_what_a_client_needs(
     monkeypatch: pytest.MonkeyPatch, profile: Path, capsys: Any
 ) -> None:
     monkeypatch.setattr(doctor, "SERVER_MODULES", ("no_such_package",))
+    monkeypatch.setattr(installation, "PLATFORM_MARK", "no_such_package")
     profile.unlink()
     assert run(["doctor", "--json"]) == 1
     shown = capsys.readouterr()

@@ -28,6 +28,7 @@ def router(competitions: CompetitionService, auth: Auth) -> APIRouter:
     async def put_competition(
         competition_id: Slug, request: CompetitionRequest, account: Account = admin
     ) -> Competition:
+        request = await competitions.with_ids(account, request)
         return await competitions.put(competition_id, request, account)
 
     return routes

@@ -11,6 +11,7 @@ from guanaco.competitions import OPEN, Competition, CompetitionRequest
 from guanaco.contract import carry_unknown_fields, known_fields
 from guanaco.errors import CompetitionClosed, CompetitionNotFound, InvalidInput, NewerVersionNeeded
 from guanaco_server.accounts.audit import Actor, AuditLog
+from guanaco_server.accounts.service import Account
 from guanaco_server.competitions import queries
 from guanaco_server.competitions.tables import CompetitionRow
 from guanaco_server.database.database import Database
@@ -106,6 +107,19 @@ class CompetitionService:
                 action = CHANGE if before else CREATE
                 await self._audit.note(session, by, action, _noted(competition_id, before, request))
             return _read(row)
+
+    async def with_ids(self, account: Account, request: CompetitionRequest) -> CompetitionRequest:
+        """With the submissions that the aliases in its weights mean now; InvalidInput where two names mean one."""
+        if not any("@" in name for name in request.assignment.weights):
+            return request
+        weights: dict[str, float] = {}
+        for name, weight in request.assignment.weights.items():
+            submission_id = await self._submissions.aliases.resolve(account, name)
+            if submission_id in weights:
+                raise InvalidInput(f"assignment.weights names {submission_id} twice.")
+            weights[submission_id] = weight
+        assignment = request.assignment.model_copy(update={"weights": weights})
+        return request.model_copy(update={"assignment": assignment})
 
     async def _require_submissions(self, session: AsyncSession, named: Collection[str]) -> None:
         unknown = sorted(set(named) - set(await self._submissions.params(session, named)))

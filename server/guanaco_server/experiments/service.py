@@ -96,6 +96,7 @@ class ExperimentService:
 
     async def create(self, account: Account, request: ExperimentRequest) -> Experiment:
         """Make a draft; ExperimentConflict if the name is taken, also when two requests race for it."""
+        request = await self._with_ids(account, request)
         await self._check(account, request)
         row = ExperimentRow(
             name=request.name,
@@ -114,6 +115,7 @@ class ExperimentService:
 
     async def change(self, account: Account, name: str, request: ExperimentRequest) -> Experiment:
         """Change a draft; ExperimentConflict once it has run."""
+        request = await self._with_ids(account, request)
         await self._check(account, request)
         async with self._database.write() as session:
             row = (await queries.locked(session)).get(name)
@@ -185,6 +187,17 @@ class ExperimentService:
             at=self._clock.now(),
             variants=[_results(each, names[0], found) for each in names],
         )
+
+    async def _with_ids(self, account: Account, request: ExperimentRequest) -> ExperimentRequest:
+        """With the submissions that its models' aliases mean now."""
+        resolve = self._submissions.aliases.resolve
+        variants = [
+            variant.model_copy(update={"model": await resolve(account, variant.model)})
+            if variant.model is not None
+            else variant
+            for variant in request.variants
+        ]
+        return request.model_copy(update={"variants": tuple(variants)})
 
     async def _check(self, account: Account, request: ExperimentRequest) -> None:
         """Check that everything that an experiment names exists."""

@@ -58,6 +58,8 @@ def router(
         limit: Limit = 100,
         account: Account = admin,
     ) -> list[VoteFlag]:
+        if submission is not None:
+            submission = await leaderboard.submission_id(account, submission)
         return await flags.newest(competition, submission, limit)
 
     @routes.post("/votes/{feedback_id}/allow")

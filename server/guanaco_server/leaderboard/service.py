@@ -101,6 +101,10 @@ class LeaderboardService:
         today = self._clock.now().astimezone(UTC).date().toordinal()
         return metrics_of(submission_id, sum_of(map(Aggregate.from_json, found)), today)
 
+    async def submission_id(self, account: Account, named: str) -> str:
+        """The id of a submission that may be named by its alias."""
+        return await self._submissions.aliases.resolve(account, named)
+
     async def history(self, submission_id: str, competition_id: str = OPEN) -> ScoreHistory:
         """Return the score's history, without points for a submission that has no score in that competition."""
         await self._competitions.find(competition_id)
