@@ -37,6 +37,7 @@ DEVELOPER_PAGES = (
     LLAMA_BARD,
     "/submissions/ada-broken_v1",
     f"{LLAMA_BARD}/teardown",
+    f"{LLAMA_BARD}/canary",
     f"{LLAMA_BARD}/feedback",
     f"{LLAMA_BARD}/feedback?rating=down&text=nothing-like-it",
 )
@@ -52,6 +53,13 @@ ADMIN_PAGES = (
     "/admin/competitions/new",
     "/admin/competitions/spring",
     "/admin/competitions/spring/freeze",
+    "/admin/experiments",
+    "/admin/experiments/warmth",
+    "/admin/experiments/warmth/start",
+    "/admin/votes",
+    "/admin/votes?submission=nothing-like-it",
+    "/admin/costs",
+    "/admin/costs?month=2001-01",
     "/admin/users",
     "/admin/audit",
 )

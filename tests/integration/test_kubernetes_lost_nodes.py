@@ -53,7 +53,7 @@ def kubernetes(tmp_path: Path) -> Iterator[FakeWorld]:
 
 @pytest.fixture
 async def cluster(kubernetes: FakeWorld) -> AsyncIterator[KubernetesCluster]:
-    async with kubernetes.cluster() as cluster:
+    async with kubernetes.cluster(patience_s=60, timeout_s=30) as cluster:
         yield cluster
 
 

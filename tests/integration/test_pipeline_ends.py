@@ -184,6 +184,8 @@ async def test_a_late_failure_of_an_earlier_run_leaves_the_later_run_alone(
     world: PipelineWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     is_first = iter([True])
+    # Nobody looks between the cancel and the redeploy, however long these take.
+    monkeypatch.setattr(runner, "WATCH_S", 300.0)
 
     async def publish(*_: Any) -> Facts:
         if next(is_first, False):  # the stage may be tried again before its end is noticed

@@ -112,3 +112,101 @@ async def test_the_word_of_a_stranger_for_an_address_is_not_taken(database: Data
 def test_a_trusted_proxy_is_an_address_or_a_network(wrong: str) -> None:
     with pytest.raises(ValidationError, match="neither an address nor a network"):
         Settings(trusted_proxies=(wrong,))
+
+
+async def operated(world: WebWorld) -> None:
+    """A model with a rating, GPUs that cost, an experiment, and a vote that was left out."""
+    spring = CompetitionRequest(name="Spring", starts_at=world.clock.now())
+    await world.competitions.put("spring", spring)
+    submission_id = await world.model("Llama Bard", "ada")
+    await world.rate(submission_id, True)
+    await world.operate(submission_id)
+
+
+async def test_what_costs_is_experimented_and_left_out_is_on_pages(world: WebWorld) -> None:
+    await operated(world)
+    root = await signed_in(world, Role.ADMIN, "root")
+    await costs_are_shown_by_month(world, root)
+    await an_experiment_is_started_and_stopped(world, root)
+    await a_vote_is_let_in(world, root)
+    ada = await signed_in(world, Role.DEVELOPER, "ada")
+    page = (await ada.get("/submissions/ada-llama-bard_v1")).text
+    cost = await world.costs.of_submission("ada-llama-bard_v1", "ada")
+    assert f"{cost.cost:,.2f} {cost.currency}" in page
+    for path in ("/admin/costs", "/admin/experiments", "/admin/votes"):
+        assert (await ada.get(path)).status_code == 403
+
+
+async def costs_are_shown_by_month(world: WebWorld, root: httpx.AsyncClient) -> None:
+    now = world.clock.now()
+    page = (await root.get("/admin/costs")).text
+    assert "ada-llama-bard_v1" in page
+    found = await world.costs.costs()
+    assert f"{found.cost:,.2f}" in page
+    before = f"{now.replace(day=1) - timedelta(days=1):%Y-%m}"
+    assert f'href="/admin/costs?month={before}"' in page
+    empty = (await root.get("/admin/costs?month=2001-01")).text
+    assert "No GPU was held in this month." in empty
+    for month, sentence in (("2001-13", "like 2026-11"), ("9000-01", "has not begun")):
+        refused = await root.get(f"/admin/costs?month={month}")
+        assert refused.status_code == 422
+        assert sentence in refused.text
+
+
+async def an_experiment_is_started_and_stopped(world: WebWorld, root: httpx.AsyncClient) -> None:
+    assert "/admin/experiments/warmth" in (await root.get("/admin/experiments")).text
+    for move, state in (("start", "running"), ("stop", "stopped")):
+        path = f"/admin/experiments/warmth/{move}"
+        page = (await root.get("/admin/experiments/warmth")).text
+        assert f'href="{path}"' in page
+        assert "temperature 1.2" in page
+        assert f"{move.capitalize()} warmth?" in (await root.get(path)).text
+        assert (await send(root, path, page=path)).status_code == 303
+        assert (await world.experiments.find("warmth")).state == state
+    assert (await root.get("/admin/experiments/warmth/stop")).status_code == 404
+    assert (await root.get("/admin/experiments/none")).status_code == 404
+
+
+async def a_vote_is_let_in(world: WebWorld, root: httpx.AsyncClient) -> None:
+    (flag,) = await world.flags.newest("spring", "ada-llama-bard_v1", 10)
+    path = f"/admin/votes/{flag.feedback_id}/allow"
+    page = (await root.get("/admin/votes?competition=spring")).text
+    assert flag.evidence in page
+    assert f'href="{path}"' in page
+    assert "Let this rating count?" in (await root.get(path)).text
+    assert (await send(root, path, page=path)).status_code == 303
+    assert "allowed by root" in (await root.get("/admin/votes")).text
+    assert "Nothing fits" in (await root.get("/admin/votes?submission=no-such_v1")).text
+    assert (await root.get("/admin/votes/fb_none/allow")).status_code == 404
+
+
+async def test_a_canary_is_begun_and_rolled_back_by_its_developer(world: WebWorld) -> None:
+    await world.model("Llama Bard", "ada")
+    ada = await signed_in(world, Role.DEVELOPER, "ada")
+    base = "/submissions/ada-llama-bard_v1"
+    assert "/rollback" not in (await ada.get(base)).text
+    assert (await ada.get(f"{base}/rollback")).status_code == 409
+    for percent, minutes in (("0", "60"), ("100", "60"), ("nan", "60"), ("5", "0"), ("", "")):
+        fields = {"percent": percent, "minutes": minutes}
+        refused = await send(ada, f"{base}/canary", fields, f"{base}/canary")
+        assert refused.status_code == 422
+        assert "A canary takes a share" in refused.text
+    assert f'href="{base}/canary"' in (await ada.get(f"{base}/redeploy")).text
+    fields = {"percent": "5", "minutes": "30"}
+    assert (await ada.post(f"{base}/canary", data=fields)).status_code == 403, "without the token"
+    begun = await send(ada, f"{base}/canary", fields, f"{base}/canary")
+    assert begun.status_code == 303, begun.text
+    account = await world.developer("ada")
+    rollout = (await world.submissions.require_visible(account, "ada-llama-bard_v1")).rollout
+    assert rollout is not None
+    assert (rollout.share, rollout.canary_s) == (0.05, 1_800)
+    page = (await ada.get(base)).text
+    assert "A new version is on its way" in page
+    assert f'href="{base}/redeploy"' not in page
+    assert (await ada.get(f"{base}/redeploy")).status_code == 409
+    assert (await send(ada, f"{base}/rollback", page=f"{base}/rollback")).status_code == 303
+    rollout = (await world.submissions.require_visible(account, "ada-llama-bard_v1")).rollout
+    assert rollout is not None
+    assert rollout.phase == "cancelled"
+    bob = await signed_in(world, Role.DEVELOPER, "bob")
+    assert (await bob.get(f"{base}/canary")).status_code == 404

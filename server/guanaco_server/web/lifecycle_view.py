@@ -6,8 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from guanaco.submissions import Outcome, Stage, Status, Submission
-from guanaco_server.submissions.lifecycle import SOURCES
+from guanaco.submissions import (
+    Outcome,
+    RolloutPhase,
+    Stage,
+    Status,
+    Submission,
+    SubmissionKind,
+)
+from guanaco_server.submissions.lifecycle import SERVED, SOURCES
 
 NEWER_STAGE = "A stage of a newer version of Guanaco"
 
@@ -25,7 +32,7 @@ class StageView:
 
 @dataclass(frozen=True)
 class SubmissionAction:
-    """``question`` is None where nothing is lost and nobody needs to be asked."""
+    """``question`` is None where nothing is lost and nobody needs to be asked. ``to`` is the status that it leads to."""
 
     name: str
     label: str
@@ -34,10 +41,21 @@ class SubmissionAction:
     question: str | None
     is_grave: bool = False
 
-    def is_possible(self, status: Status) -> bool:
+    def is_possible(self, submission: Submission) -> bool:
+        status, rollout = submission.status, submission.rollout
+        is_rolling = rollout is not None and rollout.phase.is_in_progress
+        match self.name:
+            case "rollback":
+                return status in SERVED and rollout is not None and rollout.phase in MAY_ROLL_BACK
+            case "canary":
+                is_chat = submission.kind is SubmissionKind.CHAT
+                return status is Status.DEPLOYED and is_chat and not is_rolling
+            case "redeploy" if is_rolling:
+                return False
         return status in SOURCES[self.to] and self.source in (None, status)
 
 
+MAY_ROLL_BACK = (RolloutPhase.PREPARING, RolloutPhase.SHIFTING, RolloutPhase.DONE)
 ACTIONS = (
     SubmissionAction(
         "cancel",
@@ -63,6 +81,20 @@ ACTIONS = (
         "All stages run again, at the same commit. What is served stays so until the new version has taken its place.",
     ),
     SubmissionAction(
+        "canary",
+        "Canary",
+        Status.QUEUED,
+        None,
+        "It is redeployed, and the new version gets a share of new conversations first. It is stopped by itself when its replies fail more, are slower, or are rated worse.",
+    ),
+    SubmissionAction(
+        "rollback",
+        "Roll back",
+        Status.QUEUED,
+        None,
+        "The redeploy that is under way ends; or else the version that the last one replaced comes back, and takes the place of the present one.",
+    ),
+    SubmissionAction(
         "teardown",
         "Tear down",
         Status.TORN_DOWN,
@@ -73,9 +105,11 @@ ACTIONS = (
 )
 
 
-def actions_of(status: Status) -> list[SubmissionAction]:
-    """What the lifecycle allows from here."""
-    return [action for action in ACTIONS if action.is_possible(status)]
+def actions_of(submission: Submission) -> list[SubmissionAction]:
+    """What can be done with it now; the page that asks about a redeploy leads to a canary."""
+    return [
+        action for action in ACTIONS if action.name != "canary" and action.is_possible(submission)
+    ]
 
 
 def find_action(name: str) -> SubmissionAction | None:

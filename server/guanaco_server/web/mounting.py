@@ -9,6 +9,8 @@ from guanaco_server.web.pages import (
     admin,
     chat,
     competitions,
+    costs,
+    experiments,
     feedback,
     keys,
     leaderboard,
@@ -19,6 +21,7 @@ from guanaco_server.web.pages import (
     static,
     submissions,
     submitting,
+    votes,
 )
 from guanaco_server.web.room import WebRoom
 
@@ -39,6 +42,9 @@ def include_web(app: FastAPI, web: WebRoom) -> None:
         keys,
         quotas,
         competitions,
+        costs,
+        experiments,
+        votes,
         reference,
         static,
     ):

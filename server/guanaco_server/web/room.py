@@ -14,10 +14,13 @@ from guanaco_server.accounts.service import AccountService
 from guanaco_server.chat.conversations.service import ConversationService
 from guanaco_server.chat.gateway.replies import ReplyService
 from guanaco_server.competitions.service import CompetitionService
+from guanaco_server.costs.service import CostService
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.service import DeploymentService
+from guanaco_server.experiments.service import ExperimentService
 from guanaco_server.feedback.erasure import ErasureService
 from guanaco_server.feedback.service import FeedbackService
+from guanaco_server.leaderboard.flags.service import FlagService
 from guanaco_server.leaderboard.ranking.history import ScoreHistoryReader
 from guanaco_server.leaderboard.seasons.service import SeasonService
 from guanaco_server.leaderboard.service import LeaderboardService
@@ -67,6 +70,9 @@ class WebRoom:
     deployments: DeploymentService
     competitions: CompetitionService
     seasons: SeasonService
+    flags: FlagService
+    experiments: ExperimentService
+    costs: CostService
     history: ScoreHistoryReader
     erasures: ErasureService
     assets: Assets
@@ -92,6 +98,9 @@ def build_web(
     leaderboard: LeaderboardService,
     history: ScoreHistoryReader,
     seasons: SeasonService,
+    flags: FlagService,
+    experiments: ExperimentService,
+    costs: CostService,
     conversations: ConversationService,
     replies: ReplyService,
     feedback: FeedbackService,
@@ -114,6 +123,9 @@ def build_web(
         deployments=deployments,
         competitions=competitions,
         seasons=seasons,
+        flags=flags,
+        experiments=experiments,
+        costs=costs,
         history=history,
         erasures=erasures,
         assets=assets,

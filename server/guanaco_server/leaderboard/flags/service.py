@@ -25,6 +25,11 @@ class FlagService:
             rows = await queries.newest(session, competition, submission_id, limit)
             return [_read(row) for row in rows]
 
+    async def of_rating(self, feedback_id: str) -> list[VoteFlag]:
+        """Return the flags of one rating; none if no rule has left it out."""
+        async with self._database.read() as session:
+            return [_read(row) for row in await queries.of_ratings(session, [feedback_id])]
+
     async def allow(self, account: Account, feedback_id: str) -> list[VoteFlag]:
         """Let the rating count whatever the rules say, and return its flags. Allowing twice changes nothing."""
         async with self._database.write() as session:

@@ -122,7 +122,7 @@ async def _full(
         "submission.html",
         submission=submission,
         timeline=lifecycle_view.timeline(submission, web.clock.now()),
-        actions=lifecycle_view.actions_of(submission.status),
+        actions=lifecycle_view.actions_of(submission),
         row=row,
         competition=competition,
         competitions=await web.competitions.list_all(),
@@ -136,6 +136,7 @@ async def _full(
         card=await _card(web, viewer, submission.id),
         card_html=card_html,
         events=await web.events.recent(submission.id, EVENTS_SHOWN),
+        cost=await web.costs.of_submission(submission.id, submission.developer),
         waits_for=await web.deployments.waits_for(submission.id),
         base_url=str(request.base_url).rstrip("/"),
     )
