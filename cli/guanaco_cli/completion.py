@@ -1,7 +1,7 @@
 """Names of the caller's submissions for the shell: quick, silent when something is wrong, and kept for a moment.
 
-bash splits a word at ``@`` and replaces only what follows: ``org/model@cham`` is three words to it, the last of which is
-completed. ``mend_bash_words`` gives the command line its words back, and keeps what stands before the ``@`` aside.
+bash splits a word at ``@``, and replaces what stands from there on: ``org/model@cham`` is three words to it, of which
+``@cham`` is completed. ``mend_bash_words`` gives the command line its words back, and keeps what stands before the ``@`` aside.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 KEPT_S = 20.0
 WAIT_S = 1.5  # for the server; the shell waits meanwhile
-BEFORE_AT = "GUANACO_COMPLETION_BEFORE_AT"  # what bash leaves as it is, with its @
+BEFORE_AT = "GUANACO_COMPLETION_BEFORE_AT"  # what bash leaves as it is
 
 
 def mend_bash_words(environment: MutableMapping[str, str]) -> None:
@@ -35,8 +35,8 @@ def mend_bash_words(environment: MutableMapping[str, str]) -> None:
         else:
             mended.append(word)
     if "@" in words[asked - 1 : asked + 1]:
-        before, sign, mended[-1] = mended[-1].rpartition("@")
-        environment[BEFORE_AT] = before + sign
+        environment[BEFORE_AT], sign, rest = mended[-1].rpartition("@")
+        mended[-1] = sign + rest
     environment["COMP_WORDS"] = "\n".join(mended)
     environment["COMP_CWORD"] = str(len(mended) - 1)
 
@@ -53,8 +53,6 @@ def complete_submissions(incomplete: str) -> list[str]:
 
 def complete_aliases(incomplete: str) -> list[str]:
     """The aliases that begin so."""
-    if BEFORE_AT in os.environ:
-        return complete_submissions(incomplete)
     return [name for name in complete_submissions(incomplete) if "@" in name]
 
 

@@ -199,9 +199,9 @@ def test_names_complete_once_a_moment_and_never_fail(
     ("words", "asked", "expected", "completed"),
     [
         (["guanaco", "status", "org/m"], 2, ["guanaco", "status", "org/m"], ["org/model@champion"]),
-        (["guanaco", "status", "org/model", "@", "ch"], 4, ["guanaco", "status", "ch"], ["champion"]),
-        (["guanaco", "status", "org/model", "@"], 3, ["guanaco", "status", ""], ["champion"]),
-        (["guanaco", "status", "or/x", "@", "ch"], 4, ["guanaco", "status", "ch"], []),
+        (["guanaco", "status", "org/model", "@", "ch"], 4, ["guanaco", "status", "@ch"], ["@champion"]),
+        (["guanaco", "status", "org/model", "@"], 3, ["guanaco", "status", "@"], ["@champion"]),
+        (["guanaco", "status", "or/x", "@", "ch"], 4, ["guanaco", "status", "@ch"], []),
         (
             ["guanaco", "tag", "org/model", "@", "champion", "ni"],
             5,
