@@ -370,7 +370,9 @@ async def test_a_server_says_how_many_requests_it_works_on(cluster: LocalCluster
         for _ in range(2)
     ]
     await asyncio.gather(*(anext(reply) for reply in replies))
-    assert await server.load(state.endpoint) == ServerLoad(running=2, waiting=0, kv_cache_usage=0.25)
+    assert await server.load(state.endpoint) == ServerLoad(
+        running=2, waiting=0, kv_cache_usage=0.25
+    )
     for reply in replies:
         await reply.aclose()
     await server.close()
