@@ -168,6 +168,18 @@ async def test_the_gateway_counts_replies_and_faults_of_each_version(world: Roll
     await note(world, is_new=True, replies=1)
 
 
+async def test_a_reply_that_ends_after_a_write_is_counted(world: RollingWorld) -> None:
+    await world.redeploy(CANARY)
+    await note(world, is_new=False, replies=200)
+    talking = world.canaries.of(Arm(ID, 2, True))
+    await note(world, is_new=True, replies=1)
+    for _ in range(30):
+        talking.note_fault()
+    await world.canaries.write()
+    await world.rollouts.step()
+    assert "31" in await why(world), "the replies under way, and the one before"
+
+
 async def test_a_canary_survives_a_restart(world: RollingWorld) -> None:
     await world.redeploy(CANARY)
     await note(world, is_new=False, replies=200)

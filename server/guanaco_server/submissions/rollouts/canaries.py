@@ -55,6 +55,14 @@ class Shown:
     def note_fault(self) -> None:
         self.faults += 1
 
+    def take(self) -> Shown | None:
+        """Return what was counted since the last call, and begin at zero; None if nothing was."""
+        if not self.replies and not self.faults:
+            return None
+        taken = Shown(self.replies, self.faults, self.waits)
+        self.replies, self.faults, self.waits = 0, 0, []
+        return taken
+
 
 def slow_from(waits: Sequence[int]) -> int | None:
     """Return the first bucket that counts as slow; None until the old version has shown enough."""
@@ -102,13 +110,14 @@ class CanaryRecorder:
         self._shown: dict[Arm, Shown] = {}
 
     def of(self, arm: Arm) -> Shown:
+        """Return what counts for a version. A reply notes its outcome there when it ends, whatever was written meanwhile."""
         return self._shown.setdefault(arm, Shown())
 
     async def write(self) -> None:
         """Write down what was counted since the last call; what cannot be written now is tried again."""
-        if not self._shown:
+        noted = {arm: taken for arm, shown in self._shown.items() if (taken := shown.take())}
+        if not noted:
             return
-        noted, self._shown = self._shown, {}
         try:
             async with self._database.write() as session:
                 for arm in sorted(noted, key=lambda arm: (arm.submission_id, arm.run, arm.is_new)):
@@ -116,7 +125,7 @@ class CanaryRecorder:
                     await queries.add_shown(session, arm, shown.replies, shown.faults, shown.waits)
         except BaseException:
             for arm, shown in noted.items():
-                _add(shown, self.of(arm))
+                _add(shown, self._shown[arm])
             raise
 
 
