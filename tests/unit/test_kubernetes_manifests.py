@@ -272,7 +272,7 @@ def test_every_volume_has_a_limit() -> None:
 
 
 def test_model_servers_wait_in_the_queue_that_the_operator_names() -> None:
-    settings = Settings.for_tests().model_copy(update={"kubernetes_queue": "models"})
+    settings = Settings(kubernetes_queue="models")
     options = replace(OPTIONS, queue=options_of(settings, "models").queue)
     queued, free = deployment_object(SERVER, options), deployment_object(SERVER, OPTIONS)
     labels = queued["spec"]["template"]["metadata"]["labels"]
