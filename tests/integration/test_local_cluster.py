@@ -364,13 +364,15 @@ async def test_a_server_says_how_many_requests_it_works_on(cluster: LocalCluster
     assert state is not None
     await until(lambda: listens(state.endpoint))
     server = VllmServer()
-    assert await server.load(state.endpoint) == ServerLoad(0, 0)
+    assert await server.load(state.endpoint) == ServerLoad(0, 0, kv_cache_usage=0.25)
     replies = [
         server.generate(state.endpoint, Generation("m-tiny", "Hello", GenerationParams()))
         for _ in range(2)
     ]
     await asyncio.gather(*(anext(reply) for reply in replies))
-    assert await server.load(state.endpoint) == ServerLoad(running=2, waiting=0)
+    assert await server.load(state.endpoint) == ServerLoad(
+        running=2, waiting=0, kv_cache_usage=0.25
+    )
     for reply in replies:
         await reply.aclose()
     await server.close()

@@ -91,7 +91,7 @@ def children() -> list[psutil.Process]:
 
 def is_tokenizer(process: psutil.Process) -> bool:
     try:
-        return "guanaco_server.tokenization.child" in process.cmdline()
+        return process.cmdline()[-2:] == ["-m", "guanaco_server.tokenization.child"]
     except psutil.Error:  # it has just ended
         return False
 
