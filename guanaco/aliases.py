@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from guanaco.forms import REPO, SLUG, Slug
 
-MAX_TAGS = 16
+MAX_TAGS = MAX_ALIASES = 16  # of a submission
 ALIAS = re.compile(f"{REPO}@{SLUG}")
 
 Tags = Annotated[list[Slug], Field(max_length=MAX_TAGS)]

@@ -170,7 +170,7 @@ class Token(BaseModel):
 
 
 class PreviewRequest(BaseModel):
-    """A developer's try of her own submission; nothing is recorded."""
+    """A developer's try of their own submission; nothing is recorded."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -1,4 +1,8 @@
-"""Names of the caller's submissions for the shell: quick, silent when something is wrong, and kept for a moment."""
+"""Names of the caller's submissions for the shell: quick, silent when something is wrong, and kept for a moment.
+
+bash splits a word at ``@``, and replaces what stands from there on: ``org/model@cham`` is three words to it, of which
+``@cham`` is completed. ``mend_bash_words`` gives the command line its words back, and keeps what stands before the ``@`` aside.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +11,42 @@ import json
 import os
 import tempfile
 import time
+from collections.abc import MutableMapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 KEPT_S = 20.0
 WAIT_S = 1.5  # for the server; the shell waits meanwhile
+BEFORE_AT = "GUANACO_COMPLETION_BEFORE_AT"  # what bash leaves as it is
+
+
+def mend_bash_words(environment: MutableMapping[str, str]) -> None:
+    """Undo bash's splitting at ``@`` in the words that it asks us to complete."""
+    if environment.get("_GUANACO_COMPLETE") != "complete_bash":
+        return
+    words, asked = environment["COMP_WORDS"].split("\n"), int(environment["COMP_CWORD"])
+    if "@" not in words[: asked + 1]:
+        return
+    mended: list[str] = []
+    for number, word in enumerate(words[: asked + 1]):
+        if number and "@" in (word, words[number - 1]):
+            mended[-1] += word
+        else:
+            mended.append(word)
+    if "@" in words[asked - 1 : asked + 1]:
+        environment[BEFORE_AT], sign, rest = mended[-1].rpartition("@")
+        mended[-1] = sign + rest
+    environment["COMP_WORDS"] = "\n".join(mended)
+    environment["COMP_CWORD"] = str(len(mended) - 1)
 
 
 def complete_submissions(incomplete: str) -> list[str]:
     """The ids and aliases that begin so: aliases first, then the newest submissions first. Nothing when they cannot be read."""
     try:
-        return [name for name in _names() if name.startswith(incomplete)]
+        before = os.environ.get(BEFORE_AT, "")
+        names = [name.removeprefix(before) for name in _names() if name.startswith(before)]
+        return [name for name in names if name.startswith(incomplete)]
     except Exception:  # noqa: BLE001 - the person is typing: an error here has no place to go
         return []
 

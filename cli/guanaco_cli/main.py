@@ -5,6 +5,7 @@ Starting fast is a feature: no module imports httpx, pydantic or rich before a c
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -29,6 +30,7 @@ from guanaco_cli import (
     submit,
     webhook,
 )
+from guanaco_cli.completion import mend_bash_words
 from guanaco_cli.console import console
 from guanaco_cli.demo import command as demo
 from guanaco_cli.failures import report
@@ -107,6 +109,7 @@ def run(arguments: Sequence[str]) -> int:
     """The exit status: 0 done, 1 it failed, 2 wrong use, 130 interrupted."""
     console.prepare()
     try:
+        mend_bash_words(os.environ)
         app(list(arguments), prog_name="guanaco")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)

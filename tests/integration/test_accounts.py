@@ -105,25 +105,27 @@ async def test_the_last_admin_key_that_works_cannot_be_revoked(database: Databas
     assert "keys create --role admin" in (refused.hint or "")
 
 
-@pytest.mark.parametrize(
-    ("role", "method", "path"),
-    [
-        (Role.BACKEND, "GET", "/submissions"),
-        (Role.BACKEND, "POST", "/submissions/x/cancel"),
-        (Role.BACKEND, "GET", "/submissions/x/feedback"),
-        (Role.DEVELOPER, "GET", "/assignment"),
-        (Role.DEVELOPER, "POST", "/users/erase"),
-        (Role.DEVELOPER, "GET", "/keys"),
-        (Role.BACKEND, "GET", "/keys"),
-    ],
-)
+FORBIDDEN: list[tuple[Role, str, str]] = [
+    (Role.BACKEND, "GET", "/submissions"),
+    (Role.BACKEND, "POST", "/submissions/x/cancel"),
+    (Role.BACKEND, "GET", "/submissions/x/feedback"),
+    (Role.DEVELOPER, "GET", "/assignment"),
+    (Role.DEVELOPER, "POST", "/users/erase"),
+    (Role.DEVELOPER, "GET", "/keys"),
+    (Role.BACKEND, "GET", "/keys"),
+]
+
+
 async def test_a_key_of_the_wrong_role_is_forbidden(
-    database: Database, role: Role, method: str, path: str
+    database: Database, subtests: pytest.Subtests
 ) -> None:
-    http = await World(database).http(role)
-    answer = await http.request(method, path)
-    assert (answer.status_code, answer.json()["error"]) == (403, "forbidden")
-    assert f"yours is {role}" in answer.json()["detail"]
+    world = World(database)
+    for role, method, path in FORBIDDEN:
+        with subtests.test(f"{role}: {method} {path}"):
+            http = await world.http(role)
+            answer = await http.request(method, path)
+            assert (answer.status_code, answer.json()["error"]) == (403, "forbidden")
+            assert f"yours is {role}" in answer.json()["detail"]
 
 
 async def test_an_account_keeps_its_role(database: Database) -> None:

@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from guanaco.accounts import KeyRequest, Role
+from guanaco.aliases import MAX_ALIASES
 from guanaco.submissions import SubmissionKind
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.memory_server import Script
@@ -79,6 +80,29 @@ async def test_an_alias_is_its_developers_own(database: Database) -> None:
     nobody = world.http_with({"Authorization": "Bearer wrong"})
     assert (await nobody.get(f"/submissions/{ALIAS}")).status_code == 401
     assert (await world.http_with({}).get(f"/submissions/{ALIAS}")).status_code in (401, 409)
+
+
+async def test_a_submission_has_so_many_aliases_at_most(database: Database) -> None:
+    _, http, first, second = await two_versions(database)
+    for number in range(MAX_ALIASES):
+        made = await http.put(f"/submissions/{first}/aliases/a{number}")
+        assert made.status_code == 200
+    one_more = await http.put(f"/submissions/{first}/aliases/one-more")
+    assert said(one_more) == (422, "invalid_input")
+    assert (await http.put(f"/submissions/{first}/aliases/a0")).status_code == 200
+    assert (await http.put(f"/submissions/{second}/aliases/a0")).status_code == 200
+    assert (await http.put(f"/submissions/{first}/aliases/one-more")).status_code == 200
+
+
+async def test_a_model_is_read_by_its_alias_with_openais_client(database: Database) -> None:
+    world, http, first, _ = await two_versions(database)
+    await http.put(f"/submissions/{first}/aliases/champion")
+    root = str(http.base_url).removesuffix("/").removesuffix("/api/v1")
+    read = await http.get(f"{root}/v1/models/{ALIAS}")
+    assert (read.status_code, read.json()["id"]) == (200, first)
+    assert (await http.get(f"{root}/v1/models/acme/tiny@none")).status_code == 404
+    bob = await world.http(Role.DEVELOPER, "bob")
+    assert (await bob.get(f"{root}/v1/models/{ALIAS}")).status_code == 404, "another developer's"
 
 
 async def test_tags_filter_the_list(database: Database) -> None:

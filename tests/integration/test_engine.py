@@ -118,7 +118,9 @@ async def test_vllm_generates_from_the_artifact_and_ends_with_its_platform(
         long = GenerationParams(temperature=0, stopping_words=[], max_output_tokens=480)
         async with aclosing(vllm.generate(endpoint, Generation("tiny_v1", "Hi", long))) as reply:
             await anext(reply)
-            assert await vllm.load(endpoint) == ServerLoad(running=1, waiting=0)
+            load = await vllm.load(endpoint)
+            assert (load.running, load.waiting) == (1, 0)
+            assert 0 < load.kv_cache_usage < 1
         await vllm.close()
         record = ReplicaRecord.read(tmp_path / "cluster" / "m-tiny" / "0")
         assert record is not None

@@ -279,24 +279,25 @@ async def test_what_has_run_stays_as_it_is(database: Database) -> None:
     assert [one["name"] for one in (await admin.get("/experiments")).json()] == ["prompts"]
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"variants": [{"name": "one"}]}, "variants"),
-        ({"variants": [{"name": "one"}, {"name": "one"}]}, "a name of its own"),
-        ({"users_from": 0.5, "users_to": 0.5}, "users_to must be greater"),
-        ({"variants": [{"name": "a"}, {"name": "b", "params": {"heat": 1}}]}, "heat"),
-        ({"variants": [{"name": "a"}, {"name": "b", "model": "none_v1"}]}, "No submission none_v1"),
-        ({"competition": "none"}, "No competition none"),
-    ],
-)
+MALFORMED: list[tuple[dict[str, Any], str]] = [
+    ({"variants": [{"name": "one"}]}, "variants"),
+    ({"variants": [{"name": "one"}, {"name": "one"}]}, "a name of its own"),
+    ({"users_from": 0.5, "users_to": 0.5}, "users_to must be greater"),
+    ({"variants": [{"name": "a"}, {"name": "b", "params": {"heat": 1}}]}, "heat"),
+    ({"variants": [{"name": "a"}, {"name": "b", "model": "none_v1"}]}, "No submission none_v1"),
+    ({"competition": "none"}, "No competition none"),
+]
+
+
 async def test_a_malformed_experiment_is_refused_with_a_sentence(
-    database: Database, change: dict[str, Any], says: str
+    database: Database, subtests: pytest.Subtests
 ) -> None:
     admin = await World(database).http(Role.ADMIN)
-    answer = await admin.post("/experiments", json=TWO_PROMPTS | change)
-    assert answer.status_code in (404, 422)
-    assert says in answer.json()["detail"]
+    for change, says in MALFORMED:
+        with subtests.test(says):
+            answer = await admin.post("/experiments", json=TWO_PROMPTS | change)
+            assert answer.status_code in (404, 422)
+            assert says in answer.json()["detail"]
 
 
 async def test_results_count_each_user_once_with_intervals(database: Database) -> None:

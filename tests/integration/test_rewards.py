@@ -265,23 +265,22 @@ async def test_a_conversation_too_long_for_the_reward_models_form_is_left_to_its
     assert content.strip() in texts[0]
 
 
-@pytest.mark.parametrize(
-    ("body", "says"),
-    [
-        ({"reward": "nobody_v1"}, "nobody_v1 cannot be the reward model: there is no such reward model of yours."),
-        ({"reward": "bobs_v1"}, "there is no such reward model of yours"),
-        ({"reward": CHAT}, "it is a chat model"),
-        ({"reward": "acme-judge_v2"}, "it is inactive"),
-        ({"reward": REWARD, "params": {}}, "params.best_of must be 2 or more"),
-        ({"reward_formatter": {}, "params": {}}, "params.best_of must be 2 or more"),
-        ({"kind": "reward", "reward": REWARD}, "leave out reward"),
-        ({"kind": "reward", "quantization": "fp8"}, "served unquantized"),
-        ({"kind": "reward", "formatter": {"memory_template": "{memory}"}}, "takes reward_formatter"),
-        ({"kind": "judge"}, "kind"),
-    ],
-)  # fmt: skip
+CANNOT_BE_JUDGED: list[tuple[dict[str, Any], str]] = [
+    ({"reward": "nobody_v1"}, "nobody_v1 cannot be the reward model: there is no such reward model of yours."),
+    ({"reward": "bobs_v1"}, "there is no such reward model of yours"),
+    ({"reward": CHAT}, "it is a chat model"),
+    ({"reward": "acme-judge_v2"}, "it is inactive"),
+    ({"reward": REWARD, "params": {}}, "params.best_of must be 2 or more"),
+    ({"reward_formatter": {}, "params": {}}, "params.best_of must be 2 or more"),
+    ({"kind": "reward", "reward": REWARD}, "leave out reward"),
+    ({"kind": "reward", "quantization": "fp8"}, "served unquantized"),
+    ({"kind": "reward", "formatter": {"memory_template": "{memory}"}}, "takes reward_formatter"),
+    ({"kind": "judge"}, "kind"),
+]  # fmt: skip
+
+
 async def test_what_cannot_be_judged_so_is_refused_with_a_sentence(
-    database: Database, body: dict[str, Any], says: str
+    database: Database, subtests: pytest.Subtests
 ) -> None:
     world = Judged(database)
     await world.set_up()
@@ -289,10 +288,12 @@ async def test_what_cannot_be_judged_so_is_refused_with_a_sentence(
     bob = await world.account(Role.DEVELOPER, "bob")
     await world.publish(bob, "bobs_v1", kind=SubmissionKind.REWARD)
     http = await world.http(Role.DEVELOPER, "ada")
-    answer = await submit(http, **({"params": {"best_of": 2}} | body))
-    assert answer.status_code == 422, answer.text
-    assert says in answer.json()["detail"]
-    assert "\n" not in answer.json()["detail"]
+    for body, says in CANNOT_BE_JUDGED:
+        with subtests.test(says):
+            answer = await submit(http, **({"params": {"best_of": 2}} | body))
+            assert answer.status_code == 422, answer.text
+            assert says in answer.json()["detail"]
+            assert "\n" not in answer.json()["detail"]
 
 
 async def test_ones_own_and_the_platforms_reward_models_may_be_named(database: Database) -> None:

@@ -49,31 +49,32 @@ async def test_one_idempotency_key_gives_one_submission_also_when_two_race(
     assert (await submit(stranger, "k1")).json()["id"] == "acme-tiny_v2"
 
 
-@pytest.mark.parametrize(
-    ("body", "says"),
-    [
-        ({"repo": "nothing"}, "repo: It should look like org/name"),
-        ({"repo": "../../etc"}, "repo: It should look like org/name"),
-        ({"params": {"temperature": 9}}, "params.temperature"),
-        ({"params": {"top_q": 1}}, "params.top_q"),
-        ({"params": {"stopping_words": [""]}}, "params.stopping_words.0"),
-        ({"formatter": {"memory_template": "x"}}, "memory_template must contain {memory}"),
-        ({"formatter": {"bot_template": "{message.__class__}"}}, "not one of its fields"),
-        ({"formatter": {"bot_template": "{message"}}, "is broken"),
-        ({"dtype": "float8"}, "dtype: "),
-        ({"quantization": "int2"}, "quantization: "),
-        ({"revision": "--help"}, "revision: It should be a branch"),
-        ({"name": "two\nlines"}, "name: It should be"),
-    ],
-)
+BAD_REQUESTS: list[tuple[dict[str, Any], str]] = [
+    ({"repo": "nothing"}, "repo: It should look like org/name"),
+    ({"repo": "../../etc"}, "repo: It should look like org/name"),
+    ({"params": {"temperature": 9}}, "params.temperature"),
+    ({"params": {"top_q": 1}}, "params.top_q"),
+    ({"params": {"stopping_words": [""]}}, "params.stopping_words.0"),
+    ({"formatter": {"memory_template": "x"}}, "memory_template must contain {memory}"),
+    ({"formatter": {"bot_template": "{message.__class__}"}}, "not one of its fields"),
+    ({"formatter": {"bot_template": "{message"}}, "is broken"),
+    ({"dtype": "float8"}, "dtype: "),
+    ({"quantization": "int2"}, "quantization: "),
+    ({"revision": "--help"}, "revision: It should be a branch"),
+    ({"name": "two\nlines"}, "name: It should be"),
+]
+
+
 async def test_bad_requests_get_a_sentence_and_leave_nothing(
-    database: Database, body: dict[str, Any], says: str
+    database: Database, subtests: pytest.Subtests
 ) -> None:
     http = await World(database).http(Role.DEVELOPER)
-    answer = await submit(http, **body)
-    assert (answer.status_code, answer.json()["error"]) == (422, "invalid_input")
-    assert says in answer.json()["detail"]
-    assert (await http.get("/submissions")).json() == []
+    for body, says in BAD_REQUESTS:
+        with subtests.test(says):
+            answer = await submit(http, **body)
+            assert (answer.status_code, answer.json()["error"]) == (422, "invalid_input")
+            assert says in answer.json()["detail"]
+            assert (await http.get("/submissions")).json() == []
 
 
 async def test_weights_and_base_are_kept_through_a_redeploy(database: Database) -> None:
@@ -160,15 +161,19 @@ async def test_a_stale_run_cannot_publish(database: Database) -> None:
     assert (await http.get(f"/submissions/{stale.submission_id}")).json()["status"] == "queued"
 
 
-@pytest.mark.parametrize("last", ["-1", "x", "2147483648", "9" * 30])
+IMPOSSIBLE_EVENT_IDS: list[str] = ["-1", "x", "2147483648", "9" * 30]
+
+
 async def test_a_last_event_id_that_none_of_ours_can_be_is_refused(
-    database: Database, last: str
+    database: Database, subtests: pytest.Subtests
 ) -> None:
     http = await World(database).http(Role.DEVELOPER)
     submission_id = (await submit(http)).json()["id"]
     path = f"/submissions/{submission_id}/events"
-    answer = await http.get(path, headers={"Last-Event-ID": last}, params={"follow": False})
-    assert (answer.status_code, answer.json()["error"]) == (422, "invalid_input")
+    for last in IMPOSSIBLE_EVENT_IDS:
+        with subtests.test(last=last):
+            answer = await http.get(path, headers={"Last-Event-ID": last}, params={"follow": False})
+            assert (answer.status_code, answer.json()["error"]) == (422, "invalid_input")
 
 
 async def test_a_follower_gets_each_event_as_it_comes_and_ends_with_the_run(

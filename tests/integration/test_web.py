@@ -41,6 +41,23 @@ async def test_every_page_says_on_purpose_who_may_see_it(world: WebWorld) -> Non
             assert guards[0].roles == {Role.ADMIN}, route.path  # type: ignore[attr-defined]
 
 
+async def test_an_alias_leads_to_its_submissions_page(world: WebWorld) -> None:
+    submission_id = await world.model("Llama Bard", "ada")
+    ada = await world.developer("ada")
+    alias = (await world.submissions.aliases.set(ada, submission_id, "champion")).alias
+    for client in (browser(world), await signed_in(world, Role.DEVELOPER, "ada")):
+        for address in (alias, alias.replace("/", "%2F")):
+            answer = await client.get(f"/submissions/{address}")
+            assert answer.status_code == 303
+            assert answer.headers["location"] == f"/submissions/{submission_id}"
+        unknown = await client.get("/submissions/org/model@none")
+        assert unknown.status_code == 404
+        assert "model@none" in unknown.text
+    root = await signed_in(world, Role.ADMIN, "root")
+    votes = (await root.get("/admin/votes", params={"submission": alias})).text
+    assert "Nothing fits" in votes
+
+
 async def test_signing_in_keeps_the_key_out_of_the_browser(world: WebWorld) -> None:
     key = await world.key(Role.DEVELOPER, "ada")
     client = browser(world, "https://guanaco")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -192,3 +193,40 @@ def test_names_complete_once_a_moment_and_never_fail(
     assert len(script.requests) == 2, "a server that fails is left alone for a moment"
     monkeypatch.setenv("GUANACO_PROFILE", str(tmp_path))
     assert completion.complete_submissions("") == []
+
+
+@pytest.mark.parametrize(
+    ("words", "asked", "expected", "completed"),
+    [
+        (["guanaco", "status", "org/m"], 2, ["guanaco", "status", "org/m"], ["org/model@champion"]),
+        (["guanaco", "status", "org/model", "@", "ch"], 4, ["guanaco", "status", "@ch"], ["@champion"]),
+        (["guanaco", "status", "org/model", "@"], 3, ["guanaco", "status", "@"], ["@champion"]),
+        (["guanaco", "status", "or/x", "@", "ch"], 4, ["guanaco", "status", "@ch"], []),
+        (
+            ["guanaco", "tag", "org/model", "@", "champion", "ni"],
+            5,
+            ["guanaco", "tag", "org/model@champion", "ni"],
+            [],
+        ),
+    ],
+)  # fmt: skip
+def test_an_alias_that_bash_has_split_is_completed(
+    server: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    words: list[str],
+    asked: int,
+    expected: list[str],
+    completed: list[str],
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    server(httpx.Response(200, json=[submission_json(aliases=["org/model@champion"])]))
+    environment = {"COMP_WORDS": "\n".join(words), "COMP_CWORD": str(asked)}
+    for name, value in {**environment, "_GUANACO_COMPLETE": "complete_bash"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv(completion.BEFORE_AT, raising=False)
+    completion.mend_bash_words(os.environ)
+    assert os.environ["COMP_WORDS"].split("\n") == expected
+    assert int(os.environ["COMP_CWORD"]) == len(expected) - 1
+    assert completion.complete_submissions(expected[-1]) == completed
+    monkeypatch.delenv(completion.BEFORE_AT, raising=False)

@@ -147,7 +147,9 @@ vllm:kv_cache_usage_perc{engine="0"} 0.5
 
 
 def test_the_load_is_summed_over_a_servers_engines() -> None:
-    assert read_load(METRICS) == ServerLoad(running=5, waiting=4)
+    assert read_load(METRICS) == ServerLoad(
+        running=5, waiting=4, kv_cache_usage=0.5
+    )  # the fullest's
 
 
 @pytest.mark.parametrize(

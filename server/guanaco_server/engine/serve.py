@@ -21,7 +21,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
@@ -40,6 +40,7 @@ from guanaco_server.engine.node_cache import NodeCache
 
 HOME_FOLDERS = (".cache", ".config", ".triton")  # vLLM's, torch's and the compilers'
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - vLLM's processes share memory there
+TRACES = "--otlp-traces-endpoint"  # vLLM's own
 RANKS = re.compile(r"--?(tp|pp|dp|(tensor|pipeline|data)[-_]parallel|distributed[-_]executor)")
 FREE_PORT = 0  # any that the kernel chooses: torch opens one for its ranks, of which there is one
 KV_CACHE_BYTES = 1024**3
@@ -81,7 +82,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def access_of(options: argparse.Namespace, further: list[str], source: ArtifactSource) -> Access:
-    """The artifact, the node's cache, this server's own folders and port; the devices, and the store where it is away.
+    """The artifact, the node's cache, this server's own folders and port; the devices, and the ports of the store and of vLLM's traces.
 
     Ranks that share a model talk to each other on ports that they choose, and so does vLLM's engine on a GPU: there
     every port stays.
@@ -100,9 +101,21 @@ def access_of(options: argparse.Namespace, further: list[str], source: ArtifactS
         ),
         executes=SYSTEM_PROGRAMS,
         devices=(Path("/dev"),),
-        connects=ports_of(options.artifact, *source.urls.values()) if is_alone else None,
+        connects=ports_of(options.artifact, *source.urls.values(), *traces_to(further))
+        if is_alone
+        else None,
         listens=(options.port, FREE_PORT) if is_alone else None,
     )
+
+
+def traces_to(further: Sequence[str]) -> list[str]:
+    """Where vLLM's arguments have it send its traces; gRPC's addresses may come without a scheme."""
+    found = []
+    for place, argument in enumerate(further):
+        name, sign, value = argument.partition("=")
+        if name == TRACES:
+            found.append(value if sign else "".join(further[place + 1 : place + 2]))
+    return [url if "://" in url else f"//{url}" for url in found]
 
 
 @contextmanager

@@ -54,7 +54,7 @@ def router(openai: OpenAiService, auth: Auth) -> APIRouter:
 
     @routes.get("/models/{model:path}")
     async def read_model(model: str, account: Account = anyone) -> OpenAiModel:
-        return _model(openai.require_model(account, model))
+        return _model(await openai.find_model(account, model))
 
     return routes
 

@@ -91,8 +91,11 @@ class OpenAiService:
         ]
         return named if own else [NamedModel(AUTO, "guanaco", AUTO_SINCE), *named]
 
-    def require_model(self, account: Account, model: str) -> NamedModel:
-        """SubmissionNotFound for what is not there or not the caller's."""
+    async def find_model(self, account: Account, named: str) -> NamedModel:
+        """Find a model by its id or alias; SubmissionNotFound for what is not there or not the caller's, AmbiguousAlias."""
+        return self._require_model(account, await self._aliases.resolve(account, named))
+
+    def _require_model(self, account: Account, model: str) -> NamedModel:
         found = next((one for one in self.models(account) if one.id == model), None)
         if found is None:
             raise SubmissionNotFound(model)
@@ -155,7 +158,7 @@ class OpenAiService:
 
     def _names(self, account: Account, model: str, key: str) -> list[str]:
         """What the model's name means to the caller; of several in the key's order: those that have room, else that are awake."""
-        if self.require_model(account, model).id != AUTO:
+        if self._require_model(account, model).id != AUTO:
             return [model]
         lives = self._routing.live()
         roomy = [one for one in lives if self._routing.can_take(one.serving.id)]

@@ -10,8 +10,8 @@ from typing import overload
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.accounts import Role
-from guanaco.aliases import Alias, AliasName, read_alias
-from guanaco.errors import AmbiguousAlias, SubmissionNotFound
+from guanaco.aliases import MAX_ALIASES, Alias, AliasName, read_alias
+from guanaco.errors import AmbiguousAlias, InvalidInput, SubmissionNotFound
 from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import Account
 from guanaco_server.database.database import Database
@@ -29,9 +29,18 @@ class AliasService:
         self._audit = audit
 
     async def set(self, account: Account, submission_id: str, name: str) -> Alias:
-        """Have the name mean this submission from now on; whoever asks finds either the one before or this one."""
+        """Have the name mean this submission from now on; whoever asks finds either the one before or this one.
+
+        The row is locked, so that one that is deleted meanwhile gets no alias. InvalidInput beyond ``MAX_ALIASES``.
+        """
         async with self._database.write() as session:
-            row = await visible_row(session, account, submission_id)
+            row = await visible_row(session, account, submission_id, is_locked=True)
+            others = [one for one in await queries.aliases_of(session, row.id) if one.name != name]
+            if len(others) >= MAX_ALIASES:
+                raise InvalidInput(
+                    f"{row.id} has {len(others)} aliases, which is the most that a submission may have.",
+                    hint="Remove one first: `guanaco alias remove ALIAS`.",
+                )
             now = self._clock.now()
             await queries.put_alias(session, row.account_id, row.repo, name, row.id, now)
             alias = AliasName(row.repo, name)

@@ -9,6 +9,7 @@ from sqlalchemy import ColumnElement, Row, delete, exists, func, or_, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from guanaco.aliases import AliasName
 from guanaco.submissions import (
     EventKind,
     GenerationParams,
@@ -275,17 +276,17 @@ async def aliases_by_submission(
 ) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for repo, name, submission_id, _, _ in await aliases(session, account_id):
-        found.setdefault(submission_id, []).append(f"{repo}@{name}")
+        found.setdefault(submission_id, []).append(str(AliasName(repo, name)))
     return found
 
 
-async def aliases_of(session: AsyncSession, submission_id: str) -> list[str]:
+async def aliases_of(session: AsyncSession, submission_id: str) -> list[AliasName]:
     rows = await session.execute(
         select(AliasRow.repo, AliasRow.name)
         .where(AliasRow.submission_id == submission_id)
         .order_by(AliasRow.name)
     )
-    return [f"{repo}@{name}" for repo, name in rows]
+    return [AliasName(repo, name) for repo, name in rows]
 
 
 async def with_status(

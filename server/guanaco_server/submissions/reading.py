@@ -46,7 +46,7 @@ async def read_whole(
     """Read a submission with its stages, its newest rollout, its aliases, and why it is not served."""
     stages = await queries.stage_runs(session, row.id)
     rollout = await newest_rollout(session, row.id)
-    aliases = await queries.aliases_of(session, row.id)
+    aliases = [str(alias) for alias in await queries.aliases_of(session, row.id)]
     is_served = Status(row.status) in SERVED
     unserved = await deployments.unserved_within(session, row.id) if is_served else None
     return read_submission(row, stages, rollout, aliases, unserved)

@@ -49,6 +49,14 @@ class SmallFiles(Protocol):
     def pieces(self, key: str, path: str) -> AsyncIterator[bytes]: ...
 
 
+class _Digest(Protocol):
+    """What hashlib makes; it names no public type."""
+
+    def update(self, data: bytes, /) -> None: ...
+
+    def digest(self) -> bytes: ...
+
+
 class _Known(Exception):  # within this module
     """The verdict on a file is known."""
 
@@ -93,9 +101,7 @@ class Tokenizers:
             self._verdicts.popitem(last=False)
         return facts
 
-    async def _hashed(
-        self, pieces: AsyncIterator[bytes], digest: hashlib._Hash
-    ) -> AsyncIterator[bytes]:
+    async def _hashed(self, pieces: AsyncIterator[bytes], digest: _Digest) -> AsyncIterator[bytes]:
         """Yield the pieces. Raise _Known after the last one where the verdict is known."""
         async for piece in pieces:
             digest.update(piece)

@@ -47,7 +47,7 @@ USER_PREFIX = "web-"
 USER_CHARS = 32  # of the visitor's hash: 128 bits
 HASH_PREFIX = re.compile(rf"[0-9a-f]{{{USER_CHARS}}}")
 CHATS_SHOWN = 12
-CHATS_AN_HOUR = 20  # of one visitor; a person reads the first reply before she opens the next
+CHATS_AN_HOUR = 20  # of one visitor; a person reads the first reply before they open the next
 
 
 @dataclass(frozen=True)

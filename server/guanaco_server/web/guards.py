@@ -1,6 +1,6 @@
 """The guard of every page: public on purpose, or for a role; and of every form, that a page of ours sent it.
 
-A developer's and an admin's browser shows a session's cookie, a beta user's her own. Forms of either carry the
+A developer's and an admin's browser shows a session's cookie, a beta user's their own. Forms of either carry the
 token of that cookie (viewer.py); signing in and consenting have no cookie yet, and are held to their origin.
 """
 
@@ -37,7 +37,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Guest:
-    """A beta user on the chat page; ``visitor`` is None before she consented."""
+    """A beta user on the chat page; ``visitor`` is None before they consented."""
 
     visitor: Visitor | None
     fields: dict[str, str]

@@ -22,6 +22,7 @@ from guanaco_server.web.guards import Member
 from guanaco_server.web.metric_tiles import tiles_of
 from guanaco_server.web.model_card import card_html
 from guanaco_server.web.pages.leaderboard import CompetitionId, PageNumber, SearchText
+from guanaco_server.web.rendering import see_other
 from guanaco_server.web.room import WebRoom
 from guanaco_server.web.trends import scale_of
 from guanaco_server.web.viewer import Viewer
@@ -78,6 +79,14 @@ def add_routes(routes: APIRouter, web: WebRoom) -> None:
                 return await _public(web, request, submission_id, chosen)
             return await _full(web, request, viewer, found, chosen)
         return await _public(web, request, submission_id, chosen)
+
+    @routes.get("/submissions/{org}/{model}@{name}")
+    async def find_by_alias(
+        org: str, model: str, name: str, viewer: Viewer = web.guards.public()
+    ) -> Response:
+        alias = f"{org}/{model}@{name}"
+        found = await web.submissions.aliases.resolve(viewer.account, alias)
+        return see_other(f"/submissions/{found}")
 
     @routes.get("/submissions/{submission_id}/events")
     async def follow_events(

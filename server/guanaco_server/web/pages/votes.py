@@ -26,10 +26,11 @@ def add_routes(routes: APIRouter, web: WebRoom) -> None:
         member: Member = admin,
     ) -> Response:
         submission = submission.strip()
+        named = await web.submissions.aliases.resolve(member.account, submission)
         return web.pages.show(
             request,
             "admin/votes.html",
-            flags=await web.flags.newest(competition or None, submission or None, FLAGS),
+            flags=await web.flags.newest(competition or None, named or None, FLAGS),
             competitions=await web.competitions.list_all(),
             competition=competition,
             submission=submission,
