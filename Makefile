@@ -9,10 +9,10 @@ unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
 TEST := $(BIN)/python -m pytest -q -n
-SOURCES := guanaco cli server migrations tests benchmarks scripts/document_settings.py scripts/document_metrics.py scripts/new-migration hatch_build.py
+SOURCES := guanaco cli server migrations tests benchmarks scripts/document_settings.py scripts/document_metrics.py scripts/make_chart.py scripts/new-migration hatch_build.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engine both demo test test-fast check lint format audit sbom pin-images bench-admission bench-artifacts bench-assignment bench-database bench-export bench-feedback bench-gateway bench-hostile bench-journey bench-prefix bench-privacy bench-prompts bench-stress bench-web migration docs lock clean
+.PHONY: help setup engine both demo test test-fast check lint format audit sbom pin-images bench-admission bench-artifacts bench-assignment bench-database bench-export bench-feedback bench-gateway bench-hostile bench-journey bench-prefix bench-privacy bench-prompts bench-stress bench-web migration docs chart lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -106,6 +106,9 @@ migration:  ## a new migration for what the tables have changed (ARGS='"what it 
 docs: setup  ## write docs/settings.md and docs/metrics.md anew
 	@$(BIN)/python scripts/document_settings.py
 	@$(BIN)/python scripts/document_metrics.py
+
+chart: setup  ## write charts/guanaco anew from k8s/
+	@$(BIN)/python scripts/make_chart.py
 
 lock:  ## write every lock in requirements/ anew (ARGS=--upgrade takes the newest versions)
 	@scripts/lock $(ARGS)

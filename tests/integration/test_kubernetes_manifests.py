@@ -118,7 +118,8 @@ def test_selectors_find_pods_and_match_their_own_templates(objects: list[Object]
         assert sum(matches(found["spec"]["selector"], pod) for pod in labels) == 1
     for found in of_kind(objects, "NetworkPolicy"):
         selector = found["spec"]["podSelector"]
-        assert not selector or any(matches(selector, pod) for pod in labels), name_of(found)
+        there = [*labels, server_labels()]
+        assert not selector or any(matches(selector, pod) for pod in there), name_of(found)
     for _, template in pod_templates(objects):
         for spread in template["spec"].get("topologySpreadConstraints", []):
             assert matches(spread["labelSelector"], template["metadata"]["labels"])
@@ -193,6 +194,59 @@ def test_a_component_gives_the_platforms_pods_the_stores_certificates(tmp_path: 
         assert volumes[mounts[folder]]["configMap"]["name"] == "guanaco-store-ca"
         assert f"guanaco-store-ca --from-file={file}" in OPERATING.read_text()
         assert "GUANACO_DATABASE_URL" in given
+
+
+def test_a_component_keeps_the_images_of_models_on_the_nodes(tmp_path: Path) -> None:
+    found = build("dev", tmp_path, components=("image-pull",))
+    (pulling,) = of_kind(found, "DaemonSet")
+    for version in (OLDEST, NEWEST):
+        kubernetes_validate.validate(pulling, version, strict=True)
+    settings, spec = worker_settings(found), pulling["spec"]["template"]["spec"]
+    images = {container["image"] for container in spec["containers"]}
+    assert images == {settings.engine_image, settings.serializer_image}
+    assert f"PriorityClass//{spec['priorityClassName']}" in {name_of(one) for one in found}
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    for container in spec["containers"]:
+        assert container["securityContext"]["allowPrivilegeEscalation"] is False
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        assert container["resources"]["limits"]["memory"] == "16Mi"
+
+
+def test_prometheus_finds_and_reaches_the_model_servers_that_the_worker_makes(
+    tmp_path: Path,
+) -> None:
+    objects = build("production", tmp_path)
+    (monitor,) = of_kind(objects, "PodMonitor")
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    pod = deployment_object(SERVED, KubernetesOptions("guanaco-models", "e:1", "s:1", "w-1"))
+    (container,) = pod["spec"]["template"]["spec"]["containers"]
+    assert matches(monitor["spec"]["selector"], server_labels())
+    assert monitor["spec"]["namespaceSelector"]["matchNames"] == ["guanaco-models"]
+    assert endpoint["port"] in {port["name"] for port in container["ports"]}
+    (relabeling,) = endpoint["relabelings"]
+    (source,) = relabeling["sourceLabels"]
+    labels = {re.sub(r"[^A-Za-z0-9_]", "_", name) for name in server_labels()}
+    assert source.removeprefix("__meta_kubernetes_pod_label_") in labels
+    (policy,) = [
+        found
+        for found in of_kind(objects, "NetworkPolicy")
+        if found["metadata"]["namespace"] == "guanaco-models" and found["spec"].get("ingress")
+    ]
+    assert matches(policy["spec"]["podSelector"], server_labels())
+    assert policy["spec"]["ingress"][0]["ports"] == [{"protocol": "TCP", "port": PORT}]
+
+
+SERVED = DeploymentSpec("m-tiny", ("serve",), submission_id="acme-tiny_v1")
+
+
+def server_labels() -> dict[str, str]:
+    """The labels of the pods that the worker makes."""
+    options = KubernetesOptions("guanaco-models", "engine:1", "serializer:1", "worker-1")
+    labels: dict[str, str] = deployment_object(SERVED, options)["spec"]["template"]["metadata"][
+        "labels"
+    ]
+    return labels
 
 
 @pytest.mark.parametrize(

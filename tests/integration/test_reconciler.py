@@ -6,6 +6,7 @@ import asyncio
 import json
 
 import pytest
+from sqlalchemy.exc import TimeoutError as NoConnectionLeft
 
 from guanaco.accounts import Role
 from guanaco.errors import ModelServerDied, StoreUnreachable
@@ -13,7 +14,7 @@ from guanaco.submissions import Quantization, Status
 from guanaco_server.clusters.cluster import DeploymentSpec
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.backoff import BURST, LONGEST_DELAY_S
-from guanaco_server.deployments.health import HANGS_AFTER
+from guanaco_server.deployments.health import HANGS_AFTER, DeploymentHealth
 from guanaco_server.deployments.reconciler import STABLE_S
 from guanaco_server.deployments.service import RENEW_S, Deployment
 from guanaco_server.deployments.specs import deployment_name
@@ -328,3 +329,55 @@ async def test_who_does_not_lead_stops_and_starts_nothing_and_knows_what_is_read
     await world.reconciler.reconcile()
     assert world.cluster.starts == [NAME, "m-stray", NAME]
     assert await world.cluster.list_deployments() == [NAME]
+
+
+async def test_what_was_read_before_a_new_run_does_not_replace_its_server(world: Kept) -> None:
+    """A task may have waited for the cluster while the submission was submitted anew."""
+    await world.make_ready()
+    old = (await world.deployments.list_wishes())[0]
+    new = Deployment(ID, 2, "a" * 64, 1_096)
+    await world.deployments.wish(new)
+    await world.deployments.apply(new)
+    world.clock.advance(RENEW_S + 1)
+    await world.deployments.apply(Deployment.of(old))
+    await world.deployments.renew_secrets(old)
+    await world.deployments.mark(ID, Phase.READY, ("memory://1",), seen=old)
+    assert not await world.deployments.stop_server_of(old)
+    assert world.cluster.deployments[NAME].spec.environment["GUANACO_RUN"] == "2"
+    assert world.cluster.renewed == []
+    assert not world.deployments.replicas(ID)
+    assert [row.phase for row in await world.deployments.list_wishes()] == [Phase.STARTING]
+
+
+async def test_one_that_was_put_to_sleep_meanwhile_is_not_marked_as_restarting(
+    database: Database,
+) -> None:
+    world = Kept(database)
+    await world.make_ready()
+    apply_deployment = world.cluster.apply_deployment
+
+    async def slow(spec: DeploymentSpec) -> None:
+        """The operator's hand is quicker than the cluster."""
+        await world.deployments.note(ID, phase=Phase.SLEEPING)
+        await apply_deployment(spec)
+
+    world.cluster.apply_deployment = slow  # type: ignore[method-assign]
+    world.cluster.die(NAME)
+    await world.reconciler.reconcile()
+    assert [row.phase for row in await world.deployments.list_wishes()] == [Phase.SLEEPING]
+    await world.reconciler.reconcile()
+    assert await world.cluster.list_deployments() == []
+
+
+async def test_no_connection_left_ends_neither_the_loop_nor_the_other_tasks(world: Kept) -> None:
+    await world.make_ready()
+    look = world.deployments.look
+
+    async def without_connection(server_key: str) -> DeploymentHealth:
+        raise NoConnectionLeft("QueuePool limit of size 10 overflow 10 reached")
+
+    world.deployments.look = without_connection  # type: ignore[method-assign]
+    await world.reconciler.reconcile()
+    world.deployments.look = look  # type: ignore[method-assign]
+    await world.reconciler.reconcile()
+    assert world.deployments.replicas(ID)

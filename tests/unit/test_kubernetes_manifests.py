@@ -269,3 +269,14 @@ def test_every_volume_has_a_limit() -> None:
     for made in (deployment_object(SERVER, OPTIONS), job_object(JOB, OPTIONS)):
         volumes = made["spec"]["template"]["spec"]["volumes"]
         assert all(int(volume["emptyDir"]["sizeLimit"]) > 0 for volume in volumes)
+
+
+def test_model_servers_wait_in_the_queue_that_the_operator_names() -> None:
+    settings = Settings(kubernetes_queue="models")
+    options = replace(OPTIONS, queue=options_of(settings, "models").queue)
+    queued, free = deployment_object(SERVER, options), deployment_object(SERVER, OPTIONS)
+    labels = queued["spec"]["template"]["metadata"]["labels"]
+    assert labels["kueue.x-k8s.io/queue-name"] == "models"
+    assert "kueue.x-k8s.io/queue-name" not in queued["metadata"]["labels"]
+    assert "kueue.x-k8s.io/queue-name" not in free["spec"]["template"]["metadata"]["labels"]
+    assert spec_hash(SERVER, options) == spec_hash(SERVER, OPTIONS)  # what runs is left alone

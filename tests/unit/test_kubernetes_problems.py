@@ -269,3 +269,32 @@ def test_any_other_becomes_one_that_will_do_and_differs(name: str) -> None:
 
 def is_one_sentence(text: str) -> bool:
     return text.endswith(".") and not text.endswith("..") and "\n" not in text
+
+
+GATED = {
+    "type": "PodScheduled",
+    "status": "False",
+    "reason": "SchedulingGated",
+    "message": "Scheduling is blocked due to non-empty scheduling gates",
+}
+
+
+@pytest.mark.parametrize(
+    ("gate", "sentence"),
+    [
+        (
+            "kueue.x-k8s.io/admission",
+            "It waits in the queue models: Kueue has not admitted it yet.",
+        ),
+        ("acme.test/audit", "It waits until somebody opens its scheduling gates: acme.test/audit."),
+    ],
+)
+def test_a_pod_that_is_not_admitted_is_unplaced(gate: str, sentence: str) -> None:
+    found = pod(
+        {"phase": "Pending", "conditions": [GATED]}, **{"kueue.x-k8s.io/queue-name": "models"}
+    )
+    found["spec"]["schedulingGates"] = [{"name": gate}]
+    problem = obstacle_of(found, NOW, PENDING_S, PullFailures())
+    assert problem is not None
+    assert (problem.sentence, problem.is_final) == (sentence, False)
+    assert problem.trouble is Trouble.UNPLACED

@@ -26,6 +26,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
 
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as NoConnectionLeft
 
 from guanaco.errors import ClusterRefused, ClusterUnreachable, StoreUnreachable
 from guanaco_server.clusters.cluster import Cluster, Trouble
@@ -41,7 +42,11 @@ INTERVAL_S = 1.0
 STABLE_S = 600  # a server that ran this long has its restarts forgiven
 REPAIR_S = 5.0  # a replica that dies at its start is started after 0, 0, 0, then 10, 20, 40 … s
 START_S = 30.0  # the first look at everything; what takes longer goes on in the background
-OUT_OF_REACH = (StoreUnreachable, ClusterUnreachable, ClusterRefused)
+# More deployments than connections wait for the database at once, so it may have none left for a while.
+OUT_OF_REACH = (
+    *(DBAPIError, NoConnectionLeft, OSError),
+    *(StoreUnreachable, ClusterUnreachable, ClusterRefused),
+)
 
 GiveUp = Callable[[str, list[str]], Awaitable[None]]
 
@@ -110,7 +115,7 @@ class Reconciler:
             self._deployments.woken.clear()
             try:
                 await self._look_again()
-            except (DBAPIError, OSError, *OUT_OF_REACH) as error:
+            except OUT_OF_REACH as error:
                 logger.warning("reconciling failed, trying again: %s", error)
                 await asyncio.sleep(INTERVAL_S)
 
@@ -139,12 +144,14 @@ class Reconciler:
             self._spawn(row.submission_id, self._tend_safely(row, running))
         wished = {deployment_name(row.server_key) for row in rows}
         for name in running:
-            if name not in wished and self._pace.allows(name):
+            if name not in wished and name not in self._tasks and self._pace.allows(name):
                 logger.info("stopping %s: nobody wishes for it", name)
                 self._spawn(name, self._stop_unwanted(name))
         for pace in (self._pace, self._repairs):
             pace.forget_all_but(wished.union(running))
-        self._hangs.forget_all_but({row.submission_id for row in rows})
+        ids = {row.submission_id for row in rows}
+        self._hangs.forget_all_but(ids)
+        self._problems = {name: said for name, said in self._problems.items() if name in ids}
 
     def _spawn(self, name: str, work: Coroutine[None, None, None]) -> None:
         if name in self._tasks:
@@ -171,16 +178,16 @@ class Reconciler:
         seen = await self._deployments.look(row.server_key)
         self._to_welcome.discard(row.submission_id)
         if seen.state is ServerState.HEALTHY:
-            await self._deployments.mark(row.submission_id, Phase.READY, seen.endpoints)
+            await self._deployments.mark(row.submission_id, Phase.READY, seen.endpoints, seen=row)
             return
         await self._leave_lost_region(row)
-        await self._deployments.mark(row.submission_id, Phase.RESTARTING, restarts=0)
+        await self._deployments.mark(row.submission_id, Phase.RESTARTING, restarts=0, seen=row)
         await self._deployments.apply(Deployment.of(row))
 
     async def _stop_unwanted(self, name: str) -> None:
         try:
             await self._deployments.stop_unwanted(name)
-        except (DBAPIError, OSError, *OUT_OF_REACH) as error:
+        except OUT_OF_REACH as error:
             logger.warning("%s cannot be stopped, trying again: %s", name, error)
 
     async def _tend_safely(self, row: DeploymentRow, running: list[str]) -> None:
@@ -192,14 +199,14 @@ class Reconciler:
                 await (self._welcome(row) if is_new_here else self._tend(row))
             elif row.phase not in (Phase.STARTING, Phase.DRAINING):
                 await self._keep_stopped(row, running)
-        except (DBAPIError, OSError, *OUT_OF_REACH) as error:
+        except OUT_OF_REACH as error:
             logger.warning("%s cannot be seen to, trying again: %s", row.submission_id, error)
 
     async def _keep_stopped(self, row: DeploymentRow, running: list[str]) -> None:
         self._deployments.note_replicas(row.submission_id, ())
         if deployment_name(row.server_key) in running:
             logger.info("stopping the server of %s: it is %s", row.submission_id, row.phase)
-            await self._deployments.stop_server(row.server_key)
+            await self._deployments.stop_server_of(row)
 
     async def _tend(self, row: DeploymentRow) -> None:
         seen = await self._deployments.look(row.server_key)
@@ -228,9 +235,11 @@ class Reconciler:
         is_stable = self._clock.now() - row.updated_at > timedelta(seconds=STABLE_S)
         if row.phase is not Phase.READY:
             logger.info("%s is ready again", row.submission_id)
-            await self._deployments.mark(row.submission_id, Phase.READY, seen.endpoints)
+            await self._deployments.mark(row.submission_id, Phase.READY, seen.endpoints, seen=row)
         elif row.restarts and is_stable:
-            await self._deployments.mark(row.submission_id, Phase.READY, seen.endpoints, restarts=0)
+            await self._deployments.mark(
+                row.submission_id, Phase.READY, seen.endpoints, restarts=0, seen=row
+            )
         else:
             await self._deployments.publish_replicas(row, seen.endpoints)
         if seen.region and seen.region != row.region:
@@ -253,7 +262,7 @@ class Reconciler:
             self._hangs.excuse(row)
         has_only_starting = not seen.is_settled or not seen.silent
         if row.phase is Phase.READY and has_only_starting:  # the last one died while another starts
-            await self._deployments.mark(row.submission_id, Phase.RESTARTING)
+            await self._deployments.mark(row.submission_id, Phase.RESTARTING, seen=row)
         elif seen.trouble is None and self._hangs.hangs(row):
             await self._restart_hanging(row)
             return
@@ -269,8 +278,10 @@ class Reconciler:
             await self._give_up_on(row)
             return
         logger.warning("stopping the server of %s: it hangs", row.submission_id)
-        await self._deployments.stop_server(row.server_key)
-        await self._deployments.mark(row.submission_id, Phase.RESTARTING, restarts=row.restarts + 1)
+        if await self._deployments.stop_server_of(row):
+            await self._deployments.mark(
+                row.submission_id, Phase.RESTARTING, restarts=row.restarts + 1, seen=row
+            )
 
     async def _adjust(self, row: DeploymentRow, seen: DeploymentHealth) -> None:
         """Apply a deployment again that runs, but not as it should."""
@@ -297,7 +308,7 @@ class Reconciler:
         if seen.trouble is not None and seen.trouble.is_waited_for:
             self._hangs.excuse(row)
             if row.phase is Phase.READY:
-                await self._deployments.mark(row.submission_id, Phase.RESTARTING)
+                await self._deployments.mark(row.submission_id, Phase.RESTARTING, seen=row)
             await self._adjust(row, seen)
             return
         is_moved = await self._leave_lost_region(row)
@@ -313,7 +324,9 @@ class Reconciler:
             "starting the server of %s again%s: %s", row.submission_id, counted, _why(seen)
         )
         await self._deployments.apply(Deployment.of(row))  # a store out of reach is no restart
-        await self._deployments.mark(row.submission_id, Phase.RESTARTING, restarts=restarts)
+        await self._deployments.mark(
+            row.submission_id, Phase.RESTARTING, restarts=restarts, seen=row
+        )
 
     async def _give_up_on(self, row: DeploymentRow) -> None:
         lines, _ = await self._deployments.logs(row.server_key, 0)

@@ -308,15 +308,12 @@ class DeploymentService:
         return found
 
     async def apply(self, deployment: Deployment) -> None:
-        """Make the server run, unless the wish was withdrawn meanwhile, or another version has taken its place."""
+        """Make the server run, unless the wish was withdrawn meanwhile, or another run or version has taken its place."""
         name = deployment_name(deployment.server_key)
         async with self._locks[name]:
-            async with self._database.read() as session:
-                row = await queries.by_submission(session, deployment.submission_id)
-                if row is None or row.server_key != deployment.server_key:
-                    return
-            await self._cluster.apply_deployment(await self._spec(deployment))
-            self._note_renewed(name)
+            if await self._is_current(deployment):
+                await self._cluster.apply_deployment(await self._spec(deployment))
+                self._note_renewed(name)
 
     async def renew_secrets(self, row: DeploymentRow) -> None:
         """Give fresh URLs to servers that the cluster moves by itself, when the last ones are older than RENEW_S."""
@@ -327,8 +324,17 @@ class DeploymentService:
         if due is None or self._clock.now() >= due:
             self._note_renewed(name, RENEW_AGAIN_S)  # if this fails
             async with self._locks[name]:
-                await self._cluster.renew_secrets(await self._spec(deployment))
-            self._note_renewed(name)
+                if await self._is_current(deployment):
+                    await self._cluster.renew_secrets(await self._spec(deployment))
+                    self._note_renewed(name)
+
+    async def _is_current(self, deployment: Deployment) -> bool:
+        """Whether this is still the run that is wished for. Somebody may have waited long for the cluster since reading it."""
+        row = await self.find(deployment.submission_id)
+        return row is not None and (row.run, row.server_key) == (
+            deployment.run,
+            deployment.server_key,
+        )
 
     def _note_renewed(self, name: str, for_s: float = RENEW_S) -> None:
         self._renew_at[name] = self._clock.now() + timedelta(seconds=for_s)
@@ -360,10 +366,18 @@ class DeploymentService:
                 await self._cluster.delete(name)
 
     async def stop_server(self, server_key: str) -> None:
-        """Stop a server that hangs, with all its replicas; the reconciler starts it again."""
+        """Stop a server with all its replicas. Where it is wished for, the reconciler starts it again."""
         name = deployment_name(server_key)
         async with self._locks[name]:
             await self._cluster.delete(name)
+
+    async def stop_server_of(self, row: DeploymentRow) -> bool:
+        """Do as ``stop_server``, unless the deployment has another run or phase by now. Return whether it was stopped."""
+        name = deployment_name(row.server_key)
+        async with self._locks[name]:
+            if is_still := _is_as_seen(await self.find(row.submission_id), row):
+                await self._cluster.delete(name)
+            return is_still
 
     async def stop_replica(self, server_key: str, endpoint: str) -> bool:
         """Stop one replica that hangs, and no other; False where its cluster does that by itself."""
@@ -383,11 +397,17 @@ class DeploymentService:
         phase: Phase,
         endpoints: Sequence[str] = (),
         restarts: int | None = None,
+        *,
+        seen: DeploymentRow | None = None,
     ) -> None:
-        """Record the phase; ``READY`` with endpoints makes the gateway use them, anything else makes it stop."""
+        """Record the phase; ``READY`` with endpoints makes the gateway use them, anything else makes it stop.
+
+        Do nothing if the deployment has another run or phase than when it was ``seen``: it was put to sleep, or
+        submitted anew, meanwhile.
+        """
         async with self._database.write() as session:
             row = await queries.locked(session, submission_id)
-            if row is None:
+            if row is None or (seen is not None and not _is_as_seen(row, seen)):
                 return
             now = self._clock.now()
             took_s = (now - row.updated_at).total_seconds()
@@ -586,3 +606,11 @@ class DeploymentService:
                 self._clock.now(),
                 row.applied_replicas,
             )
+
+
+def _is_as_seen(row: DeploymentRow | None, seen: DeploymentRow) -> bool:
+    return row is not None and (row.run, row.phase, row.server_key) == (
+        seen.run,
+        seen.phase,
+        seen.server_key,
+    )

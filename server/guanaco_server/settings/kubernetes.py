@@ -54,6 +54,11 @@ class KubernetesSettings(BaseModel):
     kubernetes_job_pod: dict[str, Any] = Field(
         default={}, description="The same for serializer jobs' pods."
     )
+    kubernetes_queue: str | None = Field(
+        default=None,
+        pattern="^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$",
+        description="LocalQueue of Kueue in their namespace by which model servers' pods are admitted; Kueue's integration for pods must be on. Default: Kueue is not asked.",
+    )
     kubernetes_cache_claim: str | None = Field(
         default=None,
         description="A PersistentVolumeClaim in their namespace in which model servers keep artifacts (ReadWriteMany where they run on several nodes). Default: a folder that goes with the pod.",

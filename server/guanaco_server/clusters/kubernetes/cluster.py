@@ -182,6 +182,7 @@ class KubernetesCluster:
             if deployment is not None:
                 self._deleted.add(deployment["metadata"]["uid"])
             self._dismissed.update(pod["metadata"]["uid"] for pod in self._informers.pods(name))
+            self._forget_gone()
             self._logs.pop(name, None)
             self._read_at.pop(name, None)
 

@@ -87,6 +87,7 @@ class Informer:
             except UnexpectedStatus as answered:
                 self._version = ""
                 logger.info("listing %s again: %s", self._kind.plural, answered)
+                await asyncio.sleep(FIRST_DELAY_S)  # an API that always says so is not hurried
             except (ClusterUnreachable, ClusterRefused) as error:
                 logger.warning("watching %s: %s", self._kind.plural, error)
                 await asyncio.sleep(delay_s * (1 + random.random()))  # noqa: S311 - against a herd

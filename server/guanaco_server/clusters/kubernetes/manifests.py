@@ -23,6 +23,7 @@ from guanaco_server.clusters.kubernetes.names import (
     MANAGED_BY,
     MANAGER,
     NAME,
+    QUEUE,
     SPEC,
     WORKER,
     Json,
@@ -70,13 +71,18 @@ def deployment_object(
             "selector": {"matchLabels": selector},
             "template": {
                 "metadata": {
-                    "labels": described,
+                    "labels": described | _queued(options),
                     "annotations": annotated(spec.name, spec.submission_id),
                 },
                 "spec": _pod(spec, options, selector),
             },
         },
     }
+
+
+def _queued(options: KubernetesOptions) -> dict[str, str]:
+    """Label the pods for Kueue. The Deployment has no such label, because its queue could not be changed while pods are ready."""
+    return {QUEUE: options.queue} if options.queue else {}
 
 
 def owned_objects(spec: DeploymentSpec, options: KubernetesOptions, owner: Json) -> list[Json]:

@@ -15,6 +15,8 @@ NAME = "guanaco.dev/name"
 SUBMISSION = "guanaco.dev/submission"
 WORKER = "guanaco.dev/worker"
 SPEC = "guanaco.dev/spec"
+QUEUE = "kueue.x-k8s.io/queue-name"
+QUEUE_GATE = "kueue.x-k8s.io/admission"
 OURS = f"{MANAGED_BY}={MANAGER}"
 MAX_CHARS = 63
 

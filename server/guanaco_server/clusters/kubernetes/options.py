@@ -95,6 +95,7 @@ class KubernetesOptions:
     job_tmp_bytes: int = 64 * GIB
     cache_claim: str | None = None
     cache_path: str | None = None
+    queue: str | None = None
     server_fields: Mapping[str, Any] = field(default_factory=dict)
     job_fields: Mapping[str, Any] = field(default_factory=dict)
 
@@ -163,6 +164,7 @@ def options_of(settings: Settings, namespace: str, context: str = "") -> Kuberne
         job_tmp_bytes=settings.max_weight_bytes + JOB_TMP_ROOM_BYTES,
         cache_claim=settings.kubernetes_cache_claim,
         cache_path=settings.kubernetes_cache_path,
+        queue=settings.kubernetes_queue,
         server_fields=checked_fields("kubernetes_server_pod", settings.kubernetes_server_pod),
         job_fields=checked_fields("kubernetes_job_pod", settings.kubernetes_job_pod),
     )

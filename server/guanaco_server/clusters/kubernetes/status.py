@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from guanaco_server.clusters.cluster import ReplicaPhase, ReplicaState, Trouble
-from guanaco_server.clusters.kubernetes.names import Json
+from guanaco_server.clusters.kubernetes.names import QUEUE, QUEUE_GATE, Json
 from guanaco_server.clusters.kubernetes.options import KubernetesOptions
 
 
@@ -188,6 +188,8 @@ def obstacle_of(pod: Json, now: datetime, pending_s: float, pulls: PullFailures)
     unscheduled = _condition(status, "PodScheduled", "False")
     if unscheduled and unscheduled.get("reason") == "Unschedulable":
         return Problem(_no_room(pod, _words(unscheduled.get("message"))), age_s > pending_s)
+    if unscheduled and unscheduled.get("reason") == "SchedulingGated":
+        return Problem(_not_admitted(pod), age_s > pending_s)
     # What follows began when the pod had its machine.
     age_s = _seconds_since(_scheduled_at(pod), now)
     waiting = next((state for state in _states(status, "state", "waiting")), None)
@@ -307,6 +309,14 @@ def _no_room(pod: Json, message: str) -> str:
         ):
             return f"No machine has {asked[resource]} {kind} of the kind it needs free: {message}."
     return f"No machine can take it: {message}."
+
+
+def _not_admitted(pod: Json) -> str:
+    gates = [str(gate["name"]) for gate in pod["spec"].get("schedulingGates", [])]
+    if QUEUE_GATE in gates:
+        queue = pod["metadata"].get("labels", {}).get(QUEUE, "")
+        return f"It waits in the queue {queue}: Kueue has not admitted it yet."
+    return f"It waits until somebody opens its scheduling gates: {', '.join(gates)}."
 
 
 def _refused(message: object) -> str:
