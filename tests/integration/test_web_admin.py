@@ -191,7 +191,7 @@ async def test_a_canary_is_begun_and_rolled_back_by_its_developer(world: WebWorl
         refused = await send(ada, f"{base}/canary", fields, f"{base}/canary")
         assert refused.status_code == 422
         assert "A canary takes a share" in refused.text
-    assert f'href="{base}/canary"' in (await ada.get(f"{base}/redeploy")).text
+    assert f'href="{base}/canary"' in (await ada.get(base)).text
     fields = {"percent": "5", "minutes": "30"}
     assert (await ada.post(f"{base}/canary", data=fields)).status_code == 403, "without the token"
     begun = await send(ada, f"{base}/canary", fields, f"{base}/canary")
@@ -203,6 +203,7 @@ async def test_a_canary_is_begun_and_rolled_back_by_its_developer(world: WebWorl
     page = (await ada.get(base)).text
     assert "A new version is on its way" in page
     assert f'href="{base}/redeploy"' not in page
+    assert f'href="{base}/canary"' not in page
     assert (await ada.get(f"{base}/redeploy")).status_code == 409
     assert (await send(ada, f"{base}/rollback", page=f"{base}/rollback")).status_code == 303
     rollout = (await world.submissions.require_visible(account, "ada-llama-bard_v1")).rollout

@@ -85,14 +85,14 @@ ACTIONS = (
         "Canary",
         Status.QUEUED,
         None,
-        "It is redeployed, and the new version gets a share of new conversations first. It is stopped by itself when its replies fail more, are slower, or are rated worse.",
+        "All stages run again, at the same commit. The new version then gets a share of new conversations, and takes over when the time is up. It is stopped if its replies fail more often, are slower, or are rated worse.",
     ),
     SubmissionAction(
         "rollback",
         "Roll back",
         Status.QUEUED,
         None,
-        "The redeploy that is under way ends; or else the version that the last one replaced comes back, and takes the place of the present one.",
+        "If a redeploy is under way, it ends, and the version that was served stays. Otherwise the version before the last redeploy comes back.",
     ),
     SubmissionAction(
         "teardown",
@@ -106,10 +106,8 @@ ACTIONS = (
 
 
 def actions_of(submission: Submission) -> list[SubmissionAction]:
-    """What can be done with it now; the page that asks about a redeploy leads to a canary."""
-    return [
-        action for action in ACTIONS if action.name != "canary" and action.is_possible(submission)
-    ]
+    """What can be done with it now."""
+    return [action for action in ACTIONS if action.is_possible(submission)]
 
 
 def find_action(name: str) -> SubmissionAction | None:
