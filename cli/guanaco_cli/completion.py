@@ -18,7 +18,7 @@ from typing import Any
 
 KEPT_S = 20.0
 WAIT_S = 1.5  # for the server; the shell waits meanwhile
-BEFORE_AT = "GUANACO_COMPLETION_BEFORE_AT"  # what bash leaves as it is
+BEFORE_AT = "COMP_BEFORE_AT"  # what bash leaves as it is
 
 
 def mend_bash_words(environment: MutableMapping[str, str]) -> None:
