@@ -41,6 +41,7 @@ from benchmarks import gateway_stage as stage_of
 from benchmarks.gateway_stage import SUBMISSION, Stage
 from guanaco.accounts import KeyRequest, Role
 from guanaco_server.accounts.room import build_accounts
+from guanaco_server.chat.gateway.place_shares import fair_parts
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.queries import note
 from guanaco_server.runtime.clock import SystemClock
@@ -93,7 +94,7 @@ class Gateways:
         return Sent(app, user, status, sent_at - due, first_token_at - sent_at)
 
     async def waits_by_bucket(self) -> Mapping[float, float]:
-        """How many turns have waited at most so long for a place, over all gateways."""
+        """Count the turns that waited at most so long for a place, over all gateways."""
         counted: defaultdict[float, float] = defaultdict(float)
         async with httpx.AsyncClient(trust_env=False) as http:
             for port in self.metrics_ports:
@@ -194,17 +195,6 @@ async def capacity_of(gateways: Gateways, places: int, seconds: float) -> tuple[
     return len(whole) / (until - begin), first_token_s
 
 
-def entitled(asked: Mapping[Any, float], total: float) -> dict[Any, float]:
-    """Max-min fair parts of a total: nobody gets more than was asked, and what is left is shared equally."""
-    parts: dict[Any, float] = {}
-    left = sorted(asked.items(), key=lambda item: item[1])
-    while left:
-        name, amount = left.pop(0)
-        parts[name] = min(amount, total / (len(left) + 1))
-        total -= parts[name]
-    return parts
-
-
 def jain(values: Sequence[float]) -> float:
     return sum(values) ** 2 / (len(values) * sum(value**2 for value in values))
 
@@ -213,13 +203,13 @@ def fairness(sent: Sequence[Sent]) -> tuple[float, float]:
     """Over apps, and the lowest over the users of an app."""
     asked, answered = Counter(one.app for one in sent), Counter[str]()
     answered.update(one.app for one in sent if one.status == 200)
-    fair = entitled(asked, answered.total())
+    fair = fair_parts(asked, answered.total())
     by_app = jain([answered[app] / fair[app] for app in asked])
     by_user = []
     for app in asked:
         of_users = Counter(one.user for one in sent if one.app == app)
         got = Counter(one.user for one in sent if one.app == app and one.status == 200)
-        parts = entitled(of_users, got.total())
+        parts = fair_parts(of_users, got.total())
         by_user.append(jain([got[user] / parts[user] for user in of_users if parts[user]]))
     return by_app, min(by_user)
 

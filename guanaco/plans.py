@@ -1,4 +1,4 @@
-"""What some traffic needs: GPUs, replicas and money, by type of GPU. Estimates, from data sheets."""
+"""Plans say what some traffic needs: GPUs, replicas and money, by type of GPU. They are estimates, from data sheets."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ GpuCount = Annotated[int, Field(ge=1, le=64)]
 
 
 class MachineNeeds(BaseModel):
-    """What one replica takes of its machine beside GPUs. Shared memory is a part of the memory."""
+    """The CPUs, memory and disk that one replica takes of its machine. Shared memory is a part of the memory."""
 
     model_config = ConfigDict(frozen=True)
 

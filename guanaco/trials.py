@@ -18,7 +18,7 @@ SAID = (
 
 
 class PromptTrial(BaseModel):
-    """Without a submission a word is a token, and there is no chat template."""
+    """A prompt to be tried out. Without a submission a word counts as a token, and there is no chat template."""
 
     model_config = ConfigDict(extra="forbid")
 

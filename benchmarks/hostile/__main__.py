@@ -300,7 +300,7 @@ class Arena:
         return {"hostile_repos": checked, "accepted": len(accepted), "deployed": deployed}
 
     def _check(self, client: Client, repo: HostileRepo, until: float) -> bool:
-        """Whether a submission of it would be accepted."""
+        """Tell whether a submission of it would be accepted."""
         if time.monotonic() > until:
             self._findings.unfinished.append(repo.name)
             return False

@@ -84,7 +84,7 @@ def _ask() -> list[str]:
 
 
 def _read(path: Path, owner: str) -> list[str] | None:
-    """What was kept for this server and key, if it is young enough."""
+    """Return what was kept for this server and key, if it is young enough."""
     try:
         kept = json.loads(path.read_text(encoding="utf-8"))
         is_young = 0 <= time.time() - kept["at"] < KEPT_S

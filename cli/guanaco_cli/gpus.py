@@ -337,7 +337,7 @@ def _row(name: str, plan: GpuPlan | None) -> tuple[object, ...]:
 
 
 def _machine(recipe: Recipe) -> str:
-    """What a replica takes of its machine beside GPUs."""
+    """Describe what a replica takes of its machine beside GPUs."""
     needs = recipe.machine
     if needs is None:
         return ""

@@ -33,7 +33,7 @@ def needs_platform() -> Iterator[None]:
 
 
 def has_platform() -> bool:
-    """Whether the platform's packages are installed here, or this is the light client."""
+    """Tell whether the platform's packages are installed here; otherwise this is the light client."""
     from importlib.util import find_spec
 
     return find_spec(PLATFORM_MARK) is not None

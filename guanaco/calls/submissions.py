@@ -145,7 +145,7 @@ def submissions(*, tags: Sequence[str] = ()) -> Call[list[Submission]]:
 
 
 def card(submission_id: str) -> Call[ModelCard]:
-    """What the repo's README.md said when it was checked: Markdown that a stranger wrote."""
+    """Read the model card: what the repo's README.md said when it was checked, Markdown that a stranger wrote."""
     return get(of_submission(submission_id, "card"), ModelCard)
 
 

@@ -71,6 +71,17 @@ async def seen(
     return found
 
 
+async def served_on_a_lost_node(
+    cluster: KubernetesCluster, kubernetes: FakeWorld
+) -> tuple[ReplicaState, str]:
+    """Start a server and lose its node. Return how it was before, and the node."""
+    await cluster.apply_deployment(scripted())
+    before = await seen(cluster, lambda state: state.is_ready)
+    lost = kubernetes.kubelet.node_of("m-tiny")
+    kubernetes.kubelet.lose_node(lost)
+    return before, lost
+
+
 async def begun(lines: Lines) -> bool:
     return bool(lines)
 
@@ -79,10 +90,7 @@ async def test_a_lost_nodes_server_is_told_and_replaced_elsewhere(
     cluster: KubernetesCluster, kubernetes: FakeWorld
 ) -> None:
     spec = scripted()
-    await cluster.apply_deployment(spec)
-    before = await seen(cluster, lambda state: state.is_ready)
-    lost = kubernetes.kubelet.node_of("m-tiny")
-    kubernetes.kubelet.lose_node(lost)
+    before, lost = await served_on_a_lost_node(cluster, kubernetes)
     state = await seen(cluster, lambda state: state.phase is ReplicaPhase.EXITED)
     assert state.trouble is Trouble.NODE_LOST
     assert state.problem == f"Its machine {lost} is lost: the cluster hears nothing of it."
@@ -96,10 +104,7 @@ async def test_a_lost_nodes_server_is_told_and_replaced_elsewhere(
 async def test_a_lost_nodes_pods_are_evicted_in_seconds_without_the_platform(
     cluster: KubernetesCluster, kubernetes: FakeWorld
 ) -> None:
-    await cluster.apply_deployment(scripted())
-    await seen(cluster, lambda state: state.is_ready)
-    lost = kubernetes.kubelet.node_of("m-tiny")
-    kubernetes.kubelet.lose_node(lost)
+    _, lost = await served_on_a_lost_node(cluster, kubernetes)
 
     async def has_another() -> bool:
         return len(kubernetes.kubelet.pods("m-tiny")) == 2
@@ -112,10 +117,7 @@ async def test_a_lost_nodes_pods_are_evicted_in_seconds_without_the_platform(
 async def test_a_server_on_a_lost_node_is_deleted_and_its_name_is_free_at_once(
     cluster: KubernetesCluster, kubernetes: FakeWorld
 ) -> None:
-    await cluster.apply_deployment(scripted())
-    await seen(cluster, lambda state: state.is_ready)
-    lost = kubernetes.kubelet.node_of("m-tiny")
-    kubernetes.kubelet.lose_node(lost)
+    _, lost = await served_on_a_lost_node(cluster, kubernetes)
     await cluster.delete("m-tiny")
     assert await cluster.observe("m-tiny") is None
     assert await cluster.list_deployments() == []

@@ -12,7 +12,7 @@ LineSink = Callable[[str], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Resources:
-    """What a process asks of its machine; None leaves it to the cluster. ``gpu_type`` is a recipe's name of it (H100).
+    """The resources that a process asks of its machine; None leaves it to the cluster. ``gpu_type`` is a recipe's name of it (H100).
 
     ``disk_bytes`` is all that it writes, ``cache_bytes`` the part of it that the artifact takes.
     """
@@ -85,7 +85,7 @@ class Trouble(StrEnum):
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether the cluster itself starts the server as soon as it can: applying again would change nothing."""
+        """Tell whether the cluster itself starts the server as soon as it can; applying again would change nothing."""
         return self in (Trouble.UNPLACED, Trouble.IMAGE_MISSING)
 
 

@@ -109,7 +109,7 @@ class CompetitionService:
             return _read(row)
 
     async def with_ids(self, account: Account, request: CompetitionRequest) -> CompetitionRequest:
-        """With the submissions that the aliases in its weights mean now; InvalidInput where two names mean one."""
+        """Replace the aliases in its weights by the submissions that they mean now. Raise InvalidInput where two names mean one."""
         if not any("@" in name for name in request.assignment.weights):
             return request
         weights: dict[str, float] = {}

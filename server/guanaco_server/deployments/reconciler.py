@@ -224,7 +224,7 @@ class Reconciler:
             await self._deployments.renew_secrets(row)
 
     async def _write_down(self, row: DeploymentRow, seen: DeploymentHealth) -> None:
-        """For `guanaco status` and the metrics. While it starts after a crash, the last problem stays."""
+        """Write down the trouble, for `guanaco status` and the metrics. While it starts after a crash, the last problem stays."""
         if seen.state is ServerState.STARTING and seen.trouble is None:
             return
         problem = None if seen.state is ServerState.HEALTHY else _sentence(seen)

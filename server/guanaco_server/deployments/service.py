@@ -329,7 +329,7 @@ class DeploymentService:
                     self._note_renewed(name)
 
     async def _is_current(self, deployment: Deployment) -> bool:
-        """Whether this is still the run that is wished for. Somebody may have waited long for the cluster since reading it."""
+        """Tell whether this is still the run that is wished for. Somebody may have waited long for the cluster since reading it."""
         row = await self.find(deployment.submission_id)
         return row is not None and (row.run, row.server_key) == (
             deployment.run,

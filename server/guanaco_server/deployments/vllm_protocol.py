@@ -249,7 +249,7 @@ class _Usage(msgspec.Struct, gc=False):
 
     @property
     def cached_tokens(self) -> int:
-        """Those of the prompt that the prefix cache had; no more than the prompt has."""
+        """Return how many of the prompt's tokens the prefix cache had; no more than the prompt has."""
         details = self.prompt_tokens_details
         return min(self.prompt_tokens, details.cached_tokens or 0) if details else 0
 

@@ -109,7 +109,7 @@ def access_of(options: argparse.Namespace, further: list[str], source: ArtifactS
 
 
 def traces_to(further: Sequence[str]) -> list[str]:
-    """Where vLLM's arguments have it send its traces; gRPC's addresses may come without a scheme."""
+    """Return the address to which vLLM's arguments have it send its traces; gRPC's addresses may come without a scheme."""
     found = []
     for place, argument in enumerate(further):
         name, sign, value = argument.partition("=")

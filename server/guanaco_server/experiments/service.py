@@ -189,7 +189,7 @@ class ExperimentService:
         )
 
     async def _with_ids(self, account: Account, request: ExperimentRequest) -> ExperimentRequest:
-        """With the submissions that its models' aliases mean now."""
+        """Replace its models' aliases by the submissions that they mean now."""
         resolve = self._submissions.aliases.resolve
         variants = [
             variant.model_copy(update={"model": await resolve(account, variant.model)})

@@ -117,7 +117,7 @@ class AddressCount:
         return network
 
     def network_of(self, address: str | None) -> str | None:
-        """What the address is counted as; None of a trusted proxy, which has no limit."""
+        """Return the name by which the address is counted; None for a trusted proxy, which has no limit."""
         if address is None or address in self._trusted:
             return None
         return network_of(address)
@@ -250,7 +250,7 @@ class FrontDoor:
         self._timer: asyncio.TimerHandle | None = None
 
     def admit(self, address: str | None) -> bool:
-        """Whether this address may open a connection now; decided before anything is made for it. Idle ones make room."""
+        """Tell whether this address may open a connection now, before anything is made for it. Idle ones make room."""
         if len(self._inside) >= self.limits.connections and not self._make_room():
             self.note("full")
             return False

@@ -1,4 +1,4 @@
-"""What is measured of each submission's replies, with a bound on how many series there are.
+"""Measures each submission's replies, with a bound on how many series there are.
 
 At most MOST submissions have series of their own; all others are counted together, as OTHER. A submission gets its series
 with its first reply while there is room. At each review the MOST submissions with the most replies since the last review
@@ -90,7 +90,7 @@ class SubmissionSeries:
 
 @dataclass(frozen=True)
 class ServerStatistics:
-    """What a submission's model servers say of themselves, summed over its replicas; ``kv_cache_usage`` is the highest, from 0 to 1."""
+    """The load that a submission's model servers report, summed over its replicas; ``kv_cache_usage`` is the highest, from 0 to 1."""
 
     running: int
     waiting: int
@@ -99,7 +99,7 @@ class ServerStatistics:
 
 @dataclass(frozen=True)
 class Spend:
-    """What a submission's GPUs cost now, and have cost since the month began."""
+    """The money that a submission's GPUs cost now, and have cost since the month began."""
 
     per_hour: float
     this_month: float
@@ -186,7 +186,7 @@ class MetricsBySubmission(Collector):
         _add(self._in_flight, submission_id, -1)
 
     def note_waiting(self, submission_id: str, change: int) -> None:
-        """So many turns more wait for this submission."""
+        """Add to the turns that wait for this submission."""
         _add(self._waiting, submission_id, change)
 
     def note_servers(self, found: Mapping[str, ServerStatistics]) -> None:

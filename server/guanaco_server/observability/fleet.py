@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class FleetSpending:
-    """By type of GPU: those that are held and what they cost an hour; by submission: what it costs."""
+    """The GPUs that are held and their cost an hour, by type of GPU, and the cost by submission."""
 
     gpus: Mapping[str, int]
     per_hour: Mapping[str, float]
@@ -31,7 +31,7 @@ class FleetSpending:
 
 @dataclass(frozen=True)
 class FleetReaders:
-    """Where each figure comes from. ``gpus_wanted`` is by type."""
+    """The source of each figure. ``gpus_wanted`` is by type."""
 
     servers: Callable[[], Awaitable[Mapping[str, ServerStatistics]]]
     gpus_wanted: Callable[[], Awaitable[Mapping[str, int]]]

@@ -1,4 +1,4 @@
-"""Around every HTTP request: its ids in its log lines and its answer, its span, and a measurement by route template."""
+"""Observes every HTTP request: its ids are in its log lines and its answer, it has a span, and is measured by route template."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class RequestIds(NamedTuple):
 
     @property
     def logged(self) -> dict[str, str]:
-        """What each log line of the request has."""
+        """Return the ids that each log line of the request has."""
         if self.request_id == self.trace_id:
             return {"request_id": self.request_id}
         return {"request_id": self.request_id, "trace_id": self.trace_id}

@@ -56,7 +56,7 @@ class RequestSpan(Protocol):
 
 
 class Tracing(Protocol):
-    """Where spans are sent."""
+    """The place to which spans are sent."""
 
     def begin(self, ids: RequestIds, method: str) -> RequestSpan | None:
         """Return the request's span; None where nothing is traced."""

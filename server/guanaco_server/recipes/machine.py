@@ -1,4 +1,4 @@
-"""What one replica takes of its machine beside GPUs: CPUs, memory, shared memory and disk.
+"""Computes what one replica takes of its machine beside GPUs: CPUs, memory, shared memory and disk.
 
     processes      an API server, an engine core, and a worker for each GPU
     CPUs           a core for each of them: vLLM's own advice, 2 + GPUs ("Optimization and Tuning", CPU resources)

@@ -40,7 +40,7 @@ class ProcessLimits:
 
 
 class Child(Protocol):
-    """What a parent uses of a child that ``start`` started."""
+    """The part of a started child that its parent uses."""
 
     @property
     def pid(self) -> int: ...

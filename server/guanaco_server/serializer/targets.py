@@ -124,7 +124,7 @@ def _state(earlier: bytes | None, plan: str, upload: str) -> ResumeLogState:
 
 
 def read_resume_log(data: bytes) -> ResumeLogState | None:
-    """None for what is no resume log."""
+    """Return None for what is no resume log."""
     try:
         return ResumeLogState.model_validate_json(data)
     except ValidationError:

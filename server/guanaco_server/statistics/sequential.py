@@ -42,7 +42,7 @@ def is_worse(new: Proportion, old: Proportion, *, margin: float, alpha: float) -
 
 
 def is_over(seen: Proportion, limit: float, *, alpha: float) -> bool:
-    """Whether the proportion is over the limit, with a chance of at most ``alpha`` ever to say so wrongly."""
+    """Tell whether the proportion is over the limit, with a chance of at most ``alpha`` ever to say so wrongly."""
     best_null = _log_likelihood(seen, min(seen.rate, limit))
     return _log_mixture(seen) - best_null >= -math.log(alpha)
 

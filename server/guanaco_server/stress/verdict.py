@@ -109,7 +109,7 @@ def judge(
 
 
 def is_hopeless(results: Results, thresholds: Thresholds) -> bool:
-    """Whether further requests would hardly change that a threshold is missed. The test may be made after every request."""
+    """Tell whether further requests would hardly change that a threshold is missed. The test may be made after every request."""
     if len(_errors(results)) >= ENOUGH_ERRORS and not thresholds.max_error_rate:
         return True
     return any(

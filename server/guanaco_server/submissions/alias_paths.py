@@ -1,4 +1,4 @@
-"""In front of every route below ``/api/v1/submissions``: an alias in the path is replaced by the id that it means now.
+"""Replaces an alias in a path below ``/api/v1/submissions`` by the id that it means now, in front of every route there.
 
 So ``org/model@champion`` stands wherever an id can, with its slash as it is or as ``%2F``.
 """
@@ -54,6 +54,6 @@ class AliasPaths:
         await self._app({**asgi, "path": path, "raw_path": path.encode()}, receive, send)
 
     async def _account(self, asgi: Scope) -> Account | None:
-        """None where there is no key: some of what is below is public. Unauthenticated for a wrong one."""
+        """Return None where there is no key: some of what is below is public. Raise Unauthenticated for a wrong one."""
         given = header(asgi, b"authorization")
         return await self._authenticate(key_in(given)) if given else None

@@ -91,7 +91,7 @@ def router(submissions: SubmissionService, feed: EventFeed, auth: Auth) -> APIRo
 
     @routes.get("/{submission_id}/card")
     async def read_card(submission_id: str, account: Account = developer) -> ModelCard:
-        """What the repo's README.md says, as Markdown that a stranger wrote, with its licence and base models."""
+        """Return the repo's README.md, Markdown that a stranger wrote, with its licence and base models."""
         return (await submissions.card(account, submission_id)).public
 
     @routes.put("/{submission_id}/tags")

@@ -229,7 +229,7 @@ async def put_alias(
 
 
 async def drop_alias(session: AsyncSession, submission_id: str, name: str) -> bool:
-    """Whether the submission had it."""
+    """Tell whether the submission had it."""
     dropped = await session.execute(
         delete(AliasRow)
         .where(AliasRow.submission_id == submission_id, AliasRow.name == name)

@@ -141,7 +141,7 @@ class QuotaService:
         return await self.quota_of(await self._accounts.named(name))
 
     async def override_of(self, name: str) -> QuotaOverride:
-        """What an admin has set for the developer. Raise AccountNotFound where there is none."""
+        """Return what an admin has set for the developer. Raise AccountNotFound where there is none."""
         account = await self._accounts.named(name)
         async with self._database.read() as session:
             row = await queries.quota(session, account.id)

@@ -179,7 +179,7 @@ class RolloutRow(Table):
 
 
 class CanaryCountRow(Table):
-    """What one of a canary's two versions has shown; ``waits`` for first tokens by bucket (rollouts/canaries.py)."""
+    """The counts of one of a canary's two versions; ``waits`` are first tokens by bucket (rollouts/canaries.py)."""
 
     __tablename__ = "canary_counts"
 

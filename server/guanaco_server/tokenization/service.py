@@ -50,7 +50,7 @@ class SmallFiles(Protocol):
 
 
 class _Digest(Protocol):
-    """What hashlib makes; it names no public type."""
+    """A hash that hashlib makes; it names no public type."""
 
     def update(self, data: bytes, /) -> None: ...
 

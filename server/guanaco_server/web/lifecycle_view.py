@@ -106,7 +106,7 @@ ACTIONS = (
 
 
 def actions_of(submission: Submission) -> list[SubmissionAction]:
-    """What can be done with it now."""
+    """Return the actions that are possible now."""
     return [action for action in ACTIONS if action.is_possible(submission)]
 
 

@@ -190,7 +190,7 @@ async def _check_model(
 
 
 def _shape_of(config: dict[str, Any]) -> ModelShape | None:
-    """None of a family whose layers are not known: no plan can be made for it."""
+    """Return None for a family whose layers are not known: no plan can be made for it."""
     with contextlib.suppress(CorruptConfig, UnsupportedArchitecture):
         return read_shape(config)
     return None

@@ -60,7 +60,7 @@ Node = tuple[str, str]
 
 @dataclass(frozen=True)
 class ParsedCard:
-    """As in ``guanaco.cards.ModelCard``, with what a page shows."""
+    """The parsed card: ``guanaco.cards.ModelCard`` and the nodes that a page shows."""
 
     text: str
     is_cut: bool
@@ -81,12 +81,12 @@ class StoredCard(ModelCard):
 
     @property
     def public(self) -> ModelCard:
-        """Without the nodes."""
+        """Return the card for the API, without the nodes."""
         return ModelCard(**{name: getattr(self, name) for name in ModelCard.model_fields})
 
 
 async def read_card(hub: Hub, snapshot: RepoSnapshot) -> ParsedCard | None:
-    """None where the repo has no README.md."""
+    """Return the repo's card, or None if it has no README.md."""
     file = snapshot.file(NAME)
     if file is None:
         return None

@@ -78,7 +78,7 @@ class KeptFiles:
 
 
 def _read(folder: Path, path: str) -> bytes | None:
-    """None where the file, or the manifest, is not there or not as it was written."""
+    """Return a file, or None if it or its manifest is missing or not as it was written."""
     try:
         manifest = Manifest.model_validate_json((folder / MANIFEST_NAME).read_bytes())
     except (OSError, ValidationError):
@@ -98,7 +98,7 @@ def _read(folder: Path, path: str) -> bytes | None:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """In one step: a reader sees all of it or nothing."""
+    """Write in one step: a reader sees all of it or nothing."""
     unfinished = path.with_name(f".{uuid.uuid4().hex}.new")
     try:
         unfinished.write_bytes(data)

@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 
 class S3Store:
-    """With ``kept``, small files that were read once are read without the bucket from then on."""
+    """Keeps artifacts in a bucket. With ``kept``, small files that were read once are read without the bucket from then on."""
 
     def __init__(self, config: S3Config, kept: KeptFiles | None = None) -> None:
         self._bucket = Bucket(config)

@@ -118,7 +118,7 @@ class Bucket:
         self.boto = _connect(config)
 
     def calls(self, name: str, *, may_miss: bool = False) -> AbstractContextManager[None]:
-        """Around every use of ``boto`` on ``name``; where ``may_miss``, Missing is raised for what is not there."""
+        """Translate what ``boto`` raises on ``name``; where ``may_miss``, Missing is raised for what is not there."""
         return translated(self.config.bucket, self.uri(name), may_miss=may_miss)
 
     def at(self, name: str) -> dict[str, str]:

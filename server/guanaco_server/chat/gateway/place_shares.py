@@ -17,6 +17,9 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
+
+Name = TypeVar("Name")
 
 LEAST_RESERVE = 2
 RESERVE = 0.5  # of what is wanted
@@ -51,9 +54,9 @@ def app_parts(mine: PlaceClaim, others: Sequence[PlaceClaim], capacity: int) -> 
     return {app: fair[app] * count / wanted[app] for app, count in mine.apps.items() if count}
 
 
-def fair_parts(wanted: Mapping[str, int], total: float) -> dict[str, float]:
+def fair_parts(wanted: Mapping[Name, float], total: float) -> dict[Name, float]:
     """Max-min fair parts of a total: nobody gets more than they want, and what is left is shared equally."""
-    parts: dict[str, float] = {}
+    parts: dict[Name, float] = {}
     by_size = sorted(wanted.items(), key=lambda item: item[1])
     for number, (name, amount) in enumerate(by_size):
         parts[name] = min(amount, total / (len(by_size) - number))

@@ -96,7 +96,7 @@ class EndedTurn:
 
     @property
     def proof(self) -> Stored | None:
-        """What is stored once this is; None where nothing is written."""
+        """Return the message that is stored once this is; None where nothing is written."""
         if self.continued is not None:
             return Stored(self.continued.id, self.continued.content)
         message = self.reply or self.asked

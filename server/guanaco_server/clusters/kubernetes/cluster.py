@@ -214,7 +214,7 @@ class KubernetesCluster:
         return None if found is None or self._is_deleted(found) else found
 
     def _is_deleted(self, deployment: Json) -> bool:
-        """Whether this process has deleted it; the watch reports that a little later."""
+        """Tell whether this process has deleted it; the watch reports that a little later."""
         return deployment["metadata"]["uid"] in self._deleted
 
     def _pods(self, name: str) -> list[Json]:

@@ -479,7 +479,7 @@ def _empty_cache(resources: Resources, options: KubernetesOptions) -> Json:
 
 
 def _volumes(resources: Resources, tmp_bytes: int, cache: Json) -> list[Json]:
-    """Those of the pod's own each with a limit: a pod that exceeds one is evicted, and the node's disk stays the others' too."""
+    """Give each of the pod's own volumes a limit. A pod that exceeds one is evicted, so it cannot fill the node's disk."""
     shared_bytes = resources.shared_memory_bytes or SHARED_MEMORY_BYTES
     shared_memory = {"medium": "Memory", "sizeLimit": str(shared_bytes)}
     return [

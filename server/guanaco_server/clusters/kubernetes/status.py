@@ -266,7 +266,7 @@ LOST_SLACK_S = 10.0  # a kubelet that lives confirms a few seconds after the gra
 
 
 def is_on_lost_node(pod: Json) -> bool:
-    """Whether its machine is silent: it counts as ready for its kubelet, and not for the cluster."""
+    """Tell whether its machine is silent: the pod is ready for its kubelet, and not for the cluster."""
     status = pod.get("status", {})
     return (
         is_running(pod)
@@ -276,7 +276,7 @@ def is_on_lost_node(pod: Json) -> bool:
 
 
 def is_lost(pod: Json, now: datetime) -> bool:
-    """Whether nobody can say how the pod ends: its machine is silent, or has not confirmed in time that it ended."""
+    """Tell whether nobody can say how the pod ends: its machine is silent, or has not confirmed in time that it ended."""
     ends_at = pod["metadata"].get("deletionTimestamp")
     return is_on_lost_node(pod) or bool(ends_at and _seconds_since(ends_at, now) > LOST_SLACK_S)
 

@@ -43,7 +43,7 @@ async def rollouts_in(session: AsyncSession, *phases: RolloutPhase) -> Sequence[
 
 
 async def is_in_progress(session: AsyncSession, submission_id: str) -> bool | None:
-    """Whether the pipeline works on it, or a redeploy is under way; None if there is no such submission."""
+    """Tell whether the pipeline works on it, or a redeploy is under way; None if there is no such submission."""
     status = await status_of(session, submission_id)
     if status is None:
         return None

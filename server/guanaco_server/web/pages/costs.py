@@ -1,4 +1,4 @@
-"""What GPUs cost, for the operator: a calendar month by developer and by submission."""
+"""Shows the operator what GPUs cost: a calendar month by developer and by submission."""
 
 from __future__ import annotations
 

@@ -53,14 +53,14 @@ def add_routes(routes: APIRouter, web: WebRoom) -> None:
 
 
 def _move_of(experiment: Experiment) -> str | None:
-    """What can be done with it now; None for a state that only a newer version knows."""
+    """Return the action that is possible now; None for a state that only a newer version knows."""
     if experiment.state is ExperimentState.RUNNING:
         return "stop"
     return None if experiment.state.is_unknown else "start"
 
 
 def changes_of(variant: Variant) -> list[str]:
-    """What is different for a conversation with this variant."""
+    """Say what is different for a conversation with this variant."""
     changes = [f"model {variant.model}"] if variant.model else []
     if variant.formatter is not None:
         changes.append(f"prompt of the kind {variant.formatter.kind}")

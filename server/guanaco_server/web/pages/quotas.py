@@ -1,4 +1,4 @@
-"""What a developer may use and has used, and the form by which an admin sets it for one of them."""
+"""Shows what a developer may use and has used, with the form by which an admin sets it for one of them."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _shown(name: str, value: int) -> float:
 
 
 def _override(fields: dict[str, str]) -> QuotaOverride:
-    """What the form says; empty fields are the platform's own limits. ValidationError names the field."""
+    """Read the form; empty fields are the platform's own limits. ValidationError names the field."""
     given: dict[str, object] = {}
     for name in QuotaOverride.model_fields:
         if text := fields.get(name, "").strip():
