@@ -26,11 +26,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import NullPool, create_engine
+from sqlalchemy import Engine, NullPool, create_engine
 from sqlalchemy.exc import DBAPIError
 
 from benchmarks.faults import stage as stages
-from benchmarks.faults.auditor import KINDS, Finding, audit, unsettled
+from benchmarks.faults.auditor import KINDS, Finding, audit, orphaned_rows
 from benchmarks.faults.clients import Campaign, Developer, HttpClient, User
 from benchmarks.faults.injections import campaign
 from benchmarks.faults.ledger import Ledger
@@ -89,7 +89,7 @@ async def _on(stage: Stage, ledger: Ledger, options: argparse.Namespace) -> Resu
     await _last_answers(shared, clients)
     engine = create_engine(stage.postgres.url("test_1"), poolclass=NullPool)
     await _settled(stage, engine)
-    findings = await asyncio.to_thread(audit, engine, ledger)
+    findings = await asyncio.to_thread(_audited, engine, ledger)
     findings += await asyncio.to_thread(orphaned_engines, stage, engine)
     findings += await asyncio.to_thread(orphaned_objects, stage, engine)
     stage.is_stopping = True
@@ -111,13 +111,23 @@ async def _last_answers(shared: Campaign, clients: Sequence[asyncio.Task[None]])
     await asyncio.gather(*clients)
 
 
-async def _settled(stage: Stage, engine: Any) -> None:
+def _audited(engine: Engine, ledger: Ledger) -> list[Finding]:
+    with engine.connect() as tables:
+        return audit(tables, ledger)
+
+
+def _unsettled(engine: Engine) -> list[str]:
+    with engine.connect() as tables:
+        return [finding.sentence for finding in orphaned_rows(tables)]
+
+
+async def _settled(stage: Stage, engine: Engine) -> None:
     """Wait until nothing is under way any more; what still is after SETTLE_S is found by the auditor."""
     deadline = time.monotonic() + SETTLE_S
     left: list[str] = []
     while time.monotonic() < deadline:
         try:
-            left = await asyncio.to_thread(unsettled, engine)
+            left = await asyncio.to_thread(_unsettled, engine)
         except DBAPIError as error:
             left = [str(error)]
         if not left and not await asyncio.to_thread(orphaned_engines, stage, engine):

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, text
 
 from benchmarks.faults.ledger import Ledger, Talk
 
@@ -55,7 +55,7 @@ ORPHANED_ROWS = {
             WHERE r.outcome IS NULL AND s.status NOT IN {IN_PROGRESS}""",
     "events that are not numbered 1, 2, 3, …": """
         SELECT s.id FROM submissions s LEFT JOIN submission_events e ON e.submission_id = s.id
-            GROUP BY s.id, s.event_count HAVING count(e.number) <> s.event_count OR max(e.number) <> s.event_count""",
+            GROUP BY s.id, s.event_count HAVING count(e.seq) <> s.event_count OR max(e.seq) <> s.event_count""",
     "conversation whose count is not its last position": """
         SELECT c.id FROM conversations c LEFT JOIN messages m ON m.conversation_id = c.id
             GROUP BY c.id, c.message_count HAVING c.message_count <> coalesce(max(m.position), 0)""",
@@ -71,21 +71,14 @@ ORPHANED_ROWS = {
 WORKFLOWS = "SELECT workflow_uuid FROM dbos.workflow_status WHERE status IN ('PENDING', 'ENQUEUED')"
 
 
-def audit(engine: Engine, ledger: Ledger) -> list[Finding]:
+def audit(tables: Connection, ledger: Ledger) -> list[Finding]:
     """Return what is lost, doubled or orphaned in the database."""
-    with engine.connect() as tables:
-        return [
-            *_submissions(tables, ledger),
-            *_talks(tables, ledger),
-            *_ratings(tables, ledger),
-            *_orphaned_rows(tables),
-        ]
-
-
-def unsettled(engine: Engine) -> list[str]:
-    """Return what the platform has still to do: the queries of orphaned rows, asked while it works."""
-    with engine.connect() as tables:
-        return [finding.sentence for finding in _orphaned_rows(tables)]
+    return [
+        *_submissions(tables, ledger),
+        *_talks(tables, ledger),
+        *_ratings(tables, ledger),
+        *orphaned_rows(tables),
+    ]
 
 
 def _submissions(tables: Connection, ledger: Ledger) -> Iterator[Finding]:
@@ -185,7 +178,8 @@ def _ratings(tables: Connection, ledger: Ledger) -> Iterator[Finding]:
         yield Finding("doubled ratings", f"a rating of {conversation_id}, of which nobody was told")
 
 
-def _orphaned_rows(tables: Connection) -> Iterator[Finding]:
+def orphaned_rows(tables: Connection) -> Iterator[Finding]:
+    """Find what nobody tends any more; while the platform works, what it has still to do."""
     queries = dict(ORPHANED_ROWS)
     if tables.dialect.name == "postgresql" and tables.scalar(
         text("SELECT to_regclass('dbos.workflow_status')")

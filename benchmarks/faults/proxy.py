@@ -16,7 +16,7 @@ PIECE_BYTES = 65_536
 Connect = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Fault:
     """``delay_s`` holds each piece back; ``cut_after`` bytes of an answer the connection ends; ``status`` answers HTTP requests itself."""
 
