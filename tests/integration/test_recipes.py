@@ -249,7 +249,8 @@ def test_vllm_itself_reads_the_arguments(engine_python: Path) -> None:
     recipes = [
         recipe.model_copy(update={"quantization": "fp8", "data_parallel": 2}) for recipe in chosen
     ]
-    over_two = choose(model, needs, Fleet(find_gpus(["H200"])), RecipeOverride(nodes=2, gpus=8))
+    slow = Needs(16_384, 64)
+    over_two = choose(model, slow, Fleet(find_gpus(["H200"])), RecipeOverride(nodes=2, gpus=8))
     of_second = ["1" if arg == "{rank}" else arg for arg in to_vllm_args(over_two)]
     shown = subprocess.run(
         [engine_python, "-c", ARGUMENTS],
