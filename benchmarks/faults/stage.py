@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import psutil
@@ -40,7 +41,7 @@ GATEWAYS = 2
 REPOS = 40
 SUPERVISE_S = 0.2
 PG_SOCKET = ".s.PGSQL.5432"
-POSTGRES = {
+POSTGRES: dict[str, Any] = {
     "synchronous_commit": "on",  # what is acknowledged outlives a kill; fsync is about power cuts
     "max_connections": str(MAX_CONNECTIONS),
     "max_wal_size": "64MB",
@@ -90,7 +91,7 @@ class SupervisedProcess:
     roles: Roles
     role: str
     name: str
-    settings: dict[str, object]
+    settings: dict[str, Any]
     process: RoleProcess
     restarts: int = 0
 
@@ -132,7 +133,7 @@ class Stage:
             self.app_key = admin.create_key("app", Role.BACKEND).key
 
     def _supervised(self, role: str, name: str, **own: object) -> SupervisedProcess:
-        settings = {"port": free_port(), "metrics_port": free_port(), **own}
+        settings: dict[str, Any] = {"port": free_port(), "metrics_port": free_port(), **own}
         process = self.roles.start(role, name, **settings)
         return SupervisedProcess(self.roles, role, name, settings, process)
 
