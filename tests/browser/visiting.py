@@ -60,6 +60,7 @@ ADMIN_PAGES = (
     "/admin/votes?submission=nothing-like-it",
     "/admin/costs",
     "/admin/costs?month=2001-01",
+    "/admin/reliability",
     "/admin/users",
     "/admin/audit",
 )
