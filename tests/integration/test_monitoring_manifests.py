@@ -13,7 +13,19 @@ from tests.fixtures.manifests import Object, build, of_kind
 
 USED = re.compile(r"\bguanaco_[a-z_]+\b")
 LABELS = re.compile(r"(guanaco_[a-z_]+)\{([^}]*)\}")
-FOREIGN = {"DCGM_FI_DEV_GPU_UTIL": {"modelName"}}  # of NVIDIA's exporter
+# Of NVIDIA's DCGM exporter: its default counters, and the labels that each of them has.
+FOREIGN = dict.fromkeys(
+    (
+        "DCGM_FI_DEV_GPU_UTIL",
+        "DCGM_FI_DEV_FB_USED",
+        "DCGM_FI_DEV_FB_FREE",
+        "DCGM_FI_DEV_GPU_TEMP",
+        "DCGM_FI_DEV_POWER_USAGE",
+        "DCGM_FI_DEV_XID_ERRORS",
+        "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
+    ),
+    {"Hostname", "gpu", "modelName"},
+)
 DURATION = re.compile(r"\d+(s|m|h)")
 ACTION_CHARS = 60  # fewer cannot say what to do
 RUNBOOKS = Path(__file__).parents[2] / "docs" / "runbooks.md"
@@ -37,7 +49,7 @@ def samples() -> dict[str, set[str]]:
 def check_query(query: str) -> None:
     known = samples()
     known |= FOREIGN
-    names = [*USED.findall(query), *(name for name in FOREIGN if name in query)]
+    names = [*USED.findall(query), *re.findall(r"DCGM_\w+", query)]
     assert names, query
     assert [name for name in names if name not in known] == []
     for name, matchers in LABELS.findall(query):

@@ -16,7 +16,7 @@ from guanaco_server.settings import Settings
 def at(text: str) -> datetime:
     """A time of the week that begins with Monday 2026-01-05, from "sat 01:59"."""
     day = ("mon", "tue", "wed", "thu", "fri", "sat", "sun").index(text[:3])
-    return datetime.fromisoformat(f"2026-01-{5 + day:02} {text[4:]}")  # noqa: DTZ007
+    return datetime.fromisoformat(f"2026-01-{5 + day:02} {text[4:]}")
 
 
 @pytest.mark.parametrize(
