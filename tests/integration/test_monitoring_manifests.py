@@ -14,8 +14,9 @@ from tests.fixtures.manifests import Object, build, of_kind
 USED = re.compile(r"\bguanaco_[a-z_]+\b")
 LABELS = re.compile(r"(guanaco_[a-z_]+)\{([^}]*)\}")
 # Of NVIDIA's DCGM exporter: its default counters, and the labels that each of them has.
-FOREIGN = dict.fromkeys(
-    (
+FOREIGN = {
+    name: {"Hostname", "gpu", "modelName"}
+    for name in (
         "DCGM_FI_DEV_GPU_UTIL",
         "DCGM_FI_DEV_FB_USED",
         "DCGM_FI_DEV_FB_FREE",
@@ -23,9 +24,8 @@ FOREIGN = dict.fromkeys(
         "DCGM_FI_DEV_POWER_USAGE",
         "DCGM_FI_DEV_XID_ERRORS",
         "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
-    ),
-    {"Hostname", "gpu", "modelName"},
-)
+    )
+}
 DURATION = re.compile(r"\d+(s|m|h)")
 ACTION_CHARS = 60  # fewer cannot say what to do
 RUNBOOKS = Path(__file__).parents[2] / "docs" / "runbooks.md"
