@@ -27,6 +27,7 @@ PUBLIC_PAGES = (
     "/chat",
     "/docs",
     "/docs/scores",
+    "/docs/runbooks",
 )
 DEVELOPER_PAGES = (
     "/submissions",

@@ -13,7 +13,7 @@ import pytest
 
 from guanaco.alerts import AlertMessageKind, AlertName, Severity
 from guanaco_server.alerts.advice import ADVICE
-from guanaco_server.alerts.figures import Figures, Traffic
+from guanaco_server.alerts.figures import ServiceFigures, Traffic
 from guanaco_server.alerts.objective import MONTH, WINDOWS, service_level
 from guanaco_server.alerts.rules import (
     FIVE_MINUTES,
@@ -47,7 +47,7 @@ USUAL = Traffic(
     cached_tokens=500_000,
     first_tokens=first_tokens(m500=1_000),
 )
-CALM = Figures(
+CALM = ServiceFigures(
     hour=USUAL,
     week_ago=USUAL,
     hour_cost=10,
@@ -57,14 +57,14 @@ CALM = Figures(
 )
 
 
-def firing(figures: Figures, policy: AlertPolicy = POLICY) -> set[str]:
+def firing(figures: ServiceFigures, policy: AlertPolicy = POLICY) -> set[str]:
     checks = judge(figures, policy)
     assert [check.name for check in checks] == list(AlertName)
     assert all(check.sentence for check in checks)
     return {check.name for check in checks if check.is_firing}
 
 
-def hour(**changes: Any) -> Figures:
+def hour(**changes: Any) -> ServiceFigures:
     return replace(CALM, hour=replace(USUAL, **changes))
 
 
@@ -126,13 +126,15 @@ FAILING = Traffic(answered=900, failed=100)
             id="a handful of failures",
         ),
         pytest.param(
-            Figures(Traffic(), Traffic(), 0, 0, 0, dict.fromkeys(PERIODS, Traffic())),
+            ServiceFigures(Traffic(), Traffic(), 0, 0, 0, dict.fromkeys(PERIODS, Traffic())),
             set(),
             id="nothing at all",
         ),
     ],
 )  # fmt: skip
-def test_an_alert_fires_in_its_own_case_and_no_other(figures: Figures, fires: set[str]) -> None:
+def test_an_alert_fires_in_its_own_case_and_no_other(
+    figures: ServiceFigures, fires: set[str]
+) -> None:
     assert firing(figures) == fires
 
 

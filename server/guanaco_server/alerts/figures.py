@@ -72,7 +72,7 @@ class Traffic:
 
 
 @dataclass(frozen=True)
-class Figures:
+class ServiceFigures:
     """The last hour beside the same hour of last week, what the day (UTC) has cost, and traffic by the length of a period."""
 
     hour: Traffic
@@ -90,10 +90,10 @@ class FigureReader:
         self._database = database
         self._read_cost = read_cost
 
-    async def read(self, now: datetime, periods: tuple[timedelta, ...]) -> Figures:
+    async def read(self, now: datetime, periods: tuple[timedelta, ...]) -> ServiceFigures:
         week_ago = now - WEEK
         hour, before = await self._traffic(now, HOUR), await self._traffic(week_ago, HOUR)
-        return Figures(
+        return ServiceFigures(
             hour=hour,
             week_ago=before,
             hour_cost=await self._read_cost(now - HOUR, now),

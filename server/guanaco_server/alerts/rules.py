@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from guanaco.alerts import AlertCheck, AlertName, Severity
-from guanaco_server.alerts.figures import Figures, Traffic
+from guanaco_server.alerts.figures import ServiceFigures, Traffic
 from guanaco_server.alerts.objective import burn_rate
 
 SPEND_FACTOR = 1.5
@@ -50,7 +50,7 @@ class AlertPolicy:
     target: float
 
 
-def judge(figures: Figures, policy: AlertPolicy) -> list[AlertCheck]:
+def judge(figures: ServiceFigures, policy: AlertPolicy) -> list[AlertCheck]:
     """Return every alert's check, in the order of AlertName."""
     return [
         _daily_spend(figures, policy),
@@ -65,7 +65,7 @@ def judge(figures: Figures, policy: AlertPolicy) -> list[AlertCheck]:
             figures.recent[FIVE_MINUTES],
             FAST_BURN,
             policy.target,
-            "hour",
+            "an hour",
         ),
         _burn(
             AlertName.BUDGET_BURNS_SLOWLY,
@@ -79,7 +79,7 @@ def judge(figures: Figures, policy: AlertPolicy) -> list[AlertCheck]:
     ]
 
 
-def _daily_spend(figures: Figures, policy: AlertPolicy) -> AlertCheck:
+def _daily_spend(figures: ServiceFigures, policy: AlertPolicy) -> AlertCheck:
     cost = _money(figures.day_cost, policy)
     if policy.daily_budget is None:
         limit, sentence = None, f"GPUs have cost {cost} today (UTC), and no daily_budget is set."
@@ -96,7 +96,7 @@ def _daily_spend(figures: Figures, policy: AlertPolicy) -> AlertCheck:
     )
 
 
-def _spend(figures: Figures, policy: AlertPolicy) -> AlertCheck:
+def _spend(figures: ServiceFigures, policy: AlertPolicy) -> AlertCheck:
     now, before = figures.hour_cost, figures.week_ago_cost
     return AlertCheck(
         name=AlertName.SPEND_UNUSUAL,
