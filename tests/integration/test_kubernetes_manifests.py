@@ -336,6 +336,14 @@ def leads(entry: dict[str, Any], path: str) -> bool:
     return path == wanted or path.startswith(f"{wanted}/")
 
 
+def test_a_worker_whose_settings_were_wrong_starts_with_the_right_ones(
+    objects: list[Object],
+) -> None:
+    """OrderedReady never replaces a pod that does not get ready, so that it would keep the wrong settings."""
+    for found in of_kind(objects, "StatefulSet"):
+        assert found["spec"]["podManagementPolicy"] == "Parallel", name_of(found)
+
+
 def test_no_secret_is_written_down(objects: list[Object]) -> None:
     assert of_kind(objects, "Secret") == []
     for found in objects:
