@@ -15,6 +15,7 @@ import typer
 from guanaco_cli import (
     accounts,
     aliases,
+    backup,
     chat,
     competitions,
     conversations,
@@ -48,6 +49,7 @@ COMMANDS = (
     competitions.assignment_app,
     gpus.app,
     platform.app,
+    backup.restore_app,
     demo.app,
     doctor.app,
 )
@@ -63,6 +65,7 @@ GROUPS = {
     "keys": (accounts.keys_app, "API keys: create, list, revoke (admin)."),
     "quota": (accounts.quota_app, "Your limits and what is left; set (admin)."),
     "prompt": (chat.prompt_app, "Prompts: try one out."),
+    "backup": (backup.app, "Back up a platform's data: make, list, verify, restore."),
     "webhook": (webhook.app, "Notifications to your server: set, show, test, rotate, remove."),
     "users": (accounts.users_app, "Users' rights: erase (admin)."),
 }
