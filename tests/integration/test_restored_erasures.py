@@ -52,7 +52,7 @@ class Talking(World):
         answer = await admin.post("/users/erase", json={"user_id": user})
         assert answer.json()["conversations"] >= 1, answer.text
 
-    async def conversations(self) -> dict[str, str]:
+    async def users_by_conversation(self) -> dict[str, str]:
         """Conversation and user."""
         async with self.database.read() as session:
             rows = await session.execute(text("SELECT id, user_id FROM conversations"))
@@ -86,7 +86,9 @@ async def test_an_erased_user_and_a_deleted_conversation_stay_away_after_a_resto
     settings = Settings(data_dir=tmp_path, backup_dir=tmp_path / "backups")
     made = await asyncio.to_thread(make_backup, settings)
     await world.erase(ALICE)
-    (deleted,) = [one for one, user in (await world.conversations()).items() if user == "carol"]
+    (deleted,) = [
+        one for one, user in (await world.users_by_conversation()).items() if user == "carol"
+    ]
     backend = await world.http(Role.BACKEND, "app")
     assert (await backend.delete(f"/conversations/{deleted}")).status_code < 300
     url = world.database.engine.url.render_as_string()
@@ -99,7 +101,7 @@ async def test_an_erased_user_and_a_deleted_conversation_stay_away_after_a_resto
         assert ALICE in await everything(database)
         assert await restored.erasures.replay() == 2
         assert ALICE not in await everything(database)
-        assert sorted((await restored.conversations()).values()) == [BOB]
+        assert sorted((await restored.users_by_conversation()).values()) == [BOB]
         assert await restored.erasures.replay() == 0
     finally:
         await database.close()
@@ -108,7 +110,7 @@ async def test_an_erased_user_and_a_deleted_conversation_stay_away_after_a_resto
 @pytest.mark.both_databases
 async def test_who_came_back_after_an_erasure_keeps_what_came_after(world: Talking) -> None:
     """The erasure is one that this database has not seen: it was entered in the ledger and the process died."""
-    before = set(await world.conversations())
+    before = set(await world.users_by_conversation())
     entries = dict(world.ledger.entries)
     await world.erase(ALICE)
     (entry_id,) = set(world.ledger.entries) - set(entries)
@@ -116,9 +118,9 @@ async def test_who_came_back_after_an_erasure_keeps_what_came_after(world: Talki
         await session.execute(text("DELETE FROM erasures"))
     world.clock.advance(60)
     await world.hear(ALICE)
-    (kept,) = set(await world.conversations()) - before
+    (kept,) = set(await world.users_by_conversation()) - before
     assert await world.erasures.replay() == 1
-    assert kept in await world.conversations()
+    assert kept in await world.users_by_conversation()
     async with world.database.read() as session:
         assert (await session.scalars(text("SELECT id FROM erasures"))).all() == [entry_id]
 
@@ -131,7 +133,7 @@ async def test_a_ledger_that_cannot_be_written_erases_nothing(world: Talking) ->
     admin = await world.http(Role.ADMIN, "root")
     answer = await admin.post("/users/erase", json={"user_id": ALICE})
     assert (answer.status_code, answer.json()["error"]) == (503, "store_unreachable")
-    assert ALICE in (await world.conversations()).values()
+    assert ALICE in (await world.users_by_conversation()).values()
 
 
 async def test_an_erasure_that_is_refused_is_not_in_the_ledger(world: Talking) -> None:
@@ -238,13 +240,17 @@ async def test_the_moment_before_an_erasure_gone_wrong_comes_back(
                 await restored.ledger.add(
                     ErasureEntry(id=new_id(), at=restored.clock.now(), revokes=wrong)
                 )
-                assert sorted(set((await restored.conversations()).values())) == [
+                assert sorted(set((await restored.users_by_conversation()).values())) == [
                     ALICE,
                     BOB,
                     "carol",
                 ]
                 assert await restored.erasures.replay() == 1
-                assert sorted((await restored.conversations()).values()) == [ALICE, ALICE, "carol"]
+                assert sorted((await restored.users_by_conversation()).values()) == [
+                    ALICE,
+                    ALICE,
+                    "carol",
+                ]
                 assert late in await everything(database)
                 assert BOB not in await everything(database)
             finally:
