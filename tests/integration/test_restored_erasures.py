@@ -208,7 +208,7 @@ async def archived_world(archived_postgres: PostgresServer) -> AsyncIterator[Tal
 @pytest.mark.slow
 @pytest.mark.postgres
 async def test_the_moment_before_an_erasure_gone_wrong_comes_back(
-    archived_world: Talking, archived_postgres: PostgresServer, archive: Path, tmp_path: Path
+    archived_world: Talking, archive: Path, tmp_path: Path
 ) -> None:
     """Alice was erased instead of Bob, Bob afterwards: she comes back, and he does not."""
     world, url = archived_world, archived_world.database.engine.url
@@ -225,7 +225,7 @@ async def test_the_moment_before_an_erasure_gone_wrong_comes_back(
     await world.erase(ALICE)
     (wrong,) = world.ledger.entries
     await world.erase(BOB)
-    await asyncio.to_thread(finish_segment, archived_postgres, archive)
+    await finish_segment(world.database, archive)
 
     place = Path(tempfile.mkdtemp(prefix="guanaco-pitr-"))
     place.chmod(0o711)
@@ -266,8 +266,8 @@ async def now_of(database: Database) -> datetime:
     return found
 
 
-def finish_segment(server: PostgresServer, archive: Path) -> None:
+async def finish_segment(database: Database, archive: Path) -> None:
     """Have what was committed archived."""
-    before = {path.name for path in archive.iterdir()}
-    server.execute("SELECT pg_switch_wal()")
-    eventually(lambda: {path.name for path in archive.iterdir()} - before, "archived segment")
+    async with database.read() as session:
+        name = await session.scalar(text("SELECT pg_walfile_name(pg_switch_wal())"))
+    await asyncio.to_thread(eventually, (archive / str(name)).exists, "archived segment")

@@ -27,7 +27,7 @@ from guanaco_server.backups.document import (
     fingerprint_of,
 )
 from guanaco_server.backups.folder import BackupFolder, files_of
-from guanaco_server.backups.postgresql import Snapshot
+from guanaco_server.backups.postgresql import DatabaseSnapshot
 from guanaco_server.runtime.data_dir import PSEUDONYM_KEY
 from guanaco_server.settings import Settings
 
@@ -118,13 +118,15 @@ def pseudonym_key(settings: Settings) -> bytes | None:
         raise InvalidSettings(f"{path} is no key.") from None
 
 
-def _copy_database(settings: Settings, method: Method, staged: Path, at: datetime) -> Snapshot:
+def _copy_database(
+    settings: Settings, method: Method, staged: Path, at: datetime
+) -> DatabaseSnapshot:
     match method:
         case "sqlite":
             sqlite.copy_files(settings.data_dir.absolute(), staged)
             copy = staged / sqlite.TABLES
             revision = sqlite.revision_of_file(copy)
-            return Snapshot(
+            return DatabaseSnapshot(
                 at, revision, f"SQLite {sqlite3.sqlite_version}", sqlite.count_rows(copy)
             )
         case "dump":

@@ -32,7 +32,7 @@ NO_TOOLS = "Install PostgreSQL's client programs, as new as the server (`apt-get
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class DatabaseSnapshot:
     """What the database held at one moment. ``rows`` is None where it was not counted."""
 
     taken_at: datetime
@@ -41,7 +41,7 @@ class Snapshot:
     rows: dict[str, int] | None
 
 
-def dump(url: str, into: Path) -> Snapshot:
+def dump(url: str, into: Path) -> DatabaseSnapshot:
     """Write a dump of a database, and count its rows in the very same snapshot."""
     tool = find_tool("pg_dump")
     with _connected(url) as connection:
@@ -64,7 +64,7 @@ def dump(url: str, into: Path) -> Snapshot:
     return found
 
 
-def base_backup(url: str, into: Path) -> Snapshot:
+def base_backup(url: str, into: Path) -> DatabaseSnapshot:
     """Copy the whole server's files, with the WAL that makes them consistent, and a sum of each."""
     tool = find_tool("pg_basebackup")
     with _connected(url) as connection:
@@ -187,14 +187,14 @@ def _extract(archive: Path, into: Path) -> None:
         tar.extractall(into, filter="data")
 
 
-def _look(connection: psycopg.Connection[Any], *, is_counted: bool) -> Snapshot:
+def _look(connection: psycopg.Connection[Any], *, is_counted: bool) -> DatabaseSnapshot:
     try:
         (revision,) = _one(connection, "SELECT version_num FROM alembic_version")
     except psycopg.errors.UndefinedTable:
         raise BackupFailed("The database has no tables of Guanaco.") from None
     taken_at, version = _one(connection, "SELECT now(), current_setting('server_version')")
     rows = _count(connection) if is_counted else None
-    return Snapshot(taken_at, revision, f"PostgreSQL {version}", rows)
+    return DatabaseSnapshot(taken_at, revision, f"PostgreSQL {version}", rows)
 
 
 def _count(connection: psycopg.Connection[Any]) -> dict[str, int]:

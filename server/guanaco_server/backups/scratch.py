@@ -109,7 +109,13 @@ def _wait_until_recovered(
 
 def _last_words(folder: Path) -> str:
     lines = (folder / "log").read_text(errors="replace").splitlines()
-    told = [line for line in lines if "FATAL" in line or "PANIC" in line] or lines or ["nothing"]
+    told = [
+        line
+        for line in lines
+        if ("FATAL" in line or "PANIC" in line)
+        and "the database system is" not in line  # told to us, who asked too early
+    ]
+    told = told or lines or ["nothing"]
     return told[-1].partition("FATAL:")[2].strip() or told[-1].strip()
 
 

@@ -41,7 +41,7 @@ from guanaco.errors import DatabaseUnavailable
 from guanaco_server.database import sqlite_connection
 from guanaco_server.database.commits import CommitCounter, CommitWatch
 from guanaco_server.database.direct import NETWORK, DirectConnection
-from guanaco_server.database.replica import WRITTEN, Replica, is_writer
+from guanaco_server.database.replica import WRITTEN, ReadReplica, is_writer
 from guanaco_server.database.writer_queue import WriterQueue
 from guanaco_server.observability.tracing import span
 
@@ -57,7 +57,7 @@ class Database:
             _sqlite_engine(url) if url.startswith("sqlite") else _postgresql_engine(url)
         )
         self._replica = (
-            Replica(_postgresql_engine(replica_url), self._written) if replica_url else None
+            ReadReplica(_postgresql_engine(replica_url), self._written) if replica_url else None
         )
         self._writers = WriterQueue(BUSY_TIMEOUT_S) if url.startswith("sqlite") else None
         self._commits = _commit_counter(self.engine)
@@ -93,13 +93,13 @@ class Database:
     def has_replica(self) -> bool:
         return self._replica is not None
 
-    async def reader(self) -> Reader:
+    async def reader(self) -> PinnedReader:
         """Choose where to read something in several transactions, none of which shows less than the one before."""
         session = await self._replica_session()
         if session is None or self._replica is None:
-            return Reader(self._sessions)
+            return PinnedReader(self._sessions)
         await session.close()
-        return Reader(self._replica.sessions)
+        return PinnedReader(self._replica.sessions)
 
     async def _session(self, may_be_stale: bool) -> AsyncSession:
         found = await self._replica_session() if may_be_stale else None
@@ -167,7 +167,7 @@ class Database:
             await self._replica.engine.dispose()
 
 
-class Reader:
+class PinnedReader:
     """Reads from one place only: the primary, or the replica."""
 
     def __init__(self, sessions: async_sessionmaker[AsyncSession]) -> None:

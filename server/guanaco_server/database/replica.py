@@ -62,7 +62,7 @@ class Freshness:
         return self.lag_s(now) <= self._staleness_s
 
 
-class Replica:
+class ReadReplica:
     """``read_written`` asks the primary for its WAL position."""
 
     def __init__(self, engine: AsyncEngine, read_written: Callable[[], Awaitable[int]]) -> None:

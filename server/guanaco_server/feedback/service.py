@@ -23,7 +23,7 @@ from guanaco.feedback import (
 from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import Account
 from guanaco_server.chat.conversations.service import ConversationService
-from guanaco_server.database.database import Database, Reader
+from guanaco_server.database.database import Database, PinnedReader
 from guanaco_server.feedback import cursors, queries
 from guanaco_server.feedback.changes import OnChanged, RatingChanger
 from guanaco_server.feedback.copies import CopyService
@@ -229,7 +229,7 @@ class FeedbackService:
 
     @staticmethod
     async def _documents(
-        source: Reader, submission_id: str, wanted: FeedbackFilter, within: NumberRange
+        source: PinnedReader, submission_id: str, wanted: FeedbackFilter, within: NumberRange
     ) -> AsyncIterator[Sequence[str]]:
         """Yield pages, each from a transaction of its own.
 
