@@ -71,7 +71,7 @@ def list_backups(
     folder = BackupFolder(
         read_settings({"data_dir": data_dir, "backup_dir": to}, config).backups_path
     )
-    found = [(path, read_document(path)) for path in folder.list()]
+    found = [(path, read_document(path)) for path in folder.finished()]
     if as_json:
         console.json({"backups": [{"path": str(path)} | _plain(one) for path, one in found]})
         return

@@ -194,9 +194,9 @@ async def test_a_killed_backup_is_none_and_the_next_one_removes_it(
     died = await asyncio.to_thread(_python, KILLED, str(folder.root))
     assert died.returncode == -signal.SIGKILL
     assert [path.name for path in folder.root.glob(".partial-*/*")] == ["guanaco.db"]
-    assert folder.list() == []
+    assert folder.finished() == []
     made = await world.back_up()
-    assert folder.list() == [made.path]
+    assert folder.finished() == [made.path]
     assert not list(folder.root.glob(".partial-*"))
 
 
@@ -238,7 +238,7 @@ async def test_only_the_newest_backups_are_kept(world: BackedUp, tmp_path: Path)
     (oldest / DOCUMENT).write_text((older / DOCUMENT).read_text())
     made = await world.back_up(keep=2)
     assert made.removed == (oldest,)
-    assert BackupFolder(root).list() == [older, made.path]
+    assert BackupFolder(root).finished() == [older, made.path]
 
 
 @SQLITE_ONLY
@@ -300,7 +300,7 @@ async def test_without_postgresql_tools_there_is_one_sentence(
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(BackupFailed, match="pg_dump is not on the path"):
         await asyncio.to_thread(make_backup, settings)
-    assert BackupFolder(tmp_path / "backups").list() == []
+    assert BackupFolder(tmp_path / "backups").finished() == []
 
 
 def test_a_folder_that_is_no_backup_is_one_sentence(tmp_path: Path) -> None:

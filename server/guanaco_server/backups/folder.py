@@ -59,7 +59,7 @@ class BackupFolder:
         _onto_the_disk(self.root)
         return final
 
-    def list(self) -> list[Path]:
+    def finished(self) -> list[Path]:
         """List the finished backups, the oldest first."""
         if not self.root.is_dir():
             return []
@@ -68,7 +68,7 @@ class BackupFolder:
 
     def newest(self) -> Path:
         """Return the newest backup; BackupDamaged when there is none."""
-        if not (found := self.list()):
+        if not (found := self.finished()):
             raise BackupDamaged(
                 f"There is no backup in {self.root}.", hint="`guanaco backup` makes one."
             )
@@ -76,7 +76,7 @@ class BackupFolder:
 
     def keep(self, count: int) -> list[Path]:
         """Remove all but the newest backups, and return those that went."""
-        gone = self.list()[:-count]
+        gone = self.finished()[:-count]
         for path in gone:
             doomed = path.rename(path.with_name(PARTIAL + path.name))  # never half a backup
             shutil.rmtree(doomed)

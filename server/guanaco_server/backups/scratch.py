@@ -18,7 +18,11 @@ from guanaco.errors import BackupFailed
 
 START_TIMEOUT_S = 3_600  # WAL of a day is replayed before it answers
 STOP_TIMEOUT_S = 60
-OPTIONS = ("listen_addresses=", "fsync=off", "archive_mode=off", "hot_standby=on")
+# A copied server may have other settings; hot_standby would want as many connections as the primary had.
+OPTIONS = (
+    *("listen_addresses=", "port=5432", "ssl=off", "logging_collector=off"),
+    *("fsync=off", "archive_mode=off", "hot_standby=off"),
+)
 DEBIAN = Path("/usr/lib/postgresql")
 
 
@@ -42,8 +46,9 @@ def restored_server(folder: Path, user_name: str, database: str) -> Iterator[str
     """Run the cluster that was unpacked into ``folder/data``; yields its URL once it has recovered."""
     data = folder / "data"
     binaries = server_programs((data / "PG_VERSION").read_text().strip())
-    user = _give_to_another_user_than_root(folder)
+    (data / "postgresql.conf").touch()  # Debian keeps it elsewhere
     (data / "pg_hba.conf").write_text("local all all trust\n")  # of the scratch copy only
+    user = _give_to_another_user_than_root(folder)
     with _running(binaries, folder, data, user, user_name, database):
         yield _url(folder, user_name, database)
 
