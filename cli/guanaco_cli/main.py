@@ -14,6 +14,7 @@ import typer
 
 from guanaco_cli import (
     accounts,
+    alerts,
     aliases,
     backup,
     chat,
@@ -48,6 +49,7 @@ COMMANDS = (
     leaderboard.app,
     competitions.assignment_app,
     gpus.app,
+    alerts.app,
     platform.app,
     backup.restore_app,
     demo.app,
@@ -67,6 +69,7 @@ GROUPS = {
     "prompt": (chat.prompt_app, "Prompts: try one out."),
     "backup": (backup.app, "Back up a platform's data: make, list, verify, restore."),
     "webhook": (webhook.app, "Notifications to your server: set, show, test, rotate, remove."),
+    "alerts": (alerts.group, "Alerts to the operator: what fires; test (admin)."),
     "users": (accounts.users_app, "Users' rights: erase (admin)."),
 }
 

@@ -8,7 +8,7 @@ from alembic import op
 from guanaco_server.database.types import UtcDateTime
 
 revision = "0042"
-down_revision = "0037"
+down_revision = "0039"
 
 
 def upgrade() -> None:
