@@ -275,6 +275,7 @@ def build_rooms(
         costs=costs.service,
         submissions=submissions.service,
         stress=stress.service,
+        queue_for=competitions.service.queue_for,
         list_workers=workers.workers.list_known if settings.role == "worker" else _nobody,
         metrics=metrics,
         settings=settings,
