@@ -38,6 +38,7 @@ GIVEN_SECRETS = {
     "guanaco-artifacts": {"access-key-id", "secret-access-key"},
     "guanaco-keys": {"pseudonym-key"},
     "guanaco-hub": {"token"},
+    "guanaco-alerts": {"url"},
     "guanaco-tls": set[str](),
 }
 RESTRICTED_VOLUMES = {
