@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -39,6 +40,8 @@ from benchmarks.faults.stage import Stage
 
 ROOT = Path(__file__).parents[2]
 SETTLE_S = 180.0
+CALM_TURNS = 8
+CALM_S = 45.0
 Counts = Mapping[tuple[str, str], int]
 
 
@@ -82,6 +85,7 @@ async def _on(stage: Stage, ledger: Ledger, options: argparse.Namespace) -> Resu
         options.seed,
         options.pace,
         lambda count: count >= options.faults or time.monotonic() - began > options.seconds,
+        lambda: _calm(stage, ledger),
     )
     seconds = time.monotonic() - began
     _talk(f"{sum(faults.values())} faults in {seconds:.0f} s; {ledger.counts()}")
@@ -98,6 +102,16 @@ async def _on(stage: Stage, ledger: Ledger, options: argparse.Namespace) -> Resu
     findings += await asyncio.to_thread(orphaned_processes)
     restarts = {one.name: one.restarts for one in (stage.api, stage.worker)}
     return Result(options.seed, seconds, faults, ledger, findings, restarts)
+
+
+async def _calm(stage: Stage, ledger: Ledger) -> None:
+    """Wait until every role is ready and some turns were acknowledged; the campaign goes on without after a while."""
+    wanted = ledger.counts()["replies"] + CALM_TURNS
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(CALM_S):
+            await stage.until_ready()
+            while ledger.counts()["replies"] < wanted:  # noqa: ASYNC110 - clients count
+                await asyncio.sleep(0.1)
 
 
 async def _last_answers(shared: Campaign, clients: Sequence[asyncio.Task[None]]) -> None:

@@ -99,7 +99,7 @@ class HttpClient:
             found: dict[str, Any] = answer.json() if answer.content else {}
             return found
         try:
-            code = answer.json()["error"]["code"]
+            code = str(answer.json()["error"])
         except (ValueError, KeyError, TypeError):
             code = "no_error_body"
         raise RefusedError(answer.status_code, code, answer.text)

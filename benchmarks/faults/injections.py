@@ -24,6 +24,7 @@ LIES = (
     *("info-files-up", "file-500", "file-empty", "file-size", "file-range", "file-other-bytes", "file-hang-up"),
 )  # fmt: skip
 KILL, STOP, CONTINUE = signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT
+WAVE = 25
 Inject = Callable[[Stage, random.Random], Awaitable[bool]]
 
 
@@ -230,19 +231,26 @@ INJECTIONS = (
     Injection("PostgreSQL", "slow", 8, proxied(lambda s: s.database_proxy, Fault(delay_s=0.3), 3)),
     Injection("PostgreSQL", "connections cut", 6, cut_database),
     Injection("PostgreSQL", "answers lost", 6, proxied(lambda s: s.database_proxy, Fault(cut_after=0), 0.3)),
-    Injection("S3", "5xx", 8, proxied(lambda s: s.store_proxy, Fault(status=503), 3)),
-    Injection("S3", "slow", 8, proxied(lambda s: s.store_proxy, Fault(delay_s=0.5), 4)),
-    Injection("S3", "truncated", 8, proxied(lambda s: s.store_proxy, Fault(cut_after=300), 2)),
-    Injection("S3", "away", 4, proxied(lambda s: s.store_proxy, Fault(is_refusing=True), 3)),
+    Injection("S3", "5xx", 6, proxied(lambda s: s.store_proxy, Fault(status=503), 1.5)),
+    Injection("S3", "slow", 6, proxied(lambda s: s.store_proxy, Fault(delay_s=0.5), 3)),
+    Injection("S3", "truncated", 6, proxied(lambda s: s.store_proxy, Fault(cut_after=300), 1)),
+    Injection("S3", "away", 3, proxied(lambda s: s.store_proxy, Fault(is_refusing=True), 1.5)),
     Injection("Hub", "lies", 8, lie),
     Injection("clock", "step", 8, step_clock),
 )  # fmt: skip
 
 
 async def campaign(
-    stage: Stage, seed: int, pace_a_second: float, is_enough: Callable[[int], bool]
+    stage: Stage,
+    seed: int,
+    pace_a_second: float,
+    is_enough: Callable[[int], bool],
+    calm: Callable[[], Awaitable[None]],
 ) -> dict[tuple[str, str], int]:
-    """Inject faults until it is enough; return how many of each hit."""
+    """Inject faults until it is enough; return how many of each hit.
+
+    After each WAVE of them nothing fails until ``calm`` returns, so that there is something new to lose.
+    """
     chance = random.Random(f"{seed} faults")
     counted: dict[tuple[str, str], int] = {(one.component, one.name): 0 for one in INJECTIONS}
     busy: dict[str, asyncio.Task[None]] = {}
@@ -251,7 +259,12 @@ async def campaign(
         if await injection.inject(stage, chance):
             counted[injection.component, injection.name] += 1
 
+    wave = WAVE
     while not is_enough(sum(counted.values())):
+        if sum(counted.values()) >= wave:
+            await asyncio.gather(*busy.values())
+            await calm()
+            wave = sum(counted.values()) + WAVE
         await asyncio.sleep(chance.expovariate(pace_a_second))
         for component, task in list(busy.items()):
             if task.done():

@@ -13,7 +13,7 @@ import pytest
 
 from guanaco.errors import StoreUnreachable
 from guanaco_server.artifacts.stores.s3 import S3Store
-from guanaco_server.artifacts.stores.s3_client import S3Config
+from guanaco_server.artifacts.stores.s3_client import S3Config, translated
 from tests.fixtures.s3 import SECRET, S3Server
 from tests.fixtures.serializer_jobs import run
 from tests.fixtures.store_jobs import KEY, job
@@ -80,6 +80,15 @@ async def test_a_server_that_is_no_s3_server_is_said_in_a_sentence(moto: S3Serve
             await S3Store(config).check()
         website.shutdown()
         thread.join()
+
+
+def test_an_answer_that_was_cut_short_in_its_headers_is_said_in_a_sentence() -> None:
+    """boto3 then leaves out what it did not read, such as the length of an object."""
+    with (
+        pytest.raises(StoreUnreachable, match="lacks what belongs to it"),
+        translated("models", "a/manifest.json", may_miss=True),
+    ):
+        dict[str, int]()["ContentLength"]
 
 
 @pytest.mark.parametrize(

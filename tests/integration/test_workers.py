@@ -98,6 +98,19 @@ async def test_a_worker_that_was_given_up_ends_at_its_next_beat(
         await slow.heartbeat.pulse()
 
 
+async def test_a_worker_does_not_give_itself_up_when_its_clock_is_set(
+    workers: Sequence[Worker], clock: FixedClock
+) -> None:
+    """Or when it is held up between its beat and its look at the others."""
+    alone = workers[0]
+    await alone.service.enter()
+    await alone.service.beat()
+    clock.advance(10 * SILENCE_S)
+    assert await alone.service.list_silent() == []
+    await alone.heartbeat.pulse()
+    assert alone.taken_over == []
+
+
 async def test_a_worker_that_comes_back_waits_until_its_work_was_taken_over(
     workers: Sequence[Worker], clock: FixedClock
 ) -> None:
@@ -122,7 +135,7 @@ async def test_a_worker_that_stays_away_is_claimed_again_and_forgotten_in_the_en
         await heir.heartbeat.pulse()
     assert 10 < len(heir.taken_over) <= FORGET_S / CLAIM_S + 1
     clock.advance(CLAIM_S + 1)
-    assert await heir.service.list_silent() == ["b"]
+    assert await heir.service.list_silent() == []
 
 
 async def test_a_survivor_that_dies_while_taking_over_is_succeeded(

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
+from sqlalchemy.exc import InterfaceError, OperationalError
+
 from guanaco.accounts import CreatedKey
 from guanaco_server.assembly.adapters import Adapters, build_adapters
 from guanaco_server.assembly.rooms import Rooms, build_rooms
-from guanaco_server.database.database import Database
+from guanaco_server.database.database import Database, unavailable
 from guanaco_server.database.migrations import upgrade
 from guanaco_server.database.schema import wait_until_current
 from guanaco_server.database.transaction_ids import TransactionIdCensus
@@ -84,26 +86,37 @@ class Platform:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Start the database, then the loops of this process's role; stop them in the opposite order."""
+        """Start the database, then the loops of this process's role; stop them in the opposite order.
+
+        Raises:
+            DatabaseUnavailable: It failed during the start.
+        """
         async with AsyncExitStack() as stack:
-            stack.push_async_callback(self.adapters.tracing.close)
-            stack.push_async_callback(self.database.close)
-            await self._prepare_database()
-            stack.push_async_callback(self.adapters.model_server.close)
-            stack.push_async_callback(self.rooms.prompts.service.close)
-            stack.push_async_callback(self.rooms.artifacts.configs.checker.close)
-            stack.push_async_callback(self.rooms.chat.replies.close)
-            if self.settings.role != "api":
-                stack.push_async_callback(self.adapters.compute.cluster.close)
-                await self.adapters.compute.cluster.start()
-            if self.settings.role == "worker":
-                stack.push_async_callback(self.adapters.compute.leadership.close)
-                await self.adapters.compute.leadership.watch()
-                await self._heartbeat.enter()
-            for loop in self._loops():
-                stack.push_async_callback(loop.stop)
-                await loop.start()
+            try:
+                await self._start(stack)
+            except (OperationalError, InterfaceError) as error:
+                raise unavailable(error) from error
             yield
+
+    async def _start(self, stack: AsyncExitStack) -> None:
+        """Have the stack stop what is started."""
+        stack.push_async_callback(self.adapters.tracing.close)
+        stack.push_async_callback(self.database.close)
+        await self._prepare_database()
+        stack.push_async_callback(self.adapters.model_server.close)
+        stack.push_async_callback(self.rooms.prompts.service.close)
+        stack.push_async_callback(self.rooms.artifacts.configs.checker.close)
+        stack.push_async_callback(self.rooms.chat.replies.close)
+        if self.settings.role != "api":
+            stack.push_async_callback(self.adapters.compute.cluster.close)
+            await self.adapters.compute.cluster.start()
+        if self.settings.role == "worker":
+            stack.push_async_callback(self.adapters.compute.leadership.close)
+            await self.adapters.compute.leadership.watch()
+            await self._heartbeat.enter()
+        for loop in self._loops():
+            stack.push_async_callback(loop.stop)
+            await loop.start()
 
     async def _prepare_database(self) -> None:
         if self.settings.does_migrate:

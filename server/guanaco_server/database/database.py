@@ -141,7 +141,7 @@ class Database:
             async with self.read() as session:
                 await session.execute(text("SELECT 1"))
         except (DBAPIError, OSError) as error:
-            raise DatabaseUnavailable(_reason(error), hint=UNAVAILABLE_HINT) from error
+            raise unavailable(error) from error
 
     async def empty_log(self) -> None:
         """Leave nothing in SQLite's write-ahead log of what was deleted; best effort, beside readers. PostgreSQL recycles its own."""
@@ -178,6 +178,11 @@ class PinnedReader:
         """A transaction that is rolled back at its end."""
         async with self._sessions() as session:
             yield session
+
+
+def unavailable(error: Exception) -> DatabaseUnavailable:
+    """Return the error that tells an operator why the database cannot be used, in the driver's words."""
+    return DatabaseUnavailable(_reason(error), hint=UNAVAILABLE_HINT)
 
 
 def was_changed(result: Result[Any]) -> bool:

@@ -53,9 +53,11 @@ class WorkerService:
             return await queries.beat(session, self.executor_id, self._clock.now())
 
     async def list_silent(self) -> Sequence[str]:
+        """List the others that are silent. This one is not, whatever its clock was set to since its last beat."""
         now = self._clock.now()
         async with self._database.read() as session:
-            return await queries.silent(session, now - self._silence, now - self._claim)
+            silent = await queries.silent(session, now - self._silence, now - self._claim)
+        return [executor_id for executor_id in silent if executor_id != self.executor_id]
 
     async def claim(self, executor_id: str) -> bool:
         """True for the one survivor that is to take over; it ends with ``end_claim``."""

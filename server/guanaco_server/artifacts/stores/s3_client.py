@@ -281,6 +281,11 @@ def translated(bucket: str, place: str, *, may_miss: bool) -> Iterator[None]:
             "The artifact store does not answer.",
             hint="Check s3_endpoint, and that the server runs.",
         ) from None
+    except KeyError:  # an answer that was cut short within its headers
+        raise StoreUnreachable(
+            "The artifact store's answer lacks what belongs to it.",
+            hint="Check s3_endpoint, and what is between this machine and the server.",
+        ) from None
     except (boto.BotoCoreError, ValueError) as error:
         raise StoreUnreachable(
             f"The artifact store cannot be used: {type(error).__name__}.",
