@@ -42,6 +42,7 @@ GIVEN_SECRETS = {
     "guanaco-artifacts": {"access-key-id", "secret-access-key"},
     "guanaco-keys": {"pseudonym-key"},
     "guanaco-hub": {"token"},
+    "guanaco-alerts": {"url"},
     "guanaco-tls": set[str](),
 }
 RESTRICTED_VOLUMES = {
