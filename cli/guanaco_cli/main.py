@@ -14,7 +14,9 @@ import typer
 
 from guanaco_cli import (
     accounts,
+    alerts,
     aliases,
+    backup,
     chat,
     competitions,
     conversations,
@@ -47,7 +49,9 @@ COMMANDS = (
     leaderboard.app,
     competitions.assignment_app,
     gpus.app,
+    alerts.app,
     platform.app,
+    backup.restore_app,
     demo.app,
     doctor.app,
 )
@@ -63,7 +67,9 @@ GROUPS = {
     "keys": (accounts.keys_app, "API keys: create, list, revoke (admin)."),
     "quota": (accounts.quota_app, "Your limits and what is left; set (admin)."),
     "prompt": (chat.prompt_app, "Prompts: try one out."),
+    "backup": (backup.app, "Back up a platform's data: make, list, verify, restore."),
     "webhook": (webhook.app, "Notifications to your server: set, show, test, rotate, remove."),
+    "alerts": (alerts.group, "Alerts to the operator: what fires; test (admin)."),
     "users": (accounts.users_app, "Users' rights: erase (admin)."),
 }
 

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from guanaco_server.accounts.room import AccountsRoom, build_accounts
+from guanaco_server.alerts.room import AlertsRoom, build_alerts
 from guanaco_server.artifacts.room import ArtifactsRoom, build_artifacts, build_configs
 from guanaco_server.assembly.adapters import Adapters
 from guanaco_server.chat.conversations import records as chat_records
@@ -68,6 +69,7 @@ class Rooms:
     chat: ChatRoom
     feedback: FeedbackRoom
     notifications: NotificationsRoom
+    alerts: AlertsRoom
     openai: OpenAiRoom
     compat: CompatRoom
     web: WebRoom
@@ -192,6 +194,7 @@ def build_rooms(
         variants=experiments.running.variants_of,
         audit=accounts.audit,
         metrics=metrics,
+        ledger=adapters.ledger,
         pseudonym_key=pseudonym_key,
         settings=settings,
     )
@@ -206,6 +209,9 @@ def build_rooms(
         counts=leaderboard.counts,
         changes=submissions.changes,
         settings=settings,
+    )
+    alerts = build_alerts(
+        database, clock, read_cost=costs.service.spent, metrics=metrics, settings=settings
     )
     openai = build_openai(
         routing=routing.service,
@@ -239,6 +245,7 @@ def build_rooms(
         flags=leaderboard.flags,
         experiments=experiments.service,
         costs=costs.service,
+        alerts=alerts.service,
         conversations=chat.conversations,
         replies=chat.replies,
         feedback=feedback.service,
@@ -306,6 +313,7 @@ def build_rooms(
         chat=chat,
         feedback=feedback,
         notifications=notifications,
+        alerts=alerts,
         openai=openai,
         compat=compat,
         web=web,

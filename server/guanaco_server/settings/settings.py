@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pydantic import ConfigDict, SecretStr
 
+from guanaco_server.settings.alerts import AlertSettings
 from guanaco_server.settings.chat import ChatSettings, RewardSettings
 from guanaco_server.settings.gpus import GpuSettings
 from guanaco_server.settings.kubernetes import KubernetesSettings
@@ -29,6 +30,7 @@ class Settings(
     CheckSettings,
     GpuSettings,
     ScalingSettings,
+    AlertSettings,
     ChatSettings,
     RewardSettings,
     FeedbackSettings,
@@ -52,6 +54,10 @@ class Settings(
     @property
     def artifacts_path(self) -> Path:
         return self.artifacts_dir or self.data_dir / "artifacts"
+
+    @property
+    def backups_path(self) -> Path:
+        return self.backup_dir or self.data_dir / "backups"
 
     @property
     def engine_cache_path(self) -> Path:
