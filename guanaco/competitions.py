@@ -93,6 +93,13 @@ class CompetitionRequest(BaseModel):
         description="The reply to a user's message of this number says `ask_for_feedback`.",
     )
 
+    retention_days: int | None = Field(
+        default=None,
+        ge=1,
+        le=36_500,
+        description="Days after its beginning that a conversation is removed with its messages, ratings and copies; for ever otherwise. On PostgreSQL up to an eighth later, at least a day and at most 30.",
+    )
+
     @model_validator(mode="after")
     def _ends_after_it_starts(self) -> Self:
         if self.ends_at is not None and self.ends_at <= self.starts_at:

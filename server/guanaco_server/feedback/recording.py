@@ -10,9 +10,8 @@ when its transaction has committed.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -33,6 +32,7 @@ from guanaco_server.chat.conversations.service import ConversationService
 from guanaco_server.database.database import Database
 from guanaco_server.database.group_commit import GroupCommit
 from guanaco_server.feedback import queries
+from guanaco_server.partitions.ids import new_rating_id
 from guanaco_server.runtime.clock import Clock
 
 MINUTE = timedelta(minutes=1)
@@ -44,7 +44,7 @@ class PendingRating:
     account: Account
     conversation_id: str
     request: FeedbackRequest
-    id: str = field(default_factory=lambda: f"fb_{uuid.uuid4().hex}")
+    id: str
 
 
 class RatingRecorder:
@@ -61,7 +61,9 @@ class RatingRecorder:
 
     async def record(self, account: Account, conversation_id: str, request: FeedbackRequest) -> str:
         """Record a rating, and return its id once it is committed."""
-        return await self._ratings.submit(PendingRating(account, conversation_id, request))
+        return await self._ratings.submit(
+            PendingRating(account, conversation_id, request, new_rating_id(conversation_id))
+        )
 
     async def _write(self, group: Sequence[PendingRating]) -> list[str | Exception]:
         """Write a group. If it fails, write each rating alone, so that an error reaches only the rating that causes it."""
