@@ -24,7 +24,6 @@ from tests.fixtures.postgres import running_server
 
 USERS = (1, 8, 32, 128, 512)
 REPLY_S = 0.3  # the mean
-DURABLE = {"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on"}
 
 
 async def talk(log: TurnLog, conversation_id: str, turns: int) -> None:
@@ -63,8 +62,11 @@ async def run(url: str, turns: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--turns", type=int, default=5_000, help="at each number of users")
-    with running_server(autovacuum="off", **DURABLE) as server:
-        asyncio.run(run(server.url(server.create()), parser.parse_args().turns))
+    turns = parser.parse_args().turns
+    with running_server(
+        autovacuum="off", fsync="on", synchronous_commit="on", full_page_writes="on"
+    ) as server:
+        asyncio.run(run(server.url(server.create()), turns))
 
 
 if __name__ == "__main__":

@@ -62,6 +62,8 @@ def show(competition_id: Id, as_json: AsJson = False) -> None:
     console.line(f"ranking     {competition.ranking}")
     if competition.retention_days is not None:
         console.line(f"kept        {competition.retention_days} days")
+    if competition.queue is not None:
+        console.line(f"queue       {competition.queue}")
     if competition.frozen_at is not None:
         console.line(f"frozen      {words.moment(competition.frozen_at)}")
 

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0040"
-down_revision = "0037"
+down_revision = "0039"
 
 NUMBER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 COPY_TO_RATING = "fk_feedback_copies_feedback_id_feedback"

@@ -25,8 +25,8 @@ from guanaco_server.clusters.compute import Compute
 from guanaco_server.clusters.federation import Federation, Region
 from guanaco_server.clusters.kubernetes.cluster import KubernetesCluster
 from guanaco_server.clusters.kubernetes.lease import LeaseLeadership
-from guanaco_server.clusters.kubernetes.manifests import CACHE
 from guanaco_server.clusters.kubernetes.options import connected, has_replica_addresses
+from guanaco_server.clusters.kubernetes.pods import CACHE
 from guanaco_server.clusters.leadership import AlwaysLeading
 from guanaco_server.clusters.local.cluster import LocalCluster
 from guanaco_server.clusters.placement import RegionShare

@@ -15,6 +15,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from guanaco import __version__
 from guanaco.accounts import Role
 from guanaco_server.accounts import api as accounts_api
+from guanaco_server.alerts import api as alerts_api
 from guanaco_server.assembly.platform import Platform
 from guanaco_server.assembly.rooms import Rooms
 from guanaco_server.chat import api as chat_api
@@ -63,6 +64,7 @@ TAGS = {
     "accounts": "Keys, quotas, the audit log.",
     "experiments": "A/B comparisons.",
     "costs": "What GPUs cost.",
+    "alerts": "What the platform watches by itself, and how well it keeps its promise.",
     "health": "For an operator's tools.",
     "old client": "The protocol of chai-guanaco 1.4.",
 }
@@ -240,6 +242,7 @@ def _include_routes(app: FastAPI, rooms: Rooms) -> None:
             leaderboard.leaderboard, leaderboard.flags, leaderboard.seasons, auth
         ),
         notifications_api.router(rooms.notifications.webhooks, auth),
+        alerts_api.router(rooms.alerts.service, auth),
         compat_api.router(rooms.compat.service, rooms.accounts.accounts),
     )
     for router in routers:

@@ -52,12 +52,17 @@ class Encoder:
 
 
 class ReplyResponse:
-    """One response, whose header carries the request's ids. ``heartbeat_s`` is the longest silence of a stream. ``status`` is what was sent."""
+    """One response, whose header carries the request's ids. ``heartbeat_s`` is the longest silence of a stream.
+
+    ``status`` is what was sent. ``is_whole`` says that the reply was written to its end; ``error`` is what came in its place.
+    """
 
     def __init__(
         self, scope: Scope, receive: Receive, send: Send, ids: RequestIds, heartbeat_s: float
     ) -> None:
         self.status = ABANDONED
+        self.is_whole = False
+        self.error: GuanacoError | None = None
         self._scope = scope
         self._receive = receive
         self._send = send
@@ -78,13 +83,14 @@ class ReplyResponse:
     async def whole(self, events: Coroutine[Any, Any, Events], encoder: Encoder) -> None:
         await self._while_connected(self._whole(events, encoder))
 
-    async def refuse(self, problem: ASGIApp) -> None:
-        """With an answer that a framework has made."""
+    async def refuse(self, error: GuanacoError, problem: Callable[[GuanacoError], ASGIApp]) -> None:
+        """Answer with an error, as ``problem`` writes it."""
+        self.error = error
 
         def note(status: int) -> None:
             self.status = status
 
-        await problem(self._scope, self._receive, labelled(self._send, self._ids, note))
+        await problem(error)(self._scope, self._receive, labelled(self._send, self._ids, note))
 
     async def _stream(self, events: Coroutine[Any, Any, Events], encoder: Encoder) -> None:
         try:
@@ -92,13 +98,15 @@ class ReplyResponse:
                 async for piece in pieces:
                     if isinstance(piece, Reply):
                         await self._write(encoder.end(piece), is_last=True)
+                        self.is_whole = True
                         return
                     await self._write(encoder.pieces(piece))
         except Exception as fault:  # noqa: BLE001 - every fault has an answer
             error = as_guanaco_error("a streamed reply", fault)
             if self.status == ABANDONED:
-                await self.refuse(encoder.problem(error))
+                await self.refuse(error, encoder.problem)
             else:
+                self.error = error
                 note_failure(self._scope)
                 await self._write(encoder.error(error), is_last=True)
 
@@ -108,8 +116,9 @@ class ReplyResponse:
                 async for piece in pieces:
                     if isinstance(piece, Reply):
                         await self._json(encoder.whole(piece))
+                        self.is_whole = True
         except Exception as fault:  # noqa: BLE001 - every fault has an answer
-            await self.refuse(encoder.problem(as_guanaco_error("a reply", fault)))
+            await self.refuse(as_guanaco_error("a reply", fault), encoder.problem)
 
     async def _write(self, data: bytes, is_last: bool = False) -> None:
         self._is_sending = True
