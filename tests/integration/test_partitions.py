@@ -207,6 +207,18 @@ async def test_what_has_no_period_is_kept_as_long(world: Kept) -> None:
     assert set((await world.left()).values()) == {0}
 
 
+async def test_a_shorter_retention_holds_for_what_is_there(world: Kept) -> None:
+    await world.rated("user-1", OPEN)
+    rules = CompetitionRequest(
+        name="Open", starts_at=world.clock.now() - timedelta(days=1), retention_days=2
+    )
+    await world.competitions.put(OPEN, rules)
+    await world.keep()
+    world.clock.advance(3 * DAY_S + 1)
+    assert await world.keep() == 1
+    assert set((await world.left()).values()) == {0}
+
+
 async def test_ratings_of_the_version_before_go_with_their_copies(world: Kept) -> None:
     """It gives ratings ids without a period, so that their copies lie elsewhere."""
     body = {"user_id": "u", "bot": BOT.model_dump(), "consent": True, "competition": "autumn"}

@@ -32,6 +32,8 @@ from guanaco_server.clusters.local.cluster import LocalCluster
 from guanaco_server.clusters.placement import RegionShare
 from guanaco_server.deployments.model_server import ModelServer
 from guanaco_server.deployments.vllm_server import VllmServer
+from guanaco_server.feedback.ledger import ErasureLedger, LocalLedger
+from guanaco_server.feedback.s3_ledger import S3Ledger
 from guanaco_server.observability.tracing import NoTracing, Tracing
 from guanaco_server.runtime.clock import Clock, SystemClock
 from guanaco_server.runtime.data_dir import DataDir
@@ -49,6 +51,7 @@ class Adapters:
     clock: Clock
     hub: Hub
     store: ArtifactStore
+    ledger: ErasureLedger
     compute: Compute
     model_server: ModelServer
     tracing: Tracing
@@ -61,6 +64,7 @@ def build_adapters(settings: Settings, data_dir: DataDir) -> Adapters:
         clock=SystemClock(),
         hub=_hub(settings),
         store=_store(settings, _kept_files(settings)),
+        ledger=build_ledger(settings),
         compute=_compute(settings, data_dir, model_server),
         model_server=model_server,
         tracing=build_tracing(settings),
@@ -96,6 +100,13 @@ def build_verifier(settings: Settings) -> ArtifactVerifier:
     return ArtifactVerifier(_store(settings, kept=None), hub, settings.hub_endpoint)
 
 
+def build_ledger(settings: Settings) -> ErasureLedger:
+    """The erasure ledger is where the artifacts are, which all processes share, and which is no part of the database."""
+    if settings.artifacts_url is None:
+        return LocalLedger(settings.artifacts_path.absolute() / ".erasures")
+    return S3Ledger(_bucket(settings, settings.artifacts_url))
+
+
 def check_store(settings: Settings) -> None:
     """StoreUnreachable or InvalidSettings, with what is wrong with the artifact store of a platform that need not run."""
     asyncio.run(_store(settings, kept=None).check())
@@ -115,21 +126,22 @@ def _kept_files(settings: Settings) -> KeptFiles:
 def _store(settings: Settings, kept: KeptFiles | None) -> ArtifactStore:
     if settings.artifacts_url is None:
         return LocalStore(settings.artifacts_path.absolute())
-    bucket, prefix = split_url(settings.artifacts_url)
+    return S3Store(_bucket(settings, settings.artifacts_url), kept)
+
+
+def _bucket(settings: Settings, url: str) -> S3Config:
+    bucket, prefix = split_url(url)
     secret = settings.s3_secret_access_key
-    return S3Store(
-        S3Config(
-            bucket=bucket,
-            prefix=prefix,
-            endpoint=settings.s3_endpoint,
-            region=settings.s3_region,
-            addressing=settings.s3_addressing,
-            ca_file=str(settings.s3_ca_file) if settings.s3_ca_file else None,
-            access_key_id=settings.s3_access_key_id,
-            secret_access_key=secret.get_secret_value() if secret else None,
-            url_lifetime_s=int(settings.serializer_timeout_s) + MIN_URL_LIFETIME_S,
-        ),
-        kept,
+    return S3Config(
+        bucket=bucket,
+        prefix=prefix,
+        endpoint=settings.s3_endpoint,
+        region=settings.s3_region,
+        addressing=settings.s3_addressing,
+        ca_file=str(settings.s3_ca_file) if settings.s3_ca_file else None,
+        access_key_id=settings.s3_access_key_id,
+        secret_access_key=secret.get_secret_value() if secret else None,
+        url_lifetime_s=int(settings.serializer_timeout_s) + MIN_URL_LIFETIME_S,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from fastapi.responses import PlainTextResponse, Response
 from fastapi.routing import APIRoute
 from starlette.middleware.cors import CORSMiddleware
@@ -32,7 +32,7 @@ from guanaco_server.http.body_limit import MAX_BODY_BYTES, BodyLimit
 from guanaco_server.http.fair_share import PROBES, FairShare
 from guanaco_server.http.front_door import AddressCount, DoorLimits, ProxiedRequests
 from guanaco_server.http.openapi import write_document
-from guanaco_server.idempotency.requests import IdempotentRequests
+from guanaco_server.idempotency.requests import IdempotentRequests, keep_as_json
 from guanaco_server.leaderboard import api as leaderboard_api
 from guanaco_server.notifications import api as notifications_api
 from guanaco_server.observability.exposition import CONTENT_TYPE, scrape
@@ -246,7 +246,7 @@ def _include_routes(app: FastAPI, rooms: Rooms) -> None:
         compat_api.router(rooms.compat.service, rooms.accounts.accounts),
     )
     for router in routers:
-        app.include_router(router)
+        app.include_router(router, dependencies=[Depends(keep_as_json)])
     include_web(app, rooms.web)
 
 

@@ -69,6 +69,7 @@ class Periods:
         self.are_kept = database.engine.dialect.name == "postgresql"
         self._known: Sequence[Period] = ()
         self._read_at: datetime | None = None
+        self._is_validated = False
 
     async def current(self, competition: str) -> int | None:
         """Return the period of a conversation that begins now; None where there is none."""
@@ -92,9 +93,12 @@ class Periods:
         """Make the periods that these competitions lack, now and ahead, as long as given. Return how many were made."""
         if not self.are_kept:
             return 0
-        await self._validate()
+        if not self._is_validated:
+            await self._validate()
         now = self._clock.now()
-        async with self._database.read() as session:
+        async with self._database.write() as session:
+            for competition, width in widths.items():
+                await _shorten(session, competition, now, now + width)
             known = await _ending_after(session, now)
         made = 0
         for competition, width in widths.items():
@@ -175,6 +179,7 @@ class Periods:
                     await session.execute(
                         text(f"ALTER TABLE {one.default} VALIDATE CONSTRAINT {name}")
                     )
+        self._is_validated = True
 
     async def _delete_strays(self, period: Period) -> None:
         """Delete copies of the period's ratings that lie elsewhere: a version without periods gave these ratings their ids."""
@@ -191,6 +196,23 @@ class Periods:
                 text("DELETE FROM feedback_copies WHERE feedback_id = ANY(:ids)"),
                 {"ids": list(found)},
             )
+
+
+async def _shorten(
+    session: AsyncSession, competition: str, now: datetime, latest: datetime
+) -> None:
+    """End a period that would last longer: its competition's retention is shorter than it was."""
+    row = PeriodRow
+    await session.execute(
+        update(row)
+        .where(
+            row.competition == competition,
+            row.starts_at <= now,
+            row.ends_at > latest,
+            row.dropped_at.is_(None),
+        )
+        .values(ends_at=latest)
+    )
 
 
 async def _ending_after(session: AsyncSession, now: datetime) -> list[Period]:

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import groupby
 
 from sqlalchemy.exc import DBAPIError, IntegrityError
@@ -48,6 +48,7 @@ from guanaco_server.database.commit_order import in_commit_order
 from guanaco_server.database.database import Database
 from guanaco_server.experiments.running import Exposure, RunningExperiments
 from guanaco_server.experiments.variants import apply_variant
+from guanaco_server.idempotency.keeping import keep_answer
 from guanaco_server.partitions.ids import new_conversation_id
 from guanaco_server.partitions.service import Periods
 from guanaco_server.prompts.service import PromptService
@@ -133,7 +134,7 @@ class ConversationService:
                 raise fit.problem from None
             raise
         try:
-            await self._store(row, assigned, exposure, request.history)
+            opened = await self._store(row, assigned, exposure, request.history)
         except IntegrityError:
             if known := await self._known(account, request):  # another has just opened it
                 return known
@@ -141,7 +142,7 @@ class ConversationService:
         if not request.history:
             for listener in self._on_opened:
                 listener(_new_history(row))
-        return ConversationOpened(conversation_id=row.id, submission_id=row.submission_id)
+        return opened
 
     async def _chosen(self, account: Account, named: str | None) -> str | None:
         """The id of the submission that the app names, which its key must allow; None where the platform is to choose."""
@@ -222,13 +223,18 @@ class ConversationService:
         return await queries.first_messages(session, conversation_ids)
 
     async def lock_of_user(
-        self, session: AsyncSession, user_id: str, account_id: str | None
+        self,
+        session: AsyncSession,
+        user_id: str,
+        account_id: str | None,
+        until: datetime | None = None,
     ) -> dict[str, str]:
         """Within the caller's transaction: the user's conversations, each with its account, which nobody changes until it ends.
 
+        ``until``: only those that began until then.
         AmbiguousUser when no account is named and several have a user of that id.
         """
-        owners = await queries.lock_of_user(session, user_id, account_id)
+        owners = await queries.lock_of_user(session, user_id, account_id, until)
         if len(set(owners.values())) > 1:
             raise AmbiguousUser
         return owners
@@ -313,7 +319,7 @@ class ConversationService:
         assigned: Assigned,
         exposure: Exposure | None,
         history: Sequence[Turn],
-    ) -> None:
+    ) -> ConversationOpened:
         row.created_at = self._clock.now()
         row.submission_id, row.decision = assigned.submission_id, assigned.decision
         if exposure is not None:
@@ -325,6 +331,9 @@ class ConversationService:
             if exposure is not None:
                 await session.flush()
                 self._experiments.expose(session, exposure, row.id, row.created_at)
+            opened = ConversationOpened(conversation_id=row.id, submission_id=row.submission_id)
+            await keep_answer(session, opened)
+        return opened
 
 
 async def require_own(

@@ -16,6 +16,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import BaseModel
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from guanaco.chat import Reply
@@ -25,6 +26,8 @@ from guanaco_server.http.asgi import note_failure
 from guanaco_server.http.errors import as_guanaco_error
 from guanaco_server.http.protocol import abort_of
 from guanaco_server.http.sse import HEARTBEAT
+from guanaco_server.idempotency.keeping import KeptAnswer, current_keeper
+from guanaco_server.idempotency.requests import kept_answer
 from guanaco_server.observability.http import ABANDONED, HEADER, TRACE_ID_HEADER, labelled
 from guanaco_server.observability.scope import RequestIds
 
@@ -33,6 +36,7 @@ SSE_HEADERS = (
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 )
+JSON_HEADER = (b"content-type", b"application/json")
 WATCH_AFTER_S = 0.05  # whether the client has left: a reply that is over sooner need not know
 
 logger = logging.getLogger(__name__)
@@ -75,12 +79,30 @@ class ReplyResponse:
         self._abort = abort_of(scope)
         self._is_stream = self._is_sending = False
         self._sent_at = time.monotonic()
+        self._kept: list[bytes] | None = None  # of a stream whose answer is to be kept
 
     async def stream(self, events: Coroutine[Any, Any, Events], encoder: Encoder) -> None:
         self._is_stream = True
+        if (keeper := current_keeper()) is not None:
+            kept = self._kept = []
+
+            def whole_stream(reply: BaseModel) -> KeptAnswer | None:
+                if not isinstance(reply, Reply):
+                    return None
+                return kept_answer(200, SSE_HEADERS, b"".join((*kept, encoder.end(reply))))
+
+            keeper.form = whole_stream
         await self._while_connected(self._stream(events, encoder))
 
     async def whole(self, events: Coroutine[Any, Any, Events], encoder: Encoder) -> None:
+        if (keeper := current_keeper()) is not None:
+
+            def one_object(reply: BaseModel) -> KeptAnswer | None:
+                if not isinstance(reply, Reply):
+                    return None
+                return kept_answer(200, (JSON_HEADER,), encoder.whole(reply))
+
+            keeper.form = one_object
         await self._while_connected(self._whole(events, encoder))
 
     async def refuse(self, error: GuanacoError, problem: Callable[[GuanacoError], ASGIApp]) -> None:
@@ -124,13 +146,15 @@ class ReplyResponse:
         self._is_sending = True
         if self.status == ABANDONED:
             await self._begin(*SSE_HEADERS)
+        if self._kept is not None:
+            self._kept.append(data)
         await self._send({"type": "http.response.body", "body": data, "more_body": not is_last})
         self._is_sending = False
         self._sent_at = time.monotonic()
 
     async def _json(self, body: bytes) -> None:
         await self._begin(
-            (b"content-type", b"application/json"),
+            JSON_HEADER,
             (b"content-length", str(len(body)).encode()),
         )
         await self._send({"type": "http.response.body", "body": body})

@@ -13,8 +13,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0040"
-down_revision = "0039"
+revision = "0043"
+down_revision = "0042"
 
 NUMBER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 COPY_TO_RATING = "fk_feedback_copies_feedback_id_feedback"
