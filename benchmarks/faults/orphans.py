@@ -10,6 +10,9 @@ from sqlalchemy import Engine, text
 
 from benchmarks.faults.auditor import Finding
 from benchmarks.faults.stage import Stage, descendants
+from guanaco_server.artifacts.stores.store import KEY
+from guanaco_server.deployments.versions import submission_of
+from guanaco_server.formats.manifest import MANIFEST_NAME
 from tests.fixtures.s3 import left_in
 
 STOP_S = 45.0  # longer than the lifeline's grace
@@ -18,9 +21,11 @@ OURS = ("tests.fixtures.warm_start", "postgres", "rclone")  # the campaign's own
 
 def orphaned_engines(stage: Stage, engine: Engine) -> list[Finding]:
     """Model servers that no deployment wishes for, and those that are there twice."""
-    query = "SELECT coalesce(server, submission_id) FROM deployments"
     with engine.connect() as tables:
-        wished = Counter(tables.execute(text(query)).scalars())
+        keys = tables.execute(text("SELECT submission_id FROM deployments")).scalars()
+        wished = Counter(
+            submission_of(key) for key in keys
+        )  # all versions go by their model's name
     running = Counter(_served_name(process) for process in stage.engines())
     return [
         Finding("orphaned processes", f"{count - wished[name]} model servers too many of {name}")
@@ -30,13 +35,25 @@ def orphaned_engines(stage: Stage, engine: Engine) -> list[Finding]:
 
 
 def orphaned_objects(stage: Stage, engine: Engine) -> list[Finding]:
-    """Objects of artifacts that no row names. What an unfinished job left in staging is kept for a day, for the next one."""
+    """Artifacts that no row names, and objects that the collector would never find.
+
+    What an unfinished job or a killed trial left is kept for a day, and found by the form of its key.
+    """
     query = "SELECT key FROM artifacts UNION SELECT artifact_key FROM submissions WHERE artifact_key IS NOT NULL"
     with engine.connect() as tables:
         known = set(tables.execute(text(query)).scalars())
     objects = left_in(stage.store)
-    published = {name.split("/")[2] for name in objects if name.startswith("models/artifacts/")}
+    published = {
+        name.split("/")[2]
+        for name in objects
+        if name.endswith(f"/{MANIFEST_NAME}") and "/artifacts/" in name
+    }
     found = [Finding("orphaned objects", f"artifact {key}") for key in published - known]
+    found += [
+        Finding("orphaned objects", name)
+        for name in objects
+        if not KEY.fullmatch((name.split("/") + ["", ""])[2])
+    ]
     needed = "SELECT artifact_key FROM deployments"
     with engine.connect() as tables:
         missing = set(tables.execute(text(needed)).scalars()) - published
