@@ -52,7 +52,7 @@ def orphaned_objects(stage: Stage, engine: Engine) -> list[Finding]:
     found += [
         Finding("orphaned objects", name)
         for name in objects
-        if not KEY.fullmatch((name.split("/") + ["", ""])[2])
+        if not KEY.fullmatch([*name.split("/"), "", ""][2])
     ]
     needed = "SELECT artifact_key FROM deployments"
     with engine.connect() as tables:
