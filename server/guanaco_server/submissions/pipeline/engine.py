@@ -8,8 +8,9 @@ are there. What it keeps is in the database, so that nothing is lost by it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from dbos import DBOS, DBOSConfig, DBOSPortableJSONSerializer
 
@@ -22,7 +23,7 @@ NOTIFICATIONS_POLL_S = 0.2
 NOTIFICATIONS_SENT_S = 0.2
 MAX_RECOVERIES = 1_000  # a submission outlives any number of restarts
 
-Work = Callable[[str, int], Awaitable[str]]
+Work = Callable[[str, int], Coroutine[Any, Any, str]]
 
 
 class WorkflowEngine:
@@ -46,7 +47,7 @@ class WorkflowEngine:
         }
         self._is_launched = False
         self._lock = asyncio.Lock()
-        self.workflow: Callable[[str, int], Awaitable[str]] = work
+        self.workflow: Work = work
 
     async def launch(self) -> None:
         """Have workflows run from now on, first those that this executor left; do nothing if they do already.
