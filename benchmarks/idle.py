@@ -65,24 +65,27 @@ def main() -> None:
 
 def run(arguments: argparse.Namespace, number: int) -> dict[str, float]:
     talk(f"run {number}: settling for {arguments.settle:g} s")
-    with tempfile.TemporaryDirectory() as folder, database(arguments.database) as (url, server):
-        with platform(Path(folder), url) as process:
-            time.sleep(arguments.settle)
-            talk(f"run {number}: counting for {arguments.seconds:g} s")
-            trees = [tree(process.pid), tree(server) if server else []]
-            threads = thread_seconds(process.pid)
-            began, before = time.monotonic(), [cpu_s(each) for each in trees]
-            time.sleep(arguments.seconds)
-            elapsed_s = time.monotonic() - began
-            used = [cpu_s(each) - earlier for each, earlier in zip(trees, before, strict=True)]
-            if arguments.threads:
-                show_threads(thread_seconds(process.pid) - threads, elapsed_s)
-            return {
-                "core_percent": round(100 * used[0] / elapsed_s, 3),
-                "postgresql_core_percent": round(100 * used[1] / elapsed_s, 3),
-                "memory_mb": round(sum(map(memory_bytes, trees[0])) / 1e6, 1),
-                "processes": len(trees[0]),
-            }
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        database(arguments.database) as (url, server),
+        platform(Path(folder), url) as process,
+    ):
+        time.sleep(arguments.settle)
+        talk(f"run {number}: counting for {arguments.seconds:g} s")
+        trees = [tree(process.pid), tree(server) if server else []]
+        threads = thread_seconds(process.pid)
+        began, before = time.monotonic(), [cpu_s(each) for each in trees]
+        time.sleep(arguments.seconds)
+        elapsed_s = time.monotonic() - began
+        used = [cpu_s(each) - earlier for each, earlier in zip(trees, before, strict=True)]
+        if arguments.threads:
+            show_threads(thread_seconds(process.pid) - threads, elapsed_s)
+        return {
+            "core_percent": round(100 * used[0] / elapsed_s, 3),
+            "postgresql_core_percent": round(100 * used[1] / elapsed_s, 3),
+            "memory_mb": round(sum(map(memory_bytes, trees[0])) / 1e6, 1),
+            "processes": len(trees[0]),
+        }
 
 
 @contextmanager

@@ -23,6 +23,10 @@ OWN_FLAGS = frozenset(  # the platform's own, which a recipe may not change
         "--trust-remote-code",
         "--config",
         "--api-key",
+        "--nnodes",
+        "--node-rank",
+        "--master-addr",
+        "--headless",
     }
 )
 FLAG = re.compile(r"--[a-z][a-z0-9-]*(=.+)?")
@@ -67,7 +71,7 @@ GpuCount = Annotated[int, Field(ge=1, le=64)]
 
 
 class MachineNeeds(BaseModel):
-    """The CPUs, memory and disk that one replica takes of its machine. Shared memory is a part of the memory."""
+    """The CPUs, memory and disk that one replica takes of each of its machines. Shared memory is a part of the memory."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -83,12 +87,16 @@ class MachineNeeds(BaseModel):
 
 
 class Recipe(BaseModel):
-    """One replica: ``gpu_count`` GPUs of one type, which is ``tensor_parallel`` times ``data_parallel``."""
+    """One replica: ``gpu_count`` GPUs of one type, which is ``nodes`` times ``tensor_parallel`` times ``data_parallel``."""
 
     model_config = ConfigDict(frozen=True)
 
     gpu_type: str
     gpu_count: int
+    nodes: int = Field(
+        default=1,
+        description="Machines that share the replica: each has the same number of its GPUs, and a part of the layers (pipeline parallel).",
+    )
     tensor_parallel: int = 1
     data_parallel: int = 1
     expert_parallel: int = Field(default=1, description="GPUs over which whole experts are spread.")
@@ -115,7 +123,15 @@ class RecipeOverride(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     gpu: str | None = Field(default=None, description="A type of GPU that the platform has.")
-    gpus: GpuCount | None = Field(default=None, description="GPUs of one replica.")
+    gpus: GpuCount | None = Field(
+        default=None, description="GPUs of one replica, on all its machines together."
+    )
+    nodes: int | None = Field(
+        default=None,
+        ge=1,
+        le=16,
+        description="Machines over which the layers of one replica are split. More than one needs LeaderWorkerSet on Kubernetes.",
+    )
     tensor_parallel: GpuCount | None = None
     data_parallel: GpuCount | None = None
     expert_parallel: bool | None = Field(
@@ -124,6 +140,15 @@ class RecipeOverride(BaseModel):
     gpu_memory_utilization: float | None = Field(default=None, ge=0.1, le=0.98)
     kv_cache_dtype: KvCacheDtype | None = None
     max_num_seqs: int | None = Field(default=None, ge=1, le=4_096)
+    cpus: int | None = Field(
+        default=None, ge=1, le=1_024, description="CPUs that a replica asks each machine for."
+    )
+    memory_bytes: int | None = Field(
+        default=None,
+        ge=2**30,
+        le=2**44,
+        description="Memory that a replica asks each machine for, its shared memory included.",
+    )
     flags: list[Flag] = Field(default=[], max_length=32, description="Further vLLM flags.")
     environment: Environment = Field(default={}, max_length=32)
 

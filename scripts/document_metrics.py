@@ -24,7 +24,7 @@ in [scores.md](scores.md).
 ## Of the platform
 What `GET /metrics` says: on `metrics_port`, where one is set, to anybody who can reach it; on the API's port with an
 admin key. Each process says what it saw itself: sum counters and histograms over all. The gauges of submissions,
-deployments and workers are facts of the database that each worker reads every 10 seconds: take their `max`. A
+deployments and workers are facts of the database that each worker reads every 10 seconds, those of ids (`guanaco_database_…`) every minute: take their `max`. A
 histogram also has `_bucket`, `_sum` and `_count`.
 
 | metric | type | labels | what it is |

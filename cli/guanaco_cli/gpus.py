@@ -24,6 +24,11 @@ app = typer.Typer()
 
 Gpu = Annotated[str | None, typer.Option(metavar="TYPE", help="H100, MI325X, …")]
 Gpus = Annotated[int | None, typer.Option(help="GPUs of one replica.")]
+Nodes = Annotated[int | None, typer.Option(help="Machines that share one replica.")]
+Cpus = Annotated[int | None, typer.Option(help="CPUs of each machine.")]
+Memory = Annotated[
+    float | None, typer.Option("--memory-gib", help="Memory of each machine, in GiB.")
+]
 Tensor = Annotated[int | None, typer.Option(help="GPUs over which each layer is split.")]
 Data = Annotated[int | None, typer.Option(help="Groups of GPUs that each hold the layers.")]
 Expert = Annotated[
@@ -51,12 +56,15 @@ def recipe(
     submission_id: SubmissionId,
     gpu: Gpu = None,
     gpus: Gpus = None,
+    nodes: Nodes = None,
     tensor_parallel: Tensor = None,
     data_parallel: Data = None,
     expert_parallel: Expert = None,
     gpu_memory_utilization: Utilization = None,
     kv_cache_dtype: KvCache = None,
     max_num_seqs: MaxNumSeqs = None,
+    cpus: Cpus = None,
+    memory_gib: Memory = None,
     flag: Flags = None,
     env: Variables = None,
     clear: Clear = False,
@@ -66,12 +74,15 @@ def recipe(
     given: dict[str, Any] = {
         "gpu": gpu,
         "gpus": gpus,
+        "nodes": nodes,
         "tensor_parallel": tensor_parallel,
         "data_parallel": data_parallel,
         "expert_parallel": expert_parallel,
         "gpu_memory_utilization": gpu_memory_utilization,
         "kv_cache_dtype": kv_cache_dtype,
         "max_num_seqs": max_num_seqs,
+        "cpus": cpus,
+        "memory_bytes": None if memory_gib is None else int(memory_gib * 2**30),
         "flags": flag,
         "environment": dict(_pair(text) for text in env) if env else None,
     }
@@ -117,7 +128,7 @@ def _print_recipe(status: RecipeStatus) -> None:
 
 
 LABELS = (
-    "gpu_type", "gpu_count", "tensor_parallel", "data_parallel", "expert_parallel", "gpu_memory_utilization",
+    "gpu_type", "gpu_count", "nodes", "tensor_parallel", "data_parallel", "expert_parallel", "gpu_memory_utilization",
     "kv_cache_dtype", "quantization", "max_num_seqs", "max_model_len", "sessions", "flags", "environment", "image",
     "machine",
 )  # fmt: skip

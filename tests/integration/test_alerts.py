@@ -20,7 +20,7 @@ from guanaco.submissions import Status
 from guanaco_server.deployments.tables import Phase
 from guanaco_server.observability.by_submission import ServerStatistics, Spend
 from guanaco_server.observability.exposition import scrape
-from guanaco_server.observability.metrics import Metrics
+from guanaco_server.observability.metrics import IdGauges, Metrics
 
 RULES = Path(__file__).parents[2] / "k8s" / "monitoring" / "alerts.yaml"
 MINUTES = 40  # longer than any alert waits
@@ -55,6 +55,13 @@ def healthy(metrics: Metrics, minute: int) -> None:
     reply(metrics)
     metrics.note_http("GET", "/api/v1/leaderboard", 200, 0.01)
     metrics.note_stage("resolve", "done", 1)
+    ids(metrics, oldest=240e6, days=11)
+
+
+def ids(metrics: Metrics, *, oldest: float, days: float | None, vacuum_at: float = 200e6) -> None:
+    both = {"transaction": int(vacuum_at), "multixact": int(2 * vacuum_at)}
+    ages = {"transaction": int(oldest), "multixact": 9}
+    metrics.note_transaction_ids(IdGauges(ages, both, days, per_thousand_turns=100))
 
 
 def all_asleep(metrics: Metrics, minute: int) -> None:
@@ -134,11 +141,37 @@ def gpus_missing(metrics: Metrics, minute: int) -> None:
     metrics.note_gpus_held({"L4": 1}, {"L4": 0.8})
 
 
+def just_started(metrics: Metrics, minute: int) -> None:
+    healthy(metrics, minute)
+    ids(metrics, oldest=0, days=None)
+
+
+def fast_and_well_vacuumed(metrics: Metrics, minute: int) -> None:
+    healthy(metrics, minute)
+    ids(metrics, oldest=220e6, days=2)
+
+
+def vacuum_late(metrics: Metrics, minute: int) -> None:
+    healthy(metrics, minute)
+    ids(metrics, oldest=400e6, days=10)
+
+
+def ids_run_out(metrics: Metrics, minute: int) -> None:
+    healthy(metrics, minute)
+    ids(metrics, oldest=1.2e9, days=2, vacuum_at=1e9)
+
+
+def ids_nearly_gone(metrics: Metrics, minute: int) -> None:
+    healthy(metrics, minute)
+    ids(metrics, oldest=1.6e9, days=40, vacuum_at=1.5e9)
+
+
 BAD = "acme-bad_v1"
 ALERT_LABELS = {
     "GuanacoSubmissionFails": {"submission": BAD},
     "GuanacoKvCacheFull": {"submission": BAD},
     "GuanacoGpusMissing": {"gpu_type": "H100"},
+    "GuanacoVacuumLate": {"kind": "transaction"},
 }
 
 STORIES: dict[Story | None, str | None] = {
@@ -159,6 +192,11 @@ STORIES: dict[Story | None, str | None] = {
     submission_fails: "GuanacoSubmissionFails",
     cache_full: "GuanacoKvCacheFull",
     gpus_missing: "GuanacoGpusMissing",
+    just_started: None,
+    fast_and_well_vacuumed: None,
+    vacuum_late: "GuanacoVacuumLate",
+    ids_run_out: "GuanacoTransactionIdsRunOut",
+    ids_nearly_gone: "GuanacoTransactionIdsRunOut",
 }
 
 

@@ -15,6 +15,7 @@ from guanaco_server.clusters.cluster import DeploymentSpec, ReplicaPhase, Resour
 from guanaco_server.clusters.kubernetes.api import (
     DEPLOYMENT,
     DISRUPTION_BUDGET,
+    GROUP_SET,
     JOB,
     NETWORK_POLICY,
     SECRET,
@@ -133,6 +134,23 @@ async def test_the_api_takes_any_name(cluster: KubernetesCluster, name: str) -> 
     assert await cluster.observe(name) is not None
 
 
+async def test_the_api_takes_a_group_over_machines_and_one_machine_again(
+    conforming: Conforming, cluster: KubernetesCluster
+) -> None:
+    try:
+        await conforming.api().list(GROUP_SET)
+    except UnexpectedStatus:
+        pytest.skip("LeaderWorkerSet is not installed there.")
+    over_two = replace(server("m-" + "x" * 60), resources=replace(SMALL, nodes=2))
+    for spec in (over_two, over_two, replace(over_two, resources=SMALL)):
+        await cluster.apply_deployment(spec)
+        assert await cluster.list_deployments() == [over_two.name]
+        assert await cluster.observe(over_two.name) is not None
+    await cluster.apply_deployment(over_two)
+    await cluster.delete(over_two.name)
+    assert await cluster.list_deployments() == []
+
+
 async def test_two_workers_that_apply_at_once_make_one_server(conforming: Conforming) -> None:
     async with conforming.cluster("worker-1") as one, conforming.cluster("worker-2") as other:
         await asyncio.gather(*(cluster.apply_deployment(server()) for cluster in (one, other) * 3))
@@ -237,6 +255,8 @@ async def test_the_worker_has_no_right_that_it_does_not_use(tmp_path: Path) -> N
         await cluster.apply_deployment(server(script="echo begun; exit 7"))
         world.server.store.delete(("deployments", "models", "m-tiny"), "Foreground")
         await cluster.delete("m-tiny")
+        await cluster.apply_deployment(replace(server("m-two"), resources=replace(SMALL, nodes=2)))
+        await cluster.delete("m-two")
         working = asyncio.create_task(cluster.run_job(job("sleep 600"), Lines().take))
 
         async def has_job() -> bool:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from datetime import timedelta, timezone
 from functools import partial
@@ -34,6 +34,7 @@ from tests.fixtures.kubernetes import (
     fake_world,
     job,
     scripted,
+    seen,
     shell,
     until,
 )
@@ -55,20 +56,6 @@ def kubernetes(tmp_path: Path) -> Iterator[FakeWorld]:
 async def cluster(kubernetes: FakeWorld) -> AsyncIterator[KubernetesCluster]:
     async with kubernetes.cluster(patience_s=60, timeout_s=30) as cluster:
         yield cluster
-
-
-async def seen(
-    cluster: KubernetesCluster, holds: Callable[[ReplicaState], bool], name: str = "m-tiny"
-) -> ReplicaState:
-    """The state, once it is so."""
-
-    async def look() -> ReplicaState | None:
-        state = await cluster.observe(name)
-        return state if state and holds(state) else None
-
-    found = await until(look)
-    assert found is not None
-    return found
 
 
 async def served_on_a_lost_node(

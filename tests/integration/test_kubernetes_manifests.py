@@ -12,8 +12,9 @@ import pytest
 from starlette.routing import Mount
 
 from guanaco_server.clusters.cluster import DeploymentSpec
-from guanaco_server.clusters.kubernetes.manifests import PORT, deployment_object, owned_objects
+from guanaco_server.clusters.kubernetes.manifests import deployment_object, owned_objects
 from guanaco_server.clusters.kubernetes.options import KubernetesOptions, options_of
+from guanaco_server.clusters.kubernetes.pods import PORT
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.specs import to_resources
 from guanaco_server.recipes.memory import Model

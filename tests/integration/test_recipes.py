@@ -50,6 +50,10 @@ names = {
             "max_model_len",
             "quantization",
             "enforce_eager",
+            "pipeline_parallel_size",
+            "nnodes",
+            "node_rank",
+            "master_addr",
         ]
     )
 }
@@ -115,12 +119,20 @@ async def test_an_admin_sets_it_and_the_next_redeploy_follows(
 ) -> None:
     world = GpuWorld(database)
     await world.serialized(tiny_files(tmp_path))
-    answer = await put(world, gpu="mi300x", gpus=2, environment={"HSA_ENABLE": "1"})
+    answer = await put(
+        world,
+        gpu="mi300x",
+        gpus=2,
+        environment={"HSA_ENABLE": "1"},
+        cpus=7,
+        memory_bytes=2**36,
+    )
     assert answer.status_code == 200, answer.text
     assert (answer.json()["override"]["gpus"], answer.json()["served"]) == (2, None)
     assert await world.deploy() is Outcome.DONE
     spec = world.cluster.deployments[NAME].spec
     assert (spec.resources.gpu_type, spec.resources.gpu_count) == ("MI300X", 2)
+    assert (spec.resources.cpus, spec.resources.memory_bytes) == (7, 2**36)
     assert spec.environment["VLLM_ROCM_USE_AITER"] == "1"
     assert spec.environment["HSA_ENABLE"] == "1"
     told = [line for line in await world.log() if "An admin has set the recipe" in line]
@@ -237,11 +249,14 @@ def test_vllm_itself_reads_the_arguments(engine_python: Path) -> None:
     recipes = [
         recipe.model_copy(update={"quantization": "fp8", "data_parallel": 2}) for recipe in chosen
     ]
+    slow = Needs(16_384, 64)
+    over_two = choose(model, slow, Fleet(find_gpus(["H200"])), RecipeOverride(nodes=2, gpus=8))
+    of_second = ["1" if arg == "{rank}" else arg for arg in to_vllm_args(over_two)]
     shown = subprocess.run(
         [engine_python, "-c", ARGUMENTS],
         capture_output=True,
         text=True,
-        env={**os.environ, "ARGS": json.dumps([to_vllm_args(recipe) for recipe in recipes])},
+        env={**os.environ, "ARGS": json.dumps([*map(to_vllm_args, recipes), of_second])},
         cwd=ROOT,
     )
     assert shown.returncode == 0, shown.stderr[-2_000:]
@@ -256,7 +271,22 @@ def test_vllm_itself_reads_the_arguments(engine_python: Path) -> None:
         "quantization": "fp8_per_channel",
         "enforce_eager": True,
     }
-    assert json.loads(shown.stdout.splitlines()[-1]) == [expected, expected]
+    *single, second = json.loads(shown.stdout.splitlines()[-1])
+    assert single == [{**expected, **ONE_NODE}] * 2
+    assert {name: second[name] for name in ONE_NODE} == {
+        "pipeline_parallel_size": 2,
+        "nnodes": 2,
+        "node_rank": 1,
+        "master_addr": "{leader}",
+    }
+
+
+ONE_NODE = {
+    "pipeline_parallel_size": 1,
+    "nnodes": 1,
+    "node_rank": 0,
+    "master_addr": "127.0.0.1",
+}
 
 
 async def _never(submission_id: str, lines: list[str]) -> None:

@@ -296,7 +296,7 @@ def test_a_recipe_is_set_by_its_options_and_taken_back_by_clear(server: Any, cap
     answer = {"submission_id": "x", "override": None, "served": None}
     script = server(httpx.Response(200, json=answer))
     options = ["--gpu", "H100", "--gpus", "2", "--no-expert-parallel", "--kv-cache-dtype", "fp8"]
-    rest = ["--flag", "--enforce-eager", "--env", "A=b=c"]
+    rest = ["--flag", "--enforce-eager", "--env", "A=b=c", "--memory-gib", "1.5", "--nodes", "2"]
     assert run(["recipe", "x", *options, *rest]) == 0
     assert "guanaco redeploy x" in capsys.readouterr().err
     request = script.requests[0]
@@ -304,7 +304,7 @@ def test_a_recipe_is_set_by_its_options_and_taken_back_by_clear(server: Any, cap
     sent = {name: value for name, value in json.loads(request.content).items() if value is not None}
     assert sent == {
         "gpu": "H100", "gpus": 2, "expert_parallel": False, "kv_cache_dtype": "fp8",
-        "flags": ["--enforce-eager"], "environment": {"A": "b=c"},
+        "flags": ["--enforce-eager"], "environment": {"A": "b=c"}, "memory_bytes": 3 * 2**29, "nodes": 2,
     }  # fmt: skip
     assert run(["recipe", "x", "--clear"]) == 0
     cleared = json.loads(script.requests[1].content)

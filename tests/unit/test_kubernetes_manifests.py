@@ -14,6 +14,7 @@ import yaml
 
 from guanaco.errors import ClusterRefused, InvalidSettings
 from guanaco_server.clusters.cluster import DeploymentSpec, JobSpec, Resources
+from guanaco_server.clusters.kubernetes.groups import workload_object
 from guanaco_server.clusters.kubernetes.manifests import (
     deployment_object,
     job_object,
@@ -61,8 +62,23 @@ JOB = JobSpec(
 def server_objects(
     spec: DeploymentSpec = SERVER, options: KubernetesOptions = OPTIONS
 ) -> list[dict[str, Any]]:
-    deployment = deployment_object(spec, options)
-    return [deployment, *owned_objects(spec, options, with_uid(deployment))]
+    workload = workload_object(spec, options)
+    return [workload, *owned_objects(spec, options, with_uid(workload))]
+
+
+def group_objects(options: KubernetesOptions = OPTIONS) -> list[dict[str, Any]]:
+    """A model over two machines of four GPUs."""
+    command = (
+        *SERVER.command,
+        "--nnodes",
+        "2",
+        "--node-rank",
+        "{rank}",
+        "--master-addr",
+        "{leader}",
+    )
+    asked = Resources(64 * 2**30, 50 * 2**30, "H100", 4, nodes=2)
+    return server_objects(replace(SERVER, command=command, resources=asked), options)
 
 
 def job_objects(spec: JobSpec = JOB, options: KubernetesOptions = OPTIONS) -> list[dict[str, Any]]:
@@ -74,7 +90,9 @@ def with_uid(owner: dict[str, Any]) -> dict[str, Any]:
     return {**owner, "metadata": {**owner["metadata"], "uid": "0" * 8}}
 
 
-@pytest.mark.parametrize(("name", "make"), [("server", server_objects), ("job", job_objects)])
+@pytest.mark.parametrize(
+    ("name", "make"), [("server", server_objects), ("group", group_objects), ("job", job_objects)]
+)
 def test_the_manifests_are_as_agreed(name: str, make: Callable[[], list[dict[str, Any]]]) -> None:
     """GUANACO_GOLDEN=write writes them anew; read the difference before you commit it."""
     path = GOLDEN / f"kubernetes-{name}.yaml"
@@ -99,12 +117,27 @@ class Plain(yaml.SafeDumper):
         server_objects(replace(SERVER, submission_id="ü" * 100, environment={})),
         server_objects(options=replace(OPTIONS, platform_namespace=None, priority_class=None)),
         server_objects(options=ONE_ADDRESS),
+        group_objects(),
+        group_objects(ONE_ADDRESS),
+        server_objects(replace(SERVER, name="m-" + "x" * 60, resources=Resources(nodes=16))),
         job_objects(),
         job_objects(
             replace(JOB, timeout_s=None, resources=Resources(2**31, 10**10), name="1" * 70)
         ),
     ],
-    ids=["server", "amd", "long name", "odd id", "plain", "one address", "job", "other job"],
+    ids=[
+        "server",
+        "amd",
+        "long name",
+        "odd id",
+        "plain",
+        "one address",
+        "group",
+        "group at one address",
+        "long name of a group",
+        "job",
+        "other job",
+    ],
 )
 def test_every_manifest_is_valid_safe_and_coherent(objects: list[dict[str, Any]]) -> None:
     assert problems_in(objects) == []
@@ -280,3 +313,44 @@ def test_model_servers_wait_in_the_queue_that_the_operator_names() -> None:
     assert "kueue.x-k8s.io/queue-name" not in queued["metadata"]["labels"]
     assert "kueue.x-k8s.io/queue-name" not in free["spec"]["template"]["metadata"]["labels"]
     assert spec_hash(SERVER, options) == spec_hash(SERVER, OPTIONS)  # what runs is left alone
+
+
+def test_a_group_is_pods_of_one_command_whose_leader_alone_is_asked() -> None:
+    group_set, policy, service, *_ = group_objects(ONE_ADDRESS)
+    groups = group_set["spec"]["leaderWorkerTemplate"]
+    leader, worker = groups["leaderTemplate"]["spec"], groups["workerTemplate"]["spec"]
+    assert (group_set["kind"], group_set["spec"]["replicas"], groups["size"]) == (
+        "LeaderWorkerSet",
+        2,
+        2,
+    )
+    (leading,), (working,) = leader["containers"], worker["containers"]
+    assert leading["command"] == working["command"]
+    assert working["command"][-4:] == [
+        *("--node-rank", "$(LWS_WORKER_INDEX)"),
+        *("--master-addr", "$(LWS_LEADER_ADDRESS)"),
+    ]
+    assert leading["resources"] == working["resources"]
+    assert leading["resources"]["limits"]["nvidia.com/gpu"] == "4"
+    assert leading["readinessProbe"]
+    assert not {"startupProbe", "readinessProbe", "livenessProbe", "ports"} & set(working)
+    assert service["spec"]["selector"]["leaderworkerset.sigs.k8s.io/worker-index"] == "0"
+    pods = {"podSelector": policy["spec"]["podSelector"]}
+    assert {"to": [pods]} in policy["spec"]["egress"], "ranks talk on ports that they choose"
+    assert {"from": [pods]} in policy["spec"]["ingress"]
+
+
+def test_a_group_sets_name_leaves_room_for_those_of_its_stateful_sets() -> None:
+    named = replace(SERVER, name="m-" + "x" * 60, resources=Resources(nodes=2))
+    name = workload_object(named, OPTIONS)["metadata"]["name"]
+    assert len(f"{name}-12345-0123456789") <= 63
+
+
+def test_one_machine_more_makes_another_pod_and_one_machine_the_same_as_before() -> None:
+    assert spec_hash(replace(SERVER, resources=Resources(nodes=2)), OPTIONS) != spec_hash(
+        replace(SERVER, resources=Resources()), OPTIONS
+    )
+    assert (
+        deployment_object(SERVER, OPTIONS)["metadata"]["labels"]["guanaco.dev/spec"]
+        in (GOLDEN / "kubernetes-server.yaml").read_text()
+    )

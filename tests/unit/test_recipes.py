@@ -123,6 +123,60 @@ def test_an_override_of_groups_splits_each_group() -> None:
     assert "--data-parallel-size" in to_vllm_args(recipe)
 
 
+def test_a_model_too_large_for_one_machine_is_split_over_two_where_an_admin_says_so() -> None:
+    """Each machine has half of the layers, and splits them over its own GPUs."""
+    needs, h100 = Needs(context_tokens=8_192, sessions=8), fleet("H100", max_gpus=8)
+    with pytest.raises(NoRecipe):
+        choose(DEEPSEEK, needs, h100)
+    recipe = choose(DEEPSEEK, needs, h100, RecipeOverride(nodes=2))
+    assert (recipe.nodes, recipe.gpu_count, recipe.tensor_parallel) == (2, 16, 8)
+    assert recipe.expert_parallel == 8
+    args = to_vllm_args(recipe)
+    for name, value in (("pipeline-parallel-size", "2"), ("nnodes", "2"), ("node-rank", "{rank}")):
+        assert args[args.index(f"--{name}") + 1] == value
+    asked = to_resources(recipe, RecipePolicy())
+    assert (asked.nodes, asked.gpu_count) == (2, 8), "each machine gives its share"
+    assert asked.cpus == 10
+
+
+def test_two_machines_hold_half_of_a_gpus_weights_and_of_each_session() -> None:
+    one, two = (
+        plan_memory(LLAMA, GPUS["H100"], Serving(Placement(1, nodes=nodes), 2_048))
+        for nodes in (1, 2)
+    )
+    assert (two.weights, two.session) == (one.weights / 2, one.session / 2)
+    assert two.sessions > 2 * one.sessions
+
+
+@pytest.mark.parametrize(
+    ("override", "reason"),
+    [
+        (
+            {"gpus": 4, "nodes": 2, "data_parallel": 2},
+            "groups are not spread over several machines",
+        ),
+        ({"gpus": 64, "nodes": 16, "tensor_parallel": 8}, "no machine"),
+    ],
+)
+def test_a_split_over_machines_that_cannot_be_is_a_sentence(
+    override: dict[str, int], reason: str
+) -> None:
+    with pytest.raises(NoRecipe, match=reason):
+        choose(LLAMA, CHAT, fleet("H100"), RecipeOverride.model_validate(override))
+
+
+def test_an_admin_may_know_memory_and_cpus_better() -> None:
+    override = RecipeOverride(cpus=32, memory_bytes=96 * GIB)
+    recipe = choose(LLAMA, CHAT, fleet("H100"), override)
+    asked = to_resources(recipe, RecipePolicy())
+    assert (asked.cpus, asked.memory_bytes) == (32, 96 * GIB)
+    plain = to_resources(choose(LLAMA, CHAT, fleet("H100")), RecipePolicy())
+    assert replace(asked, cpus=plain.cpus, memory_bytes=plain.memory_bytes) == plain
+    small = choose(LLAMA, CHAT, fleet("H100"), RecipeOverride(memory_bytes=GIB)).machine
+    assert small is not None
+    assert small.shared_memory_bytes == GIB, "it is a part of the memory"
+
+
 def test_a_gpu_that_the_platform_lacks_is_a_sentence() -> None:
     with pytest.raises(
         NoSuchGpu, match=r"no GPU of the type 'B200' here: there are A100-40, H100\."
@@ -166,7 +220,10 @@ def test_the_disk_is_for_the_artifact_as_it_is_stored_and_not_as_it_is_served() 
         ("flags", ["--trust-remote-code"], "the platform's own"),
         ("flags", ["rm -rf"], "looks like --name"),
         ("environment", {"A B": "1"}, "no name of a variable"),
+        ("flags", ["--node-rank=1"], "--node-rank is the platform's own"),
         ("gpus", 0, "greater than or equal to 1"),
+        ("nodes", 17, "less than or equal to 16"),
+        ("memory_bytes", 1_000, "greater than or equal to"),
         ("gpu_memory_utilization", 1.5, "less than or equal to 0.98"),
         ("colour", "red", "Extra inputs"),
     ],

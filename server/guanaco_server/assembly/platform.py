@@ -11,6 +11,7 @@ from guanaco_server.assembly.rooms import Rooms, build_rooms
 from guanaco_server.database.database import Database
 from guanaco_server.database.migrations import upgrade
 from guanaco_server.database.schema import wait_until_current
+from guanaco_server.database.transaction_ids import TransactionIdCensus
 from guanaco_server.http.health import Health
 from guanaco_server.observability.by_submission import ServerStatistics
 from guanaco_server.observability.census import Census, Counts
@@ -71,6 +72,7 @@ class Platform:
             rooms.deployments.service.note_reconciler,
         )
         self._census = Census(self.metrics, adapters.clock, census_counts(rooms, settings.role))
+        self._id_census = TransactionIdCensus(database, self.metrics, adapters.clock)
         self.health = Health(
             database, None if settings.role == "worker" else rooms.routing.service.age_s
         )
@@ -132,9 +134,15 @@ class Platform:
                 return serving
             case "worker":
                 rooms.deployments.service.note_reconciler(False)
-                return (rooms.pipeline.pipeline, self._heartbeat, self._census)
+                return (rooms.pipeline.pipeline, self._heartbeat, self._census, self._id_census)
             case "all":
-                return (rooms.pipeline.pipeline, *self._duties(), *serving, self._census)
+                return (
+                    rooms.pipeline.pipeline,
+                    *self._duties(),
+                    *serving,
+                    self._census,
+                    self._id_census,
+                )
 
     def _duties(self) -> tuple[Loop, ...]:
         """Return the loops that one process runs for all; the cluster's leadership comes first."""

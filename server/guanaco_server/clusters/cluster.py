@@ -14,7 +14,8 @@ LineSink = Callable[[str], Awaitable[None]]
 class Resources:
     """The resources that a process asks of its machine; None leaves it to the cluster. ``gpu_type`` is a recipe's name of it (H100).
 
-    ``disk_bytes`` is all that it writes, ``cache_bytes`` the part of it that the artifact takes.
+    ``disk_bytes`` is all that it writes, ``cache_bytes`` the part of it that the artifact takes. ``nodes`` are the
+    machines that one replica takes, each of which gives all of the above.
     """
 
     memory_bytes: int | None = None
@@ -25,6 +26,10 @@ class Resources:
     cpus: int | None = None
     shared_memory_bytes: int | None = None
     cache_bytes: int | None = None
+    nodes: int = 1
+
+
+NO_RESOURCES = Resources()
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,11 @@ class JobResult:
 class DeploymentSpec:
     """A model server. ``{host}`` and ``{port}`` in the command are replaced by the address that the cluster chose.
 
-    ``resources`` are for clusters of more than one machine. ``secrets`` are environment too, but never written down, and other ones make no other spec.
+    Where a replica takes several nodes the command runs on each of them, with its number for ``{rank}`` and the
+    address of the first for ``{leader}``. The first one answers.
+
+    ``resources`` are for clusters of more than one machine, and so is ``queue``, in which the server waits for its
+    place there. ``secrets`` are environment too, but never written down, and other ones make no other spec.
     """
 
     name: str
@@ -67,6 +76,7 @@ class DeploymentSpec:
     replicas: int = 1
     artifact_bytes: int = field(default=0, compare=False)
     submission_id: str = ""
+    queue: str | None = field(default=None, compare=False)
 
 
 class ReplicaPhase(StrEnum):

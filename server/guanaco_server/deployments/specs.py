@@ -154,7 +154,7 @@ class RecipeChooser:
 
 
 def to_resources(recipe: Recipe, policy: RecipePolicy) -> Resources:
-    """Return the resources that the recipe needs."""
+    """Return the resources that the recipe needs of each machine."""
     machine = recipe.machine
     return Resources(
         memory_bytes=machine.memory_bytes if machine else None,
@@ -163,6 +163,7 @@ def to_resources(recipe: Recipe, policy: RecipePolicy) -> Resources:
         shared_memory_bytes=machine.shared_memory_bytes if machine else None,
         cache_bytes=machine.cache_bytes if machine else None,
         gpu_type=recipe.gpu_type,
-        gpu_count=recipe.gpu_count,
+        gpu_count=recipe.gpu_count // recipe.nodes,
         image=policy.images.get(recipe.image),
+        nodes=recipe.nodes,
     )

@@ -157,13 +157,19 @@ def parse_arguments(arguments: list[str]) -> Namespace:
 
 
 def serve(args: Namespace) -> None:
-    """Serve as ``vllm serve`` does."""
+    """Serve as ``vllm serve`` does. On any node but the first, work for that one and answer nobody."""
     import uvloop
     from vllm.entrypoints.launchers.api_server.entry import run_server
     from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
 
     _validate(args)
     cli_env_setup()
+    if args.node_rank > 0:
+        from vllm.entrypoints.cli.serve import run_headless
+
+        args.headless, args.api_server_count = True, 0
+        run_headless(args)
+        return
     uvloop.run(run_server(args))
 
 

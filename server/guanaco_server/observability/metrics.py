@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Self
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -18,6 +19,16 @@ STAGE_BUCKETS_S = (0.5, 1, 2, 5, 10, 20, 40, 60, 120, 300, 600, 1_800, 3_600)
 REPLY_BUCKETS_S = (0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 20, 30, 60, 120)
 REWARD_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 5)
 HTTP_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+
+
+@dataclass(frozen=True)
+class IdGauges:
+    """How far PostgreSQL is from running out of ids (database/transaction_ids.py). ``ages`` and ``vacuum_at`` are by kind of id."""
+
+    ages: Mapping[str, int]
+    vacuum_at: Mapping[str, int]
+    days_left: float | None
+    per_thousand_turns: float | None
 
 
 class Metrics:
@@ -135,6 +146,26 @@ class Metrics:
             "What the GPUs that are held cost in an hour, by type, in the platform's currency.",
             ("gpu_type",),
         )
+        self._id_age = self._gauge(
+            "guanaco_database_oldest_id_age",
+            "Age of PostgreSQL's oldest `transaction` or `multixact` id, in ids; at 2.1 billion it refuses to write. Absent on SQLite.",
+            ("kind",),
+        )
+        self._id_vacuum_age = self._gauge(
+            "guanaco_database_id_vacuum_age",
+            "The age from which autovacuum freezes old rows by itself: PostgreSQL's `autovacuum_freeze_max_age`, or that of multixacts.",
+            ("kind",),
+        )
+        self._id_days = self._gauge(
+            "guanaco_database_id_days_left",
+            "Days until PostgreSQL refuses to write, if nothing is frozen and ids are used as in the last hour.",
+            ("kind",),
+        )
+        self._ids_per_turns = self._gauge(
+            "guanaco_database_ids_per_thousand_turns",
+            "Ids that the whole PostgreSQL server used in the last hour for each thousand turns stored.",
+            ("kind",),
+        )
         self.submissions = MetricsBySubmission(self.registry, self.described)
 
     def note_stage(self, stage: str, outcome: str, seconds: float) -> None:
@@ -190,6 +221,12 @@ class Metrics:
         _set_all(self._gpus_held, by_type)
         _set_all(self._cost_per_hour, per_hour)
 
+    def note_transaction_ids(self, found: IdGauges) -> None:
+        _set_all(self._id_age, found.ages)
+        _set_all(self._id_vacuum_age, found.vacuum_at)
+        _set_all(self._id_days, _known(found.days_left))
+        _set_all(self._ids_per_turns, _known(found.per_thousand_turns))
+
     def reply(self, submission_id: str, asked_at: float | None = None) -> ReplyTimer:
         """Around one reply: counts it, however it ends. Its times are from ``asked_at`` on the performance counter, or from now."""
         return ReplyTimer(self, submission_id, asked_at)
@@ -237,6 +274,10 @@ class Metrics:
     ) -> Histogram:
         self.described.append(MetricDescription(name, "histogram", labels, text))
         return Histogram(name, text, labels, registry=self.registry, buckets=buckets)
+
+
+def _known(value: float | None) -> Mapping[str, float]:
+    return {} if value is None else {"transaction": value}
 
 
 def _set_all(gauge: Gauge, values: Mapping[str, float]) -> None:

@@ -1,4 +1,4 @@
-"""Computes what one replica takes of its machine beside GPUs: CPUs, memory, shared memory and disk.
+"""Computes what one replica takes of each of its machines beside GPUs: CPUs, memory, shared memory and disk.
 
     processes      an API server, an engine core, and a worker for each GPU
     CPUs           a core for each of them: vLLM's own advice, 2 + GPUs ("Optimization and Tuning", CPU resources)
@@ -23,13 +23,16 @@ CACHE_SLACK_BYTES = GIB
 CACHE_FACTOR = 1.05  # small files, and headers of tensors
 
 
-def machine_needs(gpus: int, stored_bytes: float) -> MachineNeeds:
-    """``stored_bytes`` is the artifact's size."""
+def machine_needs(
+    gpus: int, stored_bytes: float, cpus: int | None = None, memory_bytes: int | None = None
+) -> MachineNeeds:
+    """Compute it for ``gpus`` of one machine. ``stored_bytes`` is the artifact's size; an admin may know ``cpus`` and ``memory_bytes`` better."""
     shared = SHARED_BYTES + (gpus * GIB if gpus > 1 else 0)
+    memory = memory_bytes or ENGINE_BYTES + gpus * WORKER_BYTES + shared
     return MachineNeeds(
-        cpus=2 + gpus,
-        memory_bytes=ENGINE_BYTES + gpus * WORKER_BYTES + shared,
-        shared_memory_bytes=shared,
+        cpus=cpus or 2 + gpus,
+        memory_bytes=memory,
+        shared_memory_bytes=min(shared, memory),
         cache_bytes=int(stored_bytes * CACHE_FACTOR) + CACHE_SLACK_BYTES,
         tmp_bytes=TMP_BYTES,
     )

@@ -7,6 +7,7 @@
     a session    that, times its tokens; layers with a sliding window stop at the window
     activations  of the largest batch of a step, and the logits of max_num_seqs replies in float32, twice
     overhead     the driver's context with its libraries, and the captured graphs
+    nodes        layers split over n machines: weights and sessions of a GPU are an n-th; the steps of a stage follow each other
     sessions     data · ⌊(budget - weights - activations - overhead) / session⌋
 
 More GPUs than KV heads store each head several times: twice the GPUs then hold no more sessions of their own.
@@ -32,15 +33,24 @@ MAX_NUM_SEQS = 256
 
 @dataclass(frozen=True)
 class Placement:
-    """One replica's GPUs: ``data`` groups, each of which splits every layer over ``tensor`` GPUs."""
+    """One replica's GPUs: ``data`` groups, each of which splits every layer over ``tensor`` GPUs.
+
+    On several ``nodes`` each has these for its part of the layers, one stage of a pipeline.
+    """
 
     tensor: int
     data: int = 1
     is_expert_parallel: bool = False
+    nodes: int = 1
+
+    @property
+    def stage_gpus(self) -> int:
+        """The GPUs of one machine, which share its layers."""
+        return self.tensor * self.data
 
     @property
     def gpus(self) -> int:
-        return self.tensor * self.data
+        return self.stage_gpus * self.nodes
 
 
 @dataclass(frozen=True)
@@ -86,7 +96,7 @@ def plan_memory(model: Model, gpu: Gpu, serving: Serving) -> MemoryPlan:
     activations = activation_bytes(model.shape, gpu, serving)
     overhead = float(CONTEXT_BYTES + GRAPH_BYTES)
     left = max(0.0, gpu.memory_bytes * serving.utilization - weights - activations - overhead)
-    session = session_bytes(model.shape, serving, serving.context_tokens)
+    session = session_bytes(model.shape, serving, serving.context_tokens) / serving.placement.nodes
     sessions = serving.placement.data * int(left // session)
     return MemoryPlan(weights, activations, overhead, left, session, sessions)
 
@@ -104,15 +114,15 @@ def stored_bytes(model: Model) -> float:
 
 def weights_a_gpu(model: Model, placement: Placement) -> float:
     fixed, experts = _parts(model)
-    return fixed / placement.tensor + experts / placement.gpus
+    return (fixed / placement.tensor + experts / placement.stage_gpus) / placement.nodes
 
 
 def touched_weights(model: Model, placement: Placement, tokens: int) -> float:
-    """Bytes of weights that one GPU reads for a step of so many tokens: of the experts those that any token chose."""
+    """Bytes of weights that one GPU of each stage, one after another, reads for a step of so many tokens: of the experts those that any token chose."""
     fixed, experts = _parts(model)
     shape = model.shape.experts
     share = 1 - (1 - shape.active / shape.total) ** tokens if shape else 0.0
-    return fixed / placement.tensor + experts / placement.gpus * share
+    return fixed / placement.tensor + experts / placement.stage_gpus * share
 
 
 def session_bytes(shape: ModelShape, serving: Serving, tokens: int) -> float:
@@ -182,6 +192,10 @@ def possible_placements(shape: ModelShape, max_gpus: int) -> Iterator[Placement]
 def obstacle(shape: ModelShape, placement: Placement) -> str | None:
     """Why vLLM would refuse the split, as the end of a sentence; None where it would not."""
     tensor = placement.tensor
+    if placement.nodes > 1 and placement.data > 1:
+        return "data parallel groups are not spread over several machines"
+    if shape.layers < placement.nodes:
+        return f"{shape.layers} layers cannot be split over {placement.nodes} machines"
     if shape.heads % tensor:
         return f"{shape.heads} attention heads cannot be split over {tensor} GPUs"
     if shape.latent is None and shape.kv_heads % tensor and tensor % shape.kv_heads:
@@ -189,8 +203,8 @@ def obstacle(shape: ModelShape, placement: Placement) -> str | None:
     if shape.dense_layers and shape.intermediate % tensor:
         return f"MLPs {shape.intermediate} wide cannot be split over {tensor} GPUs"
     experts = shape.experts.total if shape.experts and placement.is_expert_parallel else None
-    if experts is not None and experts < placement.gpus:
-        return f"{experts} experts cannot be spread over {placement.gpus} GPUs"
+    if experts is not None and experts < placement.stage_gpus:
+        return f"{experts} experts cannot be spread over {placement.stage_gpus} GPUs"
     return _cut_block(shape, placement)
 
 
@@ -201,7 +215,7 @@ def _cut_block(shape: ModelShape, placement: Placement) -> str | None:
         return None
     splits = [(shape.intermediate, placement.tensor)] if shape.dense_layers else []
     if shape.experts is not None and not placement.is_expert_parallel:
-        splits.append((shape.experts.intermediate, placement.gpus))
+        splits.append((shape.experts.intermediate, placement.stage_gpus))
     for width, parts in splits:
         if width % (parts * block):
             return f"fp8 blocks of {block} do not come out even when {width} are split over {parts} GPUs"

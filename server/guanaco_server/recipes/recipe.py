@@ -103,8 +103,8 @@ def pinned(
     stored_bytes: float,
 ) -> Recipe:
     """Make the recipe from the override alone, for models whose shape is not known."""
-    gpus = override.gpus or (override.tensor_parallel or 1) * (override.data_parallel or 1)
-    placement = _overridden(Placement(1), gpus, override)
+    stage = (override.tensor_parallel or 1) * (override.data_parallel or 1)
+    placement = _overridden(Placement(1), override.gpus or stage * (override.nodes or 1), override)
     serving = _serving(gpu, placement, needs, override, KvCacheDtype.AUTO)
     return as_recipe(gpu, serving, quantization, override, None, stored_bytes)
 
@@ -137,7 +137,8 @@ def as_recipe(
         gpu_count=placement.gpus,
         tensor_parallel=placement.tensor,
         data_parallel=placement.data,
-        expert_parallel=placement.gpus if placement.is_expert_parallel else 1,
+        nodes=placement.nodes,
+        expert_parallel=placement.stage_gpus if placement.is_expert_parallel else 1,
         gpu_memory_utilization=serving.utilization,
         kv_cache_dtype=serving.kv_cache,
         quantization=quantization,
@@ -147,7 +148,9 @@ def as_recipe(
         environment=environment | override.environment,
         image=ImageKind.ROCM if is_rocm else ImageKind.CUDA,
         sessions=sessions,
-        machine=machine_needs(placement.gpus, stored_bytes),
+        machine=machine_needs(
+            placement.stage_gpus, stored_bytes, override.cpus, override.memory_bytes
+        ),
     )
 
 
@@ -165,7 +168,7 @@ def _placements(model: Model, max_gpus: int, override: RecipeOverride) -> Iterat
         return
     for gpus in [override.gpus] if override.gpus else [1, 2, 4, 8, 16, 32, 64]:
         placement = _overridden(_default(model, gpus), gpus, override)
-        is_allowed = placement.gpus == gpus <= max(max_gpus, override.gpus or 1)
+        is_allowed = placement.gpus == gpus <= max(max_gpus * placement.nodes, override.gpus or 1)
         if is_allowed and obstacle(model.shape, placement) is None:
             yield placement
 
@@ -173,6 +176,7 @@ def _placements(model: Model, max_gpus: int, override: RecipeOverride) -> Iterat
 def _splits(override: RecipeOverride) -> bool:
     own = (
         override.gpus,
+        override.nodes,
         override.tensor_parallel,
         override.data_parallel,
         override.expert_parallel,
@@ -185,10 +189,12 @@ def _default(model: Model, gpus: int) -> Placement:
 
 
 def _overridden(default: Placement, gpus: int, override: RecipeOverride) -> Placement:
-    data = override.data_parallel or max(1, gpus // (override.tensor_parallel or gpus))
-    tensor = override.tensor_parallel or max(1, gpus // data)
+    nodes = override.nodes or 1
+    stage = max(1, gpus // nodes)
+    data = override.data_parallel or max(1, stage // (override.tensor_parallel or stage))
+    tensor = override.tensor_parallel or max(1, stage // data)
     whole = override.expert_parallel
-    return Placement(tensor, data, default.is_expert_parallel if whole is None else whole)
+    return Placement(tensor, data, default.is_expert_parallel if whole is None else whole, nodes)
 
 
 def _serving(
@@ -259,6 +265,7 @@ class RecipePolicy:
 NO_RECIPES = RecipePolicy()
 
 
+NODE_ARGS = ("--node-rank", "{rank}", "--master-addr", "{leader}")  # filled in by the cluster
 ENGINE_QUANTIZATION = {  # vLLM 0.32's names for what it quantizes while loading
     Quantization.FP8: "fp8_per_channel",  # weights by channel, activations by token: its most exact fp8
     Quantization.INT8: "int8_per_channel_weight_only",  # a mixture's experts, and nothing else
@@ -272,6 +279,8 @@ def to_vllm_args(recipe: Recipe) -> tuple[str, ...]:
         *("--max-model-len", str(recipe.max_model_len)),
         *quantization_args(recipe.quantization),
         *("--tensor-parallel-size", str(recipe.tensor_parallel)),
+        *_when(recipe.nodes > 1, "--pipeline-parallel-size", str(recipe.nodes), *NODE_ARGS),
+        *_when(recipe.nodes > 1, "--nnodes", str(recipe.nodes)),
         *_when(recipe.data_parallel > 1, "--data-parallel-size", str(recipe.data_parallel)),
         *_when(recipe.expert_parallel > 1, "--enable-expert-parallel"),
         *("--gpu-memory-utilization", f"{recipe.gpu_memory_utilization:g}"),

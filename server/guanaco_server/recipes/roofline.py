@@ -51,7 +51,7 @@ def _compute_s(
     full_layers = shape.layers - shape.sliding_layers
     seen = full_layers * looked_back_at + shape.sliding_layers * windowed
     operations = tokens * (2 * active_parameters(shape) + 4 * shape.heads * shape.head_dim * seen)
-    return operations / (serving.placement.gpus * _flops(model, gpu) * COMPUTE_SHARE)
+    return operations / (serving.placement.stage_gpus * _flops(model, gpu) * COMPUTE_SHARE)
 
 
 def _flops(model: Model, gpu: Gpu) -> float:
@@ -61,7 +61,7 @@ def _flops(model: Model, gpu: Gpu) -> float:
 
 def _network_s(shape: ModelShape, gpu: Gpu, serving: Serving, tokens: float) -> float:
     """The link's figure counts both directions, of which an all-reduce uses each."""
-    ranks = serving.placement.gpus
+    ranks = serving.placement.stage_gpus
     if ranks == 1:
         return 0.0
     sent = tokens / serving.placement.data * shape.hidden * 2 * 2 * (ranks - 1) / ranks

@@ -71,6 +71,8 @@ def describe(recipe: Recipe) -> str:
     parts = [
         f"{recipe.gpu_count} GPU{'s' if recipe.gpu_count > 1 else ''} of the type {recipe.gpu_type}"
     ]
+    if recipe.nodes > 1:
+        parts.append(f"on {recipe.nodes} machines")
     for name in ("tensor_parallel", "data_parallel", "expert_parallel"):
         if (size := getattr(recipe, name)) > 1:
             parts.append(f"{name.replace('_', ' ')} {size}")

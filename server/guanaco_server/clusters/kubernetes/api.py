@@ -48,6 +48,7 @@ DEPLOYMENT = Kind("apps/v1", "Deployment", "deployments")
 JOB = Kind("batch/v1", "Job", "jobs")
 POD = Kind("v1", "Pod", "pods")
 EVENT = Kind("v1", "Event", "events")
+GROUP_SET = Kind("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", "leaderworkersets")
 SECRET = Kind("v1", "Secret", "secrets")
 SERVICE = Kind("v1", "Service", "services")
 DISRUPTION_BUDGET = Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
@@ -55,7 +56,10 @@ NETWORK_POLICY = Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies"
 LEASE = Kind("coordination.k8s.io/v1", "Lease", "leases")
 KINDS = {
     kind.name: kind
-    for kind in (DEPLOYMENT, JOB, POD, SECRET, SERVICE, DISRUPTION_BUDGET, NETWORK_POLICY, LEASE)
+    for kind in (
+        *(DEPLOYMENT, GROUP_SET, JOB, POD, SECRET, SERVICE),
+        *(DISRUPTION_BUDGET, NETWORK_POLICY, LEASE),
+    )
 }
 
 
@@ -145,7 +149,9 @@ class KubernetesApi:
         path = KINDS[manifest["kind"]].path(self.namespace, manifest["metadata"]["name"])
         return await self.call("PUT", path, body=manifest)
 
-    async def delete(self, kind: Kind, name: str, uid: str | None = None) -> None:
+    async def delete(
+        self, kind: Kind, name: str, uid: str | None = None, grace_s: int | None = None
+    ) -> None:
         """Delete the object; what it owns goes in the background, whenever its nodes allow it.
 
         Do nothing if it is gone, or has another ``uid`` by now. In the foreground the object itself, and with it
@@ -158,6 +164,8 @@ class KubernetesApi:
         }
         if uid is not None:
             body["preconditions"] = {"uid": uid}
+        if grace_s is not None:
+            body["gracePeriodSeconds"] = grace_s
         try:
             await self.call("DELETE", kind.path(self.namespace, name), body=body)
         except UnexpectedStatus as answered:

@@ -2,6 +2,7 @@
 
     job           Job + what it owns          jobs.py
     model server  Deployment + what it owns   status.py reads their state
+                  or a LeaderWorkerSet, where a replica takes several machines (groups.py)
 
 The manifests are in manifests.py. Everything is owned by its Job or Deployment, so deleting that one deletes all.
 The state of the cluster comes from watches (informers.py). A replica is a pod and has the pod's address.
@@ -16,6 +17,7 @@ from collections import defaultdict
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from guanaco.errors import ClusterRefused
 from guanaco_server.clusters.cluster import (
     DeploymentSpec,
     JobResult,
@@ -25,12 +27,19 @@ from guanaco_server.clusters.cluster import (
     ReplicaState,
     Trouble,
 )
-from guanaco_server.clusters.kubernetes.api import DEPLOYMENT, JOB, POD, KubernetesApi
+from guanaco_server.clusters.kubernetes.api import (
+    DEPLOYMENT,
+    GROUP_SET,
+    JOB,
+    KINDS,
+    POD,
+    KubernetesApi,
+)
+from guanaco_server.clusters.kubernetes.groups import workload_object
 from guanaco_server.clusters.kubernetes.informers import Informers
 from guanaco_server.clusters.kubernetes.jobs import JobRun
 from guanaco_server.clusters.kubernetes.logs import LogReader
 from guanaco_server.clusters.kubernetes.manifests import (
-    deployment_object,
     owned_objects,
     secret_of,
     spec_hash,
@@ -40,6 +49,7 @@ from guanaco_server.clusters.kubernetes.names import (
     WORKER,
     Json,
     full_name,
+    group_set_name,
     label_value,
     object_name,
 )
@@ -48,6 +58,8 @@ from guanaco_server.clusters.kubernetes.status import (
     ended_pods,
     ending_of,
     has_started,
+    is_group_set,
+    is_leader,
     is_leaving,
     is_lost,
     pods_of,
@@ -101,19 +113,23 @@ class KubernetesCluster:
     async def apply_deployment(self, spec: DeploymentSpec) -> None:
         """Apply the Deployment and what it owns. Applying again renews the secrets and restores what somebody deleted; the pods stay."""
         async with self._locks[spec.name]:
+            self._require_groups(spec)
             current = self._deployment(spec.name)
+            if current and is_group_set(current) != (spec.resources.nodes > 1):
+                await self._delete(spec.name, current)
+                current = None
             if current and is_leaving(current):
                 await self._let_go(spec.name, current)
                 current = None
             owner = current or await self._api.apply(
-                deployment_object(replace(spec, replicas=0), self._options)
+                workload_object(replace(spec, replicas=0), self._options)
             )
             await self._apply_owned(spec, owner)
-            wanted = deployment_object(
+            wanted = workload_object(
                 spec, self._options, replaces_others=self._has_pods_of_another(spec)
             )
             applied = await self._api.apply(wanted)
-            self._informers.note(DEPLOYMENT, applied)
+            self._informers.note(KINDS[applied["kind"]], applied)
             if applied["metadata"]["uid"] != owner["metadata"]["uid"]:
                 await self._apply_owned(spec, applied)  # somebody has deleted the owner meanwhile
             if current:
@@ -131,7 +147,11 @@ class KubernetesCluster:
         if deployment is None or is_leaving(deployment):
             return None
         now = datetime.now(UTC)
-        return state_of(deployment, self._pods(name), self._options, now, self._informers.pulls)
+        pods = self._pods(name)
+        if is_group_set(deployment):
+            gone = (pod for pod in self._informers.pods(name) if pod not in pods)
+            pods += [pod for pod in gone if is_lost(pod, now)]
+        return state_of(deployment, pods, self._options, now, self._informers.pulls)
 
     async def stop_replica(self, name: str, endpoint: str) -> bool:
         """Delete the replica's pod, for which the Deployment makes another. False where one address stands for all pods."""
@@ -143,14 +163,14 @@ class KubernetesCluster:
                 pod
                 for pod in pods_of(deployment, self._pods(name))
                 if self._options.endpoint_of(object_name(name), pod) == endpoint
+                and (is_leader(pod) or not is_group_set(deployment))
             ]
             for pod in hanging:
                 await self._dismiss(pod)
             return bool(hanging)
 
     async def list_deployments(self) -> list[str]:
-        found = self._informers.all(DEPLOYMENT).values()
-        return sorted(full_name(one) for one in found if not self._is_deleted(one))
+        return sorted(full_name(one) for one in self._all() if not self._is_deleted(one))
 
     async def logs(self, name: str, offset: int = 0) -> tuple[list[str], int]:
         """Read the log of a pod that ended, else of the newest pod, which is asked at most every LOGS_S. Offsets count bytes of UTF-8."""
@@ -177,11 +197,7 @@ class KubernetesCluster:
     async def delete(self, name: str) -> None:
         """Delete the Deployment, whose name is free at once. Its pods go when they have used their grace period, or their node is back."""
         async with self._locks[name]:
-            deployment = self._deployment(name)
-            await self._api.delete(DEPLOYMENT, object_name(name))
-            if deployment is not None:
-                self._deleted.add(deployment["metadata"]["uid"])
-            self._dismissed.update(pod["metadata"]["uid"] for pod in self._informers.pods(name))
+            await self._delete(name, self._deployment(name))
             self._forget_gone()
             self._logs.pop(name, None)
             self._read_at.pop(name, None)
@@ -197,12 +213,27 @@ class KubernetesCluster:
         for owned in owned_objects(spec, self._options, owner):
             await self._api.apply(owned)
 
-    async def _let_go(self, name: str, deployment: Json) -> None:
-        """Free the name of a Deployment that somebody deletes in the foreground, so that it waits for its pods."""
-        uid = deployment["metadata"]["uid"]
-        await self._api.delete(DEPLOYMENT, object_name(name), uid)
+    def _require_groups(self, spec: DeploymentSpec) -> None:
+        if spec.resources.nodes > 1 and not self._informers.has_groups:
+            raise ClusterRefused(
+                f"This cluster cannot serve a model over {spec.resources.nodes} machines: it has no LeaderWorkerSet that the platform may use.",
+                hint="The operator installs it (docs/operating.md) and restarts the worker, or an admin sets a recipe for one machine.",
+            )
+
+    async def _delete(self, name: str, workload: Json | None) -> None:
+        if workload is None:
+            await self._api.delete(DEPLOYMENT, object_name(name))
+        else:
+            await self._api.delete(KINDS[workload["kind"]], workload["metadata"]["name"])
+            self._deleted.add(workload["metadata"]["uid"])
         self._dismissed.update(pod["metadata"]["uid"] for pod in self._informers.pods(name))
-        await self._informers.until_gone(DEPLOYMENT, object_name(name), uid)
+
+    async def _let_go(self, name: str, workload: Json) -> None:
+        """Free the name of a Deployment that somebody deletes in the foreground, so that it waits for its pods."""
+        kind, metadata = KINDS[workload["kind"]], workload["metadata"]
+        await self._api.delete(kind, metadata["name"], metadata["uid"])
+        self._dismissed.update(pod["metadata"]["uid"] for pod in self._informers.pods(name))
+        await self._informers.until_gone(kind, metadata["name"], metadata["uid"])
 
     def _has_pods_of_another(self, spec: DeploymentSpec) -> bool:
         present = spec_hash(spec, self._options)
@@ -210,8 +241,15 @@ class KubernetesCluster:
         return any(pod["metadata"].get("labels", {}).get(SPEC) != present for pod in pods)
 
     def _deployment(self, name: str) -> Json | None:
-        found = self._informers.all(DEPLOYMENT).get(object_name(name))
-        return None if found is None or self._is_deleted(found) else found
+        """Return the Deployment or the LeaderWorkerSet of this name."""
+        found = (
+            self._informers.all(DEPLOYMENT).get(object_name(name)),
+            self._informers.all(GROUP_SET).get(group_set_name(name)),
+        )
+        return next((one for one in found if one and not self._is_deleted(one)), None)
+
+    def _all(self) -> list[Json]:
+        return [*self._informers.all(DEPLOYMENT).values(), *self._informers.all(GROUP_SET).values()]
 
     def _is_deleted(self, deployment: Json) -> bool:
         """Tell whether this process has deleted it; the watch reports that a little later."""
@@ -228,6 +266,8 @@ class KubernetesCluster:
         pods = self._pods(name)
         now = datetime.now(UTC)
         started = [pod for pod in pods_of(deployment, pods) if has_started(pod)]
+        if is_group_set(deployment):
+            started.sort(key=is_leader, reverse=True)
         told = [*ended_pods(deployment, pods), *started]
         return next((pod for pod in told if not is_lost(pod, now)), None)
 
@@ -237,21 +277,32 @@ class KubernetesCluster:
         state = await self.observe(name)
         if state is None:
             return
+        if is_group_set(deployment):
+            await self._free_names(name)
         has_crashed = state.phase is ReplicaPhase.EXITED and state.trouble is Trouble.CRASHED
         find = pods_of if has_crashed else ended_pods  # those that wait for a machine go on waiting
         for pod in find(deployment, self._pods(name)):
             logger.info("%s exited: replacing %s", name, pod["metadata"]["name"])
             await self._dismiss(pod)
 
+    async def _free_names(self, name: str) -> None:
+        """Delete by force the pods of lost machines, whose names the rest of their group waits for."""
+        now = datetime.now(UTC)
+        for pod in self._informers.pods(name):
+            if is_lost(pod, now):
+                logger.info("%s: freeing the name %s", name, pod["metadata"]["name"])
+                await self._dismiss(pod, is_forced=True)
+
     def _forget_gone(self) -> None:
         pods = {pod["metadata"]["uid"] for pod in self._informers.all(POD).values()}
         self._dismissed &= pods
-        self._deleted &= {
-            one["metadata"]["uid"] for one in self._informers.all(DEPLOYMENT).values()
-        }
+        self._deleted &= {one["metadata"]["uid"] for one in self._all()}
         self._informers.pulls.forget_all_but(pods)
 
-    async def _dismiss(self, pod: Json) -> None:
-        """Delete the pod; it counts as gone from now on."""
-        self._dismissed.add(pod["metadata"]["uid"])
-        await self._api.delete(POD, pod["metadata"]["name"], pod["metadata"]["uid"])
+    async def _dismiss(self, pod: Json, *, is_forced: bool = False) -> None:
+        """Delete the pod; it counts as gone from now on. By force its object goes at once, whatever its kubelet says."""
+        uid = pod["metadata"]["uid"]
+        if not is_forced:
+            self._dismissed.add(uid)
+        await self._api.delete(POD, pod["metadata"]["name"], uid, 0 if is_forced else None)
+        self._dismissed.add(uid)

@@ -20,6 +20,7 @@ from guanaco.errors import ClusterRefused, ClusterUnreachable
 from guanaco_server.clusters.kubernetes.api import (
     DEPLOYMENT,
     EVENT,
+    GROUP_SET,
     JOB,
     POD,
     Kind,
@@ -157,22 +158,37 @@ class Informers:
             POD: Informer(api, POD, self.changed, labelSelector=OURS),
             EVENT: Informer(api, EVENT, self.changed, fieldSelector="type=Warning"),
         }
+        self.has_groups = False
         self._watches: list[Background] = []
 
     async def start(self) -> None:
         """List everything, then watch it in the background."""
-        await asyncio.gather(*(mirror.list() for mirror in self._informers.values()))
+        await asyncio.gather(
+            *(mirror.list() for mirror in self._informers.values()), self._find_groups()
+        )
         for kind, mirror in self._informers.items():
             watch = Background(f"watch of {kind.plural}")
             watch.start(mirror.follow())
             self._watches.append(watch)
+
+    async def _find_groups(self) -> None:
+        """Watch LeaderWorkerSets too, where they are installed and the platform may use them."""
+        groups = Informer(self._api, GROUP_SET, self.changed, labelSelector=OURS)
+        try:
+            await groups.list()
+        except (UnexpectedStatus, ClusterRefused) as answered:
+            logger.info("models over several machines cannot be served here: %s", answered)
+            return
+        self._informers[GROUP_SET] = groups
+        self.has_groups = True
 
     async def stop(self) -> None:
         await asyncio.gather(*(watch.stop() for watch in self._watches))
         self._watches.clear()
 
     def all(self, kind: Kind) -> Mapping[str, Json]:
-        return self._informers[kind].objects
+        informer = self._informers.get(kind)
+        return informer.objects if informer else {}
 
     def pods(self, name: str) -> list[Json]:
         """Return the pods of the job or model server that the platform knows by this name."""

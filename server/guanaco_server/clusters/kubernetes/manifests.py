@@ -3,9 +3,9 @@
     job           Job        + NetworkPolicy, Secret
     model server  Deployment + NetworkPolicy, Service (where pods have no addresses), PodDisruptionBudget, Secret
 
+A model over several machines has a LeaderWorkerSet in the Deployment's place (groups.py). The pods are in pods.py.
 What is owned comes first, and then the pods: a new Deployment begins with no replicas, and a new Job suspended, until
-its Secret and its network policy are there. Pods satisfy the Pod Security Standard `restricted`: not root, nothing
-writable but two empty folders, no API token.
+its Secret and its network policy are there.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict
 
-from guanaco.errors import ClusterRefused
-from guanaco_server.clusters.cluster import DeploymentSpec, JobSpec, Resources
+from guanaco_server.clusters.cluster import NO_RESOURCES, DeploymentSpec, JobSpec, Resources
 from guanaco_server.clusters.kubernetes.names import (
+    LEADER,
     MANAGED_BY,
     MANAGER,
     NAME,
@@ -35,6 +35,15 @@ from guanaco_server.clusters.kubernetes.names import (
 )
 from guanaco_server.clusters.kubernetes.options import Egress, KubernetesOptions
 from guanaco_server.clusters.kubernetes.pod_fields import with_fields
+from guanaco_server.clusters.kubernetes.pods import (
+    PORT,
+    SERVER_TMP_BYTES,
+    cache_volume,
+    command_in_pod,
+    filled,
+    pod_spec,
+    without_cache,
+)
 
 SERVER = "model-server"
 PLATFORM_LABELS = {"app.kubernetes.io/name": "guanaco"}
@@ -54,12 +63,12 @@ def deployment_object(
     manifest, and a pod serves until another one has taken its place.
     """
     unavailable, surge = ("100%", 0) if replaces_others else (0, 1)
-    selector = {MANAGED_BY: MANAGER, NAME: label_value(spec.name)}
-    described = {**labels(spec.name, spec.submission_id, SERVER), SPEC: spec_hash(spec, options)}
+    selector = pod_selector(spec)
+    described = server_labels(spec, options)
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": _metadata(spec, described),
+        "metadata": server_metadata(spec, described),
         "spec": {
             "replicas": spec.replicas,
             "revisionHistoryLimit": 1,
@@ -71,29 +80,32 @@ def deployment_object(
             "selector": {"matchLabels": selector},
             "template": {
                 "metadata": {
-                    "labels": described | _queued(options),
+                    "labels": described | queue_label(spec, options),
                     "annotations": annotated(spec.name, spec.submission_id),
                 },
-                "spec": _pod(spec, options, selector),
+                "spec": server_pod(spec, options),
             },
         },
     }
 
 
-def _queued(options: KubernetesOptions) -> dict[str, str]:
-    """Label the pods for Kueue. The Deployment has no such label, because its queue could not be changed while pods are ready."""
-    return {QUEUE: options.queue} if options.queue else {}
+def queue_label(spec: DeploymentSpec, options: KubernetesOptions) -> dict[str, str]:
+    """Name Kueue's queue. A Deployment has the label in its pods, because its own could not be changed while pods are ready."""
+    queue = spec.queue or options.queue
+    return {QUEUE: queue} if queue else {}
 
 
 def owned_objects(spec: DeploymentSpec, options: KubernetesOptions, owner: Json) -> list[Json]:
     """Return what the Deployment owns."""
     described = labels(spec.name, spec.submission_id, SERVER)
-    pods = {MANAGED_BY: MANAGER, NAME: label_value(spec.name)}
-    metadata = {**_metadata(spec, described), "ownerReferences": owned_by(owner)}
+    pods = pod_selector(spec)
+    metadata = {**server_metadata(spec, described), "ownerReferences": owned_by(owner)}
     ingress = {"from": [_platform_pods(options)], "ports": [{"protocol": "TCP", "port": PORT}]}
-    selected = {**pods, SPEC: spec_hash(spec, options)}
+    leaders = LEADER if spec.resources.nodes > 1 else {}
+    selected = {**pods, SPEC: spec_hash(spec, options), **leaders}
+    policy = network_policy(metadata, pods, [ingress], options.engine_egress)
     return [
-        network_policy(metadata, pods, [ingress], options.engine_egress),
+        _with_each_other(policy, pods) if spec.resources.nodes > 1 else policy,
         *([] if options.has_replica_addresses else [_service(metadata, selected)]),
         _disruption_budget(metadata, pods),
         secret_object(metadata, spec.secrets),
@@ -103,8 +115,17 @@ def owned_objects(spec: DeploymentSpec, options: KubernetesOptions, owner: Json)
 def secret_of(spec: DeploymentSpec, owner: Json) -> Json:
     """Return the Secret that its pods read when they start."""
     described = labels(spec.name, spec.submission_id, SERVER)
-    metadata = {**_metadata(spec, described), "ownerReferences": owned_by(owner)}
+    metadata = {**server_metadata(spec, described), "ownerReferences": owned_by(owner)}
     return secret_object(metadata, spec.secrets)
+
+
+def pod_selector(spec: DeploymentSpec) -> dict[str, str]:
+    return {MANAGED_BY: MANAGER, NAME: label_value(spec.name)}
+
+
+def server_labels(spec: DeploymentSpec, options: KubernetesOptions) -> dict[str, str]:
+    """Return the labels of a model server's pods; those of one spec have the same."""
+    return {**labels(spec.name, spec.submission_id, SERVER), SPEC: spec_hash(spec, options)}
 
 
 def spec_hash(spec: DeploymentSpec, options: KubernetesOptions) -> str:
@@ -122,7 +143,7 @@ def _as_hashed(resources: Resources) -> Json:
     return {
         name: value
         for name, value in asdict(resources).items()
-        if value is not None or name not in _LATER_RESOURCES
+        if value != getattr(NO_RESOURCES, name) or name not in _LATER_RESOURCES
     }
 
 
@@ -151,6 +172,14 @@ def network_policy(
     }
 
 
+def _with_each_other(policy: Json, pods: Mapping[str, str]) -> Json:
+    """Let the pods of a group talk to each other on every port: NCCL and vLLM's ranks choose theirs."""
+    peers = [{"podSelector": {"matchLabels": dict(pods)}}]
+    ingress = [*policy["spec"]["ingress"], {"from": peers}]
+    egress = [*policy["spec"]["egress"], {"to": peers}]
+    return {**policy, "spec": {**policy["spec"], "ingress": ingress, "egress": egress}}
+
+
 def _left_out(place: Egress) -> Json:
     """The private addresses within it; those that the operator names by themselves stay."""
     return {"except": list(place.private)} if place.private else {}
@@ -168,11 +197,11 @@ def secret_object(metadata: Json, secrets: Mapping[str, str]) -> Json:
     }
 
 
-_LATER_RESOURCES = ("cpus", "shared_memory_bytes", "cache_bytes")
-_NO_OTHER_POD = ("secrets", "replicas", "artifact_bytes", "submission_id")
+_LATER_RESOURCES = ("cpus", "shared_memory_bytes", "cache_bytes", "nodes")
+_NO_OTHER_POD = ("secrets", "replicas", "artifact_bytes", "submission_id", "queue")
 
 
-def _metadata(spec: DeploymentSpec, described: Mapping[str, str]) -> Json:
+def server_metadata(spec: DeploymentSpec, described: Mapping[str, str]) -> Json:
     return {
         "name": object_name(spec.name),
         "labels": dict(described),
@@ -180,17 +209,23 @@ def _metadata(spec: DeploymentSpec, described: Mapping[str, str]) -> Json:
     }
 
 
-def _pod(spec: DeploymentSpec, options: KubernetesOptions, selector: Mapping[str, str]) -> Json:
-    resources = _without_cache(filled(spec.resources, options.engine_defaults), options)
-    container = {
-        "image": resources.image or options.engine_image,
-        "command": command_in_pod(spec.command),
-        "environment": spec.environment,
+def server_pod(
+    spec: DeploymentSpec, options: KubernetesOptions, *, is_answering: bool = True
+) -> Json:
+    """Make the pod's spec. ``is_answering``: it has the port, as every pod but a group's workers."""
+    resources = without_cache(filled(spec.resources, options.engine_defaults), options)
+    answering: Json = {
         "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
         "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(DRAIN_S)]}}},
         "startupProbe": _probe(failures=math.ceil(_start_s(spec) / PROBE_PERIOD_S)),
         "readinessProbe": _probe(failures=2),
         "livenessProbe": _probe(failures=6),
+    }
+    container = {
+        "image": resources.image or options.engine_image,
+        "command": command_in_pod(spec.command),
+        "environment": spec.environment,
+        **(answering if is_answering else {}),
     }
     pod = {
         **pod_spec(
@@ -199,7 +234,7 @@ def _pod(spec: DeploymentSpec, options: KubernetesOptions, selector: Mapping[str
             resources,
             options,
             SERVER_TMP_BYTES,
-            cache=_cache_volume(resources, options),
+            cache=cache_volume(resources, options),
         ),
         "terminationGracePeriodSeconds": DRAIN_S + STOP_S,
         "topologySpreadConstraints": [
@@ -207,7 +242,7 @@ def _pod(spec: DeploymentSpec, options: KubernetesOptions, selector: Mapping[str
                 "maxSkew": 1,
                 "topologyKey": "kubernetes.io/hostname",
                 "whenUnsatisfiable": "ScheduleAnyway",
-                "labelSelector": {"matchLabels": dict(selector)},
+                "labelSelector": {"matchLabels": pod_selector(spec)},
             }
         ],
     }
@@ -332,173 +367,3 @@ def _job_metadata(spec: JobSpec, options: KubernetesOptions) -> Json:
 def _job_labels(spec: JobSpec, options: KubernetesOptions) -> dict[str, str]:
     described = labels(spec.name, spec.submission_id, JOB_COMPONENT)
     return {**described, WORKER: label_value(options.worker)}
-
-
-UID = 10_001
-CONTAINER = "main"
-CACHE = "/cache"  # where a model server may keep its artifact
-TMP = "/tmp"  # noqa: S108 - an empty folder of the pod's own
-HOST, PORT = "0.0.0.0", 8000  # noqa: S104 - within the pod; the network policy says who reaches it
-SERVER_TMP_BYTES = 8 * 1024**3  # small files of the model, and what the compilers keep
-CACHE_SLACK_BYTES = 1024**3
-SHARED_MEMORY_BYTES = 16 * 1024**3
-NVIDIA, AMD = "nvidia.com/gpu", "amd.com/gpu"
-
-
-def pod_spec(
-    container: Json,
-    secret: str,
-    resources: Resources,
-    options: KubernetesOptions,
-    tmp_bytes: int,
-    cache: Json | None = None,
-) -> Json:
-    """``container`` has what differs: image, command, environment, probes; ``tmp_bytes`` is the most that /tmp may hold.
-
-    ``cache`` is the volume of a model server's artifacts; a job has an empty one.
-    """
-    spec: Json = {
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": UID,
-            "runAsGroup": UID,
-            "fsGroup": UID,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        "containers": [_container(container, secret, resources)],
-        "volumes": _volumes(resources, tmp_bytes, cache or _empty_cache(resources, options)),
-        "tolerations": [
-            _briefly_tolerated("unreachable", UNREACHABLE_S),
-            _briefly_tolerated("not-ready", NOT_READY_S),
-        ],
-    }
-    if options.priority_class:
-        spec["priorityClassName"] = options.priority_class
-    if resources.gpu_count:
-        placement = _gpu_placement(resources, options)
-        spec |= placement | {"tolerations": spec["tolerations"] + placement["tolerations"]}
-    return spec
-
-
-UNREACHABLE_S = 5  # the node's controller has waited 40 to 50 s for its kubelet by then
-NOT_READY_S = 30  # a container runtime that is restarted is back within that
-
-
-def _briefly_tolerated(taint: str, seconds: int) -> Json:
-    """Tolerate a lost node's taint this long, instead of the default 300 s: then the pod is replaced elsewhere."""
-    return {
-        "key": f"node.kubernetes.io/{taint}",
-        "operator": "Exists",
-        "effect": "NoExecute",
-        "tolerationSeconds": seconds,
-    }
-
-
-def command_in_pod(command: tuple[str, ...]) -> list[str]:
-    """Fill in host and port, and keep Kubernetes from replacing ``$(NAME)``."""
-    filled_in = (part.replace("{port}", str(PORT)).replace("{host}", HOST) for part in command)
-    return [_literal(part) for part in filled_in]
-
-
-def gpu_resource(gpu_type: str | None) -> str:
-    """Return the resource's name. AMD's accelerators are called MI…"""
-    return AMD if (gpu_type or "").upper().startswith("MI") else NVIDIA
-
-
-def filled(resources: Resources, defaults: Resources) -> Resources:
-    """Fill in the operator's defaults for what the spec leaves open."""
-    given = {field.name: getattr(resources, field.name) for field in fields(Resources)}
-    return replace(defaults, **{name: value for name, value in given.items() if value})
-
-
-def _container(container: Json, secret: str, resources: Resources) -> Json:
-    environment = {"HOME": TMP, "TMPDIR": TMP} | container["environment"]
-    further = {name: value for name, value in container.items() if name != "environment"}
-    return {
-        "name": CONTAINER,
-        "env": [{"name": name, "value": _literal(value)} for name, value in environment.items()],
-        "envFrom": [{"secretRef": {"name": secret}}],
-        "resources": _asked(resources),
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [
-            {"name": "tmp", "mountPath": TMP},
-            {"name": "cache", "mountPath": CACHE},
-            *([{"name": "shm", "mountPath": "/dev/shm"}] if resources.gpu_count else []),  # noqa: S108
-        ],
-        **further,
-    }
-
-
-def _literal(text: str) -> str:
-    return text.replace("$(", "$$(")
-
-
-def _asked(resources: Resources) -> Json:
-    """Make requests and limits, which are equal; CPUs have no limit, for idle ones may be used. Quantities are whole bytes."""
-    asked: dict[str, str] = {}
-    if resources.memory_bytes:
-        asked["memory"] = str(resources.memory_bytes)
-    if resources.disk_bytes:
-        asked["ephemeral-storage"] = str(resources.disk_bytes)
-    if resources.gpu_count:
-        asked[gpu_resource(resources.gpu_type)] = str(resources.gpu_count)
-    requests = asked | ({"cpu": str(resources.cpus)} if resources.cpus else {})
-    limits = {"limits": asked} if asked else {}
-    return {"requests": requests, **limits} if requests else {}
-
-
-def _without_cache(resources: Resources, options: KubernetesOptions) -> Resources:
-    """Ask for no storage of the pod's own for an artifact that is kept elsewhere."""
-    if not (options.cache_claim or options.cache_path) or not resources.disk_bytes:
-        return resources
-    cached = resources.cache_bytes or resources.disk_bytes
-    return replace(resources, disk_bytes=resources.disk_bytes - cached, cache_bytes=None)
-
-
-def _cache_volume(resources: Resources, options: KubernetesOptions) -> Json:
-    """Return where a model server keeps its artifact: by default in a folder that goes with the pod."""
-    if options.cache_claim:
-        return {"persistentVolumeClaim": {"claimName": options.cache_claim}}
-    if options.cache_path:
-        return {"hostPath": {"path": options.cache_path, "type": "Directory"}}
-    return _empty_cache(resources, options)
-
-
-def _empty_cache(resources: Resources, options: KubernetesOptions) -> Json:
-    default = options.cache_bytes + CACHE_SLACK_BYTES
-    return {
-        "emptyDir": {"sizeLimit": str(resources.cache_bytes or resources.disk_bytes or default)}
-    }
-
-
-def _volumes(resources: Resources, tmp_bytes: int, cache: Json) -> list[Json]:
-    """Give each of the pod's own volumes a limit. A pod that exceeds one is evicted, so it cannot fill the node's disk."""
-    shared_bytes = resources.shared_memory_bytes or SHARED_MEMORY_BYTES
-    shared_memory = {"medium": "Memory", "sizeLimit": str(shared_bytes)}
-    return [
-        {"name": "tmp", "emptyDir": {"sizeLimit": str(tmp_bytes)}},
-        {"name": "cache", **cache},
-        *([{"name": "shm", "emptyDir": shared_memory}] if resources.gpu_count else []),
-    ]
-
-
-def _gpu_placement(resources: Resources, options: KubernetesOptions) -> Json:
-    resource = gpu_resource(resources.gpu_type)
-    placement: Json = {
-        "tolerations": [{"key": resource, "operator": "Exists", "effect": "NoSchedule"}]
-    }
-    if resources.gpu_type and options.gpu_nodes:
-        if resources.gpu_type not in options.gpu_nodes:
-            raise ClusterRefused(
-                f"This cluster has no {resources.gpu_type} GPU.",
-                hint="The operator names its GPUs in kubernetes_gpu_nodes.",
-            )
-        placement["nodeSelector"] = dict(options.gpu_nodes[resources.gpu_type])
-    return placement

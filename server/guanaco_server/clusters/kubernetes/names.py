@@ -17,8 +17,11 @@ WORKER = "guanaco.dev/worker"
 SPEC = "guanaco.dev/spec"
 QUEUE = "kueue.x-k8s.io/queue-name"
 QUEUE_GATE = "kueue.x-k8s.io/admission"
+GROUP_INDEX = "leaderworkerset.sigs.k8s.io/group-index"
+LEADER = {"leaderworkerset.sigs.k8s.io/worker-index": "0"}
 OURS = f"{MANAGED_BY}={MANAGER}"
 MAX_CHARS = 63
+MAX_GROUP_SET_CHARS = 46  # beside "-", a number of five digits, "-" and a hash of ten characters
 
 _DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
@@ -30,6 +33,14 @@ def object_name(name: str) -> str:
         return name
     slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
     return _shortened(slug if slug[:1].isalpha() else f"x-{slug}".rstrip("-"), name)
+
+
+def group_set_name(name: str) -> str:
+    """Do as ``object_name`` for a LeaderWorkerSet: pods' labels hold its StatefulSets' names with a number and a hash."""
+    short = object_name(name)
+    return (
+        short if len(short) <= MAX_GROUP_SET_CHARS else _shortened(short, name, MAX_GROUP_SET_CHARS)
+    )
 
 
 def label_value(text: str) -> str:
@@ -71,6 +82,6 @@ def owned_by(owner: Json) -> list[Json]:
     ]
 
 
-def _shortened(slug: str, text: str) -> str:
+def _shortened(slug: str, text: str, chars: int = MAX_CHARS) -> str:
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-    return f"{slug[: MAX_CHARS - 9].rstrip('-_.')}-{digest}"
+    return f"{slug[: chars - 9].rstrip('-_.')}-{digest}"

@@ -9,6 +9,8 @@ container has started up, and those that ended:
     its node is lost          the same, although nothing says that it ended
     leaving, of another spec  not counted
 
+A LeaderWorkerSet's replica is a group of pods: its leader has the address, and the group has ended with its first pod.
+
 Problems are sentences for the developer: no machine has room, the image cannot be pulled, it ran out of memory. Each
 is of a kind (``Trouble``), which says whether the server or the cluster is its cause.
 
@@ -25,13 +27,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from guanaco_server.clusters.cluster import ReplicaPhase, ReplicaState, Trouble
-from guanaco_server.clusters.kubernetes.names import QUEUE, QUEUE_GATE, Json
+from guanaco_server.clusters.kubernetes.names import GROUP_INDEX, LEADER, QUEUE, QUEUE_GATE, Json
 from guanaco_server.clusters.kubernetes.options import KubernetesOptions
 
 
 def pods_of(deployment: Json, pods: Sequence[Json]) -> list[Json]:
     """Return the pods of the Deployment's present template, the newest first. Older ones are those of an earlier Deployment of this name."""
-    wanted = deployment["spec"]["template"]["metadata"]["labels"]
+    wanted = _template(deployment)["metadata"]["labels"]
     since = str(deployment["metadata"].get("creationTimestamp", ""))
     found = [
         pod
@@ -41,6 +43,25 @@ def pods_of(deployment: Json, pods: Sequence[Json]) -> list[Json]:
         and str(pod["metadata"]["creationTimestamp"]) >= since
     ]
     return sorted(found, key=_made, reverse=True)
+
+
+def is_group_set(workload: Json) -> bool:
+    return "leaderWorkerTemplate" in workload["spec"]
+
+
+def is_leader(pod: Json) -> bool:
+    """Tell whether it is the first of its group, which answers for all."""
+    return bool(LEADER.items() <= pod["metadata"].get("labels", {}).items())
+
+
+def _template(workload: Json) -> Json:
+    spec = workload["spec"]
+    template: Json = (
+        spec["leaderWorkerTemplate"]["leaderTemplate"]
+        if is_group_set(workload)
+        else spec["template"]
+    )
+    return template
 
 
 def ended_pods(deployment: Json, pods: Sequence[Json]) -> list[Json]:
@@ -56,15 +77,18 @@ def state_of(
 ) -> ReplicaState:
     """Return the deployment's state, with a replica for each pod (oldest first) where pods have addresses of their own."""
     ours = pods_of(deployment, pods)
+    if is_group_set(deployment):
+        ours = [*ours, *(pod for pod in pods if is_leaving(pod) and is_lost(pod, now))]
     endpoint = options.endpoint_of(deployment["metadata"]["name"])
     obstacle = _obstacle(deployment, ours, now, options.pending_s, pulls)
-    state = _state(ours, endpoint, obstacle)
+    groups = _groups(deployment, ours)
+    state = _state(groups, endpoint, obstacle)
     if not options.has_replica_addresses:
         return state
     replicas = tuple(
         _replica(deployment, pod, options)
-        for pod in reversed(ours)
-        if ending_of(pod) or has_started_up(pod)
+        for pod in map(_telling, groups)
+        if _end(pod) or has_started_up(pod)
     )
     ready = next((one for one in replicas if one.is_ready), None)
     is_whole = all(one.phase is ReplicaPhase.RUNNING for one in replicas)
@@ -77,9 +101,32 @@ def state_of(
     )
 
 
-def _state(ours: Sequence[Json], endpoint: str, obstacle: Problem | None) -> ReplicaState:
-    endings = list(filter(None, map(ending_of, ours)))
-    if any(is_running(pod) and not is_on_lost_node(pod) for pod in ours):
+def _groups(workload: Json, ours: Sequence[Json]) -> list[list[Json]]:
+    """Return the pods of each replica, the oldest replica first."""
+    if not is_group_set(workload):
+        return [[pod] for pod in reversed(ours)]
+    groups: dict[str, list[Json]] = {}
+    for pod in reversed(ours):
+        index = pod["metadata"].get("labels", {}).get(GROUP_INDEX, "")
+        groups.setdefault(index, []).append(pod)
+    return list(groups.values())
+
+
+def _telling(group: Sequence[Json]) -> Json:
+    """Return the pod that tells how its group is: one that ended, else the leader."""
+    return max(group, key=lambda pod: (_end(pod) is not None, is_leader(pod)))
+
+
+def _end(pod: Json) -> Ending | None:
+    """Return how the pod ended. Of those that are leaving only lost ones are looked at."""
+    return _lost(pod) if is_leaving(pod) else ending_of(pod)
+
+
+def _state(
+    groups: Sequence[Sequence[Json]], endpoint: str, obstacle: Problem | None
+) -> ReplicaState:
+    endings = [ending for group in groups if (ending := _end(_telling(group)))]
+    if any(all(is_running(pod) and not _end(pod) for pod in group) for group in groups):
         beside = [ending.words for ending in endings] + ([obstacle.sentence] if obstacle else [])
         return ReplicaState(ReplicaPhase.RUNNING, endpoint, problem=next(iter(beside), None))
     if endings:
@@ -98,7 +145,7 @@ def _made(pod: Json) -> tuple[str, str]:
 
 def _replica(deployment: Json, pod: Json, options: KubernetesOptions) -> ReplicaState:
     endpoint = options.endpoint_of(deployment["metadata"]["name"], pod)
-    if ending := ending_of(pod):
+    if ending := _end(pod):
         code, trouble = ending.exit_code, ending.trouble
         return ReplicaState(ReplicaPhase.EXITED, endpoint, code, trouble=trouble, is_ready=False)
     return ReplicaState(ReplicaPhase.RUNNING, endpoint, is_ready=bool(endpoint) and is_ready(pod))
@@ -146,7 +193,7 @@ def ending_of(pod: Json) -> Ending | None:
     status = pod.get("status", {})
     ended = _ended_container(status)
     if is_on_lost_node(pod):
-        return Ending(137, NODE_LOST.format(_node(pod)), Trouble.NODE_LOST)
+        return _lost(pod)
     if status.get("reason") == "Evicted":
         said = f"Its machine evicted it: {_words(status.get('message'))}."
         return Ending(_exit_code(ended, 137), said, _trouble_of_eviction(status))
@@ -164,6 +211,10 @@ def ending_of(pod: Json) -> Ending | None:
         said = f"Its container cannot be started: {_words(ended.get('message'))}."
         return Ending(_exit_code(ended, 128), said)
     return Ending(_exit_code(ended, 1))
+
+
+def _lost(pod: Json) -> Ending:
+    return Ending(137, NODE_LOST.format(_node(pod)), Trouble.NODE_LOST)
 
 
 class PullFailures:

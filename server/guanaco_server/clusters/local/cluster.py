@@ -20,6 +20,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from guanaco.errors import ClusterRefused
 from guanaco_server.clusters.cluster import (
     DeploymentSpec,
     JobResult,
@@ -103,6 +104,12 @@ class LocalCluster:
                 del self._jobs[spec.name]
 
     async def apply_deployment(self, spec: DeploymentSpec) -> None:
+        if spec.resources.nodes > 1:
+            raise ClusterRefused(
+                f"The local cluster is one machine, so a model cannot be served over {spec.resources.nodes}.",
+                hint="Set a recipe with --nodes 1, or run the platform on Kubernetes.",
+            )
+
         def start(one: DeploymentSpec, folder: Path) -> LocalServer:
             return self._starter.start(one, self._marker(spec.name), folder, self._ports())
 
