@@ -12,7 +12,7 @@ TEST := $(BIN)/python -m pytest -q -n
 SOURCES := guanaco cli server migrations tests benchmarks scripts/document_settings.py scripts/document_metrics.py scripts/make_chart.py scripts/new-migration hatch_build.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engine both demo test test-fast check lint format audit sbom pin-images bench-admission bench-artifacts bench-assignment bench-database bench-export bench-feedback bench-gateway bench-hostile bench-idle bench-ids bench-journey bench-prefix bench-privacy bench-prompts bench-stress bench-web scale migration docs chart lock clean
+.PHONY: help setup engine both demo test test-fast check lint format audit sbom pin-images bench-admission bench-artifacts bench-assignment bench-database bench-export bench-faults bench-feedback bench-gateway bench-hostile bench-idle bench-ids bench-journey bench-prefix bench-privacy bench-prompts bench-stress bench-web scale migration docs chart lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,6 +65,10 @@ bench-database: setup  ## our connection to PostgreSQL beside psycopg's cursors 
 
 bench-export: setup  ## 100,000 ratings exported from PostgreSQL, and how fast they are anonymized (ARGS=--ratings=20000)
 	@$(BIN)/python -m benchmarks.feedback_export $(ARGS)
+
+bench-faults: both  ## a thousand faults while people chat, rate and submit; then what is lost, in 20 minutes (ARGS='--faults=100 --seconds=180')
+	@scripts/setup-debian postgresql
+	@$(BIN)/python -m benchmarks.faults $(ARGS)
 
 bench-hostile: both  ## hostile repos, requests and connections while people chat, in 14 minutes (ARGS="--seconds=120")
 	@$(BIN)/python -m benchmarks.hostile $(ARGS)

@@ -12,6 +12,7 @@ COPY guanaco guanaco
 COPY cli cli
 COPY server server
 COPY migrations migrations
+COPY docs/runbooks.md docs/runbooks.md
 RUN pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
  && /opt/guanaco/bin/pip install --no-deps /wheels/*.whl
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from guanaco.accounts import ApiKey, CreatedKey, Identity, Role
+    from guanaco.alerts import Alerts, ServiceLevel
     from guanaco.bots import BOTS
     from guanaco.chat import (
         Bot,
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
 
 _ROOMS = {
     "accounts": ("ApiKey", "CreatedKey", "Identity", "Role"),
+    "alerts": ("Alerts", "ServiceLevel"),
     "bots": ("BOTS",),
     "chat": (
         "Bot",
@@ -107,6 +109,7 @@ _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 __all__ = [  # held to _ROOMS by a test
     "BOTS",
     "PRESETS",
+    "Alerts",
     "ApiKey",
     "AsyncClient",
     "Blame",
@@ -141,6 +144,7 @@ __all__ = [  # held to _ROOMS by a test
     "Reply",
     "Role",
     "Sender",
+    "ServiceLevel",
     "Stage",
     "StageRun",
     "Status",

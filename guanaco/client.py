@@ -178,6 +178,9 @@ class Client(FeedbackMethods):
     raw_feedback = _sent(feedback_calls.raw_feedback)
     erase_user = _sent(accounts_calls.erase_user)
     audit = _sent(accounts_calls.audit)
+    alerts = _sent(accounts_calls.alerts)
+    test_alerts = _sent(accounts_calls.test_alerts)
+    service_level = _sent(accounts_calls.service_level)
 
     def wait(self, submission_id: str, on_event: OnEvent | None = None) -> Submission:
         """The submission once it is no longer in progress; ``on_event`` hears each event on the way."""
@@ -300,6 +303,9 @@ class AsyncClient(AsyncFeedbackMethods):
     raw_feedback = _awaited(feedback_calls.raw_feedback)
     erase_user = _awaited(accounts_calls.erase_user)
     audit = _awaited(accounts_calls.audit)
+    alerts = _awaited(accounts_calls.alerts)
+    test_alerts = _awaited(accounts_calls.test_alerts)
+    service_level = _awaited(accounts_calls.service_level)
 
     async def wait(self, submission_id: str, on_event: OnEvent | None = None) -> Submission:
         """The submission once it is no longer in progress; ``on_event`` hears each event on the way."""

@@ -92,6 +92,11 @@ class CompetitionRequest(BaseModel):
         le=1_000,
         description="The reply to a user's message of this number says `ask_for_feedback`.",
     )
+    queue: str | None = Field(
+        default=None,
+        pattern="^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$",
+        description="Kueue's LocalQueue in which the model servers of what is deployed for it wait for a place. Default: the platform's.",
+    )
 
     @model_validator(mode="after")
     def _ends_after_it_starts(self) -> Self:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import yaml
 
@@ -124,6 +125,9 @@ def _marked(one: Object, kind: str, gpus: str, values: Values) -> Any:
             return values.mark("images.platform", value)
         if kind == "Ingress" and key in ("host", "hosts"):
             return values.mark("ingress.host", value)
+        if key == "runbook_url":
+            host = urlsplit(value).hostname or ""
+            return value.replace(host, values.mark("ingress.host", host).replace("TEXT", "NUMBER"))
         if key == "ingressClassName":
             return values.mark("ingress.className", value)
         if kind == "HorizontalPodAutoscaler" and key in ("minReplicas", "maxReplicas"):

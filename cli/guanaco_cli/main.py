@@ -14,6 +14,7 @@ import typer
 
 from guanaco_cli import (
     accounts,
+    alerts,
     aliases,
     chat,
     competitions,
@@ -47,6 +48,7 @@ COMMANDS = (
     leaderboard.app,
     competitions.assignment_app,
     gpus.app,
+    alerts.app,
     platform.app,
     demo.app,
     doctor.app,
@@ -64,6 +66,7 @@ GROUPS = {
     "quota": (accounts.quota_app, "Your limits and what is left; set (admin)."),
     "prompt": (chat.prompt_app, "Prompts: try one out."),
     "webhook": (webhook.app, "Notifications to your server: set, show, test, rotate, remove."),
+    "alerts": (alerts.group, "Alerts to the operator: what fires; test (admin)."),
     "users": (accounts.users_app, "Users' rights: erase (admin)."),
 }
 

@@ -1,8 +1,9 @@
-"""Calls about accounts: API keys, webhooks, and what admins may do with users' data."""
+"""Calls about accounts: API keys, webhooks, and what admins may do with users' data; alerts and the service level."""
 
 from __future__ import annotations
 
 from guanaco.accounts import ApiKey, AuditPage, CreatedKey, Identity, KeyRequest, Role
+from guanaco.alerts import AlertMessage, Alerts, ServiceLevel
 from guanaco.calls.wire import API, Call, get, post, put, segment
 from guanaco.contract import reader
 from guanaco.feedback import Erasure, ErasureRequest
@@ -77,6 +78,21 @@ def rotate_webhook_secret() -> Call[WebhookSet]:
 def test_webhook() -> Call[Delivery]:
     """Send a test; ``webhook()`` shows how it went."""
     return post(f"{WEBHOOK}/test", Delivery)
+
+
+def alerts() -> Call[Alerts]:
+    """Which alerts fire, what each compares now, and the last messages to the operator's webhook. Admin."""
+    return get("/alerts", Alerts)
+
+
+def test_alerts() -> Call[AlertMessage]:
+    """Send a test to the operator's webhook; ``alerts()`` shows how it went. Admin."""
+    return post("/alerts/test", AlertMessage)
+
+
+def service_level() -> Call[ServiceLevel]:
+    """How well the platform keeps its promise, and how fast the error budget burns. Admin."""
+    return get("/slo", ServiceLevel)
 
 
 def erase_user(user_id: str, *, account: str | None = None) -> Call[Erasure]:

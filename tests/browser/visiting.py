@@ -27,6 +27,7 @@ PUBLIC_PAGES = (
     "/chat",
     "/docs",
     "/docs/scores",
+    "/docs/runbooks",
 )
 DEVELOPER_PAGES = (
     "/submissions",
@@ -60,6 +61,7 @@ ADMIN_PAGES = (
     "/admin/votes?submission=nothing-like-it",
     "/admin/costs",
     "/admin/costs?month=2001-01",
+    "/admin/reliability",
     "/admin/users",
     "/admin/audit",
 )

@@ -31,6 +31,7 @@ def test_the_wheel_is_a_light_client_under_a_name_that_is_ours(tmp_path: Path) -
     assert wheel.name == f"guanaco_platform-{VERSION}-py3-none-any.whl"
     names = zipfile.ZipFile(wheel).namelist()
     assert "guanaco_server/migrations/env.py" in names
+    assert "guanaco_server/web/runbooks.md" in names
     assert not [name for name in names if name.startswith(("tests/", "benchmarks/"))]
 
     output_of(sys.executable, "-m", "venv", "venv", cwd=tmp_path)

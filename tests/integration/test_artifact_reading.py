@@ -170,11 +170,29 @@ def test_a_store_that_stays_away_is_given_up(
     manifest: Manifest, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ranged_http, "PAUSES_S", (0.0, 0.0))
+    monkeypatch.setattr(ranged_http, "PATIENCE_S", 0.0)
     with (
         HttpStore(path.parents[1], lambda _: Fault(after_bytes=0)) as store,
         pytest.raises(UnreachableArtifactError, match="after 3 attempts"),
     ):
         list(read_remote(url(store), manifest))
+
+
+def test_a_model_server_that_starts_outlasts_an_outage_and_says_so_meanwhile(
+    manifest: Manifest,
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Ten times as many attempts as there are pauses; the deploy stage quotes lines with ERROR."""
+    monkeypatch.setattr(ranged_http, "PAUSES_S", (0.0, 0.0, 0.0))
+    away = lambda ask: Fault(503) if ask.number <= 30 else None  # noqa: E731
+    with HttpStore(path.parents[1], away) as store:
+        got = {record.name: bytes(view) for record, view in read_remote(url(store), manifest)}
+    assert got == BYTES
+    told = {record.getMessage() for record in caplog.records}
+    assert any("ERROR: model.tensors cannot be read" in line and "503" in line for line in told)
+    assert "secret" not in str(told)
 
 
 def test_a_flipped_byte_behind_http_names_its_tensor(manifest: Manifest, path: Path) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+import httpx
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
 
 from guanaco.accounts import Role
 from guanaco_server.database.database import Database
@@ -139,3 +141,90 @@ async def test_erasing_a_user_drops_the_answers_of_their_conversations(database:
     assert erased.status_code == 200, erased.text
     await world.conversations.forgetting.look()
     assert (await http.post(path, json=HELLO, headers=KEY)).status_code == 404
+
+
+REFUSE_ANSWERS = {
+    "sqlite": (
+        "CREATE TRIGGER no_answer BEFORE UPDATE OF answer ON idempotent_requests"
+        " WHEN NEW.answer IS NOT NULL BEGIN SELECT RAISE(ABORT, 'it dies here'); END",
+    ),
+    "postgresql": (
+        "CREATE FUNCTION no_answer() RETURNS trigger AS"
+        " $$ BEGIN RAISE 'it dies here'; END $$ LANGUAGE plpgsql",
+        "CREATE TRIGGER no_answer BEFORE UPDATE OF answer ON idempotent_requests FOR EACH ROW"
+        " WHEN (NEW.answer IS NOT NULL) EXECUTE FUNCTION no_answer()",
+    ),
+}
+ACCEPT_ANSWERS = {
+    "sqlite": "DROP TRIGGER no_answer",
+    "postgresql": "DROP TRIGGER no_answer ON idempotent_requests",
+}
+
+
+async def said(http: httpx.AsyncClient, conversation: str) -> list[str]:
+    return [content for _, content, _ in await contents(http, conversation)]
+
+
+async def run_all(database: Database, *statements: str) -> None:
+    async with database.write() as session:
+        for statement in statements:
+            await session.execute(text(statement))
+
+
+async def test_a_turn_and_its_answer_are_stored_together_or_not_at_all(database: Database) -> None:
+    """A process that dies between them would leave a turn that a repetition takes again."""
+    _, http, conversation = await talking(
+        database, Script(("Hi",)), Script(("Hi", " again")), Script(("Ho",)), Script(("Ha",))
+    )
+    dialect = database.engine.dialect.name
+    path = f"/conversations/{conversation}/messages"
+    await run_all(database, *REFUSE_ANSWERS[dialect])
+    for kind in ({}, {"stream": True}):
+        failed = await http.post(path, json=HELLO | kind, headers=KEY)
+        assert failed.status_code >= 500 or parse(failed.text)[-1][0] == "error"
+    assert await said(http, conversation) == ["Hello"]
+    await run_all(database, ACCEPT_ANSWERS[dialect])
+    for _ in "ab":
+        assert (await http.post(path, json=HELLO, headers=KEY)).json()["content"] == "Ho"
+    assert await said(http, conversation) == ["Hello", "Ho"]
+
+
+async def test_a_request_that_another_process_took_over_stores_nothing(database: Database) -> None:
+    """It was silent for longer than its lease; the other process carries the request out."""
+    go_on = asyncio.Event()
+    world, http, conversation = await talking(
+        database, Script(("Hi",), go_on=go_on), Script(("Ho",))
+    )
+    path = f"/conversations/{conversation}/messages"
+    slow = asyncio.create_task(http.post(path, json=HELLO, headers=KEY))
+    while not world.model_server.generations:
+        await asyncio.sleep(0.01)
+    await run_all(database, "UPDATE idempotent_requests SET token = 'another'")
+    go_on.set()
+    assert (await slow).status_code == 409
+    await run_all(database, "DELETE FROM idempotent_requests")
+    assert (await http.post(path, json=HELLO, headers=KEY)).status_code == 200
+    assert await said(http, conversation) == ["Hello", "Ho"]
+
+
+async def test_what_is_opened_or_rated_is_stored_with_its_answer(database: Database) -> None:
+    world, http, conversation = await talking(database)
+    await world.greet(http, conversation)
+    dialect = database.engine.dialect.name
+    await run_all(database, *REFUSE_ANSWERS[dialect])
+    requests = {
+        "/conversations": {"user_id": "u", "bot": {"name": "Luna"}, "consent": True},
+        f"/conversations/{conversation}/feedback": {"thumbs_up": True},
+    }
+    for path, body in requests.items():
+        with pytest.raises(DBAPIError):  # which its server would answer with 500
+            await http.post(path, json=body, headers={"Idempotency-Key": path})
+    await run_all(database, ACCEPT_ANSWERS[dialect])
+    for path, body in requests.items():
+        answers = [
+            await http.post(path, json=body, headers={"Idempotency-Key": path}) for _ in "ab"
+        ]
+        assert [one.status_code for one in answers] == [201, 201]
+        assert answers[0].json() == answers[1].json()
+    async with database.read() as session:
+        assert len((await session.execute(text("SELECT id FROM conversations"))).all()) == 2

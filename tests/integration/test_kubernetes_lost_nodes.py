@@ -3,32 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from datetime import timedelta, timezone
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from guanaco.accounts import Role
 from guanaco_server.clusters.cluster import ReplicaPhase, ReplicaState, Trouble
 from guanaco_server.clusters.kubernetes import status as problems
 from guanaco_server.clusters.kubernetes.api import DEPLOYMENT, KubernetesApi, connect
 from guanaco_server.clusters.kubernetes.cluster import KubernetesCluster
 from guanaco_server.clusters.kubernetes.jobs import LATE_S
 from guanaco_server.clusters.kubernetes.logs import LogReader
-from guanaco_server.database.database import Database
-from guanaco_server.deployments.service import Deployment
-from guanaco_server.deployments.specs import deployment_name
-from guanaco_server.deployments.tables import DeploymentRow, Phase
-from guanaco_server.deployments.vllm_server import VllmServer
 from tests.fixtures.fake_kubernetes.server import TOKEN
 from tests.fixtures.kubernetes import (
-    SCRIPTED,
     FakeWorld,
     Lines,
     fake_world,
@@ -38,8 +28,6 @@ from tests.fixtures.kubernetes import (
     shell,
     until,
 )
-from tests.fixtures.reconciling import compute_of, deployments_of, reconciler_of
-from tests.fixtures.world import World, eventually
 
 pytestmark = pytest.mark.slow
 
@@ -168,6 +156,24 @@ async def test_no_line_is_lost_or_repeated_on_a_node_east_of_utc(
     await until(lambda: said("begun"))
     await seen(cluster, lambda state: state.phase is ReplicaPhase.EXITED)
     assert (await cluster.logs("m-tiny"))[0] == ["begun", "ERROR"]
+
+
+async def test_the_log_of_a_starting_server_is_not_asked_for_at_every_look(
+    cluster: KubernetesCluster, kubernetes: FakeWorld
+) -> None:
+    """A stage looks every 0.25 s; only what has ended is asked at once."""
+    await cluster.apply_deployment(shell("m-tiny", "echo begun; sleep 600"))
+
+    async def said() -> bool:
+        return (await cluster.logs("m-tiny"))[0] == ["begun"]
+
+    await until(said)
+    _, offset = await cluster.logs("m-tiny")
+    asked = len([one for one in kubernetes.server.requests if one.endswith("/log")])
+    for _ in range(20):
+        cluster._read_at["m-tiny"] = time.monotonic()  # no time passes
+        assert await cluster.logs("m-tiny", offset) == ([], offset)
+    assert len([one for one in kubernetes.server.requests if one.endswith("/log")]) == asked
 
 
 @pytest.mark.parametrize("hours", [-7, 0, 2, 5.5])
@@ -342,155 +348,6 @@ async def test_a_token_file_that_ends_with_a_line_break_does(kubernetes: FakeWor
     )
     api = KubernetesApi(connect("fake", str(kubeconfig)), "models", patience_s=1)
     assert (await api.list(DEPLOYMENT))["items"] == []
-
-
-class Deployed(World):
-    """Submissions whose servers are pods, and their reconciler, which allows no restart."""
-
-    def __init__(self, database: Database, cluster: KubernetesCluster) -> None:
-        self.server = VllmServer()
-        super().__init__(
-            database,
-            model_server=self.server,
-            engine_command=[sys.executable, SCRIPTED],
-            engine_args=[],
-            ready_timeout_s=600,
-        )
-        self.given_up: list[str] = []
-        self.deployments = deployments_of(self, cluster)
-        compute = compute_of(self, cluster=cluster)
-        self.reconciler = reconciler_of(self, self._give_up, compute, restart_limit=0)
-
-    async def _give_up(self, submission_id: str, lines: list[str]) -> None:
-        self.given_up.append(submission_id)
-
-    async def deploy(self, *submission_ids: str) -> None:
-        ada = await self.account(Role.DEVELOPER, "ada")
-        for submission_id in submission_ids:
-            await self.publish(ada, submission_id)
-            deployment = Deployment(submission_id, 1, "a" * 64, 1_096)
-            await self.deployments.wish(deployment)
-            await self.deployments.apply(deployment)
-        for submission_id in submission_ids:
-            await eventually(partial(self._answers, submission_id))
-            (endpoint,) = (await self.deployments.look(submission_id)).endpoints
-            await self.deployments.mark_ready(submission_id, endpoint)
-
-    async def _answers(self, submission_id: str) -> bool:
-        return bool((await self.deployments.look(submission_id)).endpoints)
-
-    async def row(self, submission_id: str) -> DeploymentRow:
-        row = await self.deployments.find(submission_id)
-        assert row is not None
-        return row
-
-    async def is_served(self, submission_id: str, *, but_not_at: object = None) -> bool:
-        endpoints = self.deployments.replicas(submission_id)
-        return bool(endpoints) and endpoints != but_not_at
-
-    async def is_unserved(self, submission_id: str) -> bool:
-        return not self.deployments.replicas(submission_id)
-
-
-ONE, TWO, THREE = "acme-one_v1", "acme-two_v1", "acme-three_v1"
-
-
-@pytest.fixture
-async def world(database: Database, cluster: KubernetesCluster) -> AsyncIterator[Deployed]:
-    world = Deployed(database, cluster)
-    try:
-        yield world
-    finally:
-        await world.reconciler.stop()
-        await world.server.close()
-
-
-async def test_what_the_cluster_does_to_servers_is_repaired_and_counted_against_nobody(
-    world: Deployed, kubernetes: FakeWorld, cluster: KubernetesCluster
-) -> None:
-    """A lost node, a deleted Deployment and an eviction at once; another server dies meanwhile, and is seen to at once."""
-    await world.deploy(ONE, TWO, THREE)
-    await world.reconciler.start()
-    before = {one: world.deployments.replicas(one) for one in (ONE, TWO, THREE)}
-    lost = kubernetes.kubelet.node_of(deployment_name(ONE))
-    kubernetes.kubelet.stop_s[deployment_name(TWO)] = 600
-    kubernetes.kubelet.lose_node(lost)
-    store = kubernetes.server.store
-    with contextlib.suppress(Exception):
-        store.delete(("deployments", "models", deployment_name(TWO)), "Foreground")
-    kubernetes.kubelet.evict(deployment_name(THREE))
-    for one in (ONE, TWO, THREE):
-        await eventually(partial(world.is_served, one, but_not_at=before[one]))
-        row = await world.row(one)
-        assert (row.phase, row.restarts) == (Phase.READY, 0)
-        assert kubernetes.kubelet.node_of(deployment_name(one)) != lost
-    assert world.given_up == []
-
-
-async def test_a_published_server_without_a_machine_waits_and_comes_back_by_itself(
-    world: Deployed, kubernetes: FakeWorld
-) -> None:
-    await world.deploy(ONE)
-    await world.reconciler.start()
-    kubernetes.kubelet.no_room[""] = NO_ROOM
-    kubernetes.kubelet.evict(deployment_name(ONE))
-    await eventually(lambda: world.is_unserved(ONE))
-
-    async def is_final() -> bool:
-        return (await world.deployments.look(ONE)).trouble is Trouble.UNPLACED
-
-    await eventually(is_final)
-
-    async def is_told() -> bool:
-        return (await world.row(ONE)).trouble == "unplaced"
-
-    await eventually(is_told)
-    ada = await world.account(Role.DEVELOPER, "ada")
-    unserved = (await world.submissions.require_visible(ada, ONE)).unserved
-    assert unserved is not None
-    assert unserved.problem.startswith("No machine can take it: 0/3 nodes are available")
-    counted = await world.deployments.count_unserved()
-    assert {kind for kind, count in counted.items() if count} == {"unplaced"}
-    await asyncio.sleep(kubernetes.options().pending_s + 1)
-    assert world.given_up == []
-    assert (await world.row(ONE)).restarts == 0
-    kubernetes.kubelet.no_room.clear()
-    await eventually(lambda: world.is_served(ONE))
-    assert (await world.submissions.require_visible(ada, ONE)).unserved is None
-
-
-async def test_a_deleted_secret_is_healed_without_a_restart(
-    world: Deployed, kubernetes: FakeWorld
-) -> None:
-    await world.deploy(ONE)
-    await world.reconciler.start()
-    before = world.deployments.replicas(ONE)
-    store, name = kubernetes.server.store, deployment_name(ONE)
-    (pod,) = kubernetes.kubelet.pods(name)
-    with kubernetes.kubelet.paused():
-        store.delete(("secrets", "models", name))
-        store.delete(("pods", "models", pod["metadata"]["name"]))
-    await eventually(partial(world.is_served, ONE, but_not_at=before))
-    assert "CreateContainerConfigError" in str(store.history), "a pod has missed it"
-    assert (await world.row(ONE)).restarts == 0
-
-
-async def test_a_deployment_that_cannot_be_worked_on_delays_no_other(
-    world: Deployed, kubernetes: FakeWorld
-) -> None:
-    """The API answers nothing about one of them; another one is deleted by hand, and comes back."""
-    await world.deploy(ONE, TWO)
-    await world.reconciler.start()
-    name = deployment_name(ONE)
-    kubernetes.server.faults.answer(503, only=name)
-    kubernetes.server.store.delete(("deployments", "models", name))
-    await eventually(lambda: world.is_unserved(ONE))
-    before = world.deployments.replicas(TWO)
-    kubernetes.server.store.delete(("deployments", "models", deployment_name(TWO)))
-    await eventually(lambda: world.is_served(TWO, but_not_at=before))
-    assert not world.deployments.replicas(ONE)
-    kubernetes.server.faults.end()
-    await eventually(lambda: world.is_served(ONE))
 
 
 def test_pods_tolerate_a_lost_node_for_seconds(kubernetes: FakeWorld) -> None:

@@ -38,6 +38,7 @@ GIVEN_SECRETS = {
     "guanaco-artifacts": {"access-key-id", "secret-access-key"},
     "guanaco-keys": {"pseudonym-key"},
     "guanaco-hub": {"token"},
+    "guanaco-alerts": {"url"},
     "guanaco-tls": set[str](),
 }
 RESTRICTED_VOLUMES = {
@@ -334,6 +335,14 @@ def leads(entry: dict[str, Any], path: str) -> bool:
         return bool(path == entry["path"])
     wanted = entry["path"].rstrip("/")
     return path == wanted or path.startswith(f"{wanted}/")
+
+
+def test_a_worker_whose_settings_were_wrong_starts_with_the_right_ones(
+    objects: list[Object],
+) -> None:
+    """OrderedReady never replaces a pod that does not get ready, so that it would keep the wrong settings."""
+    for found in of_kind(objects, "StatefulSet"):
+        assert found["spec"]["podManagementPolicy"] == "Parallel", name_of(found)
 
 
 def test_no_secret_is_written_down(objects: list[Object]) -> None:

@@ -13,10 +13,22 @@ from tests.fixtures.manifests import Object, build, of_kind
 
 USED = re.compile(r"\bguanaco_[a-z_]+\b")
 LABELS = re.compile(r"(guanaco_[a-z_]+)\{([^}]*)\}")
-FOREIGN = {"DCGM_FI_DEV_GPU_UTIL": {"modelName"}}  # of NVIDIA's exporter
+# Of NVIDIA's DCGM exporter: its default counters, and the labels that each of them has.
+FOREIGN = {
+    name: {"Hostname", "gpu", "modelName"}
+    for name in (
+        "DCGM_FI_DEV_GPU_UTIL",
+        "DCGM_FI_DEV_FB_USED",
+        "DCGM_FI_DEV_FB_FREE",
+        "DCGM_FI_DEV_GPU_TEMP",
+        "DCGM_FI_DEV_POWER_USAGE",
+        "DCGM_FI_DEV_XID_ERRORS",
+        "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
+    )
+}
 DURATION = re.compile(r"\d+(s|m|h)")
 ACTION_CHARS = 60  # fewer cannot say what to do
-PAGE = Path(__file__).parents[2] / "docs" / "operating.md"
+RUNBOOKS = Path(__file__).parents[2] / "docs" / "runbooks.md"
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +49,7 @@ def samples() -> dict[str, set[str]]:
 def check_query(query: str) -> None:
     known = samples()
     known |= FOREIGN
-    names = [*USED.findall(query), *(name for name in FOREIGN if name in query)]
+    names = [*USED.findall(query), *re.findall(r"DCGM_\w+", query)]
     assert names, query
     assert [name for name in names if name not in known] == []
     for name, matchers in LABELS.findall(query):
@@ -52,15 +64,22 @@ def test_every_alert_is_about_a_metric_that_exists_and_says_what_to_do(
 ) -> None:
     (rules,) = of_kind(objects, "PrometheusRule")
     assert set(rules["spec"]) == {"groups"}
-    page = PAGE.read_text()
+    (ingress,) = of_kind(objects, "Ingress")
+    host = ingress["spec"]["rules"][0]["host"]
+    prometheus = RUNBOOKS.read_text().split("\n## ")[1]
+    headings = re.findall(r"^### (\w+)$", prometheus, re.MULTILINE)
+    alerts = [rule["alert"] for rule in rules["spec"]["groups"][0]["rules"]]
+    assert sorted(headings) == sorted(alerts), (
+        "each alert has a runbook, and no runbook is left over"
+    )
     for rule in rules["spec"]["groups"][0]["rules"]:
         assert set(rule) == {"alert", "expr", "for", "labels", "annotations"}
         assert re.fullmatch(r"Guanaco[A-Za-z]+", rule["alert"])
         assert DURATION.fullmatch(rule["for"])
         assert rule["labels"]["severity"] in ("warning", "critical")
-        assert set(rule["annotations"]) == {"summary", "action"}
+        assert set(rule["annotations"]) == {"summary", "action", "runbook_url"}
         assert len(rule["annotations"]["action"]) > ACTION_CHARS
-        assert f"**{rule['alert']}**" in page, "what to do at 3 in the morning"
+        assert rule["annotations"]["runbook_url"] == f"https://{host}/docs/runbooks#{rule['alert']}"
         check_query(rule["expr"])
 
 

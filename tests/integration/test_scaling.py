@@ -304,6 +304,65 @@ async def test_each_published_submission_has_the_least_number_of_replicas(
     assert world.cluster.deployments[name].spec.replicas == 1
 
 
+class Peaked(Scaled):
+    """Two submissions at peak, one otherwise, stay awake; at peak each has two replicas. The clock begins at 0:00 UTC."""
+
+    changes = Scaled.changes | {
+        "peak_hours": ["Mon-Sun 02:00-03:00"],
+        "peak_time_zone": "Europe/Berlin",  # 1:00 UTC
+        "min_awake": 1,
+        "peak_min_awake": 2,
+        "peak_min_replicas": 2,
+    }
+
+    async def until(self, hour: int) -> None:
+        """Let time pass to a quarter of an hour after that, with one turn of each loop."""
+        self.clock.at = self.clock.at.replace(hour=hour, minute=15, second=0)
+        for _ in range(3):
+            await self.autoscaler.step()
+            await self.reconciler.reconcile()
+            self.clock.advance(61)
+
+    async def serve_rated(self, submission_id: str) -> None:
+        await self.serve(submission_id, submission_id)
+        async with await self.http(Role.BACKEND) as backend:
+            await self.rate(backend, await self.open(backend, submission_id))
+
+
+async def test_peaks_wake_submissions_and_raise_replicas_and_let_them_sleep_again(
+    database: Database,
+) -> None:
+    world = Peaked(database, feedback_target=1)
+    names = ["a_v1", "b_v1", "c_v1"]
+    for name in names:
+        await world.serve_rated(name)
+
+    async def awake() -> list[str]:
+        return [name for name in names if (await world.phase(name)).has_server]
+
+    await world.until(0)
+    assert await awake() == ["c_v1"], "the latest used is kept"
+    await world.until(1)
+    assert await awake() == ["b_v1", "c_v1"]
+    assert (await world.row("c_v1")).wanted_replicas == 2
+    await world.until(3)
+    assert await awake() == ["c_v1"]
+
+
+async def test_a_floor_takes_no_room_from_a_new_submission(database: Database) -> None:
+    world = Peaked(database, servers=1, feedback_target=1)
+    await world.serve_rated("a_v1")
+    world.clock.advance(QUIET_S + 1)
+    await world.ask("new_v1", "bob")
+    for _ in range(3):
+        await world.reconciler.reconcile()
+        await world.autoscaler.step()
+    assert await world.phase("a_v1") is Phase.SLEEPING
+    assert await world.phase("new_v1") is Phase.STARTING
+    await world.until(1)
+    assert await world.phase("a_v1") is Phase.SLEEPING, "there is no free room for the floor"
+
+
 @pytest.mark.parametrize(("shares_addresses", "replicas"), [(True, 3), (False, 2)])
 async def test_one_address_stands_for_all_replicas_only_where_they_share_it(
     database: Database, shares_addresses: bool, replicas: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 
 import httpx
@@ -133,7 +134,8 @@ async def test_what_costs_is_experimented_and_left_out_is_on_pages(world: WebWor
     page = (await ada.get("/submissions/ada-llama-bard_v1")).text
     cost = await world.costs.of_submission("ada-llama-bard_v1", "ada")
     assert f"{cost.cost:,.2f} {cost.currency}" in page
-    for path in ("/admin/costs", "/admin/experiments", "/admin/votes"):
+    await the_error_budget_and_alerts_are_shown(world, root)
+    for path in ("/admin/costs", "/admin/reliability", "/admin/experiments", "/admin/votes"):
         assert (await ada.get(path)).status_code == 403
 
 
@@ -151,6 +153,26 @@ async def costs_are_shown_by_month(world: WebWorld, root: httpx.AsyncClient) -> 
         refused = await root.get(f"/admin/costs?month={month}")
         assert refused.status_code == 422
         assert sentence in refused.text
+
+
+async def the_error_budget_and_alerts_are_shown(world: WebWorld, root: httpx.AsyncClient) -> None:
+    alerts, tally = world.platform.rooms.alerts, world.metrics.tally
+    assert "None fires." in (await root.get("/admin/reliability")).text
+    tally.take()
+    for number in range(1_000):
+        tally.note_reply(number % 50 != 0)
+    await alerts.recorder.write()
+    world.clock.advance(60)
+    await alerts.loop.run_once()
+    await alerts.service.test()
+    page = (await root.get("/admin/reliability")).text
+    assert "98.000\u202f%" in page
+    assert "20 of 1,000 replies failed within an hour" in page
+    anchors = re.findall(r'href="/docs/runbooks#(\w+)"', page)
+    assert "budget_burns_fast" in anchors
+    runbooks = (await root.get("/docs/runbooks")).text
+    assert [one for one in anchors if f'id="{one}"' not in runbooks] == []
+    assert "test" in page
 
 
 async def an_experiment_is_started_and_stopped(world: WebWorld, root: httpx.AsyncClient) -> None:

@@ -74,6 +74,25 @@ FLAG = {
     "at": AT, "lifted_at": None, "allowed_at": None, "allowed_by": None,
 }  # fmt: skip
 CHECK = {"competition": "autumn", "sha256": "beef", "recomputed_sha256": "beef", "is_same": True}
+ALERT = {
+    "name": "daily_spend",
+    "severity": "critical",
+    "sentence": "GPUs have cost 12.",
+    "began_at": AT,
+    "ended_at": None,
+}
+ALERTS = {
+    "firing": [ALERT], "ended": [ALERT | {"ended_at": AT}],
+    "checks": [{"name": "daily_spend", "severity": "critical", "is_firing": True, "value": "12.00 USD", "compared": None, "sentence": "x"}],
+    "messages": [{
+        "id": 1, "kind": "test", "alert": None, "state": "delivered", "attempts": 1, "created_at": AT, "last_attempt_at": AT,
+        "next_attempt_at": None, "last_result": "answered 200",
+    }],
+}  # fmt: skip
+SERVICE_LEVEL = {
+    "target": 0.9995, "budget": 5.0, "budget_left": -0.2,
+    "windows": [{"name": "1h", "since": AT, "answered": 9_994, "failed": 6, "availability": 0.9994, "burn_rate": 1.2}],
+}  # fmt: skip
 READING = [
     (["competitions", "list"], [COMPETITION]),
     (["competitions", "show", "autumn"], COMPETITION),
@@ -90,6 +109,10 @@ READING = [
         "developers": [{"developer": "alice", "gpu_hours": 4, "cost": 12, "budget": 24}],
     }),
     (["costs", "x"], COST),
+    (["alerts"], ALERTS),
+    (["alerts"], {"firing": [], "ended": [], "checks": [], "messages": []}),
+    (["slo"], SERVICE_LEVEL),
+    (["slo"], {"target": 0.9995, "windows": [], "budget": 0, "budget_left": None}),
     (["submissions"], [submission_json()]),
     (["status", "x"], submission_json()),
     (["keys", "list"], []),

@@ -48,6 +48,8 @@ COMMANDS = [
     "teardown",
     "recipe",
     "costs",
+    "alerts",
+    "slo",
     "plan",
     "up",
     "migrate",

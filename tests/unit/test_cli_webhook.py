@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from guanaco.errors import WebhookNotFound
-from guanaco_cli import webhook
+from guanaco_cli import alerts, webhook
 from guanaco_cli.main import run
 from tests.fixtures.cli import HOSTILE, is_safe, profile, server
 from tests.fixtures.wire import AT, refused
@@ -121,3 +121,32 @@ def test_without_a_webhook_each_says_how_to_set_one(verb: str, server: Any, caps
     server(refused(WebhookNotFound(), 404))
     assert run(["webhook", verb, *(["--yes"] if verb == "remove" else [])]) == 1
     assert "guanaco webhook set URL" in capsys.readouterr().err
+
+
+def alert_message(**changes: Any) -> dict[str, Any]:
+    return {
+        "id": 7, "kind": "test", "alert": None, "state": "pending", "attempts": 0, "created_at": AT,
+        "last_attempt_at": None, "next_attempt_at": AT, "last_result": None,
+    } | changes  # fmt: skip
+
+
+@pytest.mark.parametrize(("state", "status"), [("delivered", 0), ("pending", 1), ("given_up", 1)])
+def test_a_test_of_alerts_is_waited_for_and_its_result_is_the_exit_status(
+    state: str, status: int, server: Any, capsys: Any
+) -> None:
+    tried = alert_message(state=state, attempts=1, last_result=f"answered {HOSTILE}")
+    found = {"firing": [], "ended": [], "checks": [], "messages": [alert_message(id=6), tried]}
+    server(httpx.Response(202, json=alert_message()), httpx.Response(200, json=found))
+    assert run(["alerts", "test"]) == status
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"{state}: answered")
+    assert is_safe(shown)
+
+
+def test_a_test_of_alerts_that_no_worker_sends_is_not_waited_for_for_ever(
+    server: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alerts, "TEST_WAIT_S", 0)
+    server(httpx.Response(202, json=alert_message()))
+    assert run(["alerts", "test"]) == 0
+    assert "waits to be sent" in capsys.readouterr().err

@@ -315,6 +315,19 @@ def test_model_servers_wait_in_the_queue_that_the_operator_names() -> None:
     assert spec_hash(SERVER, options) == spec_hash(SERVER, OPTIONS)  # what runs is left alone
 
 
+def test_a_competitions_queue_goes_before_the_operators() -> None:
+    options = replace(OPTIONS, queue="models")
+    spec = replace(SERVER, queue="autumn")
+    labels = deployment_object(spec, options)["spec"]["template"]["metadata"]["labels"]
+    assert labels["kueue.x-k8s.io/queue-name"] == "autumn"
+    over_two = workload_object(replace(spec, resources=Resources(nodes=2)), options)
+    assert over_two["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "autumn"
+    template = over_two["spec"]["leaderWorkerTemplate"]["leaderTemplate"]
+    assert "kueue.x-k8s.io/queue-name" not in template["metadata"]["labels"], (
+        "a group is admitted whole"
+    )
+
+
 def test_a_group_is_pods_of_one_command_whose_leader_alone_is_asked() -> None:
     group_set, policy, service, *_ = group_objects(ONE_ADDRESS)
     groups = group_set["spec"]["leaderWorkerTemplate"]

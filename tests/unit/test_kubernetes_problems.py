@@ -280,21 +280,31 @@ GATED = {
 
 
 @pytest.mark.parametrize(
-    ("gate", "sentence"),
+    ("gate", "sentence", "trouble"),
     [
         (
             "kueue.x-k8s.io/admission",
-            "It waits in the queue models: Kueue has not admitted it yet.",
+            "It waits for a place in the queue models of Kueue.",
+            Trouble.QUEUED,
         ),
-        ("acme.test/audit", "It waits until somebody opens its scheduling gates: acme.test/audit."),
+        (
+            "acme.test/audit",
+            "It waits until somebody opens its scheduling gates: acme.test/audit.",
+            Trouble.UNPLACED,
+        ),
     ],
 )
-def test_a_pod_that_is_not_admitted_is_unplaced(gate: str, sentence: str) -> None:
+def test_a_pod_that_is_not_admitted_waits_and_for_its_queue_without_end(
+    gate: str, sentence: str, trouble: Trouble
+) -> None:
     found = pod(
         {"phase": "Pending", "conditions": [GATED]}, **{"kueue.x-k8s.io/queue-name": "models"}
     )
     found["spec"]["schedulingGates"] = [{"name": gate}]
     problem = obstacle_of(found, NOW, PENDING_S, PullFailures())
     assert problem is not None
-    assert (problem.sentence, problem.is_final) == (sentence, False)
-    assert problem.trouble is Trouble.UNPLACED
+    assert (problem.sentence, problem.is_final, problem.trouble) == (sentence, False, trouble)
+    much_later = NOW + timedelta(days=7)
+    problem = obstacle_of(found, much_later, PENDING_S, PullFailures())
+    assert problem is not None
+    assert problem.is_final is (trouble is not Trouble.QUEUED)

@@ -68,6 +68,14 @@ def test_the_decision_is_what_the_table_says(seen: DeploymentLoad, replicas: int
     assert decide(seen, TEN, NOW) == replicas
 
 
+@pytest.mark.parametrize(
+    ("spare", "requests", "replicas"), [(0.0, 10, 2), (0.1, 10, 3), (0.1, 9, 2), (1.0, 10, 4)]
+)
+def test_spare_capacity_is_room_beyond_the_load(spare: float, requests: int, replicas: int) -> None:
+    seen = load(2, ago(15, requests), ago(0, requests))
+    assert decide(seen, replace(TEN, spare=spare), NOW) == replicas
+
+
 samples = st.lists(
     st.tuples(st.floats(0, 600), st.integers(0, 500), st.integers(0, 500)), max_size=20
 ).map(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from fastapi.responses import PlainTextResponse, Response
 from fastapi.routing import APIRoute
 from starlette.middleware.cors import CORSMiddleware
@@ -15,6 +15,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from guanaco import __version__
 from guanaco.accounts import Role
 from guanaco_server.accounts import api as accounts_api
+from guanaco_server.alerts import api as alerts_api
 from guanaco_server.assembly.platform import Platform
 from guanaco_server.assembly.rooms import Rooms
 from guanaco_server.chat import api as chat_api
@@ -31,7 +32,7 @@ from guanaco_server.http.body_limit import MAX_BODY_BYTES, BodyLimit
 from guanaco_server.http.fair_share import PROBES, FairShare
 from guanaco_server.http.front_door import AddressCount, DoorLimits, ProxiedRequests
 from guanaco_server.http.openapi import write_document
-from guanaco_server.idempotency.requests import IdempotentRequests
+from guanaco_server.idempotency.requests import IdempotentRequests, keep_as_json
 from guanaco_server.leaderboard import api as leaderboard_api
 from guanaco_server.notifications import api as notifications_api
 from guanaco_server.observability.exposition import CONTENT_TYPE, scrape
@@ -63,6 +64,7 @@ TAGS = {
     "accounts": "Keys, quotas, the audit log.",
     "experiments": "A/B comparisons.",
     "costs": "What GPUs cost.",
+    "alerts": "What the platform watches by itself, and how well it keeps its promise.",
     "health": "For an operator's tools.",
     "old client": "The protocol of chai-guanaco 1.4.",
 }
@@ -240,10 +242,11 @@ def _include_routes(app: FastAPI, rooms: Rooms) -> None:
             leaderboard.leaderboard, leaderboard.flags, leaderboard.seasons, auth
         ),
         notifications_api.router(rooms.notifications.webhooks, auth),
+        alerts_api.router(rooms.alerts.service, auth),
         compat_api.router(rooms.compat.service, rooms.accounts.accounts),
     )
     for router in routers:
-        app.include_router(router)
+        app.include_router(router, dependencies=[Depends(keep_as_json)])
     include_web(app, rooms.web)
 
 

@@ -126,6 +126,7 @@ class Platform:
             rooms.experiments.running,
             rooms.chat.conversations.forgetting,
             rooms.places,
+            rooms.alerts.recorder,
             self._review,
         )
         match self.settings.role:
@@ -154,6 +155,7 @@ class Platform:
             rooms.scaling.autoscaler,
             rooms.artifacts.collector,
             rooms.notifications.loop,
+            rooms.alerts.loop,
             rooms.feedback.copy_loop,
             rooms.leaderboard.loop,
             rooms.idempotency.expiry,

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from guanaco_server.accounts.room import AccountsRoom, build_accounts
+from guanaco_server.alerts.room import AlertsRoom, build_alerts
 from guanaco_server.artifacts.room import ArtifactsRoom, build_artifacts, build_configs
 from guanaco_server.assembly.adapters import Adapters
 from guanaco_server.chat.conversations import records as chat_records
@@ -68,6 +69,7 @@ class Rooms:
     chat: ChatRoom
     feedback: FeedbackRoom
     notifications: NotificationsRoom
+    alerts: AlertsRoom
     openai: OpenAiRoom
     compat: CompatRoom
     web: WebRoom
@@ -207,6 +209,9 @@ def build_rooms(
         changes=submissions.changes,
         settings=settings,
     )
+    alerts = build_alerts(
+        database, clock, read_cost=costs.service.spent, metrics=metrics, settings=settings
+    )
     openai = build_openai(
         routing=routing.service,
         conversations=chat.conversations,
@@ -239,6 +244,7 @@ def build_rooms(
         flags=leaderboard.flags,
         experiments=experiments.service,
         costs=costs.service,
+        alerts=alerts.service,
         conversations=chat.conversations,
         replies=chat.replies,
         feedback=feedback.service,
@@ -275,6 +281,7 @@ def build_rooms(
         costs=costs.service,
         submissions=submissions.service,
         stress=stress.service,
+        queue_for=competitions.service.queue_for,
         list_workers=workers.workers.list_known if settings.role == "worker" else _nobody,
         metrics=metrics,
         settings=settings,
@@ -306,6 +313,7 @@ def build_rooms(
         chat=chat,
         feedback=feedback,
         notifications=notifications,
+        alerts=alerts,
         openai=openai,
         compat=compat,
         web=web,

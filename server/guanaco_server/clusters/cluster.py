@@ -85,10 +85,11 @@ class ReplicaPhase(StrEnum):
 
 
 class Trouble(StrEnum):
-    """Why a server does not run. A crash is the server's own doing; the cluster causes the others."""
+    """Why a server does not run. A crash is the server's own doing; the cluster causes the others. What is queued waits for its place, which is no fault."""
 
     CRASHED = "crashed"
     UNPLACED = "unplaced"
+    QUEUED = "queued"
     NODE_LOST = "node_lost"
     OBJECT_MISSING = "object_missing"
     IMAGE_MISSING = "image_missing"
@@ -96,7 +97,7 @@ class Trouble(StrEnum):
     @property
     def is_waited_for(self) -> bool:
         """Tell whether the cluster itself starts the server as soon as it can; applying again would change nothing."""
-        return self in (Trouble.UNPLACED, Trouble.IMAGE_MISSING)
+        return self in (Trouble.UNPLACED, Trouble.QUEUED, Trouble.IMAGE_MISSING)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from guanaco_server.clusters.cluster import (
     LineSink,
     ReplicaPhase,
     ReplicaState,
+    Trouble,
 )
 
 
@@ -44,6 +45,7 @@ class MemoryCluster:
         self.deployments: dict[str, MemoryDeployment] = {}
         self.starts: list[str] = []
         self.renewed: list[str] = []
+        self.full_queues: set[str] = set()
         self.dies_with: dict[
             str, str
         ] = {}  # an argument, and what a server says of it before it exits
@@ -54,6 +56,12 @@ class MemoryCluster:
         deployment = self.deployments[name]
         deployment.lines.extend(lines)
         deployment.state = ReplicaState(ReplicaPhase.EXITED, deployment.state.endpoint, exit_code)
+
+    def admit(self, name: str) -> None:
+        """Give this deployment its place, for which it waits in its queue."""
+        deployment = self.deployments[name]
+        endpoint = deployment.state.endpoint
+        deployment.state = ReplicaState(ReplicaPhase.RUNNING, endpoint)
 
     def trouble(self, name: str, problem: str | None) -> None:
         """What the cluster says of a server that it goes on running."""
@@ -85,9 +93,11 @@ class MemoryCluster:
             return
         endpoint = f"memory://{spec.name}/{next(self._numbers)}"
         self.starts.append(spec.name)
-        self.deployments[spec.name] = MemoryDeployment(
-            spec, ReplicaState(ReplicaPhase.RUNNING, endpoint)
-        )
+        state = ReplicaState(ReplicaPhase.RUNNING, endpoint)
+        if spec.queue in self.full_queues:
+            problem = f"It waits for a place in the queue {spec.queue}."
+            state = replace(state, problem=problem, trouble=Trouble.QUEUED, is_ready=False)
+        self.deployments[spec.name] = MemoryDeployment(spec, state)
         for argument, line in self.dies_with.items():
             if argument in spec.command:
                 self.die(spec.name, lines=[line])

@@ -13,6 +13,7 @@ from guanaco.errors import CompetitionClosed, CompetitionNotFound, InvalidInput,
 from guanaco_server.accounts.audit import Actor, AuditLog
 from guanaco_server.accounts.service import Account
 from guanaco_server.competitions import queries
+from guanaco_server.competitions.entry import Entrant, admitted
 from guanaco_server.competitions.tables import CompetitionRow
 from guanaco_server.database.database import Database
 from guanaco_server.runtime.clock import Clock
@@ -43,6 +44,13 @@ class CompetitionService:
     async def list_running(self) -> list[Competition]:
         """Return the competitions that take conversations now."""
         return [one for one in await self.list_all() if self._is_running(one)]
+
+    async def queue_for(self, entrant: Entrant) -> str | None:
+        """Return the queue in which a submission's model server waits for its place: that of the newest running competition that names one and admits it."""
+        for competition in reversed(await self.list_running()):
+            if competition.queue and admitted(competition, [entrant]):
+                return competition.queue
+        return None
 
     async def find(self, competition_id: str) -> Competition:
         async with self._database.read() as session:

@@ -46,6 +46,12 @@ class CostService:
             submissions=self._by_submission(rows, since, until),
         )
 
+    async def spent(self, since: datetime, until: datetime) -> float:
+        """Return what all GPUs cost within a period."""
+        async with self._database.read() as session:
+            rows = await queries.between(session, since, until)
+        return _spending(rows, since, until).cost
+
     async def fleet(self) -> FleetSpending:
         """Return what is held now and what it costs, with what each submission has cost this month."""
         now = self._clock.now()

@@ -60,12 +60,13 @@ class Pydantic(TypeDecorator[BaseModel]):
 class EnumText(TypeDecorator[OpenEnum]):
     """An enum, stored as its value. A value that a newer version wrote is read as an unknown member."""
 
-    impl = String(16)
+    impl = String
     cache_ok = True
 
-    def __init__(self, enum: type[OpenEnum]) -> None:
-        super().__init__()
+    def __init__(self, enum: type[OpenEnum], length: int = 16) -> None:
+        super().__init__(length)
         self.enum = enum
+        self.length = length
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
         if value is None:

@@ -60,7 +60,7 @@ async def remove(session: AsyncSession, submission_id: str) -> None:
 SERVER_COLUMNS = (
     "run", "artifact_key", "max_model_tokens", "quantization", "recipe", "developer", "phase", "endpoints", "endpoint",
     "restarts", "gpu_count", "applied_replicas", "capacity", "start_s", "region",
-    "trouble", "problem", "unserved_since",
+    "trouble", "problem", "unserved_since", "queue",
 )  # fmt: skip
 
 

@@ -62,6 +62,7 @@ class Deployment:
     recipe: Recipe | None = None
     developer: str = ""
     server: str | None = None
+    queue: str | None = None
 
     @staticmethod
     def of(row: DeploymentRow) -> Deployment:
@@ -75,6 +76,7 @@ class Deployment:
             row.recipe,
             row.developer,
             row.server,
+            row.queue,
         )
 
     def as_version(self, version: ServedVersion) -> Deployment:
@@ -208,6 +210,7 @@ class DeploymentService:
         row.max_model_tokens = deployment.max_model_tokens
         row.quantization = deployment.quantization
         row.recipe, row.developer = deployment.recipe, deployment.developer
+        row.queue = deployment.queue
         row.phase, row.restarts = Phase.STARTING if has_room else self._first_phase, 0
         row.endpoints, row.endpoint = [], None
         row.trouble = row.problem = row.unserved_since = None
@@ -357,7 +360,7 @@ class DeploymentService:
         )
         # Beside the URLs, because a certificate that is renewed must not make another spec.
         secrets = {**spec.secrets, **self._store.environment()}
-        return replace(spec, replicas=deployment.replicas, secrets=secrets)
+        return replace(spec, replicas=deployment.replicas, secrets=secrets, queue=deployment.queue)
 
     async def stop_unwanted(self, name: str) -> None:
         """Stop a server for which there is no wish; one that is wished for is left alone."""

@@ -50,6 +50,8 @@ class DeploymentRow(Table):
     ``wanted_replicas`` is the autoscaler's, ``applied_replicas`` what the cluster was last told. ``capacity`` is
     what the stress check showed of one replica, ``start_s`` how long its last start took.
 
+    ``queue`` is the competition's in which its model server waits for a place, None for the platform's own.
+
     ``unserved_since`` is set while it has a published server and no endpoint; ``trouble`` and ``problem`` say what keeps it.
 
     While a redeploy replaces a server there are two rows: the submission's own, which serves, and one beside it
@@ -61,6 +63,7 @@ class DeploymentRow(Table):
 
     submission_id: Mapped[str] = mapped_column(String(160), primary_key=True)
     server: Mapped[str | None] = mapped_column(String(160))
+    queue: Mapped[str | None] = mapped_column(String(63))
     run: Mapped[int]
     artifact_key: Mapped[str] = mapped_column(String(64))
     max_model_tokens: Mapped[int]

@@ -1,13 +1,21 @@
 """Bytes from behind a URL, over one connection that is kept, and taken up again where it broke.
 
+A store that is away is asked again until ``patience_s`` have passed without one byte. A model server is as patient as its
+URLs live: whoever started it ends it earlier, by ``ready_timeout_s`` or Kubernetes' startup probe.
+
 A presigned URL is a secret: no message and no log line here has more of it than the file's name.
 """
 
 from __future__ import annotations
 
+import itertools
+import logging
 import random
 import ssl
 import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from urllib.parse import urlsplit
 
@@ -15,8 +23,20 @@ from guanaco_server.engine.artifact_errors import UnreachableArtifactError
 from guanaco_server.engine.store_trust import UNTRUSTED, trusted_by
 
 TIMEOUT_S = 30
-PAUSES_S = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0)  # between attempts that got not one byte further
+PAUSES_S = (
+    0.2,
+    0.5,
+    1.0,
+    2.0,
+    4.0,
+    8.0,
+)  # between attempts that got not one byte further; then the last again and again
+PATIENCE_S = 3_600.0  # the shortest life of a URL
+TOLD_AT = 4  # attempts, some 2 s: shorter outages are no news
 PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})  # statuses that another attempt may change
+
+
+logger = logging.getLogger(__name__)
 
 
 class Stopped(Exception):
@@ -25,6 +45,12 @@ class Stopped(Exception):
 
 class _PassingFault(OSError):
     """Worth another attempt."""
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    count: int
+    pause_s: float | None
 
 
 class RangedFile:
@@ -39,11 +65,13 @@ class RangedFile:
         name: str,
         stopped: threading.Event | None = None,
         trusted: ssl.SSLContext | None = None,
+        patience_s: float | None = None,
     ) -> None:
         self._parts = urlsplit(url)
         self._name = name
         self._stopped = stopped or threading.Event()
         self._trusted = trusted or trusted_by()
+        self._patience_s = PATIENCE_S if patience_s is None else patience_s
         self._connection: HTTPConnection | None = None
         self._response: HTTPResponse | None = None
         self._position = self._end = 0
@@ -64,13 +92,14 @@ class RangedFile:
 
     def fetch(self, max_bytes: int) -> bytes:
         """Return a whole small file."""
-        for pause_s in (*PAUSES_S, None):
+        attempts = self._attempts()
+        while True:
             try:
                 data = self._request({}, expected=(200,)).read(max_bytes + 1)
                 self.close()
                 break
             except (OSError, HTTPException) as error:
-                self._pause(pause_s, error)
+                self._pause(next(attempts), error)
         if len(data) > max_bytes:
             raise UnreachableArtifactError(f"{self._name} is larger than {max_bytes:,} bytes.")
         return data
@@ -84,14 +113,20 @@ class RangedFile:
             self._connection = None
 
     def _persist(self, view: memoryview) -> int:
-        for pause_s in (*PAUSES_S, None):
-            if self._stopped.is_set():
-                raise Stopped
+        attempts = self._attempts()
+        while not self._stopped.is_set():
             try:
                 return self._read(view)
             except (OSError, HTTPException) as error:
-                self._pause(pause_s, error)
-        raise AssertionError("the last pause raises")
+                self._pause(next(attempts), error)
+        raise Stopped
+
+    def _attempts(self) -> Iterator[_Attempt]:
+        """Yield the attempts that failed, each with the pause after it; the last one has none."""
+        began = time.monotonic()
+        for count in itertools.count(1):
+            is_over = count > len(PAUSES_S) and time.monotonic() - began >= self._patience_s
+            yield _Attempt(count, None if is_over else PAUSES_S[min(count, len(PAUSES_S)) - 1])
 
     def _read(self, view: memoryview) -> int:
         if self._response is None:
@@ -144,16 +179,17 @@ class RangedFile:
             why = "The store answered " + str(status) + " for {}."
         return UnreachableArtifactError(why.format(self._name))
 
-    def _pause(self, pause_s: float | None, error: Exception) -> None:
+    def _pause(self, failed: _Attempt, error: Exception) -> None:
         self.close()
         if isinstance(error, ssl.SSLCertVerificationError):
             raise UnreachableArtifactError(UNTRUSTED) from None
-        if pause_s is None:
-            why = str(error) if isinstance(error, _PassingFault) else type(error).__name__
-            raise UnreachableArtifactError(
-                f"{self._name} cannot be read from byte {self._position:,} on, after {len(PAUSES_S) + 1} attempts: {why}."
-            ) from None
-        self._stopped.wait(pause_s * random.uniform(0.5, 1.0))  # noqa: S311
+        why = str(error) if isinstance(error, _PassingFault) else type(error).__name__
+        said = f"{self._name} cannot be read from byte {self._position:,} on, after {failed.count} attempts: {why}"
+        if failed.pause_s is None:
+            raise UnreachableArtifactError(f"{said}.") from None
+        if failed.count == TOLD_AT:  # the deploy stage quotes lines that have the word
+            logger.warning("ERROR: %s. Trying again for as long as this server may start.", said)
+        self._stopped.wait(failed.pause_s * random.uniform(0.5, 1.0))  # noqa: S311
 
     def _finish(self) -> None:
         """The range was read to its end: the connection can take the next request."""

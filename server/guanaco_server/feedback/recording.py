@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -26,13 +26,15 @@ from guanaco.errors import (
     NothingToRate,
     TooManyRatings,
 )
-from guanaco.feedback import FeedbackRequest
+from guanaco.feedback import FeedbackRecorded, FeedbackRequest
 from guanaco_server.accounts.service import Account
 from guanaco_server.chat.conversations.records import RateableConversation
 from guanaco_server.chat.conversations.service import ConversationService
 from guanaco_server.database.database import Database
 from guanaco_server.database.group_commit import GroupCommit
 from guanaco_server.feedback import queries
+from guanaco_server.idempotency import keeping
+from guanaco_server.idempotency.keeping import AnswerToKeep, answer_to
 from guanaco_server.runtime.clock import Clock
 
 MINUTE = timedelta(minutes=1)
@@ -44,7 +46,8 @@ class PendingRating:
     account: Account
     conversation_id: str
     request: FeedbackRequest
-    id: str = field(default_factory=lambda: f"fb_{uuid.uuid4().hex}")
+    id: str
+    answer: AnswerToKeep | None = None
 
 
 class RatingRecorder:
@@ -59,9 +62,16 @@ class RatingRecorder:
         self._conversations = conversations
         self._ratings: GroupCommit[PendingRating, str] = GroupCommit(self._write)
 
-    async def record(self, account: Account, conversation_id: str, request: FeedbackRequest) -> str:
-        """Record a rating, and return its id once it is committed."""
-        return await self._ratings.submit(PendingRating(account, conversation_id, request))
+    async def record(
+        self, account: Account, conversation_id: str, request: FeedbackRequest
+    ) -> FeedbackRecorded:
+        """Record a rating, and return once it is committed."""
+        recorded = FeedbackRecorded(feedback_id=f"fb_{uuid.uuid4().hex}")
+        rating = PendingRating(
+            account, conversation_id, request, recorded.feedback_id, answer_to(recorded)
+        )
+        await self._ratings.submit(rating)
+        return recorded
 
     async def _write(self, group: Sequence[PendingRating]) -> list[str | Exception]:
         """Write a group. If it fails, write each rating alone, so that an error reaches only the rating that causes it."""
@@ -89,6 +99,9 @@ class RatingRecorder:
             if refusal is None
         ]
         inserted = await queries.insert(session, rows) if rows else set()
+        for one in group:
+            if one.answer is not None and one.id in inserted:
+                await keeping.store(session, one.answer)
         return [
             refusal or (None if one.id in inserted else AlreadyRated())
             for one, refusal in zip(group, refused, strict=True)

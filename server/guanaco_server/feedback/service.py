@@ -74,10 +74,10 @@ class FeedbackService:
             AlreadyRated: The conversation has a rating, also when two requests race.
             TooManyRatings: The user has given too many within a minute.
         """
-        feedback_id = await self._recorder.record(account, conversation_id, request)
+        recorded = await self._recorder.record(account, conversation_id, request)
         self._metrics.note_vote(request.thumbs_up)
         self._tell()
-        return FeedbackRecorded(feedback_id=feedback_id)
+        return recorded
 
     async def read(self, account: Account, conversation_id: str) -> Rating:
         """Return the rating of one's own conversation; ConversationNotFound, NotRated."""

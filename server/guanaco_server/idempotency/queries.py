@@ -10,6 +10,7 @@ from sqlalchemy import CursorResult, delete, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco_server.database.bulk import insert_missing
+from guanaco_server.database.database import was_changed
 from guanaco_server.idempotency.tables import IdempotentRequestRow as Row
 
 UNSYNCED = {"synchronize_session": False}
@@ -38,14 +39,15 @@ async def renew(
 
 async def store_answer(
     session: AsyncSession, account_id: str, key_hash: str, token: str, answer: bytes
-) -> None:
-    """Store the answer and give the lease back, unless another process has taken it or the row is gone."""
-    await session.execute(
+) -> bool:
+    """Store the answer and give the lease back; False if another process has taken it or the row is gone."""
+    result = await session.execute(
         update(Row)
         .where(Row.account_id == account_id, Row.key_hash == key_hash, Row.token == token)
         .values(answer=answer, token=None, claimed_until=None)
         .execution_options(**UNSYNCED)
     )
+    return was_changed(result)
 
 
 async def drop(session: AsyncSession, account_id: str, key_hash: str, token: str) -> None:

@@ -1,6 +1,7 @@
 """In front of the whole API: a POST with an Idempotency-Key is answered once.
 
-The answer is stored before its last byte is sent, so whoever has read it to the end gets the same again. Only answers
+The answer is stored before its last byte is sent, mostly with what the request changes (keeping.py), so whoever has read it to
+the end gets the same again. Only answers
 that succeeded are stored: what failed has changed nothing, and may succeed when it is repeated. A client that leaves does
 not stop its request: it comes back for the answer.
 """
@@ -11,9 +12,11 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
+from pydantic import BaseModel
 from sqlalchemy.exc import DBAPIError
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from guanaco.errors import InvalidInput, Unauthenticated
@@ -22,10 +25,16 @@ from guanaco_server.accounts.service import Account
 from guanaco_server.http.asgi import has_failed, header, read_body
 from guanaco_server.http.errors import ErrorForms, as_guanaco_error
 from guanaco_server.http.protocol import ABORT, abort_of, add_extension
+from guanaco_server.idempotency.keeping import (
+    AnswerKeeper,
+    KeptAnswer,
+    current_keeper,
+    reset_keeper,
+    set_keeper,
+)
 from guanaco_server.idempotency.service import (
     LEASE,
     IdempotencyService,
-    KeptAnswer,
     KeyedRequest,
     RequestClaim,
 )
@@ -119,13 +128,16 @@ class IdempotentRequests:
 
     async def _answer(self, claim: RequestClaim, asgi: Scope, body: bytes, send: Send) -> None:
         connection = _Connection(asgi, body)
-        recorder = _Recorder(self._service, claim, connection.asgi, send)
+        keeper = self._service.keeper(claim)
+        recorder = _Recorder(self._service, claim, keeper, connection.asgi, send)
         renewing = asyncio.create_task(self._renew(claim))
+        before = set_keeper(keeper)
         try:
             await self._app(connection.asgi, connection.receive, recorder.send)
         finally:
+            reset_keeper(before)
             renewing.cancel()
-            if not recorder.is_stored:
+            if not keeper.is_stored:
                 await asyncio.shield(self._release(claim))
 
     async def _renew(self, claim: RequestClaim) -> None:
@@ -172,11 +184,16 @@ class _Recorder:
     """Passes an answer on, and stores it before the last of it is sent."""
 
     def __init__(
-        self, service: IdempotencyService, claim: RequestClaim, asgi: Scope, send: Send
+        self,
+        service: IdempotencyService,
+        claim: RequestClaim,
+        keeper: AnswerKeeper,
+        asgi: Scope,
+        send: Send,
     ) -> None:
-        self.is_stored = False
         self._service = service
         self._claim = claim
+        self._keeper = keeper
         self._asgi = asgi
         self._send = send
         self._start: Message = {}
@@ -187,7 +204,8 @@ class _Recorder:
             self._start = message
         elif message["type"] == "http.response.body":
             self._pieces.append(message.get("body", b""))
-            if not message.get("more_body", False) and self._has_succeeded():
+            is_last = not message.get("more_body", False)
+            if is_last and not self._keeper.is_stored and self._has_succeeded():
                 await self._store()
         try:
             await self._send(message)
@@ -198,15 +216,11 @@ class _Recorder:
         return 200 <= self._start["status"] < 300 and not has_failed(self._asgi)
 
     async def _store(self) -> None:
-        headers = tuple(
-            (name.decode("latin-1"), value.decode("latin-1"))
-            for name, value in self._start.get("headers", ())
-            if name.decode("latin-1").lower() not in NOT_REPEATED
-        )
-        stored = KeptAnswer(self._start["status"], headers, b"".join(self._pieces))
+        headers = self._start.get("headers", ())
+        stored = kept_answer(self._start["status"], headers, b"".join(self._pieces))
         try:
             await self._service.finish(self._claim, stored)
-            self.is_stored = True
+            self._keeper.is_stored = True
         except (DBAPIError, OSError) as error:
             logger.warning("an answer cannot be kept for a repetition: %s", type(error).__name__)
 
@@ -216,6 +230,28 @@ async def _replay(kept: KeptAnswer, send: Send) -> None:
     headers.append((REPLAYED.encode(), b"true"))
     await send({"type": "http.response.start", "status": kept.status, "headers": headers})
     await send({"type": "http.response.body", "body": kept.body})
+
+
+def kept_answer(status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> KeptAnswer:
+    """Return an answer without the headers that belong to one request."""
+    named = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in headers)
+    kept = tuple((name, value) for name, value in named if name.lower() not in NOT_REPEATED)
+    return KeptAnswer(status, kept, body)
+
+
+async def keep_as_json(request: Request) -> None:
+    """Have the answer to this request written as the framework will: JSON, with its route's status. A dependency of routers."""
+    if (keeper := current_keeper()) is None:
+        return
+    route = request.scope["route"]
+
+    def as_json(result: BaseModel) -> KeptAnswer | None:
+        if type(result) is not route.response_model:
+            return None
+        headers = ((b"content-type", b"application/json"),)
+        return kept_answer(route.status_code or 200, headers, result.model_dump_json().encode())
+
+    keeper.form = as_json
 
 
 def _may_have_key(asgi: Scope) -> bool:

@@ -1,10 +1,11 @@
 """Answers a request once: who repeats it with the same Idempotency-Key within a day gets the first answer again.
 
-    (new) ──begin──▶ claimed ──finish──▶ answered ──(a day)──▶ (deleted)
+    (new) ──begin──▶ claimed ──keep, finish──▶ answered ──(a day)──▶ (deleted)
                       │   ▲
                       │   └─ the lease of a process that died runs out, and whoever repeats the request claims it
                       └──release──▶ (deleted): the request failed, so repeating it tries again
 
+What must not be there twice is committed together with its answer (keeping.py); other answers are stored before they are sent.
 The lease is renewed while the request is being answered. An answer is sealed with AES-256-GCM under a key that is
 derived from the platform's secret, the account, the Idempotency-Key and the request, of which the database has only
 hashes. So nobody reads from the database what a model said to a user, or the secret of a new API key.
@@ -28,6 +29,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from guanaco.errors import IdempotencyConflict, RequestInProgress
 from guanaco_server.database.database import Database
 from guanaco_server.idempotency import queries
+from guanaco_server.idempotency.keeping import AnswerKeeper, AnswerToKeep, KeptAnswer
 from guanaco_server.runtime.clock import Clock
 
 if TYPE_CHECKING:
@@ -67,15 +69,6 @@ class RequestClaim:
 
     request: KeyedRequest
     token: str
-
-
-@dataclass(frozen=True)
-class KeptAnswer:
-    """An HTTP answer as it was sent."""
-
-    status: int
-    headers: tuple[tuple[str, str], ...]
-    body: bytes
 
 
 class IdempotencyService:
@@ -125,6 +118,16 @@ class IdempotencyService:
         until = self._clock.now() + LEASE
         async with self._database.write() as session:
             await queries.renew(session, *_names(claim), until)
+
+    def keeper(self, claim: RequestClaim) -> AnswerKeeper:
+        """Return what stores the answer together with what the request changes."""
+
+        def seal(answer: KeptAnswer) -> AnswerToKeep | None:
+            sealed = self._sealed(claim.request, answer)
+            is_short = len(sealed) <= MAX_ANSWER_BYTES
+            return AnswerToKeep(*_names(claim), sealed) if is_short else None
+
+        return AnswerKeeper(seal)
 
     async def finish(self, claim: RequestClaim, answer: KeptAnswer) -> None:
         """Store the answer for a day. One that is too long to be kept is forgotten with its key."""

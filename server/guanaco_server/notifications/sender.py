@@ -93,7 +93,7 @@ class WebhookSender:
         body = delivery.body.encode()
         headers = _headers(delivery.id, webhook, self._clock.now(), body)
         result = await self._client.post(webhook.url, headers, body)
-        columns = _settled(delivery.attempts + 1, result, self._clock.now())
+        columns = after_try(delivery.attempts + 1, result, self._clock.now())
         try:
             async with self._database.write() as session:
                 await queries.settle(session, delivery.id, token, **columns)
@@ -118,7 +118,8 @@ def _headers(message_id: str, webhook: WebhookRow, now: datetime, body: bytes) -
     }
 
 
-def _settled(attempts: int, result: DeliveryResult, now: datetime) -> dict[str, object]:
+def after_try(attempts: int, result: DeliveryResult, now: datetime) -> dict[str, object]:
+    """Return the columns of a message after its n-th try: it has arrived, is tried again, or is given up."""
     columns: dict[str, object] = {
         "attempts": attempts,
         "last_attempt_at": now,

@@ -14,6 +14,7 @@ from typing import Any, Self
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from guanaco_server.observability.by_submission import MetricDescription, MetricsBySubmission
+from guanaco_server.observability.tally import ServiceTally
 
 STAGE_BUCKETS_S = (0.5, 1, 2, 5, 10, 20, 40, 60, 120, 300, 600, 1_800, 3_600)
 REPLY_BUCKETS_S = (0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 20, 30, 60, 120)
@@ -167,6 +168,7 @@ class Metrics:
             ("kind",),
         )
         self.submissions = MetricsBySubmission(self.registry, self.described)
+        self.tally = ServiceTally()
 
     def note_stage(self, stage: str, outcome: str, seconds: float) -> None:
         self._stage.labels(stage, outcome).observe(seconds)
@@ -233,6 +235,7 @@ class Metrics:
 
     def note_first_token(self, seconds: float) -> None:
         self._first_token.observe(seconds)
+        self.tally.note_first_token(seconds)
 
     def note_turns_waiting(self, submission_id: str, change: int) -> None:
         self._turns_waiting.inc(change)
@@ -326,6 +329,7 @@ class ReplyTimer:
         total_s = time.perf_counter() - self._asked_at
         first_token_s = self._first_token_s or total_s
         self._metrics.note_whole_reply(total_s, prompt_tokens, completion_tokens)
+        self._metrics.tally.note_prompt(prompt_tokens, cached_tokens)
         self._series.note_end(
             first_token_s, total_s, prompt_tokens, cached_tokens, completion_tokens
         )

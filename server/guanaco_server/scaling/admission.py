@@ -6,8 +6,8 @@ Runs in the reconciler's loop, so that there is one that decides. A deployment t
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Set
-from datetime import timedelta
+from collections.abc import Callable, Iterable, Set
+from datetime import datetime, timedelta
 
 from guanaco_server.clusters.cluster import Cluster
 from guanaco_server.deployments.backoff import Backoff
@@ -24,7 +24,10 @@ logger = logging.getLogger(__name__)
 
 
 class Admission:
-    """Decides who gets room. A deployment with ``feedback_target`` ratings has enough; with 0 none ever has."""
+    """Decides who gets room. A deployment with ``feedback_target`` ratings has enough; with 0 none ever has.
+
+    ``awake_floor`` says how many submissions are to be awake now.
+    """
 
     def __init__(
         self,
@@ -34,6 +37,7 @@ class Admission:
         usage: UsageReader,
         budget: Budget,
         feedback_target: int,
+        awake_floor: Callable[[], int],
     ) -> None:
         self._clock = clock
         self._cluster = cluster
@@ -41,6 +45,7 @@ class Admission:
         self._usage = usage
         self._budget = budget
         self._feedback_target = feedback_target
+        self._awake_floor = awake_floor
         self._pace = Backoff(clock)
 
     async def step(self) -> None:
@@ -63,12 +68,14 @@ class Admission:
         self, rows: list[DeploymentRow], usage: dict[str, DeploymentUsage]
     ) -> Iterable[Claim]:
         awake = awake_of(rows)
+        to_warm = below_floor(rows, usage, self._awake_floor())
         for row in rows:
             known = usage.get(row.owner, DeploymentUsage())
             is_asleep = row.phase is Phase.SLEEPING
             is_patient = is_asleep and not known.is_reward
             needs_ratings = known.ownership.is_open and not is_rated(known, self._feedback_target)
             is_missed = known.is_needed(awake) if known.is_reward else needs_ratings
+            is_missed = is_missed or row.submission_id in to_warm
             if row.phase in ASKING and (is_missed or not is_asleep):
                 yield Claim(
                     row.submission_id,
@@ -114,6 +121,29 @@ def room_of(row: DeploymentRow) -> Room:
 
 def awake_of(rows: Iterable[DeploymentRow]) -> frozenset[str]:
     return frozenset(row.submission_id for row in rows if row.phase.has_server)
+
+
+def last_used(row: DeploymentRow) -> datetime:
+    return row.last_traffic_at or row.updated_at
+
+
+def below_floor(
+    rows: Iterable[DeploymentRow], usage: dict[str, DeploymentUsage], floor: int
+) -> frozenset[str]:
+    """Return the submissions that sleep although too few are awake: the latest used, as many as are missing."""
+    chats = [
+        row
+        for row in rows
+        if (known := usage.get(row.owner)) is not None
+        and known.ownership.is_open
+        and not known.is_reward
+        and not row.is_beside
+    ]
+    asleep = sorted(
+        (row for row in chats if row.phase is Phase.SLEEPING), key=last_used, reverse=True
+    )
+    missing = floor - (len(chats) - len(asleep))
+    return frozenset(row.submission_id for row in asleep[: max(0, missing)])
 
 
 def tenants_of(

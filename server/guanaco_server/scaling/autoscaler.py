@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Set
-from dataclasses import dataclass
-from datetime import timedelta
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 
 from sqlalchemy.exc import DBAPIError
 
@@ -19,7 +19,7 @@ from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.deployments.tables import DeploymentRow, Phase
 from guanaco_server.runtime.background import Background
 from guanaco_server.runtime.clock import Clock
-from guanaco_server.scaling.admission import awake_of, is_rated, tenants_of
+from guanaco_server.scaling.admission import awake_of, is_rated, last_used, tenants_of
 from guanaco_server.scaling.budget import Budget, Room, spare_replicas
 from guanaco_server.scaling.replicas import (
     DeploymentLoad,
@@ -28,6 +28,7 @@ from guanaco_server.scaling.replicas import (
     capacity,
     decide,
 )
+from guanaco_server.scaling.schedule import Schedule
 from guanaco_server.scaling.usage import DeploymentUsage, UsageReader
 
 logger = logging.getLogger(__name__)
@@ -47,6 +48,14 @@ class ScalingPolicy:
     interval_s: float = 5.0
     engine_args: tuple[str, ...] = ()
     shares_addresses: bool = True
+    schedule: Schedule = field(default_factory=Schedule)
+
+    def limits_at(self, at: datetime) -> ReplicaLimits:
+        """Return the limits of this moment, with the schedule's floor."""
+        least = max(self.limits.min_replicas, self.schedule.floors(at).replicas)
+        return replace(
+            self.limits, min_replicas=least, max_replicas=max(least, self.limits.max_replicas)
+        )
 
 
 class Autoscaler:
@@ -77,9 +86,8 @@ class Autoscaler:
     async def step(self) -> None:
         """Decide once for every deployment that is ready and published."""
         rows = await self._deployments.list_wishes()
-        has_replicas = self._policy.limits.max_replicas > 1 or any(
-            row.wanted_replicas > 1 for row in rows
-        )
+        limits = self._policy.limits_at(self._clock.now())
+        has_replicas = limits.max_replicas > 1 or any(row.wanted_replicas > 1 for row in rows)
         if not has_replicas and not self._policy.feedback_target:
             return
         usage = await self._usage.read()
@@ -87,16 +95,17 @@ class Autoscaler:
         self._samples = {
             row.submission_id: self._samples.get(row.submission_id, ()) for row in ready
         }
-        have_server = awake_of(rows)
+        have_server, kept = awake_of(rows), self._kept_awake(ready, usage)
         awake = [
             row
             for row in ready
-            if not await self._put_to_sleep(row, usage[row.submission_id], have_server)
+            if row.submission_id in kept
+            or not await self._put_to_sleep(row, usage[row.submission_id], have_server)
         ]
         if has_replicas:
             await asyncio.gather(*(self._sample(row, usage) for row in awake))
             for row in awake:
-                await self._scale(row, rows, usage)
+                await self._scale(row, rows, usage, limits)
 
     async def _run(self) -> None:
         while True:
@@ -108,6 +117,15 @@ class Autoscaler:
                 await self.step()
             except (DBAPIError, OSError) as error:
                 logger.warning("scaling failed, trying again: %s", error)
+
+    def _kept_awake(
+        self, ready: list[DeploymentRow], usage: dict[str, DeploymentUsage]
+    ) -> frozenset[str]:
+        """Return those that the floor keeps awake: the latest used. A reward model is kept by who works with it."""
+        floor = self._policy.schedule.floors(self._clock.now()).awake
+        chats = [row for row in ready if not usage[row.submission_id].is_reward]
+        chats.sort(key=last_used, reverse=True)
+        return frozenset(row.submission_id for row in chats[:floor])
 
     async def _put_to_sleep(
         self, row: DeploymentRow, usage: DeploymentUsage, have_server: Set[str]
@@ -157,9 +175,13 @@ class Autoscaler:
             return []
 
     async def _scale(
-        self, row: DeploymentRow, rows: list[DeploymentRow], usage: dict[str, DeploymentUsage]
+        self,
+        row: DeploymentRow,
+        rows: list[DeploymentRow],
+        usage: dict[str, DeploymentUsage],
+        limits: ReplicaLimits,
     ) -> None:
-        limits, now = self._policy.limits, self._clock.now()
+        now = self._clock.now()
         samples = self._samples[row.submission_id]
         load = DeploymentLoad(
             row.wanted_replicas,

@@ -1,6 +1,6 @@
 """How many replicas a deployment should have, and how many requests one replica carries at once.
 
-    needed(sample) = ceil((running + waiting) / (capacity * target))
+    needed(sample) = ceil((running + waiting) * (1 + spare) / (capacity * target))
     up:   the least that any sample of the last ``up_window_s`` needed, at most ``up_step`` more at a time
     down: the most that any sample of the last ``down_window_s`` needed, at most ``down_step`` fewer at a time
 
@@ -27,11 +27,15 @@ from guanaco_server.deployments.service import DeploymentService
 
 @dataclass(frozen=True)
 class ReplicaLimits:
-    """``target`` is the share of a replica's capacity that should be in use; the rest takes the next minute's growth."""
+    """``target`` is the share of a replica's capacity that should be in use; the rest takes the next minute's growth.
+
+    ``spare`` is room beyond the load, as a share of it.
+    """
 
     min_replicas: int = 1
     max_replicas: int = 1
     target: float = 0.7
+    spare: float = 0.0
     up_window_s: float = 15.0
     down_window_s: float = 300.0
     up_step: int = 2
@@ -88,10 +92,18 @@ def _needed(
         return []
     a_replica = max(1, load.capacity) * limits.target
     return [
-        max(limits.min_replicas, math.ceil((sample.running + sample.waiting) / a_replica))
+        max(
+            limits.min_replicas,
+            _rounded_up((sample.running + sample.waiting) * (1 + limits.spare) / a_replica),
+        )
         for sample in load.samples
         if sample.at >= since
     ]
+
+
+def _rounded_up(replicas: float) -> int:
+    """Round up, but for what floating point has added."""
+    return math.ceil(round(replicas, 9))
 
 
 def _has_cooled(load: DeploymentLoad, now: datetime, cooldown_s: float) -> bool:

@@ -12,6 +12,7 @@ from guanaco_server.scaling.admission import Admission
 from guanaco_server.scaling.autoscaler import Autoscaler, ScalingPolicy
 from guanaco_server.scaling.budget import Budget
 from guanaco_server.scaling.replicas import CapacityReader, ReplicaLimits
+from guanaco_server.scaling.schedule import schedule_of
 from guanaco_server.scaling.sleep import Sleeper
 from guanaco_server.scaling.usage import ReadCounts, ReadOwners, TrafficRecorder, UsageReader
 from guanaco_server.settings import Settings
@@ -63,6 +64,7 @@ def build_scaling(
             usage,
             policy.budget,
             policy.feedback_target,
+            awake_floor=lambda: policy.schedule.floors(clock.now()).awake,
         ),
     )
 
@@ -71,7 +73,10 @@ def scaling_policy(settings: Settings, *, shares_addresses: bool) -> ScalingPoli
     return ScalingPolicy(
         limits=ReplicaLimits(
             min_replicas=settings.min_replicas,
-            max_replicas=max(settings.min_replicas, settings.max_replicas),
+            max_replicas=max(
+                settings.min_replicas, settings.max_replicas, settings.peak_min_replicas
+            ),
+            spare=settings.spare_capacity,
         ),
         budget=Budget(settings.max_gpus, settings.max_model_servers, settings.preempt_quiet_s),
         feedback_target=settings.feedback_target,
@@ -79,4 +84,5 @@ def scaling_policy(settings: Settings, *, shares_addresses: bool) -> ScalingPoli
         interval_s=settings.scale_interval_s,
         engine_args=tuple(settings.engine_args),
         shares_addresses=shares_addresses,
+        schedule=schedule_of(settings),
     )

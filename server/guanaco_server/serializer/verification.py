@@ -165,7 +165,7 @@ def open_artifact_file(
         with FileStream(Path(unquote(urlsplit(url).path)), 0) as stream:
             yield stream
         return
-    with closing(RangedFile(url, name, trusted=trusted)) as file:
+    with closing(RangedFile(url, name, trusted=trusted, patience_s=0)) as file:
         file.begin(0, size_bytes)
         yield _Remote(file)
 

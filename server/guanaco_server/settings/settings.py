@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pydantic import ConfigDict, SecretStr
 
+from guanaco_server.settings.alerts import AlertSettings
 from guanaco_server.settings.chat import ChatSettings, RewardSettings
 from guanaco_server.settings.gpus import GpuSettings
 from guanaco_server.settings.kubernetes import KubernetesSettings
@@ -29,6 +30,7 @@ class Settings(
     CheckSettings,
     GpuSettings,
     ScalingSettings,
+    AlertSettings,
     ChatSettings,
     RewardSettings,
     FeedbackSettings,

@@ -22,3 +22,18 @@ def added(one: Sequence[int], other: Sequence[int]) -> list[int]:
     length = max(len(one), len(other))
     padded = [[*row, *[0] * (length - len(row))] for row in (one, other)]
     return [a + b for a, b in zip(*padded, strict=True)]
+
+
+def quantile(counts: Sequence[int], share: float) -> float | None:
+    """Return the time in seconds below which this share lies, within its bucket as if spread evenly; None without any."""
+    wanted = sum(counts) * share
+    if not wanted:
+        return None
+    passed = 0
+    for bucket, count in enumerate(counts):
+        if count and passed + count >= wanted:
+            begin_ms = FACTOR ** (bucket - 1) if bucket else 0.0
+            end_ms = FACTOR**bucket
+            return (begin_ms + (end_ms - begin_ms) * (wanted - passed) / count) / 1_000
+        passed += count
+    return None

@@ -39,6 +39,7 @@ from guanaco_server.accounts.service import Account
 from guanaco_server.artifacts.checking.model_card import StoredCard
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.service import DeploymentService
+from guanaco_server.idempotency.keeping import keep_answer
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.scaling.usage import Ownership
 from guanaco_server.submissions import lifecycle, queries
@@ -394,6 +395,7 @@ class SubmissionService:
                 await self.rollouts.records.cancel(session, submission_id)
             await note_others(self._audit, session, account, row, f"{verb} submission")
             moved = await read_whole(self._deployments, session, row)
+            await keep_answer(session, moved)
         self._changes.announce(submission_id, to)
         return moved
 

@@ -11,6 +11,7 @@ from jinja2 import BytecodeCache
 from guanaco.chat import Bot
 from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import AccountService
+from guanaco_server.alerts.service import AlertService
 from guanaco_server.chat.conversations.service import ConversationService
 from guanaco_server.chat.gateway.replies import ReplyService
 from guanaco_server.competitions.service import CompetitionService
@@ -73,6 +74,7 @@ class WebRoom:
     flags: FlagService
     experiments: ExperimentService
     costs: CostService
+    alerts: AlertService
     history: ScoreHistoryReader
     erasures: ErasureService
     assets: Assets
@@ -101,6 +103,7 @@ def build_web(
     flags: FlagService,
     experiments: ExperimentService,
     costs: CostService,
+    alerts: AlertService,
     conversations: ConversationService,
     replies: ReplyService,
     feedback: FeedbackService,
@@ -126,6 +129,7 @@ def build_web(
         flags=flags,
         experiments=experiments,
         costs=costs,
+        alerts=alerts,
         history=history,
         erasures=erasures,
         assets=assets,

@@ -47,6 +47,7 @@ from guanaco_server.database.commit_order import in_commit_order
 from guanaco_server.database.database import Database
 from guanaco_server.experiments.running import Exposure, RunningExperiments
 from guanaco_server.experiments.variants import apply_variant
+from guanaco_server.idempotency.keeping import keep_answer
 from guanaco_server.prompts.service import PromptService
 from guanaco_server.routing.service import Assigned, RoutingService
 from guanaco_server.routing.snapshot import replay
@@ -127,7 +128,7 @@ class ConversationService:
                 raise fit.problem from None
             raise
         try:
-            await self._store(row, assigned, exposure, request.history)
+            opened = await self._store(row, assigned, exposure, request.history)
         except IntegrityError:
             if known := await self._known(account, request):  # another has just opened it
                 return known
@@ -135,7 +136,7 @@ class ConversationService:
         if not request.history:
             for listener in self._on_opened:
                 listener(_new_history(row))
-        return ConversationOpened(conversation_id=row.id, submission_id=row.submission_id)
+        return opened
 
     async def _chosen(self, account: Account, named: str | None) -> str | None:
         """The id of the submission that the app names, which its key must allow; None where the platform is to choose."""
@@ -307,7 +308,7 @@ class ConversationService:
         assigned: Assigned,
         exposure: Exposure | None,
         history: Sequence[Turn],
-    ) -> None:
+    ) -> ConversationOpened:
         row.created_at = self._clock.now()
         row.submission_id, row.decision = assigned.submission_id, assigned.decision
         if exposure is not None:
@@ -319,6 +320,9 @@ class ConversationService:
             if exposure is not None:
                 await session.flush()
                 self._experiments.expose(session, exposure, row.id, row.created_at)
+            opened = ConversationOpened(conversation_id=row.id, submission_id=row.submission_id)
+            await keep_answer(session, opened)
+        return opened
 
 
 async def require_own(

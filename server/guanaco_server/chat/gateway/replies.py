@@ -47,6 +47,7 @@ from guanaco_server.chat.gateway.turn_queue import Asker
 from guanaco_server.deployments.versions import ConversationStart
 from guanaco_server.experiments.running import RunningExperiments
 from guanaco_server.experiments.variants import apply_variant
+from guanaco_server.idempotency.keeping import answer_to, current_keeper
 from guanaco_server.observability.tracing import span
 from guanaco_server.routing.service import LiveSubmission, RoutingService
 from guanaco_server.runtime.clock import Clock
@@ -234,13 +235,7 @@ class ReplyService:
             generated.timings.total_ms,
             generated.reward_score,
         )
-        ended = EndedTurn(turn.lease, turn.asked, reply, tuple(history.tail))
-        with span("store the turn"):
-            await self._turn_log.end(ended)
-        history.replied(reply.id, reply.content)
-        history.message_count = ended.message_count
-        self._histories.keep(history)
-        return Reply(
+        told = Reply(
             message_id=reply.id,
             content=generated.content,
             finish_reason=generated.finish_reason,
@@ -251,6 +246,14 @@ class ReplyService:
                 history.competition, history.questions
             ),
         )
+        ended = EndedTurn(
+            turn.lease, turn.asked, reply, tuple(history.tail), answer=answer_to(told)
+        )
+        await self._store(ended)
+        history.replied(reply.id, reply.content)
+        history.message_count = ended.message_count
+        self._histories.keep(history)
+        return told
 
     async def _record_continued(self, turn: ClaimedTurn, generated: Generated) -> Reply:
         history = turn.history
@@ -263,13 +266,7 @@ class ReplyService:
             generated.timings.total_ms,
             generated.reward_score,
         )
-        ended = EndedTurn(turn.lease, None, None, continued=added)
-        with span("store the turn"):
-            await self._turn_log.end(ended)
-        history.continued(added.content)
-        history.message_count = ended.message_count
-        self._histories.keep(history)
-        return Reply(
+        told = Reply(
             message_id=added.id,
             content=added.content,
             appended=added.appended,
@@ -278,6 +275,18 @@ class ReplyService:
             timings=generated.timings,
             reward_score=generated.reward_score,
         )
+        ended = EndedTurn(turn.lease, None, None, continued=added, answer=answer_to(told))
+        await self._store(ended)
+        history.continued(added.content)
+        history.message_count = ended.message_count
+        self._histories.keep(history)
+        return told
+
+    async def _store(self, ended: EndedTurn) -> None:
+        with span("store the turn"):
+            await self._turn_log.end(ended)
+        if ended.answer is not None and (keeper := current_keeper()) is not None:
+            keeper.is_stored = True
 
     async def _release(self, ended: EndedTurn) -> None:
         """Give the lease back, also while this task is being cancelled because its client has gone."""

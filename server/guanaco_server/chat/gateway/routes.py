@@ -34,6 +34,7 @@ from guanaco.errors import (
     InvalidInput,
     MethodNotAllowed,
     PayloadTooLarge,
+    PromptFailed,
 )
 from guanaco_server.accounts.auth import Auth, key_in
 from guanaco_server.accounts.service import Account
@@ -41,7 +42,13 @@ from guanaco_server.chat.gateway.generation import Pieces
 from guanaco_server.chat.gateway.replies import PreviewService, ReplyEvents, ReplyService
 from guanaco_server.chat.gateway.streaming import Encoder, ReplyResponse
 from guanaco_server.http.asgi import header, read_body
-from guanaco_server.http.errors import ErrorBody, answer, as_guanaco_error, describe_problems
+from guanaco_server.http.errors import (
+    ErrorBody,
+    answer,
+    as_guanaco_error,
+    describe_problems,
+    status_of,
+)
 from guanaco_server.http.openapi import event_schema
 from guanaco_server.http.sse import EVENT_STREAM, encode_event
 from guanaco_server.observability.http import HEADER, METHODS, TRACE_HEADER
@@ -221,6 +228,8 @@ class ChatGateway:
             finally:
                 seconds = time.perf_counter() - started
                 self._metrics.note_http(method, found[0].path, response.status, seconds)
+                if is_counted(response.is_whole, response.error):
+                    self._metrics.tally.note_reply(response.is_whole)
                 if request is not None:
                     request.end(found[0].path, response.status)
 
@@ -243,8 +252,7 @@ class ChatGateway:
             body = await read_body(receive, self._limit_bytes)
             request = parse_body(route.model, body)
         except Exception as fault:  # noqa: BLE001 - every fault has an answer
-            problem = route.problem(as_guanaco_error(route.path, fault))
-            await response.refuse(problem)
+            await response.refuse(as_guanaco_error(route.path, fault), route.problem)
             return
         respond = response.stream if getattr(request, "stream", False) else response.whole
         exchange = route.exchange(request)
@@ -257,6 +265,16 @@ class ChatGateway:
         if name and (found := self._routes.get((noun + slash, action))):
             return found, name
         return self._routes.get((path, "")), ""
+
+
+def is_counted(is_whole: bool, error: GuanacoError | None) -> bool:
+    """Tell whether a reply counts for the service level: one that came, or that failed for a reason which is the platform's.
+
+    Left out are what the client did wrong, clients that left, and prompts that their developer wrote wrongly.
+    """
+    if is_whole:
+        return True
+    return error is not None and status_of(error) >= 500 and not isinstance(error, PromptFailed)
 
 
 def parse_body(model: type[Model], body: bytes) -> Model:

@@ -16,6 +16,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import BaseModel
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from guanaco.chat import Reply
@@ -25,6 +26,8 @@ from guanaco_server.http.asgi import note_failure
 from guanaco_server.http.errors import as_guanaco_error
 from guanaco_server.http.protocol import abort_of
 from guanaco_server.http.sse import HEARTBEAT
+from guanaco_server.idempotency.keeping import KeptAnswer, current_keeper
+from guanaco_server.idempotency.requests import kept_answer
 from guanaco_server.observability.http import ABANDONED, HEADER, TRACE_ID_HEADER, labelled
 from guanaco_server.observability.scope import RequestIds
 
@@ -33,6 +36,7 @@ SSE_HEADERS = (
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 )
+JSON_HEADER = (b"content-type", b"application/json")
 WATCH_AFTER_S = 0.05  # whether the client has left: a reply that is over sooner need not know
 
 logger = logging.getLogger(__name__)
@@ -52,12 +56,17 @@ class Encoder:
 
 
 class ReplyResponse:
-    """One response, whose header carries the request's ids. ``heartbeat_s`` is the longest silence of a stream. ``status`` is what was sent."""
+    """One response, whose header carries the request's ids. ``heartbeat_s`` is the longest silence of a stream.
+
+    ``status`` is what was sent. ``is_whole`` says that the reply was written to its end; ``error`` is what came in its place.
+    """
 
     def __init__(
         self, scope: Scope, receive: Receive, send: Send, ids: RequestIds, heartbeat_s: float
     ) -> None:
         self.status = ABANDONED
+        self.is_whole = False
+        self.error: GuanacoError | None = None
         self._scope = scope
         self._receive = receive
         self._send = send
@@ -70,21 +79,40 @@ class ReplyResponse:
         self._abort = abort_of(scope)
         self._is_stream = self._is_sending = False
         self._sent_at = time.monotonic()
+        self._kept: list[bytes] | None = None  # of a stream whose answer is to be kept
 
     async def stream(self, events: Coroutine[Any, Any, Events], encoder: Encoder) -> None:
         self._is_stream = True
+        if (keeper := current_keeper()) is not None:
+            kept = self._kept = []
+
+            def whole_stream(reply: BaseModel) -> KeptAnswer | None:
+                if not isinstance(reply, Reply):
+                    return None
+                return kept_answer(200, SSE_HEADERS, b"".join((*kept, encoder.end(reply))))
+
+            keeper.form = whole_stream
         await self._while_connected(self._stream(events, encoder))
 
     async def whole(self, events: Coroutine[Any, Any, Events], encoder: Encoder) -> None:
+        if (keeper := current_keeper()) is not None:
+
+            def one_object(reply: BaseModel) -> KeptAnswer | None:
+                if not isinstance(reply, Reply):
+                    return None
+                return kept_answer(200, (JSON_HEADER,), encoder.whole(reply))
+
+            keeper.form = one_object
         await self._while_connected(self._whole(events, encoder))
 
-    async def refuse(self, problem: ASGIApp) -> None:
-        """With an answer that a framework has made."""
+    async def refuse(self, error: GuanacoError, problem: Callable[[GuanacoError], ASGIApp]) -> None:
+        """Answer with an error, as ``problem`` writes it."""
+        self.error = error
 
         def note(status: int) -> None:
             self.status = status
 
-        await problem(self._scope, self._receive, labelled(self._send, self._ids, note))
+        await problem(error)(self._scope, self._receive, labelled(self._send, self._ids, note))
 
     async def _stream(self, events: Coroutine[Any, Any, Events], encoder: Encoder) -> None:
         try:
@@ -92,13 +120,15 @@ class ReplyResponse:
                 async for piece in pieces:
                     if isinstance(piece, Reply):
                         await self._write(encoder.end(piece), is_last=True)
+                        self.is_whole = True
                         return
                     await self._write(encoder.pieces(piece))
         except Exception as fault:  # noqa: BLE001 - every fault has an answer
             error = as_guanaco_error("a streamed reply", fault)
             if self.status == ABANDONED:
-                await self.refuse(encoder.problem(error))
+                await self.refuse(error, encoder.problem)
             else:
+                self.error = error
                 note_failure(self._scope)
                 await self._write(encoder.error(error), is_last=True)
 
@@ -108,20 +138,23 @@ class ReplyResponse:
                 async for piece in pieces:
                     if isinstance(piece, Reply):
                         await self._json(encoder.whole(piece))
+                        self.is_whole = True
         except Exception as fault:  # noqa: BLE001 - every fault has an answer
-            await self.refuse(encoder.problem(as_guanaco_error("a reply", fault)))
+            await self.refuse(as_guanaco_error("a reply", fault), encoder.problem)
 
     async def _write(self, data: bytes, is_last: bool = False) -> None:
         self._is_sending = True
         if self.status == ABANDONED:
             await self._begin(*SSE_HEADERS)
+        if self._kept is not None:
+            self._kept.append(data)
         await self._send({"type": "http.response.body", "body": data, "more_body": not is_last})
         self._is_sending = False
         self._sent_at = time.monotonic()
 
     async def _json(self, body: bytes) -> None:
         await self._begin(
-            (b"content-type", b"application/json"),
+            JSON_HEADER,
             (b"content-length", str(len(body)).encode()),
         )
         await self._send({"type": "http.response.body", "body": body})

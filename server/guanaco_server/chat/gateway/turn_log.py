@@ -30,6 +30,7 @@ from sqlalchemy.exc import DBAPIError
 
 from guanaco.errors import ConversationBusy, DatabaseUnavailable
 from guanaco_server.database.group_commit import GroupCommit
+from guanaco_server.idempotency.keeping import AnswerToKeep
 from guanaco_server.runtime.clock import Clock
 
 RETRY_S = 0.25
@@ -80,13 +81,17 @@ class Continuation:
 
 @dataclass(frozen=True, slots=True)
 class EndedTurn:
-    """``asked`` is the user's message unless it is stored already, ``reply`` is missing where there was none; ``superseded`` are messages that the reply replaces, ``continued`` is the reply that went on instead."""
+    """``asked`` is the user's message unless it is stored already, ``reply`` is missing where there was none; ``superseded`` are messages that the reply replaces, ``continued`` is the reply that went on instead.
+
+    ``answer`` is that of a request with an Idempotency-Key. The turn is stored with it, and only while the request is still ours.
+    """
 
     lease: Lease
     asked: NewMessage | None
     reply: NewReply | None
     superseded: tuple[str, ...] = ()
     continued: Continuation | None = None
+    answer: AnswerToKeep | None = None
 
     @property
     def message_count(self) -> int:

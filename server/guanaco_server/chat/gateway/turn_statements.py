@@ -16,6 +16,7 @@ from guanaco_server.chat.gateway.turn_log import EndedTurn, Lease, NewReply, Sto
 from guanaco_server.chat.tables import MessageRow
 from guanaco_server.database.database import Database
 from guanaco_server.database.direct import text_array
+from guanaco_server.idempotency import keeping
 
 
 class SqliteTurns:
@@ -52,6 +53,8 @@ class SqliteTurns:
     async def _end_one(session: AsyncSession, turn: EndedTurn) -> bool:
         added = turn.message_count - turn.lease.message_count
         lease = turn.lease
+        if turn.answer is not None and not await keeping.is_held(session, turn.answer):
+            return False
         count = await queries.give_turn_back(
             session, lease.conversation_id, lease.token, lease.message_count, added
         )
@@ -61,6 +64,8 @@ class SqliteTurns:
         await queries.mark_deleted(session, turn.superseded)
         if turn.continued is not None:
             await queries.continue_message(session, turn.continued)
+        if turn.answer is not None:
+            await keeping.store(session, turn.answer)
         return True
 
 
@@ -112,16 +117,23 @@ WHERE conversations.id = l.id AND conversations.turn_token = l.token
 RETURNING conversations.id
 """
 
-END = """
+END = f"""
 WITH turns AS (
     SELECT * FROM jsonb_to_recordset($1::jsonb) AS t(id text, token text, known int, added int)
-), given_back AS (
+), kept_answers AS (
+    SELECT * FROM jsonb_to_recordset($5::jsonb) AS k(
+        id text, account_id text, key_hash text, token text, answer text
+    )
+), held AS ({keeping.HELD}), given_back AS (
     UPDATE conversations SET
         turn_token = NULL, turn_until = NULL,
         message_count = conversations.message_count + turns.added
     FROM turns WHERE conversations.id = turns.id AND (
         conversations.turn_token = turns.token
         OR conversations.turn_token IS NULL AND conversations.message_count = turns.known
+    ) AND (
+        NOT EXISTS (SELECT 1 FROM kept_answers k WHERE k.id = turns.id)
+        OR EXISTS (SELECT 1 FROM held WHERE held.id = turns.id)
     )
     RETURNING conversations.id, conversations.message_count
 ), stored AS (
@@ -155,9 +167,9 @@ WITH turns AS (
         completion_tokens int, total_ms float8, reward_score float8
     ) JOIN given_back ON given_back.id = c.conversation_id
     WHERE messages.id = c.id
-)
+), answered_ids AS (SELECT id FROM given_back), answered AS ({keeping.ANSWERED})
 SELECT id FROM given_back
-"""
+"""  # noqa: S608 - of constants
 
 KNOWN = """
 SELECT messages.id FROM messages
@@ -193,6 +205,7 @@ class PostgresqlTurns:
             msgspec.json.encode([message for turn in turns for message in _messages(turn)]),
             msgspec.json.encode(superseded),
             msgspec.json.encode([one for turn in turns for one in _continued(turn)]),
+            msgspec.json.encode([one for turn in turns for one in _answer(turn)]),
         )
         return {found for (found,) in await self._ends.fetch(END, parameters)}
 
@@ -216,6 +229,21 @@ def _continued(turn: EndedTurn) -> list[dict[str, Any]]:
     if turn.continued is None:
         return []
     return [{"conversation_id": turn.lease.conversation_id, **asdict(turn.continued)}]
+
+
+def _answer(turn: EndedTurn) -> list[dict[str, Any]]:
+    answer = turn.answer
+    if answer is None:
+        return []
+    return [
+        {
+            "id": turn.lease.conversation_id,
+            "account_id": answer.account_id,
+            "key_hash": answer.key_hash,
+            "token": answer.token,
+            "answer": answer.sealed,  # as base64, which is how JSON holds bytes here
+        }
+    ]
 
 
 def _messages(turn: EndedTurn) -> list[dict[str, Any]]:

@@ -240,7 +240,10 @@ def obstacle_of(pod: Json, now: datetime, pending_s: float, pulls: PullFailures)
     if unscheduled and unscheduled.get("reason") == "Unschedulable":
         return Problem(_no_room(pod, _words(unscheduled.get("message"))), age_s > pending_s)
     if unscheduled and unscheduled.get("reason") == "SchedulingGated":
-        return Problem(_not_admitted(pod), age_s > pending_s)
+        if QUEUE_GATE in _gates(pod):
+            return Problem(_queued(pod), trouble=Trouble.QUEUED)  # whatever time that takes
+        said = f"It waits until somebody opens its scheduling gates: {', '.join(_gates(pod))}."
+        return Problem(said, age_s > pending_s)
     # What follows began when the pod had its machine.
     age_s = _seconds_since(_scheduled_at(pod), now)
     waiting = next((state for state in _states(status, "state", "waiting")), None)
@@ -362,12 +365,13 @@ def _no_room(pod: Json, message: str) -> str:
     return f"No machine can take it: {message}."
 
 
-def _not_admitted(pod: Json) -> str:
-    gates = [str(gate["name"]) for gate in pod["spec"].get("schedulingGates", [])]
-    if QUEUE_GATE in gates:
-        queue = pod["metadata"].get("labels", {}).get(QUEUE, "")
-        return f"It waits in the queue {queue}: Kueue has not admitted it yet."
-    return f"It waits until somebody opens its scheduling gates: {', '.join(gates)}."
+def _gates(pod: Json) -> list[str]:
+    return [str(gate["name"]) for gate in pod["spec"].get("schedulingGates", [])]
+
+
+def _queued(pod: Json) -> str:
+    queue = pod["metadata"].get("labels", {}).get(QUEUE)
+    return f"It waits for a place in {f'the queue {queue}' if queue else 'its queue'} of Kueue."
 
 
 def _refused(message: object) -> str:

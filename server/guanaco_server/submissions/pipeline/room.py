@@ -27,7 +27,7 @@ from guanaco_server.submissions.pipeline.quantization_check import QuantizationC
 from guanaco_server.submissions.pipeline.records import RunRecords
 from guanaco_server.submissions.pipeline.repo_checks import RepoChecks
 from guanaco_server.submissions.pipeline.runner import StageRunner
-from guanaco_server.submissions.pipeline.server_start import ServerStart, evidence
+from guanaco_server.submissions.pipeline.server_start import QueueFor, ServerStart, evidence
 from guanaco_server.submissions.pipeline.stages import StageParts
 from guanaco_server.submissions.pipeline.traffic_plans import TrafficPlans
 from guanaco_server.submissions.pipeline.workflow import ListWorkers, Pipeline
@@ -81,6 +81,7 @@ def build_pipeline(
     costs: CostService,
     submissions: SubmissionService,
     stress: StressService,
+    queue_for: QueueFor,
     list_workers: ListWorkers,
     metrics: Metrics,
     settings: Settings,
@@ -101,6 +102,7 @@ def build_pipeline(
         ),
         quantization,
         costs,
+        queue_for,
         settings.ready_timeout_s,
     )
     parts = StageParts(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from guanaco.errors import (
@@ -33,6 +34,9 @@ EVIDENCE_LINES = 5
 ERROR_MARKS = ("ERROR", "Error:", "error:", "Exception", "CRITICAL")
 
 
+QueueFor = Callable[[Submission], Awaitable[str | None]]
+
+
 class ServerStart:
     def __init__(
         self,
@@ -41,6 +45,7 @@ class ServerStart:
         content: ContentChecks,
         quantization: QuantizationCheck,
         costs: CostService,
+        queue_for: QueueFor,
         ready_timeout_s: float,
     ) -> None:
         self._records = records
@@ -48,6 +53,7 @@ class ServerStart:
         self._content = content
         self._quantization = quantization
         self._costs = costs
+        self._queue_for = queue_for
         self._ready_timeout_s = ready_timeout_s
 
     async def run(self, run: PipelineRun, submission: Submission) -> None:
@@ -63,6 +69,7 @@ class ServerStart:
             deployment_of(run, submission),
             submission_id=key,
             replicas=await self._deployments.replica_count(submission.id),
+            queue=await self._queue_for(submission),
         )
         restored = await self._records.restored(run)
         if restored is not None:
@@ -186,9 +193,15 @@ class ServerStart:
 
     async def _wait_healthy(self, run: PipelineRun, deployment: Deployment, started: float) -> str:
         offset, seen, problem, server_key = 0, list[str](), None, deployment.server_key
-        applied_at = started
+        applied_at, queued = started, False
         while time.monotonic() - started < self._ready_timeout_s:
             sighting = await self._deployments.look(server_key)
+            if sighting.trouble is Trouble.QUEUED and sighting.problem:
+                await self._records.note_waiting(run, sighting.problem)
+                queued, started = True, time.monotonic()  # a wait for its place is no slow start
+            elif queued:
+                await self._records.end_waiting(run)
+                queued = False
             lines, offset = await self._deployments.logs(server_key, offset)
             if lines:
                 await self._records.log(run, Stage.DEPLOY, *lines, level=Level.DEBUG)

@@ -10,6 +10,7 @@ from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import Account
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.service import DeploymentService
+from guanaco_server.idempotency.keeping import keep_answer
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions.events import StatusChanges
 from guanaco_server.submissions.hub_tokens import HubTokens
@@ -74,6 +75,7 @@ class RolloutService:
             await self.records.begin(session, submission_id, row.run, request)
             await note_others(self._audit, session, account, row, "redeploy submission")
             begun = await read_whole(self._deployments, session, row)
+            await keep_answer(session, begun)
         self._changes.announce(submission_id, Status.QUEUED)
         return begun
 
@@ -88,7 +90,9 @@ class RolloutService:
             await note_others(
                 self._audit, session, account, row, "cancel the redeploy of submission"
             )
-            return await read_whole(self._deployments, session, row)
+            cancelled = await read_whole(self._deployments, session, row)
+            await keep_answer(session, cancelled)
+            return cancelled
 
     async def rollback(self, account: Account, submission_id: str) -> Submission:
         """End the redeploy that is under way; or else bring back the version that the last one replaced.
@@ -113,5 +117,6 @@ class RolloutService:
                 await self.records.begin(session, submission_id, row.run, AT_ONCE, replaced)
             await note_others(self._audit, session, account, row, "roll back submission")
             rolled = await read_whole(self._deployments, session, row)
+            await keep_answer(session, rolled)
         self._changes.announce(submission_id, Status.QUEUED)
         return rolled

@@ -1,4 +1,4 @@
-"""The HTTP API's reference, from its own OpenAPI document; it needs no script, and nothing of another host."""
+"""The HTTP API's reference, from its own OpenAPI document, which needs no script and nothing of another host; and other documents."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from markupsafe import Markup
 from guanaco_server.web import api_reference
 from guanaco_server.web.metric_tiles import MEANING_PATH, METRICS
 from guanaco_server.web.room import WebRoom
+from guanaco_server.web.runbooks import PATH as RUNBOOKS_PATH
+from guanaco_server.web.runbooks import read_runbooks
 from guanaco_server.web.viewer import Viewer
 
 
@@ -26,6 +28,12 @@ def add_routes(routes: APIRouter, web: WebRoom) -> None:
     @routes.get(MEANING_PATH)
     async def read_meanings(request: Request, viewer: Viewer = web.guards.public()) -> Response:
         return web.pages.show(request, "scores.html", metrics=METRICS)
+
+    runbooks = read_runbooks()
+
+    @routes.get(RUNBOOKS_PATH)
+    async def show_runbooks(request: Request, viewer: Viewer = web.guards.public()) -> Response:
+        return web.pages.show(request, "runbooks.html", parts=runbooks)
 
 
 class _Body:

@@ -1,0 +1,122 @@
+"""`guanaco alerts` and `guanaco slo`: what the platform watches by itself, and how well it keeps its promise."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import typer
+
+from guanaco_cli import words
+from guanaco_cli.connection import connect
+from guanaco_cli.console import console
+from guanaco_cli.options import AsJson
+
+if TYPE_CHECKING:
+    from guanaco.alerts import AlertMessage, Alerts, ServiceLevel
+    from guanaco.client import Client
+
+app = typer.Typer()
+group = typer.Typer(invoke_without_command=True)
+
+TEST_WAIT_S = 20.0
+TEST_POLL_S = 0.5
+
+
+@group.callback(epilog="Example: guanaco alerts --json | jq '.firing[].name'")
+def alerts(context: typer.Context, as_json: AsJson = False) -> None:
+    """Show which alerts fire, what each compares, and the last messages (admin)."""
+    if context.invoked_subcommand is not None:
+        return
+    with connect() as client:
+        found = client.alerts()
+    if as_json:
+        console.json(found)
+    else:
+        _print_alerts(found)
+
+
+@group.command("test", epilog="Example: guanaco alerts test")
+def send_test(as_json: AsJson = False) -> None:
+    """Send a test to the operator's webhook, and say how it went (admin)."""
+    with connect() as client:
+        tried = _tried(client, client.test_alerts())
+    if as_json:
+        console.json(tried)
+    elif not tried.attempts:
+        console.say("It waits to be sent: `guanaco alerts` shows how it went.")
+    else:
+        console.line(f"{tried.state}: {tried.last_result}")
+    if tried.attempts and tried.state != "delivered":
+        raise typer.Exit(1)
+
+
+@app.command(epilog="Example: guanaco slo --json | jq .budget_left")
+def slo(as_json: AsJson = False) -> None:
+    """Show the share of replies that came, and what is left of the error budget (admin)."""
+    with connect() as client:
+        level = client.service_level()
+    if as_json:
+        console.json(level)
+    else:
+        _print_level(level)
+
+
+def _print_alerts(found: Alerts) -> None:
+    since = {one.name: words.moment(one.began_at) for one in found.firing}
+    console.table(
+        ("alert", "fires since", "now>", "limit or a week ago>", "what it says"),
+        [
+            (one.name, since.get(one.name, ""), one.value, one.compared, one.sentence)
+            for one in found.checks
+        ],
+    )
+    if found.ended:
+        console.table(
+            ("ended within 7 days", "from", "to"),
+            [
+                (one.name, words.moment(one.began_at), words.moment(one.ended_at))
+                for one in found.ended
+            ],
+        )
+    if found.messages:
+        console.table(
+            ("message", "about", "written", "state", "tries>", "last result"),
+            [
+                (one.kind, one.alert, words.moment(one.created_at), one.state, one.attempts, one.last_result)
+                for one in found.messages
+            ],
+        )  # fmt: skip
+    count = len(found.firing)
+    console.say(f"{count} alert{'s' * (count != 1)} fire{'s' * (count == 1)}.")
+
+
+def _print_level(level: ServiceLevel) -> None:
+    if level.budget_left is None:
+        console.line(f"target {level.target:.4%}; no reply within 30 days")
+    else:
+        console.line(
+            f"target {level.target:.4%}; {level.budget_left:.0%} of the error budget of 30 days is left, which is {level.budget:,.0f} replies"
+        )
+    console.table(
+        ("period", "replies>", "failed>", "came>", "burn rate>"),
+        [
+            (
+                window.name,
+                f"{window.answered + window.failed:,}",
+                f"{window.failed:,}",
+                "" if window.availability is None else f"{window.availability:.3%}",
+                "" if window.burn_rate is None else f"{window.burn_rate:,.1f}",
+            )
+            for window in level.windows
+        ],
+    )
+
+
+def _tried(client: Client, sent: AlertMessage) -> AlertMessage:
+    """Return the message once it was tried, or as it is after TEST_WAIT_S."""
+    deadline = time.monotonic() + TEST_WAIT_S
+    while not sent.attempts and time.monotonic() < deadline:
+        time.sleep(TEST_POLL_S)
+        sent = next((one for one in client.alerts().messages if one.id == sent.id), sent)
+    return sent

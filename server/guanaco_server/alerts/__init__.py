@@ -1,0 +1,1 @@
+"""Alerts to the operator's webhook, and the service level (docs/alerts.md)."""

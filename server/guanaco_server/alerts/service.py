@@ -1,0 +1,102 @@
+"""What an operator reads: which alerts fire, what they compare, and the service level."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+from guanaco.alerts import Alert, AlertMessage, AlertMessageKind, Alerts, ServiceLevel
+from guanaco.webhooks import DeliveryState
+from guanaco_server.alerts import queries
+from guanaco_server.alerts.figures import FigureReader
+from guanaco_server.alerts.objective import WINDOWS, service_level
+from guanaco_server.alerts.slack import test_body
+from guanaco_server.alerts.tables import AlertMessageRow, AlertRow
+from guanaco_server.alerts.watch import AlertWatch
+from guanaco_server.database.database import Database
+from guanaco_server.runtime.clock import Clock
+
+SHOWN_ENDED = timedelta(days=7)
+SHOWN_MESSAGES = 20
+
+
+class AlertService:
+    """``wake`` wakes the loop of this process, if it runs one."""
+
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        figures: FigureReader,
+        watch: AlertWatch,
+        *,
+        target: float,
+        link_base: str,
+        wake: Callable[[], None],
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self._figures = figures
+        self._watch = watch
+        self._target = target
+        self._link_base = link_base
+        self._wake = wake
+
+    async def read(self) -> Alerts:
+        checks = await self._watch.checks()
+        async with self._database.read() as session:
+            firing = await queries.firing(session)
+            ended = await queries.ended_since(session, self._clock.now() - SHOWN_ENDED)
+            messages = await queries.newest_messages(session, SHOWN_MESSAGES)
+        return Alerts(
+            firing=[_alert(row) for row in firing],
+            ended=[_alert(row) for row in ended],
+            checks=checks,
+            messages=[_message(row) for row in messages],
+        )
+
+    async def test(self) -> AlertMessage:
+        """Write a test message. Its result is read with the alerts."""
+        now = self._clock.now()
+        row = AlertMessageRow(
+            kind=AlertMessageKind.TEST,
+            body=test_body(now, self._link_base),
+            state=DeliveryState.PENDING,
+            attempts=0,
+            created_at=now,
+            next_attempt_at=now,
+        )
+        async with self._database.write() as session:
+            session.add(row)
+        self._wake()
+        return _message(row)
+
+    async def service_level(self) -> ServiceLevel:
+        now = self._clock.now()
+        recent = await self._figures.replies(now, tuple(WINDOWS.values()))
+        return service_level(recent, self._target, now)
+
+
+def _alert(row: AlertRow) -> Alert:
+    return Alert(
+        name=row.name,
+        severity=row.severity,
+        sentence=row.sentence,
+        began_at=row.began_at,
+        ended_at=row.ended_at,
+    )
+
+
+def _message(row: AlertMessageRow) -> AlertMessage:
+    is_pending = row.state is DeliveryState.PENDING
+    return AlertMessage(
+        id=row.id,
+        kind=row.kind,
+        alert=row.alert,
+        state=row.state,
+        attempts=row.attempts,
+        created_at=row.created_at,
+        last_attempt_at=row.last_attempt_at,
+        next_attempt_at=row.next_attempt_at if is_pending else None,
+        last_result=row.last_result,
+    )

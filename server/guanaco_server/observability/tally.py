@@ -1,0 +1,41 @@
+"""Counts in memory what alerts and the service level need, until the process writes it into the database.
+
+Prometheus' counters are of one process and begin at 0 with it; these are added up over all processes, and kept.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from guanaco_server.statistics.buckets import bucket_of
+
+ANSWERED = "answered"
+FAILED = "failed"
+PROMPT_TOKENS = "prompt_tokens"
+CACHED_TOKENS = "cached_tokens"
+FIRST_TOKEN = "first_token:"  # noqa: S105 - no secret; a bucket's number follows (statistics/buckets.py)
+
+
+class ServiceTally:
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+
+    def note_reply(self, is_answered: bool) -> None:
+        self._counts[ANSWERED if is_answered else FAILED] += 1
+
+    def note_first_token(self, seconds: float) -> None:
+        self._counts[f"{FIRST_TOKEN}{bucket_of(seconds)}"] += 1
+
+    def note_prompt(self, tokens: int, cached_tokens: int) -> None:
+        self._counts[PROMPT_TOKENS] += tokens
+        self._counts[CACHED_TOKENS] += cached_tokens
+
+    def take(self) -> dict[str, int]:
+        """Return what was counted since the last call."""
+        counts, self._counts = self._counts, Counter()
+        return {measure: count for measure, count in counts.items() if count}
+
+    def put_back(self, counts: Mapping[str, int]) -> None:
+        """Count again what could not be written."""
+        self._counts.update(counts)
