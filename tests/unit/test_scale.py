@@ -23,6 +23,7 @@ def test_the_ids_are_those_of_the_benchmark() -> None:
     assert said == [ids for _, ids in scale.IDS]
 
 
+@pytest.mark.slow  # five simulated days
 def test_the_document_has_what_is_computed() -> None:
     document = scale.DOCUMENT.read_text()
     assert document == scale.written(document), "`make scale` writes it anew"
