@@ -23,6 +23,10 @@ LABEL org.opencontainers.image.title="guanaco-platform" \
       org.opencontainers.image.version="0.1.0" \
       org.opencontainers.image.revision="${REVISION}" \
       org.opencontainers.image.licenses="Apache-2.0"
+# pg_dump and pg_basebackup, for `guanaco backup`: they dump servers up to their own version.
+RUN apt-get update \
+ && apt-get install -y --no-install-recommends postgresql-client \
+ && rm -rf /var/lib/apt/lists/*
 COPY --from=build /opt/guanaco /opt/guanaco
 # The root file system may be read-only: what is written goes to the data folder and /tmp, both to be mounted.
 ENV PATH=/opt/guanaco/bin:$PATH \

@@ -16,6 +16,7 @@ from guanaco_cli import (
     accounts,
     alerts,
     aliases,
+    backup,
     chat,
     competitions,
     conversations,
@@ -50,6 +51,7 @@ COMMANDS = (
     gpus.app,
     alerts.app,
     platform.app,
+    backup.restore_app,
     demo.app,
     doctor.app,
 )
@@ -65,6 +67,7 @@ GROUPS = {
     "keys": (accounts.keys_app, "API keys: create, list, revoke (admin)."),
     "quota": (accounts.quota_app, "Your limits and what is left; set (admin)."),
     "prompt": (chat.prompt_app, "Prompts: try one out."),
+    "backup": (backup.app, "Back up a platform's data: make, list, verify, restore."),
     "webhook": (webhook.app, "Notifications to your server: set, show, test, rotate, remove."),
     "alerts": (alerts.group, "Alerts to the operator: what fires; test (admin)."),
     "users": (accounts.users_app, "Users' rights: erase (admin)."),

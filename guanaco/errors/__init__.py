@@ -82,6 +82,8 @@ GuanacoError
 │   ├── CanaryWorse              (developer) a canary fails, waits or displeases more than the version that serves
 │   └── StageFault               (platform) an unforeseen error; the log has its id
 ├── InvalidSettings              the platform cannot start as configured
+├── BackupFailed                 a backup could not be made, tried out or restored
+├── BackupDamaged                a backup is not whole, was changed, or is of a newer version
 ├── ExportUnsupported            this server cannot write that format
 ├── LibraryMissing               (client) an optional package is not installed
 └── InternalFault                an unforeseen error, logged under an id

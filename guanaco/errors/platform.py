@@ -150,6 +150,18 @@ class InvalidSettings(GuanacoError):
     code = "invalid_settings"
 
 
+class BackupFailed(GuanacoError):
+    """A backup could not be made, tried out or restored; nothing looks whole that is not."""
+
+    code = "backup_failed"
+
+
+class BackupDamaged(GuanacoError):
+    """There is no such backup, or it is not whole, was changed, or a newer version has written it."""
+
+    code = "backup_damaged"
+
+
 class ExportUnsupported(GuanacoError):
     code = "export_unsupported"
 

@@ -70,6 +70,11 @@ def require_shared(settings: Settings) -> None:
             f"With gateways={settings.gateways} a database_url must be given.",
             hint="Several gateway processes share a PostgreSQL.",
         )
+    if settings.database_replica_url is not None and settings.database_url is None:
+        raise InvalidSettings(
+            "database_replica_url is set, and database_url is not.",
+            hint="A replica is one of a PostgreSQL: name that in GUANACO_DATABASE_URL.",
+        )
     if settings.role == "all":
         return
     lent_key = settings.data_dir / PSEUDONYM_KEY

@@ -111,7 +111,7 @@ def test_every_pod_is_restricted_and_can_live_with_a_read_only_root(objects: lis
 def test_selectors_find_pods_and_match_their_own_templates(objects: list[Object]) -> None:
     labels = [template["metadata"]["labels"] for _, template in pod_templates(objects)]
     for workload, template in pod_templates(objects):
-        if workload["kind"] != "Job":
+        if workload["kind"] not in ("Job", "CronJob"):
             wanted = workload["spec"]["selector"]["matchLabels"]
             assert wanted.items() <= template["metadata"]["labels"].items(), name_of(workload)
     for found in of_kind(objects, "Service"):
@@ -134,7 +134,7 @@ def test_ports_are_ports_and_their_names_lead_somewhere(objects: list[Object]) -
             named = {port["name"]: port["containerPort"] for port in container.get("ports", [])}
             assert all(0 < port < 65_536 for port in named.values())
             for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
-                if workload["kind"] != "Job":
+                if workload["kind"] not in ("Job", "CronJob"):
                     assert container[probe]["httpGet"]["port"] in named
             for service in services.values():
                 if service["spec"]["selector"] == template["metadata"]["labels"]:

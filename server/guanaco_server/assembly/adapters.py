@@ -28,6 +28,7 @@ from guanaco_server.clusters.local.cluster import LocalCluster
 from guanaco_server.clusters.placement import RegionShare
 from guanaco_server.deployments.model_server import ModelServer
 from guanaco_server.deployments.vllm_server import VllmServer
+from guanaco_server.feedback.ledger import ErasureLedger, LocalLedger
 from guanaco_server.observability.tracing import NoTracing, Tracing
 from guanaco_server.runtime.clock import Clock, SystemClock
 from guanaco_server.runtime.data_dir import DataDir
@@ -36,6 +37,7 @@ from guanaco_server.serializer.confined import StartChild
 from guanaco_server.settings import Settings
 
 if TYPE_CHECKING:
+    from guanaco_server.artifacts.stores.s3_client import S3Config
     from guanaco_server.artifacts.verification import ArtifactVerifier
     from guanaco_server.clusters.kubernetes.cluster import KubernetesCluster
 
@@ -49,6 +51,7 @@ class Adapters:
     clock: Clock
     hub: Hub
     store: ArtifactStore
+    ledger: ErasureLedger
     compute: Compute
     model_server: ModelServer
     tracing: Tracing
@@ -61,6 +64,7 @@ def build_adapters(settings: Settings, data_dir: DataDir) -> Adapters:
         clock=SystemClock(),
         hub=_hub(settings),
         store=_store(settings, _kept_files(settings)),
+        ledger=build_ledger(settings),
         compute=_compute(settings, data_dir, model_server),
         model_server=model_server,
         tracing=build_tracing(settings),
@@ -98,6 +102,15 @@ def build_verifier(settings: Settings) -> ArtifactVerifier:
     return ArtifactVerifier(_store(settings, kept=None), hub, settings.hub_endpoint)
 
 
+def build_ledger(settings: Settings) -> ErasureLedger:
+    """The erasure ledger is where the artifacts are, which all processes share, and which is no part of the database."""
+    if settings.artifacts_url is None:
+        return LocalLedger(settings.artifacts_path.absolute() / ".erasures")
+    from guanaco_server.feedback.s3_ledger import S3Ledger
+
+    return S3Ledger(_bucket(settings, settings.artifacts_url))
+
+
 def check_store(settings: Settings) -> None:
     """StoreUnreachable or InvalidSettings, with what is wrong with the artifact store of a platform that need not run."""
     asyncio.run(_store(settings, kept=None).check())
@@ -124,23 +137,25 @@ def _store(settings: Settings, kept: KeptFiles | None) -> ArtifactStore:
     if settings.artifacts_url is None:
         return LocalStore(settings.artifacts_path.absolute())
     from guanaco_server.artifacts.stores.s3 import S3Store
+
+    return S3Store(_bucket(settings, settings.artifacts_url), kept)
+
+
+def _bucket(settings: Settings, url: str) -> S3Config:
     from guanaco_server.artifacts.stores.s3_client import S3Config, split_url
 
-    bucket, prefix = split_url(settings.artifacts_url)
+    bucket, prefix = split_url(url)
     secret = settings.s3_secret_access_key
-    return S3Store(
-        S3Config(
-            bucket=bucket,
-            prefix=prefix,
-            endpoint=settings.s3_endpoint,
-            region=settings.s3_region,
-            addressing=settings.s3_addressing,
-            ca_file=str(settings.s3_ca_file) if settings.s3_ca_file else None,
-            access_key_id=settings.s3_access_key_id,
-            secret_access_key=secret.get_secret_value() if secret else None,
-            url_lifetime_s=int(settings.serializer_timeout_s) + MIN_URL_LIFETIME_S,
-        ),
-        kept,
+    return S3Config(
+        bucket=bucket,
+        prefix=prefix,
+        endpoint=settings.s3_endpoint,
+        region=settings.s3_region,
+        addressing=settings.s3_addressing,
+        ca_file=str(settings.s3_ca_file) if settings.s3_ca_file else None,
+        access_key_id=settings.s3_access_key_id,
+        secret_access_key=secret.get_secret_value() if secret else None,
+        url_lifetime_s=int(settings.serializer_timeout_s) + MIN_URL_LIFETIME_S,
     )
 
 

@@ -80,6 +80,8 @@ def _environment(settings: Settings, port: int) -> dict[str, str]:
         "DATABASE_URL": settings.database_url.get_secret_value(),
         "ENGINE_PYTHON": str(settings.engine_python),
     }
+    if settings.database_replica_url is not None:
+        values["DATABASE_REPLICA_URL"] = settings.database_replica_url.get_secret_value()
     if settings.artifacts_url is None:
         values["ARTIFACTS_DIR"] = str(settings.artifacts_path.absolute())
     return os.environ | {f"GUANACO_{name}": value for name, value in values.items()}

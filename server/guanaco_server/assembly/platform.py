@@ -27,7 +27,7 @@ def build_platform(settings: Settings, data_dir: DataDir) -> Platform:
     """Assemble the platform that the settings describe."""
     return Platform(
         settings,
-        Database(settings.sqlalchemy_url),
+        Database(settings.sqlalchemy_url, settings.sqlalchemy_replica_url),
         build_adapters(settings, data_dir),
         pseudonym_key=_pseudonym_key(settings, data_dir),
         web_options=WebOptions.of(settings),
@@ -111,6 +111,7 @@ class Platform:
             await upgrade(self.database)
         else:
             await wait_until_current(self.database)
+        await self.rooms.feedback.erasures.replay()
         if self.settings.role == "all":
             self.first_key = await self.rooms.accounts.accounts.create_first_key()
 

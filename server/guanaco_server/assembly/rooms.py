@@ -194,6 +194,7 @@ def build_rooms(
         variants=experiments.running.variants_of,
         audit=accounts.audit,
         metrics=metrics,
+        ledger=adapters.ledger,
         pseudonym_key=pseudonym_key,
         settings=settings,
     )

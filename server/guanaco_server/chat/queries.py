@@ -268,14 +268,16 @@ async def mark_deleted(session: AsyncSession, message_ids: Sequence[str]) -> Non
 
 
 async def lock_of_user(
-    session: AsyncSession, user_id: str, account_id: str | None
+    session: AsyncSession, user_id: str, account_id: str | None, until: datetime | None
 ) -> dict[str, str]:
-    """Conversation and account; nobody rates or continues them until this transaction ends."""
+    """Conversation and account, of those that began until then; nobody rates or continues them until this transaction ends."""
     statement = select(ConversationRow.id, ConversationRow.account_id).where(
         ConversationRow.user_id == user_id
     )
     if account_id is not None:
         statement = statement.where(ConversationRow.account_id == account_id)
+    if until is not None:
+        statement = statement.where(ConversationRow.created_at <= until)
     rows = await session.execute(statement.with_for_update())
     return {conversation_id: owner for conversation_id, owner in rows}
 

@@ -48,6 +48,7 @@ from guanaco_server.database.commits import (
     SqliteVersion,
 )
 from guanaco_server.database.direct import NETWORK, DirectConnection
+from guanaco_server.database.replica import WRITTEN, ReadReplica, is_writer
 from guanaco_server.database.writer_queue import WriterQueue
 from guanaco_server.observability.tracing import span
 
@@ -58,18 +59,12 @@ BUSY_TIMEOUT_S = 30  # a writer waits this long for another; the longest unit ta
 class Database:
     """Its errors name no value: what users wrote must not get into a log."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, replica_url: str | None = None) -> None:
         self.engine: AsyncEngine = (
-            _sqlite_engine(url)
-            if url.startswith("sqlite")
-            else create_async_engine(
-                url,
-                pool_size=10,
-                max_overflow=10,
-                pool_pre_ping=True,
-                hide_parameters=True,
-                connect_args=NETWORK,
-            )
+            _sqlite_engine(url) if url.startswith("sqlite") else _postgresql_engine(url)
+        )
+        self._replica = (
+            ReadReplica(_postgresql_engine(replica_url), self._written) if replica_url else None
         )
         self._writers = WriterQueue(BUSY_TIMEOUT_S) if url.startswith("sqlite") else None
         self._direct: list[DirectConnection] = []
@@ -93,11 +88,40 @@ class Database:
         return nullcontext() if self._writers is None else self._writers.turn(is_urgent=is_urgent)
 
     @asynccontextmanager
-    async def read(self) -> AsyncIterator[AsyncSession]:
-        """A transaction that is rolled back at its end."""
+    async def read(self, *, may_be_stale: bool = False) -> AsyncIterator[AsyncSession]:
+        """A transaction that is rolled back at its end.
+
+        ``may_be_stale``: what is read may be some seconds old (replica.py), so a replica may be asked, where there is one.
+        """
         with span("database: read"):
-            async with self._sessions() as session:
+            async with await self._session(may_be_stale) as session:
                 yield session
+
+    @property
+    def has_replica(self) -> bool:
+        return self._replica is not None
+
+    async def reader(self) -> PinnedReader:
+        """Choose where to read something in several transactions, none of which shows less than the one before."""
+        session = await self._replica_session()
+        if session is None or self._replica is None:
+            return PinnedReader(self._sessions)
+        await session.close()
+        return PinnedReader(self._replica.sessions)
+
+    async def _session(self, may_be_stale: bool) -> AsyncSession:
+        found = await self._replica_session() if may_be_stale else None
+        return found or self._sessions()
+
+    async def _replica_session(self) -> AsyncSession | None:
+        """Return None where the primary must be read: no replica, one that is behind or away, or a reader who has written."""
+        if self._replica is None or is_writer.get() or not await self._replica.may_be_read():
+            return None
+        return await self._replica.open()
+
+    async def _written(self) -> int:
+        async with self._sessions() as session:
+            return int(await session.scalar(WRITTEN) or 0)
 
     def watch_commits(self, woken: asyncio.Event | None = None) -> CommitWatch:
         """Return what tells one loop when the database may have changed; setting ``woken`` ends the loop's pause."""
@@ -156,6 +180,21 @@ class Database:
         if self._sqlite_version is not None:
             self._sqlite_version.close()
         await self.engine.dispose()
+        if self._replica is not None:
+            await self._replica.engine.dispose()
+
+
+class PinnedReader:
+    """Reads from one place only: the primary, or the replica."""
+
+    def __init__(self, sessions: async_sessionmaker[AsyncSession]) -> None:
+        self._sessions = sessions
+
+    @asynccontextmanager
+    async def read(self) -> AsyncIterator[AsyncSession]:
+        """A transaction that is rolled back at its end."""
+        async with self._sessions() as session:
+            yield session
 
 
 def was_changed(result: Result[Any]) -> bool:
@@ -205,6 +244,17 @@ def _switch_to_wal(cursor: Any) -> None:
             time.sleep(0.02)
         else:
             return
+
+
+def _postgresql_engine(url: str) -> AsyncEngine:
+    return create_async_engine(
+        url,
+        pool_size=10,
+        max_overflow=10,
+        pool_pre_ping=True,
+        hide_parameters=True,
+        connect_args=NETWORK,
+    )
 
 
 def _sqlite_engine(url: str) -> AsyncEngine:

@@ -1,25 +1,37 @@
-"""Erases a user in one transaction, after which no table holds the user's id, name or words."""
+"""Erases a user in one transaction, after which no table holds the user's id, name or words.
+
+    look whom it concerns ─▶ add an entry to the ledger (ledger.py) ─▶ erase, and note the entry (one transaction)
+
+So no erasure is acknowledged that the ledger does not know. A database that was restored from a backup lacks the notes of
+entries that came later; ``replay`` carries them out again before the platform serves anybody.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.accounts import Role
-from guanaco.errors import Forbidden
+from guanaco.errors import Forbidden, InvalidSettings
 from guanaco.feedback import Erasure, ErasureRequest
-from guanaco_server.accounts.audit import AuditLog
+from guanaco_server.accounts.audit import Actor, AuditLog
 from guanaco_server.accounts.service import Account, AccountService
+from guanaco_server.chat.conversations import records as chat_records
 from guanaco_server.chat.conversations.records import RateableConversation, user_key
 from guanaco_server.chat.conversations.service import ConversationService
 from guanaco_server.database.database import Database
+from guanaco_server.feedback import queries
 from guanaco_server.feedback.copies import Pseudonyms
+from guanaco_server.feedback.ledger import ErasureEntry, ErasureLedger, UserHashes, in_force, new_id
 from guanaco_server.feedback.service import FeedbackService
+from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions.service import SubmissionService
 
-ACTION = "erase user"
+ACTION, ACTION_REPEATED = "erase user", "erase user again"
 BATCH = 1_000  # ids in one statement
 
 
@@ -32,6 +44,15 @@ class ErasedUser:
     conversation_ids: tuple[str, ...]
     feedback_ids: tuple[str, ...]
 
+
+@dataclass(frozen=True)
+class _Platform:
+    """Who repeats erasures, in the audit log."""
+
+    name: str = "(platform)"
+
+
+logger = logging.getLogger(__name__)
 
 Eraser = Callable[[AsyncSession, ErasedUser], Awaitable[None]]
 """Erases what another room knows of a user, within the same transaction and before the rows that it may refer to.
@@ -47,20 +68,26 @@ class ErasureService:
     def __init__(
         self,
         database: Database,
+        clock: Clock,
         accounts: AccountService,
         submissions: SubmissionService,
         conversations: ConversationService,
         feedback: FeedbackService,
         pseudonyms: Pseudonyms,
         audit: AuditLog,
+        ledger: ErasureLedger,
+        hashes: UserHashes,
     ) -> None:
         self._database = database
+        self._clock = clock
         self._accounts = accounts
         self._submissions = submissions
         self._conversations = conversations
         self._feedback = feedback
         self._pseudonyms = pseudonyms
         self._audit = audit
+        self._ledger = ledger
+        self._hashes = hashes
         self._erasers: list[Eraser] = []
         self._deletion_listeners: list[OnDeleted] = []
 
@@ -75,28 +102,53 @@ class ErasureService:
             AccountNotFound: There is no such account.
             AmbiguousUser: Users of several backends have that id.
         """
+        async with self._database.read() as session:
+            owner = await self._accounts.require_named(session, request.account)
+            owners = await self._conversations.lock_of_user(session, request.user_id, owner)
+        entry = None
+        if owners:
+            named = user_key(next(iter(owners.values())), request.user_id)
+            entry = await self._enter(user=self._hashes.of(named), key=self._hashes.fingerprint)
+        erased = await self._erase(account, ACTION, request.user_id, owner, entry)
+        await self._database.empty_log()
+        return erased
+
+    async def _enter(self, **what: str) -> ErasureEntry:
+        entry = ErasureEntry(id=new_id(), at=self._clock.now(), **what)
+        await self._ledger.add(entry)
+        return entry
+
+    async def _erase(
+        self,
+        by: Actor,
+        action: str,
+        user_id: str,
+        owner: str | None,
+        entry: ErasureEntry | None,
+        until: datetime | None = None,
+    ) -> Erasure:
+        """Erase what a user began ``until`` then. ``owner`` is the id of the account whose user it is, if it is known."""
         messages = ratings = 0
         known_as: dict[str, str] = {}
         async with self._database.write() as session:
-            owner = await self._accounts.require_named(session, request.account)
-            owners = await self._conversations.lock_of_user(session, request.user_id, owner)
+            owners = await self._conversations.lock_of_user(session, user_id, owner, until)
             account_ids = frozenset(owners.values()) | ({owner} if owner else frozenset())
-            named = user_key(next(iter(account_ids), ""), request.user_id)
+            named = user_key(next(iter(account_ids), ""), user_id)
             pseudonym = self._pseudonyms.in_audit(
                 named
             )  # of one account, or AmbiguousUser was raised
             for batch in _batches(tuple(owners)):
                 feedback_ids = await self._feedback.lock_of_conversations(session, batch)
                 known_as |= await self._known_as(session, feedback_ids, named)
-                erased = ErasedUser(request.user_id, account_ids, batch, feedback_ids)
+                erased = ErasedUser(user_id, account_ids, batch, feedback_ids)
                 for eraser in self._erasers:
                     await eraser(session, erased)
                 await self._feedback.erase(session, feedback_ids, batch)
                 messages += await self._conversations.erase(session, batch)
                 await self._audit.forget(session, (*batch, *feedback_ids), pseudonym)
                 ratings += len(feedback_ids)
-            await self._audit.note(session, account, ACTION, pseudonym)
-        await self._database.empty_log()
+            await self._audit.note(session, by, action, pseudonym)
+            await queries.note_erasures(session, [entry] if entry else [])
         return Erasure(
             user=pseudonym,
             known_as=known_as,
@@ -119,14 +171,73 @@ class ErasureService:
 
     async def delete_conversation(self, account: Account, conversation_id: str) -> None:
         """Delete one of the account's own conversations for good, with its messages and its rating."""
+        async with self._database.read() as session:
+            await self._conversations.own_of(session, account, conversation_id)
+        entry = await self._enter(conversation=conversation_id)
         async with self._database.write() as session:
             found = await self._conversations.own_of(session, account, conversation_id)
-            feedback_ids = await self._feedback.lock_of_conversations(session, [found.id])
-            for listener in self._deletion_listeners:
-                await listener(session, found)
-            await self._feedback.erase(session, feedback_ids, [found.id])
-            await self._conversations.erase(session, [found.id])
+            await self._delete(session, found)
+            await queries.note_erasures(session, [entry])
         await self._database.empty_log()
+
+    async def _delete(self, session: AsyncSession, found: RateableConversation) -> None:
+        feedback_ids = await self._feedback.lock_of_conversations(session, [found.id])
+        for listener in self._deletion_listeners:
+            await listener(session, found)
+        await self._feedback.erase(session, feedback_ids, [found.id])
+        await self._conversations.erase(session, [found.id])
+
+    async def replay(self) -> int:
+        """Carry out the ledger's erasures that this database does not know, and return how many there were.
+
+        A database that was restored to a moment before them does not. Repeating it is safe, also in several processes.
+
+        Raises:
+            InvalidSettings: The ledger was written under another pseudonym key.
+            StoreUnreachable: The ledger cannot be read.
+        """
+        listed = await self._ledger.ids()
+        async with self._database.read() as session:
+            known = await queries.noted_erasures(session)
+        missing = in_force(await self._ledger.read(listed - known))
+        if not missing:
+            return 0
+        await self._erase_again([entry for entry in missing if entry.user is not None])
+        for entry in missing:
+            if entry.conversation is not None:
+                await self._delete_again(entry.conversation)
+        async with self._database.write() as session:
+            await queries.note_erasures(session, missing)
+        await self._database.empty_log()
+        logger.warning("%d erasures that the database did not know were carried out", len(missing))
+        return len(missing)
+
+    async def count_since(self, since: datetime) -> int:
+        """Count the erasures since then, which take ratings away even from a frozen season."""
+        async with self._database.read() as session:
+            return await queries.count_erasures(session, since)
+
+    async def _erase_again(self, entries: Sequence[ErasureEntry]) -> None:
+        if not entries:
+            return
+        if any(entry.key != self._hashes.fingerprint for entry in entries):
+            raise InvalidSettings(
+                f"{len(entries)} erasures cannot be repeated in this database: the pseudonym key is another one than theirs.",
+                hint="Bring the key back that the platform had, in GUANACO_PSEUDONYM_KEY or pseudonym.key.",
+            )
+        wanted = {entry.user: entry.at for entry in entries}  # the newest of each: they are sorted
+        async with self._database.read() as session:
+            users = await chat_records.users_until(session, max(wanted.values()))
+        for account_id, user_id in users:
+            at = wanted.get(self._hashes.of(user_key(account_id, user_id)))
+            if at is not None:
+                await self._erase(_Platform(), ACTION_REPEATED, user_id, account_id, None, at)
+
+    async def _delete_again(self, conversation_id: str) -> None:
+        async with self._database.write() as session:
+            found = (await chat_records.rateable(session, [conversation_id])).get(conversation_id)
+            if found is not None:
+                await self._delete(session, found)
 
     async def _known_as(
         self, session: AsyncSession, feedback_ids: Sequence[str], named: str

@@ -13,10 +13,16 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.feedback import FeedbackFilter, Order
 from guanaco_server.chat.conversations.records import user_key
-from guanaco_server.database.bulk import BulkInsert
+from guanaco_server.database.bulk import BulkInsert, insert_missing
 from guanaco_server.database.database import among
 from guanaco_server.feedback.cursors import NumberRange
-from guanaco_server.feedback.tables import FeedbackCopyRow, FeedbackRow, RatingChangeRow
+from guanaco_server.feedback.ledger import ErasureEntry
+from guanaco_server.feedback.tables import (
+    ErasureRow,
+    FeedbackCopyRow,
+    FeedbackRow,
+    RatingChangeRow,
+)
 
 CHANGING = ("bot_name", "length", "words", "document", "pseudonym")
 
@@ -238,6 +244,19 @@ async def delete_ratings(session: AsyncSession, feedback_ids: Sequence[str]) -> 
             .where(column.in_(feedback_ids))
             .execution_options(synchronize_session=False)
         )
+
+
+async def note_erasures(session: AsyncSession, entries: Sequence[ErasureEntry]) -> None:
+    await insert_missing(session, ErasureRow, [{"id": one.id, "at": one.at} for one in entries])
+
+
+async def noted_erasures(session: AsyncSession) -> set[str]:
+    return set(await session.scalars(select(ErasureRow.id)))
+
+
+async def count_erasures(session: AsyncSession, since: datetime) -> int:
+    statement = select(func.count()).select_from(ErasureRow).where(ErasureRow.at >= since)
+    return await session.scalar(statement) or 0
 
 
 def conditions(wanted: FeedbackFilter) -> list[ColumnElement[bool]]:

@@ -11,6 +11,7 @@ from guanaco_server.chat.conversations.service import ConversationService
 from guanaco_server.database.database import Database
 from guanaco_server.feedback.copies import CopyLoop, CopyService, Pseudonyms, Variants
 from guanaco_server.feedback.erasure import ErasureService
+from guanaco_server.feedback.ledger import ErasureLedger, UserHashes
 from guanaco_server.feedback.service import FeedbackService
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.runtime.clock import Clock
@@ -38,6 +39,7 @@ def build_feedback(
     variants: Variants,
     audit: AuditLog,
     metrics: Metrics,
+    ledger: ErasureLedger,
     pseudonym_key: bytes,
     settings: Settings,
 ) -> FeedbackRoom:
@@ -62,6 +64,15 @@ def build_feedback(
     copy_loop = CopyLoop(copies, database.watch_commits(), clock, metrics)
     service.on_rated(copy_loop.wake)
     erasures = ErasureService(
-        database, accounts, submissions, conversations, service, pseudonyms, audit
+        database,
+        clock,
+        accounts,
+        submissions,
+        conversations,
+        service,
+        pseudonyms,
+        audit,
+        ledger,
+        UserHashes(pseudonym_key),
     )
     return FeedbackRoom(service, copies, copy_loop, erasures)

@@ -23,7 +23,7 @@ from guanaco.feedback import (
 from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import Account
 from guanaco_server.chat.conversations.service import ConversationService
-from guanaco_server.database.database import Database
+from guanaco_server.database.database import Database, PinnedReader
 from guanaco_server.feedback import cursors, queries
 from guanaco_server.feedback.changes import OnChanged, RatingChanger
 from guanaco_server.feedback.copies import CopyService
@@ -126,7 +126,7 @@ class FeedbackService:
         await self._submissions.require_visible(account, submission_id)
         within = NumberRange.following(cursor, order)
         await self._copies.make_missing(submission_id)
-        async with self._database.read() as session:
+        async with self._database.read(may_be_stale=True) as session:
             rows = await queries.copies(session, submission_id, wanted, within, limit, order)
         return FeedbackPage(
             items=[reader(Feedback).from_json(document) for _, document in rows],
@@ -135,7 +135,7 @@ class FeedbackService:
 
     async def find(self, account: Account, feedback_id: str) -> Feedback:
         """Return one rating's copy; FeedbackNotFound for another developer's, or before it is anonymized."""
-        async with self._database.read() as session:
+        async with self._database.read(may_be_stale=True) as session:
             found = await queries.copy_of(session, feedback_id)
         if found is None:
             raise FeedbackNotFound(feedback_id)
@@ -158,9 +158,10 @@ class FeedbackService:
         await self._submissions.require_visible(account, submission_id)
         after = cursors.decode(cursor)
         await self._copies.make_missing(submission_id)
-        async with self._database.read() as session:
+        source = await self._database.reader()
+        async with source.read() as session:
             until = max(after, await queries.last_number(session, submission_id))
-        documents = self._documents(submission_id, wanted, NumberRange(after, until))
+        documents = self._documents(source, submission_id, wanted, NumberRange(after, until))
         return Export(
             file_name=f"{submission_id}.{form}",
             media_type=MEDIA_TYPES[form],
@@ -172,9 +173,11 @@ class FeedbackService:
         """Yield all copies that there are now, oldest first."""
         await self._submissions.require_visible(account, submission_id)
         await self._copies.make_missing(submission_id)
-        async with self._database.read() as session:
+        source = await self._database.reader()
+        async with source.read() as session:
             until = await queries.last_number(session, submission_id)
-        return self._read(self._documents(submission_id, EVERYTHING, NumberRange(0, until)))
+        within = NumberRange(0, until)
+        return self._read(self._documents(source, submission_id, EVERYTHING, within))
 
     async def read_raw(self, account: Account, feedback_id: str) -> RawFeedback:
         """Return a rating as it was given. The reading is noted in the audit log first."""
@@ -224,15 +227,16 @@ class FeedbackService:
             for document in page:
                 yield reader(Feedback).from_json(document)
 
+    @staticmethod
     async def _documents(
-        self, submission_id: str, wanted: FeedbackFilter, within: NumberRange
+        source: PinnedReader, submission_id: str, wanted: FeedbackFilter, within: NumberRange
     ) -> AsyncIterator[Sequence[str]]:
         """Yield pages, each from a transaction of its own.
 
         A slow reader holds none open, and what is erased meanwhile is not exported.
         """
         while True:
-            async with self._database.read() as session:
+            async with source.read() as session:
                 rows = await queries.copies(session, submission_id, wanted, within, EXPORT_PAGE)
             if rows:
                 yield [document for _, document in rows]

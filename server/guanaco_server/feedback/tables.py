@@ -91,3 +91,12 @@ class FeedbackCopyRow(Table):
     length: Mapped[int]
     words: Mapped[str]
     document: Mapped[str]
+
+
+class ErasureRow(Table):
+    """An entry of the erasure ledger that was carried out in this database; see ledger.py."""
+
+    __tablename__ = "erasures"
+
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    at: Mapped[datetime] = mapped_column(UtcDateTime)

@@ -57,7 +57,7 @@ class LeaderboardService:
     ) -> Leaderboard:
         """Return a row for each submission that takes part or is rated. Those without votes have no rank and come last."""
         competition = await self._competitions.find(competition_id)
-        async with self._database.read() as session:
+        async with self._database.read(may_be_stale=True) as session:
             found = await queries.of_competition(session, competition_id)
             frozen = await season(session, competition_id)
         shown: dict[str, Shown] = {
@@ -71,7 +71,9 @@ class LeaderboardService:
             _row(brief, shown.get(brief.id), metrics.get(brief.id) or _nothing_of(brief))
             if final is None
             else _final_row(brief, final.get(brief.id, NO_VOTES), metrics.get(brief.id))
-            for brief in _listed(competition, await self._submissions.briefs(), rated, final)
+            for brief in _listed(
+                competition, await self._submissions.briefs(may_be_stale=True), rated, final
+            )
         ]
         rows.sort(key=lambda row: (POSITIONS[sort](row), -row.created_at.timestamp()))
         return Leaderboard(
@@ -96,7 +98,7 @@ class LeaderboardService:
     ) -> SubmissionMetrics:
         """Return the metrics in one competition, or in all together: then a user has one vote in each."""
         await self._submissions.require_visible(account, submission_id)
-        async with self._database.read() as session:
+        async with self._database.read(may_be_stale=True) as session:
             found = await queries.aggregates(session, submission_id, competition_id)
         today = self._clock.now().astimezone(UTC).date().toordinal()
         return metrics_of(submission_id, sum_of(map(Aggregate.from_json, found)), today)
@@ -108,7 +110,7 @@ class LeaderboardService:
     async def history(self, submission_id: str, competition_id: str = OPEN) -> ScoreHistory:
         """Return the score's history, without points for a submission that has no score in that competition."""
         await self._competitions.find(competition_id)
-        async with self._database.read() as session:
+        async with self._database.read(may_be_stale=True) as session:
             rows = await queries.points(session, submission_id, competition_id)
             points = [
                 ScorePoint(at=row.at, rank=row.rank, score=row.score, low=row.low, high=row.high)

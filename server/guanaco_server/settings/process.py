@@ -54,6 +54,10 @@ class ProcessSettings(BaseModel):
         default=None,
         description="PostgreSQL URL (postgresql://…). Default: SQLite in the data folder.",
     )
+    database_replica_url: SecretStr | None = Field(
+        default=None,
+        description="URL of a read replica of the PostgreSQL. Leaderboards, score histories and developers' feedback are read there while it is at most 5 s behind, else from the primary.",
+    )
     migrate_at_start: bool = Field(
         default=True,
         description="Whether a start migrates the database; otherwise it waits for `guanaco migrate`. With role api or worker it always waits.",
@@ -103,7 +107,7 @@ class ProcessSettings(BaseModel):
         description="Key of the user pseudonyms; required when several machines share a database. Default: made and kept in the data folder.",
     )
 
-    @field_validator("database_url")
+    @field_validator("database_url", "database_replica_url")
     @classmethod
     def _is_postgresql(cls, url: SecretStr | None) -> SecretStr | None:
         if url is not None:
@@ -127,6 +131,11 @@ class ProcessSettings(BaseModel):
         if self.database_url is None:
             return f"sqlite+aiosqlite:///{self.data_dir.absolute() / 'guanaco.db'}"
         return _with_driver(self.database_url.get_secret_value())
+
+    @property
+    def sqlalchemy_replica_url(self) -> str | None:
+        url = self.database_replica_url
+        return None if url is None else _with_driver(url.get_secret_value())
 
     @property
     def workflow_database_url(self) -> str:

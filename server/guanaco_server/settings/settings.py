@@ -56,5 +56,9 @@ class Settings(
         return self.artifacts_dir or self.data_dir / "artifacts"
 
     @property
+    def backups_path(self) -> Path:
+        return self.backup_dir or self.data_dir / "backups"
+
+    @property
     def engine_cache_path(self) -> Path:
         return self.engine_cache_dir or self.data_dir / "engine-cache"

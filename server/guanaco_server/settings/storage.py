@@ -71,6 +71,14 @@ class StorageSettings(BaseModel):
     s3_secret_access_key: SecretStr | None = Field(
         default=None, description="The secret of that access key."
     )
+    backup_dir: Path | None = Field(
+        default=None,
+        description="Folder of the backups, on another disk than the database. Default: backups/ in the data folder.",
+    )
+    backup_wal_dir: Path | None = Field(
+        default=None,
+        description="Folder that PostgreSQL archives its WAL to. With it backups are base backups, which can be restored to any moment; without it they are dumps.",
+    )
     serializer_memory_bytes: int = Field(
         default=GIB,
         ge=GIB // 2,

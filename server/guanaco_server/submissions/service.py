@@ -196,9 +196,9 @@ class SubmissionService:
             rows = await queries.newest_first(session, kind=SubmissionKind.REWARD)
             return [read_submission(row) for row in rows]
 
-    async def briefs(self) -> list[SubmissionBrief]:
+    async def briefs(self, *, may_be_stale: bool = False) -> list[SubmissionBrief]:
         """List all submissions in brief."""
-        async with self._database.read() as session:
+        async with self._database.read(may_be_stale=may_be_stale) as session:
             return [SubmissionBrief(*row) for row in await queries.briefs(session)]
 
     async def list_serving(self) -> list[ServingSubmission]:

@@ -30,7 +30,7 @@ from guanaco_server.web.room import WebRoom
 def include_web(app: FastAPI, web: WebRoom) -> None:
     """Pages are no part of the published API, and their errors are pages."""
     install_error_pages(app, web.pages)
-    route_class = page_route(web.pages)
+    route_class = page_route(web.pages, has_replica=web.has_replica)
     for room in (
         leaderboard,
         session,

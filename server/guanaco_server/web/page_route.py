@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Coroutine
 from typing import Any
 from urllib.parse import quote
@@ -13,23 +14,36 @@ from sqlalchemy.exc import DataError
 from starlette.exceptions import HTTPException
 
 from guanaco.errors import GuanacoError, InvalidInput, NotFound, Unauthenticated
+from guanaco_server.database.replica import STALENESS_S, is_writer
 from guanaco_server.http import errors as http_errors
 from guanaco_server.web.rendering import Pages, see_other
 
 API_PATHS = ("/api/", "/v1/")
+WROTE = "guanaco_wrote"  # a cookie of a browser that has written within STALENESS_S
 EVENT_STREAM = "text/event-stream"
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
-def page_route(pages: Pages) -> type[APIRoute]:
-    """The class of the pages' routes."""
+def page_route(pages: Pages, *, has_replica: bool) -> type[APIRoute]:
+    """The class of the pages' routes.
+
+    ``has_replica``: a browser that has written gets a short-lived cookie, so that its next pages show what it wrote.
+    """
 
     class PageRoute(APIRoute):
         def get_route_handler(self) -> Handler:
             answer = super().get_route_handler()
 
             async def handle(request: Request) -> Response:
+                is_writer.set(WROTE in request.cookies)
+                response = await translated(request)
+                if has_replica and request.method != "GET":
+                    lifetime_s = math.ceil(STALENESS_S)
+                    response.set_cookie(WROTE, "1", lifetime_s, httponly=True, samesite="lax")
+                return response
+
+            async def translated(request: Request) -> Response:
                 try:
                     return await answer(request)
                 except GuanacoError as error:

@@ -84,6 +84,7 @@ class WebRoom:
     ratings: RatingReader
     chat: BetaChat
     guards: Guards
+    has_replica: bool
 
 
 def build_web(
@@ -139,4 +140,5 @@ def build_web(
         ratings=RatingReader(feedback),
         chat=chat,
         guards=Guards(sessions, chat, options.is_https),
+        has_replica=database.has_replica,
     )

@@ -101,6 +101,16 @@ def _has_reply() -> ColumnElement[bool]:
     )
 
 
+async def users_until(session: AsyncSession, until: datetime) -> Sequence[tuple[str, str]]:
+    """Read account and id of all users who have begun a conversation until then."""
+    statement = (
+        select(ConversationRow.account_id, ConversationRow.user_id)
+        .where(ConversationRow.created_at <= until)
+        .distinct()
+    )
+    return [(account_id, user_id) for account_id, user_id in await session.execute(statement)]
+
+
 async def ask_measurement(session: AsyncSession, ids: Iterable[str]) -> None:
     """Have these conversations measured again, since something beside their messages has changed."""
     await session.execute(

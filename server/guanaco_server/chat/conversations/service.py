@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import groupby
 
 from sqlalchemy.exc import DBAPIError, IntegrityError
@@ -217,13 +217,18 @@ class ConversationService:
         return await queries.first_messages(session, conversation_ids)
 
     async def lock_of_user(
-        self, session: AsyncSession, user_id: str, account_id: str | None
+        self,
+        session: AsyncSession,
+        user_id: str,
+        account_id: str | None,
+        until: datetime | None = None,
     ) -> dict[str, str]:
         """Within the caller's transaction: the user's conversations, each with its account, which nobody changes until it ends.
 
+        ``until``: only those that began until then.
         AmbiguousUser when no account is named and several have a user of that id.
         """
-        owners = await queries.lock_of_user(session, user_id, account_id)
+        owners = await queries.lock_of_user(session, user_id, account_id, until)
         if len(set(owners.values())) > 1:
             raise AmbiguousUser
         return owners

@@ -45,7 +45,7 @@ class ScoreHistoryReader:
     ) -> dict[str, list[PastScore]]:
         """Return the scores, without metrics. A submission that never had a score is absent."""
         since = self._clock.now() - SHOWN
-        async with self._database.read() as session:
+        async with self._database.read(may_be_stale=True) as session:
             rows = await queries.past_scores(session, submission_ids, competition, since)
         found: defaultdict[str, list[PastScore]] = defaultdict(list)
         for submission_id, at, score, low, high in rows:
@@ -55,7 +55,7 @@ class ScoreHistoryReader:
     async def of(self, submission_id: str, competition: str = OPEN) -> list[PastScore]:
         """Return one submission's scores with its metrics."""
         since = self._clock.now() - SHOWN
-        async with self._database.read() as session:
+        async with self._database.read(may_be_stale=True) as session:
             rows = await queries.points(session, submission_id, competition, since)
         return [
             PastScore(
