@@ -12,7 +12,6 @@ other's work no more often than they can use.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import sqlite3
 from collections.abc import Awaitable, Callable
 
@@ -149,6 +148,4 @@ async def _is_set_within(seconds: float, *events: asyncio.Event) -> bool:
         finally:
             for wait in waits:
                 wait.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.gather(*waits, return_exceptions=True)
     return any(event.is_set() for event in events)
