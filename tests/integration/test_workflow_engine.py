@@ -8,6 +8,7 @@ import threading
 import pytest
 from dbos import DBOS, SetWorkflowID
 
+from guanaco_server.runtime.waiting import happens
 from guanaco_server.submissions.pipeline.engine import QUEUE, WorkflowEngine
 
 pytestmark = pytest.mark.both_databases
@@ -34,7 +35,7 @@ async def test_dbos_has_no_threads_while_it_rests(database_url: str) -> None:
         await engine.launch()  # changes nothing
         with SetWorkflowID(name):
             await DBOS.enqueue_workflow_async(QUEUE, engine.workflow, name, 1)
-        await asyncio.wait_for(has_ended.wait(), 60)
+        assert await happens(has_ended, 60)
         has_ended.clear()
         await engine.rest()
         left = {one.name for one in set(threading.enumerate()) - before}
