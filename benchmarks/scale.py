@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import random
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -308,7 +308,7 @@ def number(value: float) -> str:
     return f"{value:.1f}" if value >= 1 else f"{value:.2g}"
 
 
-def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     lines = [head, ("---",) * len(head), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -421,7 +421,7 @@ def first_users(ends: Callable[[Load], bool]) -> int:
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if ends(Load(middle)) else (middle + 1, high)
-    digits = 10 ** max(0, len(str(low)) - 2)
+    digits = int(10 ** max(0, len(str(low)) - 2))
     return low // digits * digits
 
 
