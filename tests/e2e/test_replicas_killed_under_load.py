@@ -19,6 +19,7 @@ from guanaco.bots import BOTS
 from guanaco.submissions import Status
 from tests.e2e.conftest import StartPlatform
 from tests.fixtures.deployed import hold_any_number
+from tests.fixtures.plain_http import plain_http
 from tests.fixtures.postgres import PostgresServer
 from tests.fixtures.up import SCRIPTED_ENGINE, Up, eventually
 
@@ -73,7 +74,7 @@ def is_busy(up: Up, submission_id: str, number: int) -> bool:
     if found is None or len(known) < 2 or found.endpoint not in known:
         return False
     try:
-        said = httpx.get(f"{found.endpoint}/metrics", trust_env=False).text
+        said = plain_http.get(f"{found.endpoint}/metrics").text
     except httpx.TransportError:
         return False
     running = re.search(r"num_requests_running.* (\d+)", said)

@@ -18,6 +18,7 @@ from guanaco_server.engine.artifact_source import (
 from guanaco_server.engine.local_tensors import Selection, read_local
 from guanaco_server.engine.remote_tensors import BufferPool, plan, read_remote
 from guanaco_server.formats.manifest import MANIFEST_NAME, PIECE_BYTES, TENSORS_NAME, Manifest
+from guanaco_server.submissions.pipeline.server_start import evidence
 from tests.fixtures.artifacts import (
     KEY,
     SMALL_FILES,
@@ -193,6 +194,7 @@ def test_a_model_server_that_starts_outlasts_an_outage_and_says_so_meanwhile(
     told = {record.getMessage() for record in caplog.records}
     assert any("ERROR: model.tensors cannot be read" in line and "503" in line for line in told)
     assert "secret" not in str(told)
+    assert evidence(["loading", *told, "loading"]) == " | ".join(told)
 
 
 def test_a_flipped_byte_behind_http_names_its_tensor(manifest: Manifest, path: Path) -> None:

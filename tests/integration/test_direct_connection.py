@@ -30,8 +30,13 @@ SLEEPING: LiteralString = (
 @pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 def run(request: pytest.FixtureRequest) -> Iterator[Run]:
     loop: asyncio.AbstractEventLoop = request.param()
-    yield lambda test: loop.run_until_complete(asyncio.wait_for(test, DEADLINE_S))
+    yield lambda test: loop.run_until_complete(in_time(test))
     loop.close()
+
+
+async def in_time(test: Coroutine[Any, Any, None]) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        await test
 
 
 @pytest.fixture

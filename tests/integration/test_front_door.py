@@ -21,6 +21,7 @@ from guanaco_server.http.front_door import AddressCount, DoorLimits, FrontDoor, 
 from guanaco_server.http.protocol import HEADER_PIECE_BYTES, GuardedProtocol
 from guanaco_server.observability.exposition import serving
 from guanaco_server.observability.metrics import Metrics
+from guanaco_server.runtime.waiting import happens
 from tests.fixtures.ports import free_port
 from tests.fixtures.served_app import served
 
@@ -236,8 +237,9 @@ async def test_a_client_that_reads_nothing_is_let_go() -> None:
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
-        while not (await asyncio.wait_for(sent(send, receive), 60)):
-            pass
+        async with asyncio.timeout(60):
+            while not await sent(send, receive):
+                pass
         left.set()
 
     async def sent(send: Send, receive: Receive) -> bool:
@@ -253,7 +255,7 @@ async def test_a_client_that_reads_nothing_is_let_go() -> None:
 
     async with served(app, SHORT) as url, connected(url) as client:
         await client.send(GET)
-        await asyncio.wait_for(left.wait(), 60)
+        assert await happens(left, 60)
 
 
 async def receive_all(receive: Receive) -> None:

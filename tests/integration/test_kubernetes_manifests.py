@@ -11,12 +11,16 @@ import kubernetes_validate
 import pytest
 from starlette.routing import Mount
 
+from guanaco.plans import PlanRequest
+from guanaco_cli import words
+from guanaco_cli.gpus import _row
 from guanaco_server.clusters.cluster import DeploymentSpec
 from guanaco_server.clusters.kubernetes.manifests import deployment_object, owned_objects
 from guanaco_server.clusters.kubernetes.options import KubernetesOptions, options_of
 from guanaco_server.clusters.kubernetes.pods import PORT
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.specs import to_resources
+from guanaco_server.recipes.comparison import compare_gpus
 from guanaco_server.recipes.memory import Model
 from guanaco_server.recipes.model_shape import read_shape
 from guanaco_server.recipes.presets import LLAMA_3_8B, QWEN3_235B_FP8
@@ -293,6 +297,40 @@ def test_a_gpu_overlays_model_servers_ask_for_what_the_plan_says(
     (limits,) = of_kind(objects, "LimitRange")
     most = limits["spec"]["limits"][0]["max"]["memory"]
     assert recipe.machine.memory_bytes <= int(most.removesuffix("Gi")) * 2**30
+
+
+@pytest.mark.parametrize(
+    ("overlay", "gpu", "model"),
+    [
+        ("nvidia", "H100", LLAMA_3_8B),
+        ("nvidia", "L40S", LLAMA_3_8B),
+        ("nvidia", "H100", QWEN3_235B_FP8),
+        ("amd", "MI300X", QWEN3_235B_FP8),
+    ],
+)
+def test_guanaco_plan_prints_what_the_overlays_pods_ask_for(
+    overlay: str, gpu: str, model: dict[str, Any], tmp_path: Path
+) -> None:
+    settings = worker_settings(build(overlay, tmp_path))
+    policy = settings.recipe_policy
+    found = compare_gpus(
+        Model("m", read_shape(model)),
+        PlanRequest(model="m", gpus=[gpu]),
+        policy.fleet.prices,
+        policy.fleet.max_gpus,
+    )
+    (line,) = found.plans
+    assert line.plan is not None
+    recipe = line.plan.recipe
+    spec = DeploymentSpec("m-tiny", ("serve",), resources=to_resources(recipe, policy))
+    pod = deployment_object(spec, options_of(settings, "guanaco-models"))
+    (container,) = pod["spec"]["template"]["spec"]["containers"]
+    asked = dict(container["resources"]["requests"])
+    cpus, memory, disk = (asked.pop(name) for name in ("cpu", "memory", "ephemeral-storage"))
+    printed = _row(gpu, line.plan)
+    assert printed[-1] == f"{cpus} CPUs, {words.size(int(memory))}, {words.size(int(disk))} disk"
+    (gpus,) = asked.values()
+    assert str(printed[1]).startswith(f"{gpus} GPU")
 
 
 def worker_settings(objects: list[Object]) -> Settings:

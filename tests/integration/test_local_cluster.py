@@ -18,8 +18,9 @@ from typing import IO
 import psutil
 import pytest
 
+from guanaco.errors import ClusterRefused
 from guanaco.submissions import GenerationParams
-from guanaco_server.clusters.cluster import DeploymentSpec, JobSpec, ReplicaPhase
+from guanaco_server.clusters.cluster import DeploymentSpec, JobSpec, ReplicaPhase, Resources
 from guanaco_server.clusters.local import processes as local_processes
 from guanaco_server.clusters.local.cluster import LocalCluster
 from guanaco_server.deployments.model_server import Generation, ServerLoad
@@ -93,6 +94,14 @@ async def test_a_deployment_serves_where_it_says_and_applying_again_changes_noth
     await cluster.apply_deployment(scripted())
     assert leader(tmp_path) == pid
     assert await cluster.list_deployments() == ["m-tiny"]
+
+
+async def test_a_model_over_several_machines_is_refused_in_one_sentence(
+    cluster: LocalCluster,
+) -> None:
+    with pytest.raises(ClusterRefused, match="is one machine, so a model cannot be served over 2"):
+        await cluster.apply_deployment(replace(scripted(), resources=Resources(nodes=2)))
+    assert await cluster.list_deployments() == []
 
 
 async def test_another_spec_replaces_the_process(cluster: LocalCluster, tmp_path: Path) -> None:

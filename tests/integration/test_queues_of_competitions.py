@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import timedelta
 from pathlib import Path
 
@@ -11,7 +10,6 @@ from guanaco.submissions import Outcome
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.specs import deployment_name
 from tests.fixtures.pipeline import ID, PipelineWorld, tiny_files
-from tests.fixtures.world import eventually
 
 NAME = deployment_name(ID)
 
@@ -25,19 +23,18 @@ async def test_a_submission_waits_in_the_queue_of_its_competition_and_says_so(
     await world.competitions.put("plain", competition(world))
     await world.serialized(tiny_files(tmp_path))
     world.cluster.full_queues.add("autumn")
-    deploying = asyncio.create_task(world.deploy())
-
-    async def waits() -> bool:
-        return any("place in the queue autumn" in line for line in await world.log())
-
-    await eventually(waits)
+    assert await world.deploy() is None, "it gives up its place in the pipeline"
+    waits = "It waits for a place in the queue autumn."
+    assert f"info: Waiting for room: {waits}" in await world.log()
+    assert await world.deployments.waits_for(ID) == waits
     assert world.cluster.deployments[NAME].spec.queue == "autumn"
-    assert not deploying.done()
     row = await world.deployments.find(ID)
     assert row is not None
     assert row.queue == "autumn", "what is started again later waits there too"
     world.cluster.admit(NAME)
-    assert await deploying is Outcome.DONE
+    assert await world.deployments.waits_for(ID) is None
+    assert await world.deploy() is Outcome.DONE
+    assert world.cluster.starts == [NAME]
 
 
 async def test_a_submission_that_no_competition_with_a_queue_admits_has_the_platforms(

@@ -19,6 +19,7 @@ from guanaco_server.deployments.model_server import (
 )
 from guanaco_server.deployments.vllm_protocol import StreamReader
 from guanaco_server.deployments.vllm_server import VllmServer
+from guanaco_server.runtime.waiting import happens
 from tests.fixtures.vllm_socket import ENDPOINT, NAN_REFUSED, Answer, serving
 from tests.fixtures.world import eventually
 
@@ -259,7 +260,7 @@ async def test_closing_the_iterator_closes_the_connection() -> None:
         reply = vllm.generate(f"http://{host}:{port}", generation())
         assert (await anext(reply)).text == "more "
         await reply.aclose()
-        await asyncio.wait_for(closed.wait(), 30)
+        assert await happens(closed, 30)
         await vllm.close()
 
 

@@ -138,3 +138,11 @@ def test_evidence_is_the_last_errors_else_the_last_lines() -> None:
     assert evidence(["fine", "ERROR one", "fine", "ERROR two"]) == "ERROR one | ERROR two"
     assert evidence(["a", "b"]) == "a | b"
     assert evidence([]) == "it said nothing."
+
+
+def test_each_migration_follows_the_one_before_it() -> None:
+    """Two branches that each add one would otherwise leave two newest ones, and no database could be migrated."""
+    files = sorted((ROOT / "migrations" / "versions").glob("*.py"))
+    numbers = [file.name.partition("_")[0] for file in files]
+    follows = [re.search(r'^down_revision = "?(\w+)"?$', file.read_text(), re.M) for file in files]
+    assert [found[1] if found else "" for found in follows[1:]] == numbers[:-1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from datetime import datetime, timedelta
 
@@ -13,6 +12,7 @@ from guanaco_server.alerts.sender import AlertSender
 from guanaco_server.alerts.watch import AlertWatch
 from guanaco_server.runtime.background import Background
 from guanaco_server.runtime.clock import Clock
+from guanaco_server.runtime.waiting import happens
 
 CHECK_EVERY = timedelta(minutes=1)
 FORGET_EVERY = timedelta(hours=1)
@@ -57,6 +57,5 @@ class AlertLoop:
             except (DBAPIError, OSError) as error:
                 logger.warning("alerts not checked, or not sent; database failed: %s", error)
                 await asyncio.sleep(POLL_S)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._woken.wait(), POLL_S)
+            await happens(self._woken, POLL_S)
             self._woken.clear()

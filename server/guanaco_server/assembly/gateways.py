@@ -47,7 +47,8 @@ class Gateways:
                 process.terminate()
         for process in self._processes.values():
             try:
-                await asyncio.wait_for(process.wait(), STOP_S)
+                async with asyncio.timeout(STOP_S):
+                    await process.wait()
             except TimeoutError:
                 process.kill()
                 await process.wait()

@@ -20,7 +20,6 @@ Of several platforms of one cluster only the leader acts; the others learn from 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
@@ -37,6 +36,7 @@ from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.tables import DeploymentRow, Phase
 from guanaco_server.runtime.background import Background
 from guanaco_server.runtime.clock import Clock
+from guanaco_server.runtime.waiting import happens
 
 INTERVAL_S = 1.0
 STABLE_S = 600  # a server that ran this long has its restarts forgiven
@@ -110,8 +110,7 @@ class Reconciler:
 
     async def _run(self) -> None:
         while True:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._deployments.woken.wait(), INTERVAL_S)
+            await happens(self._deployments.woken, INTERVAL_S)
             self._deployments.woken.clear()
             try:
                 await self._look_again()

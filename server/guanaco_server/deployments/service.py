@@ -246,8 +246,11 @@ class DeploymentService:
         return row.recipe if row else None
 
     async def waits_for(self, submission_id: str) -> str | None:
-        """Return in a sentence why it has no room yet; None if it has room."""
+        """Return in a sentence why it has no room yet, or no place in the queue of its cluster; None if it has room."""
         row = await self.find(submission_id)
+        if row is not None and row.phase is Phase.STARTING:
+            seen = await self.look(row.server_key)
+            return seen.problem if seen.trouble is Trouble.QUEUED else None
         if row is None or row.phase is not Phase.WAITING:
             return None
         return row.waits_for or "The next look for room has not come yet."

@@ -36,6 +36,7 @@ from guanaco_server.feedback.tables import FeedbackCopyRow, FeedbackRow
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.runtime.background import Background
 from guanaco_server.runtime.clock import Clock
+from guanaco_server.runtime.waiting import happens
 from guanaco_server.submissions.service import SubmissionService
 
 logger = logging.getLogger(__name__)
@@ -232,11 +233,8 @@ class CopyLoop:
                 await self._pause()
 
     async def _pause(self) -> None:
-        try:
-            await asyncio.wait_for(self._wanted.wait(), POLL_S)
-        except TimeoutError:
-            return
-        self._wanted.clear()
+        if await happens(self._wanted, POLL_S):
+            self._wanted.clear()
 
     async def _note_lag(self) -> None:
         since = await self._copies.waiting_since()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from datetime import datetime, timedelta
 
@@ -15,6 +14,7 @@ from guanaco_server.notifications.outbox import Outbox
 from guanaco_server.notifications.sender import WebhookSender
 from guanaco_server.runtime.background import Background
 from guanaco_server.runtime.clock import Clock
+from guanaco_server.runtime.waiting import happens
 
 KEPT = timedelta(days=30)  # how far back a developer can look
 POLL_S = 5.0  # status changes of this process are told at once
@@ -57,8 +57,7 @@ class NotificationLoop:
             except (DBAPIError, OSError) as error:
                 logger.warning("webhooks not sent; database failed: %s", error)
                 await asyncio.sleep(self.poll_s)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._woken.wait(), self.poll_s)
+            await happens(self._woken, self.poll_s)
             self._woken.clear()
 
     async def _forget(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import secrets
 import time
@@ -28,6 +27,7 @@ from guanaco_server.routing.posterior import Posterior
 from guanaco_server.routing.snapshot import DecisionRecord, Pool, Snapshot, Votes, policy_of, take
 from guanaco_server.runtime.background import Background
 from guanaco_server.runtime.clock import Clock
+from guanaco_server.runtime.waiting import happens
 from guanaco_server.scaling.sleep import Sleeper
 from guanaco_server.scaling.usage import TrafficRecorder
 from guanaco_server.submissions.rollouts.canaries import CanaryRecorder, Shown
@@ -380,8 +380,7 @@ class RoutingService:
 
     async def _keep_fresh(self) -> None:
         while True:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._woken.wait(), REFRESH_S)
+            await happens(self._woken, REFRESH_S)
             self._woken.clear()
             try:
                 await self._follow()

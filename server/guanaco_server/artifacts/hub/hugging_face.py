@@ -74,7 +74,8 @@ class HuggingFaceHub:
                 return question()
 
         try:  # a thread cannot be ended: one that waits for a header that trickles is left behind
-            return await asyncio.wait_for(asyncio.to_thread(ask), LONGEST * self._timeout_s)
+            async with asyncio.timeout(LONGEST * self._timeout_s):
+                return await asyncio.to_thread(ask)
         except TimeoutError:
             raise _unreachable(self._endpoint, "too slowly") from None
 

@@ -14,7 +14,7 @@ import logging
 import random
 import time
 from collections.abc import Mapping
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 
 from guanaco.errors import ClusterRefused, ClusterUnreachable
 from guanaco_server.clusters.kubernetes.api import (
@@ -30,6 +30,7 @@ from guanaco_server.clusters.kubernetes.api import (
 from guanaco_server.clusters.kubernetes.names import NAME, OURS, Json, label_value
 from guanaco_server.clusters.kubernetes.status import PullFailures
 from guanaco_server.runtime.background import Background
+from guanaco_server.runtime.waiting import happens
 
 WATCH_S = 60  # a connection that died unnoticed is noticed after this
 SLACK_S = 10
@@ -50,8 +51,7 @@ class ChangeSignal:
 
     async def wait(self, timeout_s: float) -> None:
         """Wait for the next change, at most ``timeout_s``."""
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._event.wait(), timeout_s)
+        await happens(self._event, timeout_s)
 
 
 class Informer:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import psutil
@@ -27,23 +28,28 @@ INHERITED = (
 STOP_S = 5.0  # between SIGTERM and SIGKILL; vLLM takes 0.4 s
 KILLED_S = 5.0  # a killed process may still hang in the kernel for a moment
 POLL_S = 0.05
-CLOCK_SLACK_S = (
-    2.0  # a process's start time is derived from the boot time, which moves with the clock
-)
+CLOCK_SLACK_S = 2.0  # a start time on the wall clock moves when the clock is set
 
 _GONE = (psutil.NoSuchProcess, psutil.AccessDenied)
 
 
 @dataclass(frozen=True)
 class GroupLeader:
-    """Names a process across restarts of the platform: a pid alone may be used again."""
+    """Names a process across restarts of the platform: a pid alone may be used again.
+
+    ``boot_id`` and ``ticks``, since that boot, stay as they are when the machine's clock is set. A record of the version
+    before has only ``create_time``, on the wall clock.
+    """
 
     pid: int
     create_time: float
+    boot_id: str | None = None
+    ticks: int | None = None
 
     @staticmethod
     def of(pid: int) -> GroupLeader:
-        return GroupLeader(pid, psutil.Process(pid).create_time())
+        created = psutil.Process(pid).create_time()
+        return GroupLeader(pid, created, _boot_id(), _start_ticks(pid))
 
     def is_running(self) -> bool:
         process = self._process()
@@ -62,10 +68,14 @@ class GroupLeader:
     def _process(self) -> psutil.Process | None:
         try:
             process = psutil.Process(self.pid)
-            is_same = abs(process.create_time() - self.create_time) < CLOCK_SLACK_S
+            return process if self._is(process) else None
         except psutil.NoSuchProcess:
             return None
-        return process if is_same else None
+
+    def _is(self, process: psutil.Process) -> bool:
+        if self.boot_id is None or self.ticks is None:
+            return bool(abs(process.create_time() - self.create_time) < CLOCK_SLACK_S)
+        return (self.boot_id, self.ticks) == (_boot_id(), _start_ticks(self.pid))
 
 
 def spawn(
@@ -132,6 +142,22 @@ def _groups(pgids: set[int]) -> Iterator[psutil.Process]:
                 process = psutil.Process(pid)
                 if _is_live(process):
                     yield process
+
+
+@cache
+def _boot_id() -> str | None:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return None
+
+
+def _start_ticks(pid: int) -> int | None:
+    """When a process was started, in the kernel's ticks since it booted; None if it is gone. See proc_pid_stat(5), field 22."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def _signal(processes: Iterable[psutil.Process], number: signal.Signals) -> None:

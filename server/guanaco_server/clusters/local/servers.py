@@ -208,11 +208,18 @@ class ReplicaRecord:
                     artifact_bytes=int(spec["artifact_bytes"]),
                     submission_id=str(spec["submission_id"]),
                 ),
-                GroupLeader(int(given["leader"]["pid"]), float(given["leader"]["create_time"])),
+                _leader(given["leader"]),
                 int(given["port"]),
             )
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None
+
+
+def _leader(given: dict[str, Any]) -> GroupLeader:
+    """The version before has written no ticks."""
+    boot_id, ticks = given.get("boot_id"), given.get("ticks")
+    since_boot = (str(boot_id), int(ticks)) if boot_id and ticks is not None else (None, None)
+    return GroupLeader(int(given["pid"]), float(given["create_time"]), *since_boot)
 
 
 def _resources(given: dict[str, Any]) -> Resources:

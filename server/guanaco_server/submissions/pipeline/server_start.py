@@ -193,15 +193,16 @@ class ServerStart:
 
     async def _wait_healthy(self, run: PipelineRun, deployment: Deployment, started: float) -> str:
         offset, seen, problem, server_key = 0, list[str](), None, deployment.server_key
-        applied_at, queued = started, False
+        applied_at = started
+        queued_at: float | None = None
         while time.monotonic() - started < self._ready_timeout_s:
             sighting = await self._deployments.look(server_key)
-            if sighting.trouble is Trouble.QUEUED and sighting.problem:
-                await self._records.note_waiting(run, sighting.problem)
-                queued, started = True, time.monotonic()  # a wait for its place is no slow start
-            elif queued:
+            if sighting.trouble is Trouble.QUEUED:
+                queued_at = queued_at or time.monotonic()
+                await self._wait_for_place(run, sighting, queued_at)
+            elif queued_at is not None:
                 await self._records.end_waiting(run)
-                queued = False
+                started, queued_at = time.monotonic(), None  # waiting for a place is no slow start
             lines, offset = await self._deployments.logs(server_key, offset)
             if lines:
                 await self._records.log(run, Stage.DEPLOY, *lines, level=Level.DEBUG)
@@ -222,6 +223,15 @@ class ServerStart:
         raise ModelServerTooSlow(
             f"The model server was not ready within {self._ready_timeout_s:,.0f} s: {problem or evidence(seen)}"
         )
+
+    async def _wait_for_place(
+        self, run: PipelineRun, sighting: DeploymentHealth, since: float
+    ) -> None:
+        """Record that the server waits in a queue of its cluster; as for room, only briefly."""
+        why = sighting.problem or "It waits for a place in its cluster's queue."
+        await self._records.note_waiting(run, why)
+        if time.monotonic() - since > ROOM_PATIENCE_S:
+            raise StageWaits(why)
 
     async def _begin_again(
         self, run: PipelineRun, deployment: Deployment, sighting: DeploymentHealth

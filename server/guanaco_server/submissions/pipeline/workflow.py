@@ -12,7 +12,6 @@ A workflow that waits for room has ended: it holds no place of ``pipeline_concur
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -26,6 +25,7 @@ from sqlalchemy.exc import DBAPIError
 from guanaco.submissions import Status
 from guanaco_server.database.commits import CommitWatch
 from guanaco_server.runtime.background import Background
+from guanaco_server.runtime.waiting import happens
 from guanaco_server.submissions.events import StatusChanges
 from guanaco_server.submissions.pipeline.records import PipelineRun, RunRecords, UnfinishedRun
 from guanaco_server.submissions.pipeline.runner import StageRunner, Step
@@ -171,8 +171,7 @@ class Pipeline:
                 logger.warning("Looking for submissions to work on failed; trying again: %s", error)
             else:
                 supervised_at = time.monotonic() if is_due else supervised_at
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._woken.wait(), LOOK_S)
+            await happens(self._woken, LOOK_S)
             self._woken.clear()
 
     async def _look(self, is_due: bool) -> None:
