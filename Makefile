@@ -12,7 +12,7 @@ TEST := $(BIN)/python -m pytest -q -n
 SOURCES := guanaco cli server migrations tests benchmarks scripts/document_settings.py scripts/document_metrics.py scripts/make_chart.py scripts/new-migration hatch_build.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engine both demo test test-fast check lint format audit sbom pin-images bench-admission bench-artifacts bench-assignment bench-database bench-export bench-faults bench-feedback bench-gateway bench-hostile bench-ids bench-journey bench-prefix bench-privacy bench-prompts bench-stress bench-web migration docs chart lock clean
+.PHONY: help setup engine both demo test test-fast check lint format audit sbom pin-images bench-admission bench-artifacts bench-assignment bench-database bench-export bench-faults bench-feedback bench-gateway bench-hostile bench-ids bench-journey bench-partitions bench-prefix bench-privacy bench-prompts bench-stress bench-web migration docs chart lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,6 +75,9 @@ bench-hostile: both  ## hostile repos, requests and connections while people cha
 
 bench-ids: setup  ## PostgreSQL transaction ids for a thousand turns, by users at once (ARGS=--turns=500)
 	@$(BIN)/python -m benchmarks.transaction_ids $(ARGS)
+
+bench-partitions: setup  ## 20 million messages in partitions beside 1 million: a turn, counting, vacuum (ARGS='--periods=5')
+	@$(BIN)/python -m benchmarks.partitions $(ARGS)
 
 bench-privacy: setup  ## recall and false finds of the anonymizer in five languages, beside presidio (ARGS=--peer=none)
 	@$(BIN)/python -m benchmarks.privacy $(ARGS)

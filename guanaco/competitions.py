@@ -98,6 +98,13 @@ class CompetitionRequest(BaseModel):
         description="Kueue's LocalQueue in which the model servers of what is deployed for it wait for a place. Default: the platform's.",
     )
 
+    retention_days: int | None = Field(
+        default=None,
+        ge=1,
+        le=36_500,
+        description="Days after its beginning that a conversation is removed with its messages, ratings and copies; for ever otherwise. On PostgreSQL up to an eighth later, at least a day and at most 30.",
+    )
+
     @model_validator(mode="after")
     def _ends_after_it_starts(self) -> Self:
         if self.ends_at is not None and self.ends_at <= self.starts_at:

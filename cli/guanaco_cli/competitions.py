@@ -60,6 +60,8 @@ def show(competition_id: Id, as_json: AsJson = False) -> None:
     console.line(f"entry       {_entry(competition.entry)}")
     console.line(f"assignment  {_assignment(competition.assignment)}")
     console.line(f"ranking     {competition.ranking}")
+    if competition.retention_days is not None:
+        console.line(f"kept        {competition.retention_days} days")
     if competition.queue is not None:
         console.line(f"queue       {competition.queue}")
     if competition.frozen_at is not None:

@@ -160,6 +160,7 @@ class Platform:
             rooms.feedback.copy_loop,
             rooms.leaderboard.loop,
             rooms.idempotency.expiry,
+            rooms.retention.loop,
             self._fleet_census,
         )
 

@@ -34,7 +34,9 @@ from guanaco_server.notifications.room import NotificationsRoom, build_notificat
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.observability.redaction import Redaction
 from guanaco_server.openai.room import OpenAiRoom, build_openai
+from guanaco_server.partitions.room import build_partitions
 from guanaco_server.prompts.room import PromptsRoom, build_prompts
+from guanaco_server.retention.room import RetentionRoom, build_retention
 from guanaco_server.routing.room import RoutingRoom, build_routing
 from guanaco_server.scaling.room import ScalingRoom, build_scaling
 from guanaco_server.settings import Settings
@@ -60,6 +62,7 @@ class Rooms:
     costs: CostsRoom
     competitions: CompetitionsRoom
     leaderboard: LeaderboardRoom
+    retention: RetentionRoom
     scaling: ScalingRoom
     prompts: PromptsRoom
     routing: RoutingRoom
@@ -168,6 +171,7 @@ def build_rooms(
             reply_ms=chat_records.mean_reply_ms,
         ),
     )
+    partitions = build_partitions(database, clock)
     chat = build_chat(
         database,
         clock,
@@ -175,6 +179,7 @@ def build_rooms(
         submissions=submissions.service,
         deployments=deployments.service,
         competitions=competitions.service,
+        periods=partitions.periods,
         places=places,
         routing=routing.service,
         traffic=scaling.traffic,
@@ -202,6 +207,15 @@ def build_rooms(
     feedback.service.on_changed(leaderboard.counter.correct)
     feedback.erasures.on_deleted(leaderboard.counter.forget_conversation)
     chat.editor.on_changed(feedback.service.copy_again)
+    retention = build_retention(
+        database,
+        clock,
+        periods=partitions.periods,
+        competitions=competitions.service,
+        conversations=chat.conversations,
+        feedback=feedback.service,
+        counter=leaderboard.counter,
+    )
     notifications = build_notifications(
         database,
         clock,
@@ -304,6 +318,7 @@ def build_rooms(
         costs=costs,
         competitions=competitions,
         leaderboard=leaderboard,
+        retention=retention,
         scaling=scaling,
         prompts=prompts,
         routing=routing,

@@ -22,6 +22,7 @@ from guanaco_server.deployments.model_server import ModelServer
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.experiments.running import RunningExperiments
 from guanaco_server.observability.metrics import Metrics
+from guanaco_server.partitions.service import Periods
 from guanaco_server.prompts.service import PromptService
 from guanaco_server.routing.replicas import ReplicaChooser
 from guanaco_server.routing.service import RoutingService
@@ -83,6 +84,7 @@ def build_chat(
     submissions: SubmissionService,
     deployments: DeploymentService,
     competitions: CompetitionService,
+    periods: Periods,
     places: TurnPlaces,
     routing: RoutingService,
     traffic: TrafficRecorder,
@@ -115,7 +117,7 @@ def build_chat(
         best_of,
     )
     conversations = ConversationService(
-        database, clock, routing, competitions, audit, experiments, prompts, submissions
+        database, clock, routing, competitions, periods, audit, experiments, prompts, submissions
     )
     turns = _turn_statements(database)
     longest_s = (

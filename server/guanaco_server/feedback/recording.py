@@ -10,7 +10,6 @@ when its transaction has committed.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -35,6 +34,7 @@ from guanaco_server.database.group_commit import GroupCommit
 from guanaco_server.feedback import queries
 from guanaco_server.idempotency import keeping
 from guanaco_server.idempotency.keeping import AnswerToKeep, answer_to
+from guanaco_server.partitions.ids import new_rating_id
 from guanaco_server.runtime.clock import Clock
 
 MINUTE = timedelta(minutes=1)
@@ -66,7 +66,7 @@ class RatingRecorder:
         self, account: Account, conversation_id: str, request: FeedbackRequest
     ) -> FeedbackRecorded:
         """Record a rating, and return once it is committed."""
-        recorded = FeedbackRecorded(feedback_id=f"fb_{uuid.uuid4().hex}")
+        recorded = FeedbackRecorded(feedback_id=new_rating_id(conversation_id))
         rating = PendingRating(
             account, conversation_id, request, recorded.feedback_id, answer_to(recorded)
         )

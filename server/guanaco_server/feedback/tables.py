@@ -82,7 +82,7 @@ class FeedbackCopyRow(Table):
     number: Mapped[int] = mapped_column(
         BigInteger().with_variant(Integer, "sqlite"), primary_key=True
     )
-    feedback_id: Mapped[str] = mapped_column(ForeignKey("feedback.id"), unique=True)
+    feedback_id: Mapped[str] = mapped_column(String(64), unique=True)
     submission_id: Mapped[str] = mapped_column(ForeignKey("submissions.id"))
     pseudonym: Mapped[str] = mapped_column(String(64))
     bot_name: Mapped[str] = mapped_column(String(512))

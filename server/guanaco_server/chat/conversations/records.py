@@ -18,6 +18,7 @@ from sqlalchemy import (
     and_,
     exists,
     func,
+    or_,
     select,
     type_coerce,
     update,
@@ -99,6 +100,37 @@ def _has_reply() -> ColumnElement[bool]:
         MessageRow.is_deleted.is_(False),
         MessageRow.is_imported.is_(False),
     )
+
+
+async def within(session: AsyncSession, ids: tuple[str, str], limit: int) -> Sequence[str]:
+    """Return conversations with an id from the first of these until before the second."""
+    row = ConversationRow
+    statement = select(row.id).where(row.id >= ids[0], row.id < ids[1]).limit(limit)
+    return (await session.scalars(statement)).all()
+
+
+async def begun_between(
+    session: AsyncSession,
+    competition: str,
+    since: datetime,
+    before: datetime,
+    without: tuple[str, str],
+    limit: int,
+) -> dict[str, str]:
+    """Return the submission of each of a competition's conversations that began in time, but for ids within ``without``; the oldest first."""
+    row = ConversationRow
+    rows = await session.execute(
+        select(row.id, row.submission_id)
+        .where(
+            row.competition == competition,
+            row.created_at >= since,
+            row.created_at < before,
+            or_(row.id < without[0], row.id >= without[1]),
+        )
+        .order_by(row.created_at)
+        .limit(limit)
+    )
+    return {conversation_id: submission_id for conversation_id, submission_id in rows}
 
 
 async def users_until(session: AsyncSession, until: datetime) -> Sequence[tuple[str, str]]:

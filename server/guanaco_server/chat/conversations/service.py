@@ -49,6 +49,8 @@ from guanaco_server.database.database import Database
 from guanaco_server.experiments.running import Exposure, RunningExperiments
 from guanaco_server.experiments.variants import apply_variant
 from guanaco_server.idempotency.keeping import keep_answer
+from guanaco_server.partitions.ids import new_conversation_id
+from guanaco_server.partitions.service import Periods
 from guanaco_server.prompts.service import PromptService
 from guanaco_server.routing.service import Assigned, RoutingService
 from guanaco_server.routing.snapshot import replay
@@ -68,6 +70,7 @@ class ConversationService:
         clock: Clock,
         routing: RoutingService,
         competitions: CompetitionService,
+        periods: Periods,
         audit: AuditLog,
         experiments: RunningExperiments,
         prompts: PromptService,
@@ -78,6 +81,7 @@ class ConversationService:
         self._clock = clock
         self._routing = routing
         self._competitions = competitions
+        self._periods = periods
         self._audit = audit
         self._experiments = experiments
         self._prompts = prompts
@@ -106,12 +110,13 @@ class ConversationService:
         chosen = await self._chosen(account, request.model)
         if chosen is None:
             await self._competitions.require_running(request.competition)
+        competition = request.competition if chosen is None else CHOSEN
         row = ConversationRow(
-            id=f"conv_{uuid.uuid4().hex}",
+            id=new_conversation_id(await self._periods.current(competition)),
             account_id=account.id,
             user_id=request.user_id,
             user_name=request.user_name,
-            competition=request.competition if chosen is None else CHOSEN,
+            competition=competition,
             bot=request.bot,
             message_count=len(request.history),
             external_id=request.external_id,

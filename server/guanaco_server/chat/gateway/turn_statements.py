@@ -153,7 +153,7 @@ WITH turns AS (
     UPDATE messages SET is_deleted = true
     FROM jsonb_to_recordset($3::jsonb) AS s(id text, conversation_id text)
     JOIN given_back ON given_back.id = s.conversation_id
-    WHERE messages.id = s.id
+    WHERE messages.id = s.id AND messages.conversation_id = given_back.id
 ), continued AS (
     UPDATE messages SET
         content = c.content,
@@ -166,7 +166,7 @@ WITH turns AS (
         id text, conversation_id text, content text, appended text, finish_reason text,
         completion_tokens int, total_ms float8, reward_score float8
     ) JOIN given_back ON given_back.id = c.conversation_id
-    WHERE messages.id = c.id
+    WHERE messages.id = c.id AND messages.conversation_id = given_back.id
 ), answered_ids AS (SELECT id FROM given_back), answered AS ({keeping.ANSWERED})
 SELECT id FROM given_back
 """  # noqa: S608 - of constants

@@ -119,6 +119,10 @@ class ScoreCounter:
         """Within the caller's transaction: have these submissions counted again, since what is recorded has changed."""
         await queries.ask_recounts(session, submission_ids)
 
+    async def recount_competition(self, session: AsyncSession, competition: str) -> None:
+        """Within the caller's transaction: have all submissions of a competition counted again."""
+        await queries.ask_recounts(session, await queries.scored_in(session, competition))
+
     async def correct(self, session: AsyncSession, changed: ChangedRating) -> None:
         """Within the caller's transaction, which changes or withdraws a rating: have it counted again."""
         session.add(
