@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
 from guanaco.accounts import ApiKey, AuditPage, CreatedKey, Identity, KeyRequest, Role
 from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.auth import Auth
 from guanaco_server.accounts.service import Account, AccountService
+from guanaco_server.http.routes import Routes
 
 Limit = Annotated[int, Query(ge=1, le=500)]
 
 
-def router(accounts: AccountService, audit: AuditLog, auth: Auth) -> APIRouter:
-    routes = APIRouter(prefix="/api/v1", tags=["accounts"])
+def router(accounts: AccountService, audit: AuditLog, auth: Auth) -> Routes:
+    routes = Routes(prefix="/api/v1", tags=["accounts"])
     anyone = auth.require(*Role)
     admin = auth.require(Role.ADMIN)
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
-
 from guanaco.accounts import Role
 from guanaco.alerts import AlertMessage, Alerts, ServiceLevel
 from guanaco_server.accounts.auth import Auth
 from guanaco_server.accounts.service import Account
 from guanaco_server.alerts.service import AlertService
+from guanaco_server.http.routes import Routes
 
 
-def router(alerts: AlertService, auth: Auth) -> APIRouter:
-    routes = APIRouter(prefix="/api/v1", tags=["alerts"])
+def router(alerts: AlertService, auth: Auth) -> Routes:
+    routes = Routes(prefix="/api/v1", tags=["alerts"])
     admin = auth.require(Role.ADMIN)
 
     @routes.get("/alerts")

@@ -32,6 +32,7 @@ from guanaco_server.http.body_limit import MAX_BODY_BYTES, BodyLimit
 from guanaco_server.http.fair_share import PROBES, FairShare
 from guanaco_server.http.front_door import AddressCount, DoorLimits, ProxiedRequests
 from guanaco_server.http.openapi import write_document
+from guanaco_server.http.routes import add_routes
 from guanaco_server.idempotency.requests import IdempotentRequests, keep_as_json
 from guanaco_server.leaderboard import api as leaderboard_api
 from guanaco_server.notifications import api as notifications_api
@@ -245,14 +246,14 @@ def _include_routes(app: FastAPI, rooms: Rooms) -> None:
         alerts_api.router(rooms.alerts.service, auth),
         compat_api.router(rooms.compat.service, rooms.accounts.accounts),
     )
-    for router in routers:
-        app.include_router(router, dependencies=[Depends(keep_as_json)])
+    for routes in routers:
+        add_routes(app, routes, Depends(keep_as_json))
     include_web(app, rooms.web)
 
 
 def _include_operations(app: FastAPI, platform: Platform) -> None:
     """Add the routes that an operator's tools ask for; a worker answers these only."""
-    app.include_router(health.router(platform.health))
+    add_routes(app, health.router(platform.health))
 
     @app.get(
         "/metrics",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
 from guanaco.accounts import Role
 from guanaco.chat import (
@@ -25,10 +25,11 @@ from guanaco_server.accounts.auth import Auth
 from guanaco_server.accounts.service import Account
 from guanaco_server.chat.conversations.editing import ConversationEditor
 from guanaco_server.chat.conversations.service import ConversationService
+from guanaco_server.http.routes import Routes
 
 
-def router(conversations: ConversationService, editor: ConversationEditor, auth: Auth) -> APIRouter:
-    routes = APIRouter(prefix="/api/v1", tags=["chat"])
+def router(conversations: ConversationService, editor: ConversationEditor, auth: Auth) -> Routes:
+    routes = Routes(prefix="/api/v1", tags=["chat"])
     talker = auth.require(Role.BACKEND, Role.DEVELOPER)  # developers with their own submissions
     admin = auth.require(Role.ADMIN)
 

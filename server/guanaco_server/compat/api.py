@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 
 from guanaco.accounts import Role
@@ -28,6 +28,7 @@ from guanaco_server.compat.schemas import (
     Submitted,
 )
 from guanaco_server.compat.service import OldClientService
+from guanaco_server.http.routes import Routes
 
 MAY_CONFLICT: dict[int | str, dict[str, Any]] = {409: {}, 429: {}}
 DAY = len("2023-12-01")
@@ -36,8 +37,8 @@ OLD_KEY = {"old_key": {"type": "apiKey", "in": "header", "name": KEY_HEADER}}
 NOT_KEPT = {"Cache-Control": "no-store"}
 
 
-def router(old: OldClientService, accounts: AccountService) -> APIRouter:
-    routes = APIRouter(tags=["old client"])
+def router(old: OldClientService, accounts: AccountService) -> Routes:
+    routes = Routes(tags=["old client"])
     auth = Auth(accounts, _key, BEARER | OLD_KEY)
     anyone, developer = auth.require(*Role), auth.require(Role.DEVELOPER)
     _add_models(routes, old, developer)
@@ -60,7 +61,7 @@ def router(old: OldClientService, accounts: AccountService) -> APIRouter:
     return routes
 
 
-def _add_models(routes: APIRouter, old: OldClientService, developer: Any) -> None:
+def _add_models(routes: Routes, old: OldClientService, developer: Any) -> None:
     @routes.post("/models/submit")
     async def submit(request: SubmitRequest, account: Account = developer) -> Submitted:
         return await old.submit(account, request)
@@ -83,7 +84,7 @@ def _add_models(routes: APIRouter, old: OldClientService, developer: Any) -> Non
         _add_change(routes, change, developer)
 
 
-def _add_change(routes: APIRouter, change: Any, developer: Any) -> None:
+def _add_change(routes: Routes, change: Any, developer: Any) -> None:
     async def endpoint(
         submission_id: str, response: Response, account: Account = developer
     ) -> OldSubmission:

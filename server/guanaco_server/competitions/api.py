@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
-
 from guanaco.accounts import Role
 from guanaco.competitions import Competition, CompetitionRequest
 from guanaco.forms import Slug
 from guanaco_server.accounts.auth import Auth
 from guanaco_server.accounts.service import Account
 from guanaco_server.competitions.service import CompetitionService
+from guanaco_server.http.routes import Routes
 
 
-def router(competitions: CompetitionService, auth: Auth) -> APIRouter:
-    routes = APIRouter(prefix="/api/v1/competitions", tags=["competitions"])
+def router(competitions: CompetitionService, auth: Auth) -> Routes:
+    routes = Routes(prefix="/api/v1/competitions", tags=["competitions"])
     admin = auth.require(Role.ADMIN)
 
     @routes.get("")

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
-from fastapi import APIRouter
-
 from guanaco.accounts import Role
 from guanaco.costs import Costs, SubmissionCost
 from guanaco.forms import Moment
@@ -14,12 +12,13 @@ from guanaco.submissions import Submission
 from guanaco_server.accounts.auth import Auth
 from guanaco_server.accounts.service import Account
 from guanaco_server.costs.service import CostService
+from guanaco_server.http.routes import Routes
 
 RequireVisible = Callable[[Account, str], Awaitable[Submission]]
 
 
-def router(costs: CostService, require_visible: RequireVisible, auth: Auth) -> APIRouter:
-    routes = APIRouter(prefix="/api/v1", tags=["costs"])
+def router(costs: CostService, require_visible: RequireVisible, auth: Auth) -> Routes:
+    routes = Routes(prefix="/api/v1", tags=["costs"])
     admin = auth.require(Role.ADMIN)
     developer = auth.require(Role.DEVELOPER)
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
-
 from guanaco.accounts import Role
 from guanaco.experiments import Experiment, ExperimentRequest, ExperimentResults
 from guanaco_server.accounts.auth import Auth
 from guanaco_server.accounts.service import Account
 from guanaco_server.experiments.service import ExperimentService
+from guanaco_server.http.routes import Routes
 
 
-def router(experiments: ExperimentService, auth: Auth) -> APIRouter:
-    routes = APIRouter(prefix="/api/v1/experiments", tags=["experiments"])
+def router(experiments: ExperimentService, auth: Auth) -> Routes:
+    routes = Routes(prefix="/api/v1/experiments", tags=["experiments"])
     admin = auth.require(Role.ADMIN)
 
     @routes.get("")

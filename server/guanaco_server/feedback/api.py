@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query, Response
+from fastapi import Header, Query, Response
 from fastapi.responses import StreamingResponse
 
 from guanaco.accounts import Role
@@ -27,6 +27,7 @@ from guanaco_server.accounts.service import Account
 from guanaco_server.feedback.erasure import ErasureService
 from guanaco_server.feedback.export import MEDIA_TYPES, NDJSON, Export
 from guanaco_server.feedback.service import FeedbackService
+from guanaco_server.http.routes import Routes
 
 LINES = {"schema": {"type": "string", "description": "A `Feedback` in each line."}}
 EXPORTED: dict[str, Any] = {
@@ -35,8 +36,8 @@ EXPORTED: dict[str, Any] = {
 }
 
 
-def router(feedback: FeedbackService, erasures: ErasureService, auth: Auth) -> APIRouter:
-    routes = APIRouter(prefix="/api/v1", tags=["feedback"])
+def router(feedback: FeedbackService, erasures: ErasureService, auth: Auth) -> Routes:
+    routes = Routes(prefix="/api/v1", tags=["feedback"])
     backend = auth.require(Role.BACKEND)
     talker = auth.require(Role.BACKEND, Role.DEVELOPER)  # developers with their own submissions
     developer = auth.require(Role.DEVELOPER)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
 from guanaco_server.database.database import Database
 from guanaco_server.database.schema import is_current
+from guanaco_server.http.routes import Routes
 
 STALE_S = 15.0  # the routing snapshot is made anew every second
 
@@ -38,8 +38,8 @@ class Health:
         return None
 
 
-def router(health: Health) -> APIRouter:
-    routes = APIRouter(tags=["health"])
+def router(health: Health) -> Routes:
+    routes = Routes(tags=["health"])
 
     @routes.get("/healthz")
     async def is_alive() -> dict[str, str]:

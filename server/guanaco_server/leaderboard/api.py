@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import Query, Response
 
 from guanaco.accounts import Role
 from guanaco.competitions import OPEN
@@ -20,6 +20,7 @@ from guanaco.leaderboard import (
 )
 from guanaco_server.accounts.auth import Auth
 from guanaco_server.accounts.service import Account
+from guanaco_server.http.routes import Routes
 from guanaco_server.leaderboard.flags.service import FlagService
 from guanaco_server.leaderboard.seasons.service import SeasonService
 from guanaco_server.leaderboard.service import LeaderboardService
@@ -29,8 +30,8 @@ Limit = Annotated[int, Query(ge=1, le=1_000)]
 
 def router(
     leaderboard: LeaderboardService, flags: FlagService, seasons: SeasonService, auth: Auth
-) -> APIRouter:
-    routes = APIRouter(prefix="/api/v1", tags=["leaderboard"])
+) -> Routes:
+    routes = Routes(prefix="/api/v1", tags=["leaderboard"])
     developer = auth.require(Role.DEVELOPER)
     admin = auth.require(Role.ADMIN)
 

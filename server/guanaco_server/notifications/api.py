@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
-
 from guanaco.accounts import Role
 from guanaco.webhooks import Delivery, Webhook, WebhookRequest, WebhookSet
 from guanaco_server.accounts.auth import Auth
 from guanaco_server.accounts.service import Account
+from guanaco_server.http.routes import Routes
 from guanaco_server.notifications.service import WebhookService
 
 
-def router(webhooks: WebhookService, auth: Auth) -> APIRouter:
-    routes = APIRouter(prefix="/api/v1/webhook", tags=["webhooks"])
+def router(webhooks: WebhookService, auth: Auth) -> Routes:
+    routes = Routes(prefix="/api/v1/webhook", tags=["webhooks"])
     developer = auth.require(Role.DEVELOPER)
 
     @routes.put("")

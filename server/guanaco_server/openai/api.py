@@ -10,7 +10,6 @@ import uuid
 from typing import Any
 
 import msgspec
-from fastapi import APIRouter
 from starlette.responses import JSONResponse, Response
 
 from guanaco.accounts import Role
@@ -24,6 +23,7 @@ from guanaco_server.chat.gateway.routes import Exchange, ReplyDescription, Reply
 from guanaco_server.chat.gateway.streaming import Encoder
 from guanaco_server.http.errors import ErrorForm, answer
 from guanaco_server.http.openapi import schema_of
+from guanaco_server.http.routes import Routes
 from guanaco_server.openai.answers import (
     ChatCompletion,
     ChatCompletionChunk,
@@ -44,8 +44,8 @@ KEPT_HEADERS = frozenset({"retry-after", "www-authenticate", "allow"})
 _json = msgspec.json.Encoder().encode
 
 
-def router(openai: OpenAiService, auth: Auth) -> APIRouter:
-    routes = APIRouter(prefix="/v1", tags=["openai"])
+def router(openai: OpenAiService, auth: Auth) -> Routes:
+    routes = Routes(prefix="/v1", tags=["openai"])
     anyone = auth.require(*Role)
 
     @routes.get("/models")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
 from guanaco.accounts import Role
 from guanaco.chat import Assignment
@@ -14,6 +14,7 @@ from guanaco.forms import Slug
 from guanaco_server.accounts.auth import Auth
 from guanaco_server.accounts.service import Account
 from guanaco_server.competitions.service import CompetitionService
+from guanaco_server.http.routes import Routes
 from guanaco_server.routing.service import RoutingService
 
 FindSeen = Callable[[Account, str, str], Awaitable[Sequence[str]]]
@@ -29,9 +30,9 @@ UserId = Annotated[
 
 def router(
     routing: RoutingService, competitions: CompetitionService, find_seen: FindSeen, auth: Auth
-) -> APIRouter:
+) -> Routes:
     """``find_seen`` gives what a user of the account has had in a competition, least recently had first."""
-    routes = APIRouter(prefix="/api/v1", tags=["routing"])
+    routes = Routes(prefix="/api/v1", tags=["routing"])
     backend = auth.require(Role.BACKEND)
 
     @routes.get("/assignment", responses={409: {}})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query
+from fastapi import Header, Query
 from fastapi.responses import StreamingResponse
 from pydantic import SecretStr
 
@@ -28,6 +28,7 @@ from guanaco.trials import PromptTrial, RenderedPrompt
 from guanaco_server.accounts.auth import Auth
 from guanaco_server.accounts.service import Account
 from guanaco_server.http.openapi import event_schema
+from guanaco_server.http.routes import Routes
 from guanaco_server.http.sse import EVENT_STREAM, event_stream
 from guanaco_server.submissions.events import EventFeed, encoded
 from guanaco_server.submissions.pipeline.repo_checks import RepoChecks
@@ -52,8 +53,8 @@ EVENTS: dict[str, Any] = {
 LastEventId = Annotated[int, Header(ge=0, le=MAX_SEQ)]
 
 
-def router(submissions: SubmissionService, feed: EventFeed, auth: Auth) -> APIRouter:
-    routes = APIRouter(prefix="/api/v1/submissions", tags=["submissions"])
+def router(submissions: SubmissionService, feed: EventFeed, auth: Auth) -> Routes:
+    routes = Routes(prefix="/api/v1/submissions", tags=["submissions"])
     developer = auth.require(Role.DEVELOPER)
 
     @routes.post("", status_code=202)
@@ -153,8 +154,8 @@ def router(submissions: SubmissionService, feed: EventFeed, auth: Auth) -> APIRo
     return routes
 
 
-def alias_router(submissions: SubmissionService, auth: Auth) -> APIRouter:
-    routes = APIRouter(prefix="/api/v1", tags=["submissions"])
+def alias_router(submissions: SubmissionService, auth: Auth) -> Routes:
+    routes = Routes(prefix="/api/v1", tags=["submissions"])
     developer = auth.require(Role.DEVELOPER)
 
     @routes.get("/aliases")
@@ -165,8 +166,8 @@ def alias_router(submissions: SubmissionService, auth: Auth) -> APIRouter:
     return routes
 
 
-def trial_router(trials: PromptTrials, plans: TrafficPlans, auth: Auth) -> APIRouter:
-    routes = APIRouter(prefix="/api/v1", tags=["submissions"])
+def trial_router(trials: PromptTrials, plans: TrafficPlans, auth: Auth) -> Routes:
+    routes = Routes(prefix="/api/v1", tags=["submissions"])
     developer = auth.require(Role.DEVELOPER)
 
     @routes.post("/prompts/render")
@@ -184,8 +185,8 @@ def trial_router(trials: PromptTrials, plans: TrafficPlans, auth: Auth) -> APIRo
     return routes
 
 
-def check_router(checks: RepoChecks, auth: Auth) -> APIRouter:
-    routes = APIRouter(prefix="/api/v1", tags=["submissions"])
+def check_router(checks: RepoChecks, auth: Auth) -> Routes:
+    routes = Routes(prefix="/api/v1", tags=["submissions"])
     developer = auth.require(Role.DEVELOPER)
 
     @routes.post("/checks")
@@ -198,8 +199,8 @@ def check_router(checks: RepoChecks, auth: Auth) -> APIRouter:
     return routes
 
 
-def quota_router(quotas: QuotaService, auth: Auth) -> APIRouter:
-    routes = APIRouter(prefix="/api/v1", tags=["accounts"])
+def quota_router(quotas: QuotaService, auth: Auth) -> Routes:
+    routes = Routes(prefix="/api/v1", tags=["accounts"])
     developer = auth.require(Role.DEVELOPER)
     admin = auth.require(Role.ADMIN)
 
@@ -218,8 +219,8 @@ def quota_router(quotas: QuotaService, auth: Auth) -> APIRouter:
     return routes
 
 
-def recipe_router(submissions: SubmissionService, auth: Auth) -> APIRouter:
-    routes = APIRouter(prefix="/api/v1/submissions", tags=["submissions"])
+def recipe_router(submissions: SubmissionService, auth: Auth) -> Routes:
+    routes = Routes(prefix="/api/v1/submissions", tags=["submissions"])
     developer = auth.require(Role.DEVELOPER)
     admin = auth.require(Role.ADMIN)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, FastAPI
+from fastapi import FastAPI
 
+from guanaco_server.http.routes import Routes, add_routes
 from guanaco_server.web.page_route import install_error_pages, page_route
 from guanaco_server.web.pages import (
     admin,
@@ -50,6 +51,6 @@ def include_web(app: FastAPI, web: WebRoom) -> None:
         reference,
         static,
     ):
-        routes = APIRouter(route_class=route_class, include_in_schema=False)
+        routes = Routes(route_class=route_class, include_in_schema=False)
         room.add_routes(routes, web)
-        app.include_router(routes)
+        add_routes(app, routes)

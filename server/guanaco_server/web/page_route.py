@@ -9,13 +9,13 @@ from urllib.parse import quote
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
 from sqlalchemy.exc import DataError
 from starlette.exceptions import HTTPException
 
 from guanaco.errors import GuanacoError, InvalidInput, NotFound, Unauthenticated
 from guanaco_server.database.replica import STALENESS_S, is_writer
 from guanaco_server.http import errors as http_errors
+from guanaco_server.http.routes import LateRoute
 from guanaco_server.web.rendering import Pages, see_other
 
 API_PATHS = ("/api/", "/v1/")
@@ -25,13 +25,13 @@ EVENT_STREAM = "text/event-stream"
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
-def page_route(pages: Pages, *, has_replica: bool) -> type[APIRoute]:
+def page_route(pages: Pages, *, has_replica: bool) -> type[LateRoute]:
     """The class of the pages' routes.
 
     ``has_replica``: a browser that has written gets a short-lived cookie, so that its next pages show what it wrote.
     """
 
-    class PageRoute(APIRoute):
+    class PageRoute(LateRoute):
         def get_route_handler(self) -> Handler:
             answer = super().get_route_handler()
 

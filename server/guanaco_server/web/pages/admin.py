@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import Response
 
 from guanaco.accounts import Role
@@ -12,6 +12,7 @@ from guanaco.errors import InvalidInput
 from guanaco.feedback import ErasureRequest
 from guanaco.submissions import PIPELINE_STATUSES, Status
 from guanaco_server.deployments.service import replicas_of
+from guanaco_server.http.routes import Routes
 from guanaco_server.submissions.service import SubmissionFilter
 from guanaco_server.web.guards import Member
 from guanaco_server.web.pages.leaderboard import PageNumber, SearchText
@@ -23,7 +24,7 @@ DEPLOYMENT_ROWS = 100
 AUDIT_ROWS = 100
 
 
-def add_routes(routes: APIRouter, web: WebRoom) -> None:
+def add_routes(routes: Routes, web: WebRoom) -> None:
     admin = web.guards.member(Role.ADMIN)
 
     @routes.get("/admin")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import Response
 from pydantic import ValidationError
 
@@ -14,6 +14,7 @@ from guanaco.errors.validation import one_sentence
 from guanaco.feedback import FeedbackRequest
 from guanaco_server.chat.gateway.replies import ReplyEvents
 from guanaco_server.http.errors import internal_fault
+from guanaco_server.http.routes import Routes
 from guanaco_server.http.sse import encode_event, event_stream
 from guanaco_server.web.beta_chat import whole_reply
 from guanaco_server.web.guards import Guest
@@ -26,7 +27,7 @@ CONSENTS, WITHIN_S = 60, 600.0  # of one network, which a whole office may share
 CONSENTS_A_DAY, DAY_S = 150, 86_400.0  # each is a user with a vote
 
 
-def add_routes(routes: APIRouter, web: WebRoom) -> None:
+def add_routes(routes: Routes, web: WebRoom) -> None:
     guest_of = web.guards.guest()
     throttles = [
         Throttle(attempts, within_s, lambda: web.clock.now().timestamp())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import Response
 from pydantic import TypeAdapter, ValidationError
 
@@ -15,6 +15,7 @@ from guanaco.errors import NotFound
 from guanaco.errors.validation import problems_of
 from guanaco.forms import Slug
 from guanaco.open_enum import OpenEnum
+from guanaco_server.http.routes import Routes
 from guanaco_server.web.guards import Member
 from guanaco_server.web.rendering import see_other
 from guanaco_server.web.room import WebRoom
@@ -33,7 +34,7 @@ EMPTY = {
 }
 
 
-def add_routes(routes: APIRouter, web: WebRoom) -> None:
+def add_routes(routes: Routes, web: WebRoom) -> None:
     admin = web.guards.member(Role.ADMIN)
 
     @routes.get("/admin/competitions")

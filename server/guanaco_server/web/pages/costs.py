@@ -6,11 +6,12 @@ import re
 from datetime import UTC, datetime
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from fastapi.responses import Response
 
 from guanaco.accounts import Role
 from guanaco.errors import InvalidInput
+from guanaco_server.http.routes import Routes
 from guanaco_server.web.guards import Member
 from guanaco_server.web.room import WebRoom
 
@@ -18,7 +19,7 @@ MONTH = re.compile(r"(\d{4})-(0[1-9]|1[0-2])")
 Month = Annotated[str, Query(max_length=7)]
 
 
-def add_routes(routes: APIRouter, web: WebRoom) -> None:
+def add_routes(routes: Routes, web: WebRoom) -> None:
     admin = web.guards.member(Role.ADMIN)
 
     @routes.get("/admin/costs")

@@ -6,7 +6,7 @@ from datetime import date
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import Depends, Query, Request
 from fastapi.responses import Response
 
 from guanaco.accounts import Role
@@ -15,6 +15,7 @@ from guanaco.feedback import ExportFormat, Order
 from guanaco.forms import FIRST_YEAR, LAST_YEAR
 from guanaco_server.feedback.api import file_answer
 from guanaco_server.feedback.export import formats
+from guanaco_server.http.routes import Routes
 from guanaco_server.web.guards import Member
 from guanaco_server.web.ratings import RatingFilter, RatingPage
 from guanaco_server.web.rendering import SECURITY_HEADERS
@@ -56,7 +57,7 @@ def wanted_ratings(
 Wanted = Annotated[RatingFilter, Depends(wanted_ratings)]
 
 
-def add_routes(routes: APIRouter, web: WebRoom) -> None:
+def add_routes(routes: Routes, web: WebRoom) -> None:
     developer = web.guards.member(Role.DEVELOPER)
 
     @routes.get("/submissions/{submission_id}/feedback")

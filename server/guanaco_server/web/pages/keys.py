@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import Response
 from pydantic import ValidationError
 
@@ -10,6 +10,7 @@ from guanaco.accounts import CreatedKey, KeyRequest, Role
 from guanaco.errors import GuanacoError, LastAdminKey
 from guanaco.errors.validation import one_sentence
 from guanaco_server.http.errors import status_of
+from guanaco_server.http.routes import Routes
 from guanaco_server.web.guards import Member
 from guanaco_server.web.pages.leaderboard import PageNumber
 from guanaco_server.web.rendering import see_other
@@ -18,7 +19,7 @@ from guanaco_server.web.room import WebRoom
 ROWS = 100
 
 
-def add_routes(routes: APIRouter, web: WebRoom) -> None:
+def add_routes(routes: Routes, web: WebRoom) -> None:
     admin = web.guards.member(Role.ADMIN)
 
     @routes.get("/admin/keys")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from fastapi.responses import Response
 
 from guanaco.competitions import OPEN
+from guanaco_server.http.routes import Routes
 from guanaco_server.web import trends
 from guanaco_server.web.boards import Sort, page_of, shared_ranks
 from guanaco_server.web.room import WebRoom
@@ -19,7 +20,7 @@ SearchText = Annotated[str, Query(max_length=200)]
 CompetitionId = Annotated[str, Query(max_length=64)]
 
 
-def add_routes(routes: APIRouter, web: WebRoom) -> None:
+def add_routes(routes: Routes, web: WebRoom) -> None:
     @routes.get("/")
     async def read_leaderboard(
         request: Request,

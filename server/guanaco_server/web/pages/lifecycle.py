@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import Response
 from pydantic import ValidationError
 
@@ -18,6 +18,7 @@ from guanaco.errors import (
     RedeployInProgress,
 )
 from guanaco.submissions import RedeployRequest, Submission
+from guanaco_server.http.routes import Routes
 from guanaco_server.web.guards import Member
 from guanaco_server.web.lifecycle_view import SubmissionAction, find_action
 from guanaco_server.web.pages.submitting import hub_token_of
@@ -27,7 +28,7 @@ from guanaco_server.web.room import WebRoom
 CANARY_PERCENT, CANARY_MINUTES = "5", "60"
 
 
-def add_routes(routes: APIRouter, web: WebRoom) -> None:
+def add_routes(routes: Routes, web: WebRoom) -> None:
     developer = web.guards.member(Role.DEVELOPER)
     moves = {
         "cancel": web.submissions.cancel,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import Response
 from pydantic import ValidationError
 
 from guanaco.accounts import Role
 from guanaco.errors.validation import problems_of
 from guanaco.quotas import Quota, QuotaOverride
+from guanaco_server.http.routes import Routes
 from guanaco_server.web.guards import Member
 from guanaco_server.web.rendering import see_other
 from guanaco_server.web.room import WebRoom
@@ -22,7 +23,7 @@ LABELS = {
 }
 
 
-def add_routes(routes: APIRouter, web: WebRoom) -> None:
+def add_routes(routes: Routes, web: WebRoom) -> None:
     developer, admin = web.guards.member(Role.DEVELOPER), web.guards.member(Role.ADMIN)
 
     @routes.get("/quota")

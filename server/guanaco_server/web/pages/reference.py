@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import Response
 from markupsafe import Markup
 
+from guanaco_server.http.routes import Routes
 from guanaco_server.web import api_reference
 from guanaco_server.web.metric_tiles import MEANING_PATH, METRICS
 from guanaco_server.web.room import WebRoom
@@ -17,7 +18,7 @@ from guanaco_server.web.runbooks import read_runbooks
 from guanaco_server.web.viewer import Viewer
 
 
-def add_routes(routes: APIRouter, web: WebRoom) -> None:
+def add_routes(routes: Routes, web: WebRoom) -> None:
     body = _Body(web)
 
     @routes.get("/docs")

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import Response
 
 from guanaco.accounts import Role
 from guanaco_server.alerts.advice import ADVICE
+from guanaco_server.http.routes import Routes
 from guanaco_server.web.guards import Member
 from guanaco_server.web.room import WebRoom
 
 
-def add_routes(routes: APIRouter, web: WebRoom) -> None:
+def add_routes(routes: Routes, web: WebRoom) -> None:
     admin = web.guards.member(Role.ADMIN)
 
     @routes.get("/admin/reliability")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from fastapi.responses import Response
 
 from guanaco.accounts import Role
 from guanaco.errors import Unauthenticated
 from guanaco_server.accounts.service import Account
+from guanaco_server.http.routes import Routes
 from guanaco_server.web.guards import Member
 from guanaco_server.web.rendering import see_other
 from guanaco_server.web.room import WebRoom
@@ -21,7 +22,7 @@ WRONG_KEYS, WITHIN_S = 10, 300.0  # of one address
 Next = Annotated[str, Query(max_length=500)]
 
 
-def add_routes(routes: APIRouter, web: WebRoom) -> None:
+def add_routes(routes: Routes, web: WebRoom) -> None:
     wrong_keys = Throttle(WRONG_KEYS, WITHIN_S)
 
     @routes.get("/signin")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
 from fastapi.responses import Response
 
 from guanaco.errors import NotFound
+from guanaco_server.http.routes import Routes
 from guanaco_server.web.room import WebRoom
 from guanaco_server.web.viewer import Viewer
 
@@ -13,7 +13,7 @@ FOR_EVER = "public, max-age=31536000, immutable"
 A_WHILE = "public, max-age=60"
 
 
-def add_routes(routes: APIRouter, web: WebRoom) -> None:
+def add_routes(routes: Routes, web: WebRoom) -> None:
     @routes.get("/static/{name}")
     async def read_asset(name: str, v: str = "", viewer: Viewer = web.guards.public()) -> Response:
         asset = web.assets.find(name)

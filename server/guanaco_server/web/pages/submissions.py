@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import Header, Query, Request
 from fastapi.responses import Response
 
 from guanaco.accounts import Role
@@ -13,6 +13,7 @@ from guanaco.competitions import OPEN, Competition
 from guanaco.errors import CardNotFound, ReportNotFound, SubmissionNotFound
 from guanaco.submissions import Status, StressReport, Submission
 from guanaco_server.artifacts.checking.model_card import StoredCard
+from guanaco_server.http.routes import Routes
 from guanaco_server.http.sse import encode_event, event_stream
 from guanaco_server.submissions.events import encoded
 from guanaco_server.submissions.service import SubmissionFilter
@@ -34,7 +35,7 @@ MAX_SEQ = 2**31 - 1  # what the database's integer holds
 Statuses = Annotated[list[Status | Literal[""]], Query(max_length=len(Status))]
 
 
-def add_routes(routes: APIRouter, web: WebRoom) -> None:
+def add_routes(routes: Routes, web: WebRoom) -> None:
     developer = web.guards.member(Role.DEVELOPER)
 
     @routes.get("/submissions")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import Response
 from pydantic import SecretStr, ValidationError
 
@@ -15,13 +15,14 @@ from guanaco.parameters import GenerationParams, parameters
 from guanaco.prompts import PRESETS
 from guanaco.submissions import Quantization, SubmissionRequest, WeightDtype
 from guanaco_server.http.errors import status_of
+from guanaco_server.http.routes import Routes
 from guanaco_server.web.guards import Member
 from guanaco_server.web.rendering import see_other
 from guanaco_server.web.room import WebRoom
 from guanaco_server.web.viewer import new_cookie
 
 
-def add_routes(routes: APIRouter, web: WebRoom) -> None:
+def add_routes(routes: Routes, web: WebRoom) -> None:
     developer = web.guards.member(Role.DEVELOPER)
 
     @routes.get("/submissions/new")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import Response
 
 from guanaco.accounts import Role
 from guanaco.errors import FlagNotFound
+from guanaco_server.http.routes import Routes
 from guanaco_server.web.guards import Member
 from guanaco_server.web.pages.leaderboard import SearchText
 from guanaco_server.web.rendering import see_other
@@ -15,7 +16,7 @@ from guanaco_server.web.room import WebRoom
 FLAGS = 200
 
 
-def add_routes(routes: APIRouter, web: WebRoom) -> None:
+def add_routes(routes: Routes, web: WebRoom) -> None:
     admin = web.guards.member(Role.ADMIN)
 
     @routes.get("/admin/votes")
