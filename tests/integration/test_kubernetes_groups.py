@@ -149,6 +149,21 @@ async def test_a_group_without_a_machine_for_one_of_its_pods_is_unplaced(
     await served(cluster)
 
 
+async def test_a_group_that_the_quota_refuses_says_so_and_comes_by_itself(
+    cluster: KubernetesCluster, kubernetes: FakeWorld
+) -> None:
+    refusal = 'pods "m-tiny-0" is forbidden: exceeded quota: models, requested: pods=1'
+    kubernetes.kubelet.no_quota["m-tiny"] = refusal
+    await cluster.apply_deployment(OVER_TWO)
+    state = await seen(cluster, lambda state: state.trouble is Trouble.UNPLACED)
+    assert (
+        state.problem
+        == "The cluster's quota does not allow it: exceeded quota: models, requested: pods=1."
+    )
+    kubernetes.kubelet.no_quota.clear()
+    await served(cluster)
+
+
 async def test_a_crash_of_one_pod_is_the_groups(
     cluster: KubernetesCluster, kubernetes: FakeWorld
 ) -> None:

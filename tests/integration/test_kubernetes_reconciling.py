@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import sys
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -189,8 +190,9 @@ async def test_a_published_server_without_a_machine_waits_and_comes_back_by_itse
 
 
 async def test_a_deleted_secret_is_healed_without_a_restart(
-    world: Deployed, kubernetes: FakeWorld
+    world: Deployed, kubernetes: FakeWorld, cluster: KubernetesCluster
 ) -> None:
+    cluster._options = replace(cluster._options, pending_s=600)  # nor is it waited for that long
     await world.deploy(ONE)
     await world.reconciler.start()
     await (

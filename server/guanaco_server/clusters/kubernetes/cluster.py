@@ -29,6 +29,7 @@ from guanaco_server.clusters.cluster import (
 )
 from guanaco_server.clusters.kubernetes.api import (
     DEPLOYMENT,
+    EVENT,
     GROUP_SET,
     JOB,
     KINDS,
@@ -151,7 +152,8 @@ class KubernetesCluster:
         if is_group_set(deployment):
             gone = (pod for pod in self._informers.pods(name) if pod not in pods)
             pods += [pod for pod in gone if is_lost(pod, now)]
-        return state_of(deployment, pods, self._options, now, self._informers.pulls)
+        events = self._informers.all(EVENT).values()
+        return state_of(deployment, pods, self._options, now, self._informers.pulls, events)
 
     async def stop_replica(self, name: str, endpoint: str) -> bool:
         """Delete the replica's pod, for which the Deployment makes another. False where one address stands for all pods."""

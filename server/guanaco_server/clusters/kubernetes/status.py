@@ -74,6 +74,7 @@ def state_of(
     options: KubernetesOptions,
     now: datetime,
     pulls: PullFailures,
+    events: Iterable[Json] = (),
 ) -> ReplicaState:
     """Return the deployment's state, with a replica for each pod (oldest first) where pods have addresses of their own."""
     ours = pods_of(deployment, pods)
@@ -81,6 +82,8 @@ def state_of(
         ours = [*ours, *(pod for pod in pods if is_leaving(pod) and is_lost(pod, now))]
     endpoint = options.endpoint_of(deployment["metadata"]["name"])
     obstacle = _obstacle(deployment, ours, now, options.pending_s, pulls)
+    if not ours and is_group_set(deployment):
+        obstacle = group_creation_problem(deployment, events, now, options.pending_s)
     groups = _groups(deployment, ours)
     state = _state(groups, endpoint, obstacle)
     if not options.has_replica_addresses:
@@ -282,6 +285,20 @@ def creation_problem(
     for event in events:
         if event.get("reason") == "FailedCreate" and event["involvedObject"].get("uid") == uid:
             return Problem(_refused(event.get("message")), age_of(job, now) > pending_s)
+    return None
+
+
+def group_creation_problem(
+    group_set: Json, events: Iterable[Json], now: datetime, pending_s: float
+) -> Problem | None:
+    """Return what keeps a LeaderWorkerSet from getting pods. Only the events of its StatefulSet tell, which has its name."""
+    metadata = group_set["metadata"]
+    wanted = {"kind": "StatefulSet", "name": metadata["name"]}
+    for event in events:
+        is_new = str(event.get("lastTimestamp") or "") >= str(metadata["creationTimestamp"])
+        is_ours = wanted.items() <= event["involvedObject"].items()
+        if event.get("reason") == "FailedCreate" and is_ours and is_new:
+            return Problem(_refused(event.get("message")), age_of(group_set, now) > pending_s)
     return None
 
 
