@@ -255,7 +255,7 @@ class Unserved(BaseModel):
     since: datetime
     trouble: str | None = Field(
         default=None,
-        description="Which kind of trouble: `crashed`, or of the cluster's doing `unplaced`, `node_lost`, `object_missing`, `image_missing`; null while a server starts.",
+        description="Which kind of trouble: `crashed`, or of the cluster's doing `unplaced`, `queued` (for its place, which is no fault), `node_lost`, `object_missing`, `image_missing`; null while a server starts.",
     )
     problem: str = Field(description="What is wrong, in a sentence.")
 

@@ -253,13 +253,14 @@ def _include_routes(app: FastAPI, rooms: Rooms) -> None:
 
 def _include_operations(app: FastAPI, platform: Platform) -> None:
     """Add the routes that an operator's tools ask for; a worker answers these only."""
-    add_routes(app, health.router(platform.health))
+    routes = health.router(platform.health)
 
-    @app.get(
+    @routes.get(
         "/metrics",
-        tags=["health"],
         dependencies=[platform.rooms.accounts.auth.require(Role.ADMIN)],
         response_class=PlainTextResponse,
     )
     async def read_metrics() -> Response:
         return Response(scrape(platform.metrics), media_type=CONTENT_TYPE)
+
+    add_routes(app, routes)
