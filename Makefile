@@ -12,7 +12,7 @@ TEST := $(BIN)/python -m pytest -q -n
 SOURCES := guanaco cli server migrations tests benchmarks scripts/document_settings.py scripts/document_metrics.py scripts/make_chart.py scripts/new-migration hatch_build.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engine both demo test test-fast check lint format audit sbom pin-images bench-admission bench-artifacts bench-assignment bench-database bench-export bench-faults bench-feedback bench-gateway bench-hostile bench-ids bench-journey bench-partitions bench-prefix bench-privacy bench-prompts bench-stress bench-web migration docs chart lock clean
+.PHONY: help setup engine both demo test test-fast check lint format audit sbom pin-images bench-admission bench-artifacts bench-assignment bench-database bench-export bench-faults bench-feedback bench-gateway bench-hostile bench-ids bench-journey bench-partitions bench-prefix bench-privacy bench-prompts bench-stress bench-web bench-idle scale migration docs chart lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -76,6 +76,9 @@ bench-hostile: both  ## hostile repos, requests and connections while people cha
 bench-ids: setup  ## PostgreSQL transaction ids for a thousand turns, by users at once (ARGS=--turns=500)
 	@$(BIN)/python -m benchmarks.transaction_ids $(ARGS)
 
+bench-idle: setup  ## CPU time and memory of `guanaco up` without traffic, in 7 minutes (ARGS='--runs=1 --database=postgresql')
+	@$(BIN)/python -m benchmarks.idle $(ARGS)
+
 bench-partitions: setup  ## 20 million messages in partitions beside 1 million: a turn, counting, vacuum (ARGS='--periods=5')
 	@$(BIN)/python -m benchmarks.partitions $(ARGS)
 
@@ -99,6 +102,9 @@ bench-feedback: setup  ## ratings and the leaderboard with a million ratings in 
 bench-web: setup  ## server time of every page over PostgreSQL (ARGS='--ratings=10000')
 	@scripts/setup-debian postgresql
 	@$(BIN)/python -m benchmarks.web $(ARGS)
+
+scale: setup  ## write the figures of docs/scale.md anew, from benchmarks/scale.py
+	@$(BIN)/python -m benchmarks.scale
 
 setup:  ## .venv: the platform, the CLI and the tools, as locked
 	@scripts/setup-platform

@@ -1,10 +1,12 @@
+import asyncio
 import sqlite3
 from pathlib import Path
 
 import pytest
 
-from guanaco_server.database import commits
-from guanaco_server.database.commits import CommitCounter, CommitWatch
+from guanaco_server.database.commits import CommitSignal, CommitWatch, SqliteVersion
+
+FAR_S = 60.0  # a wait that must end early
 
 
 @pytest.fixture
@@ -21,41 +23,73 @@ def commit(file: str) -> None:
         connection.execute("INSERT INTO ones VALUES (1)")
 
 
-def test_each_watcher_hears_of_a_commit_once(file: str) -> None:
-    counter = CommitCounter(file)
-    watchers = [CommitWatch(counter.read), CommitWatch(counter.read)]
-    assert [watcher.take() for watcher in watchers] == [True, True]  # nothing was looked at before
-    assert [watcher.take() for watcher in watchers] == [False, False]
+async def changes(*watches: CommitWatch) -> list[bool]:
+    """What each watch says now, without waiting."""
+    return [await watch.wait(0.0, 0.0) for watch in watches]
+
+
+async def test_each_watch_hears_of_a_commit_once(file: str) -> None:
+    version = SqliteVersion(file)
+    signal = CommitSignal(version.read, FAR_S)
+    first, second = signal.watch(), signal.watch()
+    assert await changes(first, second) == [True, True]  # nothing was looked at before
+    await signal.look()
+    await changes(first, second)
+    await signal.look()
+    assert await changes(first, second) == [False, False]
     commit(file)
-    assert [watcher.take() for watcher in watchers] == [True, True]
-    assert [watcher.take() for watcher in watchers] == [False, False]
-    counter.close()
+    await signal.look()
+    assert await changes(first, second) == [True, True]
+    assert await changes(first, second) == [False, False]
+    await signal.stop()
+    version.close()
 
 
-def test_a_look_that_failed_is_made_again(file: str) -> None:
-    counter = CommitCounter(file)
-    watcher = CommitWatch(counter.read)
-    assert watcher.take()
-    watcher.reset()
-    assert watcher.take()
-    counter.close()
+async def test_a_commit_ends_the_wait(file: str) -> None:
+    version = SqliteVersion(file)
+    signal = CommitSignal(version.read, 0.01)
+    watch = signal.watch()
+    await watch.wait(0.0)
+    while await watch.wait(0.0, 0.05):
+        pass
+    commit(file)
+    assert await watch.wait(0.0, FAR_S)
+    await signal.stop()
+    version.close()
 
 
-def test_time_alone_makes_a_look_due(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 100.0
-    monkeypatch.setattr(commits.time, "monotonic", lambda: now)
-    counter = CommitCounter(file)
-    watcher = CommitWatch(counter.read)
-    assert watcher.take()
-    now += commits.LOOK_ANYWAY_S - 0.1
-    assert not watcher.take()
-    now += 0.1
-    assert watcher.take()
-    counter.close()
+async def test_a_wake_ends_the_pause_and_the_wait() -> None:
+    signal = CommitSignal(_same, FAR_S)
+    woken = asyncio.Event()
+    watch = signal.watch(woken)
+    woken.set()
+    assert await watch.wait(FAR_S)
+    await changes(watch)
+    asyncio.get_running_loop().call_soon(watch.wake)
+    assert await watch.wait(0.0, FAR_S)
+    assert await changes(watch) == [False]
+    await signal.stop()
 
 
-def test_what_cannot_be_counted_is_always_looked_at(tmp_path: Path) -> None:
-    counter = CommitCounter(str(tmp_path / "missing" / "some.db"))
-    watcher = CommitWatch(counter.read)
-    assert [watcher.take(), watcher.take()] == [True, True]
-    assert CommitWatch(lambda: None).take()
+async def test_a_look_that_failed_is_made_again() -> None:
+    signal = CommitSignal(_same, FAR_S)
+    watch = signal.watch()
+    await watch.wait(0.0)
+    await changes(watch)
+    watch.reset()
+    assert await changes(watch) == [True]
+    await signal.stop()
+
+
+async def test_what_cannot_be_read_counts_as_changed(tmp_path: Path) -> None:
+    version = SqliteVersion(str(tmp_path / "missing" / "some.db"))
+    signal = CommitSignal(version.read, FAR_S)
+    watch = signal.watch()
+    for _ in range(3):
+        await signal.look()
+        assert await changes(watch) == [True]
+    await signal.stop()
+
+
+async def _same() -> int:
+    return 1

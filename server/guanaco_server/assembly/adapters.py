@@ -1,6 +1,8 @@
 """The adapters of every port, chosen by the settings. This module alone names their concrete classes.
 
 settings → adapters → rooms (rooms.py) → platform (platform.py) → HTTP (app.py)
+
+Those that a platform on one machine may never use are imported where they are made: together they take 20 MB.
 """
 
 from __future__ import annotations
@@ -9,37 +11,35 @@ import asyncio
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from guanaco import __version__
 from guanaco.errors import InvalidSettings
 from guanaco_server.artifacts.hub.hub import Hub
-from guanaco_server.artifacts.hub.hugging_face import HuggingFaceHub
+from guanaco_server.artifacts.hub.late import LateHub
 from guanaco_server.artifacts.stores.kept_files import KeptFiles
 from guanaco_server.artifacts.stores.local import LocalStore
-from guanaco_server.artifacts.stores.s3 import S3Store
-from guanaco_server.artifacts.stores.s3_client import S3Config, split_url
 from guanaco_server.artifacts.stores.store import ArtifactStore
-from guanaco_server.artifacts.verification import ArtifactVerifier
 from guanaco_server.clusters.cluster import Cluster
 from guanaco_server.clusters.compute import Compute
 from guanaco_server.clusters.federation import Federation, Region
-from guanaco_server.clusters.kubernetes.cluster import KubernetesCluster
-from guanaco_server.clusters.kubernetes.lease import LeaseLeadership
-from guanaco_server.clusters.kubernetes.options import connected, has_replica_addresses
-from guanaco_server.clusters.kubernetes.pods import CACHE
 from guanaco_server.clusters.leadership import AlwaysLeading
 from guanaco_server.clusters.local.cluster import LocalCluster
 from guanaco_server.clusters.placement import RegionShare
 from guanaco_server.deployments.model_server import ModelServer
 from guanaco_server.deployments.vllm_server import VllmServer
 from guanaco_server.feedback.ledger import ErasureLedger, LocalLedger
-from guanaco_server.feedback.s3_ledger import S3Ledger
 from guanaco_server.observability.tracing import NoTracing, Tracing
 from guanaco_server.runtime.clock import Clock, SystemClock
 from guanaco_server.runtime.data_dir import DataDir
 from guanaco_server.serializer import confined
 from guanaco_server.serializer.confined import StartChild
 from guanaco_server.settings import Settings
+
+if TYPE_CHECKING:
+    from guanaco_server.artifacts.stores.s3_client import S3Config
+    from guanaco_server.artifacts.verification import ArtifactVerifier
+    from guanaco_server.clusters.kubernetes.cluster import KubernetesCluster
 
 MIN_URL_LIFETIME_S = 3_600  # beyond the longest job: also what a model server may take to read
 
@@ -95,6 +95,8 @@ def build_tracing(settings: Settings) -> Tracing:
 
 def build_verifier(settings: Settings) -> ArtifactVerifier:
     """The artifact verifier of the operator's command, which works without a platform."""
+    from guanaco_server.artifacts.verification import ArtifactVerifier
+
     token = settings.hub_token.get_secret_value() if settings.hub_token else None
     hub = _hub(settings).with_token(token)  # the operator's own: the command runs for nobody else
     return ArtifactVerifier(_store(settings, kept=None), hub, settings.hub_endpoint)
@@ -104,6 +106,8 @@ def build_ledger(settings: Settings) -> ErasureLedger:
     """The erasure ledger is where the artifacts are, which all processes share, and which is no part of the database."""
     if settings.artifacts_url is None:
         return LocalLedger(settings.artifacts_path.absolute() / ".erasures")
+    from guanaco_server.feedback.s3_ledger import S3Ledger
+
     return S3Ledger(_bucket(settings, settings.artifacts_url))
 
 
@@ -112,9 +116,15 @@ def check_store(settings: Settings) -> None:
     asyncio.run(_store(settings, kept=None).check())
 
 
-def _hub(settings: Settings) -> HuggingFaceHub:
+def _hub(settings: Settings) -> Hub:
     token = settings.hub_token.get_secret_value() if settings.hub_token else None
-    return HuggingFaceHub(settings.hub_endpoint, token)
+
+    def make() -> Hub:
+        from guanaco_server.artifacts.hub.hugging_face import HuggingFaceHub
+
+        return HuggingFaceHub(settings.hub_endpoint, token)
+
+    return LateHub(make)
 
 
 def _kept_files(settings: Settings) -> KeptFiles:
@@ -126,10 +136,14 @@ def _kept_files(settings: Settings) -> KeptFiles:
 def _store(settings: Settings, kept: KeptFiles | None) -> ArtifactStore:
     if settings.artifacts_url is None:
         return LocalStore(settings.artifacts_path.absolute())
+    from guanaco_server.artifacts.stores.s3 import S3Store
+
     return S3Store(_bucket(settings, settings.artifacts_url), kept)
 
 
 def _bucket(settings: Settings, url: str) -> S3Config:
+    from guanaco_server.artifacts.stores.s3_client import S3Config, split_url
+
     bucket, prefix = split_url(url)
     secret = settings.s3_secret_access_key
     return S3Config(
@@ -167,6 +181,11 @@ def _compute(settings: Settings, data_dir: DataDir, model_server: ModelServer) -
 
 
 def _kubernetes_compute(settings: Settings, model_server: ModelServer) -> Compute:
+    from guanaco_server.clusters.kubernetes.cluster import KubernetesCluster
+    from guanaco_server.clusters.kubernetes.lease import LeaseLeadership
+    from guanaco_server.clusters.kubernetes.options import connected, has_replica_addresses
+    from guanaco_server.clusters.kubernetes.pods import CACHE
+
     connections = {name: connected(settings, name) for name in settings.kubernetes_contexts}
     clusters = {name: KubernetesCluster(*connection) for name, connection in connections.items()}
     near = settings.kubernetes_contexts[0]

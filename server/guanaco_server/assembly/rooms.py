@@ -302,6 +302,7 @@ def build_rooms(
         settings=settings,
     )
     reconciler = build_reconciler(
+        database,
         clock,
         compute,
         deployments=deployments.service,

@@ -39,7 +39,14 @@ from sqlalchemy.orm import InstrumentedAttribute
 
 from guanaco.errors import DatabaseUnavailable
 from guanaco_server.database import sqlite_connection
-from guanaco_server.database.commits import CommitCounter, CommitWatch
+from guanaco_server.database.commits import (
+    POSTGRESQL_TICK_S,
+    SQLITE_TICK_S,
+    CommitSignal,
+    CommitWatch,
+    PostgresqlVersion,
+    SqliteVersion,
+)
 from guanaco_server.database.direct import NETWORK, DirectConnection
 from guanaco_server.database.replica import WRITTEN, ReadReplica, is_writer
 from guanaco_server.database.writer_queue import WriterQueue
@@ -60,8 +67,9 @@ class Database:
             ReadReplica(_postgresql_engine(replica_url), self._written) if replica_url else None
         )
         self._writers = WriterQueue(BUSY_TIMEOUT_S) if url.startswith("sqlite") else None
-        self._commits = _commit_counter(self.engine)
         self._direct: list[DirectConnection] = []
+        self._sqlite_version: SqliteVersion | None = None
+        self._commits = self._commit_signal()
         self._sessions = async_sessionmaker(self.engine, expire_on_commit=False)
 
     @asynccontextmanager
@@ -115,10 +123,18 @@ class Database:
         async with self._sessions() as session:
             return int(await session.scalar(WRITTEN) or 0)
 
-    def watch_commits(self) -> CommitWatch:
-        """Return what tells one loop whether the database may have changed since its last look."""
-        commits = self._commits
-        return CommitWatch(commits.read if commits is not None else lambda: None)
+    def watch_commits(self, woken: asyncio.Event | None = None) -> CommitWatch:
+        """Return what tells one loop when the database may have changed; setting ``woken`` ends the loop's pause."""
+        return self._commits.watch(woken)
+
+    def _commit_signal(self) -> CommitSignal:
+        file = self.engine.url.database
+        if self.engine.dialect.name == "postgresql":
+            return CommitSignal(PostgresqlVersion(self.direct()).read, POSTGRESQL_TICK_S)
+        if file and file != ":memory:":
+            self._sqlite_version = SqliteVersion(file)
+            return CommitSignal(self._sqlite_version.read, SQLITE_TICK_S)
+        return CommitSignal(_unknown, SQLITE_TICK_S)
 
     async def is_up(self) -> bool:
         try:
@@ -158,10 +174,11 @@ class Database:
         return self._direct[-1]
 
     async def close(self) -> None:
+        await self._commits.stop()
         for connection in self._direct:
             await connection.close()
-        if self._commits is not None:
-            self._commits.close()
+        if self._sqlite_version is not None:
+            self._sqlite_version.close()
         await self.engine.dispose()
         if self._replica is not None:
             await self._replica.engine.dispose()
@@ -196,14 +213,8 @@ def among(
     return column.in_(select(listed.c.value))
 
 
-def _commit_counter(engine: AsyncEngine) -> CommitCounter | None:
-    """Return None where commits cannot be counted so cheaply: on PostgreSQL, and in memory."""
-    file = engine.url.database
-    return (
-        CommitCounter(file)
-        if engine.dialect.name == "sqlite" and file and file != ":memory:"
-        else None
-    )
+async def _unknown() -> None:
+    """A version of what has none: every look counts as changed."""
 
 
 def _check_file(file: str) -> None:

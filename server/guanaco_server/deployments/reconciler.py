@@ -1,6 +1,6 @@
 """Brings the cluster to what the database wants. It compares states and needs no memory of events.
 
-Every second, or at once when woken, and only while it leads:
+Every second, or at once when woken, and only while it leads (with nothing wished and nothing running it waits for a commit):
 - who waits for room is given it, by ``scaling/admission.py``;
 - a ready server that crashed, or hangs, is started again; after ``restart_limit`` times within
   ``STABLE_S`` it is given up, and its submission fails with what the server last said;
@@ -29,6 +29,7 @@ from sqlalchemy.exc import TimeoutError as NoConnectionLeft
 
 from guanaco.errors import ClusterRefused, ClusterUnreachable, StoreUnreachable
 from guanaco_server.clusters.cluster import Cluster, Trouble
+from guanaco_server.database.commits import CommitWatch
 from guanaco_server.deployments.backoff import Backoff
 from guanaco_server.deployments.health import DeploymentHealth, HangDetector, ServerState
 from guanaco_server.deployments.service import Deployment, DeploymentService
@@ -36,9 +37,9 @@ from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.tables import DeploymentRow, Phase
 from guanaco_server.runtime.background import Background
 from guanaco_server.runtime.clock import Clock
-from guanaco_server.runtime.waiting import happens
 
 INTERVAL_S = 1.0
+REST_S = 5.0  # while there is nothing to keep running, for what others start in the cluster
 STABLE_S = 600  # a server that ran this long has its restarts forgiven
 REPAIR_S = 5.0  # a replica that dies at its start is started after 0, 0, 0, then 10, 20, 40 … s
 START_S = 30.0  # the first look at everything; what takes longer goes on in the background
@@ -70,6 +71,7 @@ class Reconciler:
         is_leader: Callable[[], bool],
         admit: Callable[[], Awaitable[None]],
         regions: frozenset[str],
+        commits: CommitWatch,
     ) -> None:
         """``admit`` gives room to deployments that wait for it. A deployment outside ``regions`` is moved; no regions, no moves."""
         self._deployments = deployments
@@ -80,7 +82,9 @@ class Reconciler:
         self._admit = admit
         self._is_leader = is_leader
         self._regions = regions
+        self._commits = commits
         self._is_in_charge = False
+        self._has_work = True
         self._to_welcome: set[str] = set()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._hangs = HangDetector(clock, ready_timeout_s)
@@ -110,12 +114,12 @@ class Reconciler:
 
     async def _run(self) -> None:
         while True:
-            await happens(self._deployments.woken, INTERVAL_S)
-            self._deployments.woken.clear()
+            await self._commits.wait(INTERVAL_S, INTERVAL_S if self._has_work else REST_S)
             try:
                 await self._look_again()
             except OUT_OF_REACH as error:
                 logger.warning("reconciling failed, trying again: %s", error)
+                self._has_work = True
                 await asyncio.sleep(INTERVAL_S)
 
     async def _look_again(self) -> None:
@@ -132,6 +136,7 @@ class Reconciler:
         self._reap()
         if not self._is_leader():
             self._is_in_charge = False
+            self._has_work = True  # it may lead at any time
             await self._drop_tasks()
             await self._deployments.learn_endpoints()
             return
@@ -139,6 +144,7 @@ class Reconciler:
         await self._admit()
         rows = await self._deployments.list_wishes()
         running = await self._cluster.list_deployments()
+        self._has_work = bool(rows or running or self._tasks)
         for row in rows:
             self._spawn(row.submission_id, self._tend_safely(row, running))
         wished = {deployment_name(row.server_key) for row in rows}

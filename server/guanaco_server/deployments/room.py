@@ -49,6 +49,7 @@ def build_deployments(
 
 
 def build_reconciler(
+    database: Database,
     clock: Clock,
     compute: Compute,
     *,
@@ -69,4 +70,5 @@ def build_reconciler(
         admit=admit,
         is_leader=compute.leadership.is_leading,
         regions=compute.regions,
+        commits=database.watch_commits(deployments.woken),
     )

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
 
-import httpx
 import msgspec
 
 from guanaco_server.deployments.model_server import (
@@ -31,10 +31,14 @@ from guanaco_server.deployments.vllm_protocol import (
     score_body,
 )
 
+if TYPE_CHECKING:
+    import httpx
+
 COMPLETIONS = "/v1/completions"
 CONNECT_TIMEOUT_S = 5.0
 HEALTH_TIMEOUT_S = 3.0  # vLLM answers in milliseconds unless it hangs
 MAX_ANSWER_BYTES = 16 * 1024**2  # 16 candidates of 4,096 tokens with their log-probabilities: 6 MB
+SILENT = "The model server fell silent."
 MAX_PAGE_BYTES = 2 * 1024**2  # health, and metrics: 100 KB
 
 
@@ -44,12 +48,7 @@ class VllmServer:
     def __init__(self, answer_timeout_s: float = 120.0) -> None:
         """``answer_timeout_s`` is the longest that an answer which is no stream may take."""
         self._answer_timeout_s = answer_timeout_s
-        self._client = httpx.AsyncClient(
-            timeout=HEALTH_TIMEOUT_S,
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
-            headers={"Accept-Encoding": "identity"},
-            trust_env=False,  # model servers are ours: never through a proxy
-        )
+        self._pages: httpx.AsyncClient | None = None
         self._upstream = Upstream(CONNECT_TIMEOUT_S)
 
     async def is_healthy(self, endpoint: str) -> bool:
@@ -57,7 +56,7 @@ class VllmServer:
             status, _ = await self._get(f"{endpoint}/health")
         except ModelServerFault:
             return False
-        return status == httpx.codes.OK
+        return status == HTTPStatus.OK
 
     async def generate(self, endpoint: str, generation: Generation) -> AsyncGenerator[Chunk, None]:
         if generation.candidate_count > 1:
@@ -72,7 +71,7 @@ class VllmServer:
                 generation.traceparent,
             )
             try:
-                if answer.status != httpx.codes.OK:
+                if answer.status != HTTPStatus.OK:
                     raise refusal(answer.status, await answer.read_all(MAX_ANSWER_BYTES))
                 reader = StreamReader(generation.params.max_output_tokens)
                 while data := await answer.read():
@@ -105,13 +104,14 @@ class VllmServer:
 
     async def load(self, endpoint: str) -> ServerLoad:
         status, body = await self._get(f"{endpoint}/metrics")
-        if status != httpx.codes.OK:
+        if status != HTTPStatus.OK:
             raise refusal(status, body)
         return read_load(body.decode(errors="replace"))
 
     async def close(self) -> None:
         await self._upstream.close()
-        await self._client.aclose()
+        if self._pages is not None:
+            await self._pages.aclose()
 
     async def _ask(
         self, endpoint: str, path: str, body: dict[str, Any], traceparent: str = ""
@@ -125,22 +125,36 @@ class VllmServer:
                     said = await answer.read_all(MAX_ANSWER_BYTES)
                 finally:
                     answer.close()
-        if answer.status != httpx.codes.OK:
+        if answer.status != HTTPStatus.OK:
             raise refusal(answer.status, said)
         return said
 
     async def _get(self, url: str) -> tuple[int, bytes]:
         """Status and body, which must come whole within ``HEALTH_TIMEOUT_S``."""
+        import httpx  # 6 MB with what it imports, and nothing needs it before there is a model server
+
+        if self._pages is None:
+            self._pages = httpx.AsyncClient(
+                timeout=HEALTH_TIMEOUT_S,
+                limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
+                headers={"Accept-Encoding": "identity"},
+                trust_env=False,  # model servers are ours: never through a proxy
+            )
         body = bytearray()
-        with _translated():
-            async with (
-                asyncio.timeout(HEALTH_TIMEOUT_S),
-                self._client.stream("GET", url) as answer,
-            ):
-                async for piece in answer.aiter_raw():
-                    body += piece
-                    if len(body) > MAX_PAGE_BYTES:
-                        raise UpstreamError("its answer is too long")
+        try:
+            with _translated():
+                async with (
+                    asyncio.timeout(HEALTH_TIMEOUT_S),
+                    self._pages.stream("GET", url) as answer,
+                ):
+                    async for piece in answer.aiter_raw():
+                        body += piece
+                        if len(body) > MAX_PAGE_BYTES:
+                            raise UpstreamError("its answer is too long")
+        except httpx.TimeoutException:
+            raise ModelServerFault(SILENT) from None
+        except httpx.HTTPError as error:
+            raise _unreachable(error) from None
         return answer.status_code, bytes(body)
 
 
@@ -148,9 +162,9 @@ class VllmServer:
 def _translated() -> Iterator[None]:
     try:
         yield
-    except (TimeoutError, httpx.TimeoutException):
-        raise ModelServerFault("The model server fell silent.") from None
-    except (UpstreamError, httpx.HTTPError) as error:
+    except TimeoutError:
+        raise ModelServerFault(SILENT) from None
+    except UpstreamError as error:
         raise _unreachable(error) from None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -127,9 +126,7 @@ class RunningExperiments:
 
     async def _keep_fresh(self) -> None:
         while True:
-            await asyncio.sleep(REFRESH_S)
-            if not self._commits.take():
-                continue
+            await self._commits.wait(REFRESH_S)
             try:
                 await self.refresh()
             except (DBAPIError, OSError) as error:

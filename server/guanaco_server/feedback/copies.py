@@ -36,7 +36,6 @@ from guanaco_server.feedback.tables import FeedbackCopyRow, FeedbackRow
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.runtime.background import Background
 from guanaco_server.runtime.clock import Clock
-from guanaco_server.runtime.waiting import happens
 from guanaco_server.submissions.service import SubmissionService
 
 logger = logging.getLogger(__name__)
@@ -200,12 +199,11 @@ class CopyLoop:
         self._commits = commits
         self._clock = clock
         self._metrics = metrics
-        self._wanted = asyncio.Event()
         self._background = Background("copies of feedback")
 
     def wake(self) -> None:
         """Look for ratings now."""
-        self._wanted.set()
+        self._commits.wake()
 
     async def start(self) -> None:
         self._background.start(self._run())
@@ -214,12 +212,8 @@ class CopyLoop:
         await self._background.stop()
 
     async def _run(self) -> None:
-        is_done = True
         while True:
             try:
-                if is_done and not self._commits.take():
-                    await self._pause()
-                    continue
                 is_done = await self._copies.make() < BATCH
                 await self._note_lag()
             except (DBAPIError, OSError) as error:
@@ -230,11 +224,7 @@ class CopyLoop:
                 await asyncio.sleep(PAUSE_S)
                 continue
             if is_done:
-                await self._pause()
-
-    async def _pause(self) -> None:
-        if await happens(self._wanted, POLL_S):
-            self._wanted.clear()
+                await self._commits.wait(POLL_S)
 
     async def _note_lag(self) -> None:
         since = await self._copies.waiting_since()

@@ -22,9 +22,8 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.errors import IdempotencyConflict, RequestInProgress
@@ -32,6 +31,9 @@ from guanaco_server.database.database import Database
 from guanaco_server.idempotency import queries
 from guanaco_server.idempotency.keeping import AnswerKeeper, AnswerToKeep, KeptAnswer
 from guanaco_server.runtime.clock import Clock
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 HONOURED = timedelta(days=1)
 LEASE = timedelta(seconds=20)
@@ -159,6 +161,8 @@ class IdempotencyService:
 
     def _open(self, request: KeyedRequest, sealed: bytes) -> KeptAnswer | None:
         """None when the platform's secret has changed since."""
+        from cryptography.exceptions import InvalidTag
+
         try:
             opened = self._cipher(request).decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], None)
         except InvalidTag:
@@ -170,6 +174,8 @@ class IdempotencyService:
 
     def _cipher(self, request: KeyedRequest) -> AESGCM:
         """Derive the key from what only the platform and whoever repeats the request have."""
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # 6 MB, at the first use
+
         parts = (request.account_id.encode(), request.key.encode(), request.content)
         message = b"".join(len(part).to_bytes(8, "big") + part for part in parts)
         return AESGCM(hmac.digest(self._secret, message, hashlib.sha256))

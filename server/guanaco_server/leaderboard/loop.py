@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 
@@ -56,15 +55,13 @@ class ScoreLoop:
         return True
 
     async def _run(self) -> None:
-        has_more = True
         while True:
             try:
-                if self._commits.take() or has_more:
-                    has_more = await self.run_once()
+                has_more = await self.run_once()
             except (DBAPIError, OSError) as error:
                 logger.warning("leaderboard not updated; trying again: %s", error)
                 self._standings.reset()
                 self._commits.reset()
                 has_more = False
             if not has_more:
-                await asyncio.sleep(IDLE_S)
+                await self._commits.wait(IDLE_S, WINDOWS_S)

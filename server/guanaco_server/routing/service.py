@@ -18,7 +18,7 @@ from guanaco.errors import ModelUnavailable, NoModelAvailable
 from guanaco.submissions import Status
 from guanaco_server.competitions.entry import admitted
 from guanaco_server.competitions.service import CompetitionService
-from guanaco_server.database.commits import CommitWatch
+from guanaco_server.database.commits import LOOK_ANYWAY_S, CommitWatch
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.deployments.versions import ConversationStart
 from guanaco_server.routing import queries
@@ -27,13 +27,13 @@ from guanaco_server.routing.posterior import Posterior
 from guanaco_server.routing.snapshot import DecisionRecord, Pool, Snapshot, Votes, policy_of, take
 from guanaco_server.runtime.background import Background
 from guanaco_server.runtime.clock import Clock
-from guanaco_server.runtime.waiting import happens
 from guanaco_server.scaling.sleep import Sleeper
 from guanaco_server.scaling.usage import TrafficRecorder
 from guanaco_server.submissions.rollouts.canaries import CanaryRecorder, Shown
 from guanaco_server.submissions.service import ServingSubmission, SubmissionService
 
 REFRESH_S = 1.0  # how old a rating's count may be; statuses come at once
+AGE_S = 5.0  # without commits: well within http/health.py's STALE_S
 
 MOST_TRIES = 8  # submissions by the rule that a persona may not fit, and then as many of those with the most room
 
@@ -104,7 +104,7 @@ class RoutingService:
         self._seed = secrets.randbits(63)  # of the competitions that have none
         self._refreshed_at = self._looked_for_sleepers_at = float("-inf")
         self._looking = asyncio.Lock()
-        self._woken = asyncio.Event()
+        self._read_at = float("-inf")
         self._background = Background("routing snapshot")
 
     async def start(self) -> None:
@@ -116,7 +116,7 @@ class RoutingService:
 
     def note_change(self) -> None:
         """Something was published or withdrawn: look at once."""
-        self._woken.set()
+        self._commits.wake()
 
     def age_s(self) -> float:
         """How old the snapshot is."""
@@ -137,17 +137,17 @@ class RoutingService:
         running = {competition.id for competition in competitions}
         for ended in self._rules.keys() - running:
             del self._rules[ended], self._pools[ended]
-        self._refreshed_at = now
+        self._refreshed_at = self._read_at = now
 
     async def _write_counts(self) -> None:
         await self._traffic.write()
         await self._canaries.write()
 
-    async def _follow(self) -> None:
+    async def _follow(self, has_changed: bool) -> None:
         """Refresh where anything was committed; otherwise the snapshot is as good as a new one."""
         now = time.monotonic()
         await self._write_counts()
-        if self._commits.take():
+        if has_changed or now - self._read_at >= LOOK_ANYWAY_S:
             await self.refresh()
         else:
             self._refreshed_at = now
@@ -380,10 +380,9 @@ class RoutingService:
 
     async def _keep_fresh(self) -> None:
         while True:
-            await happens(self._woken, REFRESH_S)
-            self._woken.clear()
+            has_changed = await self._commits.wait(REFRESH_S, AGE_S)
             try:
-                await self._follow()
+                await self._follow(has_changed)
             except (DBAPIError, OSError) as error:
                 self._commits.reset()
                 logger.warning("the routing snapshot stays as it was: %s", error)

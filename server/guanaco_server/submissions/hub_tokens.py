@@ -10,15 +10,18 @@ import hashlib
 import hmac
 import os
 from datetime import datetime
+from functools import cached_property
+from typing import TYPE_CHECKING
 
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from pydantic import SecretStr
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.errors import InvalidInput
 from guanaco_server.submissions import queries
 from guanaco_server.submissions.tables import HubTokenRow
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 NONCE_BYTES = 12
 MAX_TOKEN_CHARS = 512
@@ -29,7 +32,13 @@ class HubTokens:
     """``secret`` is one that every process of the platform has."""
 
     def __init__(self, secret: bytes) -> None:
-        self._cipher = AESGCM(hmac.digest(secret, PURPOSE, hashlib.sha256))
+        self._key = hmac.digest(secret, PURPOSE, hashlib.sha256)
+
+    @cached_property
+    def _cipher(self) -> AESGCM:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # 6 MB: most need it never
+
+        return AESGCM(self._key)
 
     async def keep(
         self, session: AsyncSession, submission_id: str, token: SecretStr | None, at: datetime
@@ -50,6 +59,8 @@ class HubTokens:
         sealed = await queries.sealed_hub_token(session, submission_id)
         if sealed is None:
             return None
+        from cryptography.exceptions import InvalidTag
+
         data = bytes.fromhex(sealed)
         try:
             token = self._cipher.decrypt(

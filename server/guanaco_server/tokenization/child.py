@@ -29,6 +29,7 @@ from guanaco_server.serializer.frames import LENGTH, MAX_MESSAGE_BYTES, read_byt
 from guanaco_server.tokenization.bounds import find_bound
 from guanaco_server.tokenization.breaks import Breaks, find_breaks
 from guanaco_server.tokenization.declared import (
+    MEMORY_BYTES,
     Refused,
     count_entries,
     read_tokenizer,
@@ -37,9 +38,6 @@ from guanaco_server.tokenization.declared import (
 from guanaco_server.tokenization.facts import TokenizerFacts, facts_as_json
 from guanaco_server.tokenization.trials import try_texts
 
-MEMORY_BYTES = (
-    700_000_000  # Gemma's 262,000 words and 515,000 merges take 350 MB while they are read
-)
 NEIGHBOUR = "a"  # some tokenizers treat the beginning and end of a text specially
 PROBES = ("a", "a b\na: b\n")
 

@@ -18,9 +18,10 @@ from typing import Any
 
 from guanaco_server.serializer.confined import Child, StartChild
 from guanaco_server.serializer.frames import LENGTH, MAX_MESSAGE_BYTES, packed
-from guanaco_server.tokenization import child
+from guanaco_server.tokenization.declared import MEMORY_BYTES
 from guanaco_server.tokenization.facts import TokenizerFacts, facts_of_json
 
+CHILD = "guanaco_server.tokenization.child"  # not imported here: that would load the tokenizers
 LOAD_CPU_S = 30.0  # Gemma's takes 3 s
 TRY_CPU_S = 60.0  # the trials have their own limit, which is the same on every machine
 COUNT_CPU_S = 0.5
@@ -89,7 +90,7 @@ class TokenizerProcess:
 
     @classmethod
     async def start(cls, start_child: StartChild) -> TokenizerProcess:
-        return cls(await asyncio.to_thread(start_child, child.__name__))
+        return cls(await asyncio.to_thread(start_child, CHILD))
 
     async def load(self, pieces: AsyncIterator[bytes]) -> TokenizerFacts:
         """Load the file that the pieces make up. Nothing else is asked meanwhile."""
@@ -280,7 +281,7 @@ def _cpu_s(texts: Sequence[str]) -> float:
 
 def _why(asked: _Asked) -> str:
     limit_s = asked.cpu_s or _cpu_s(asked.texts)
-    memory = f"{child.MEMORY_BYTES // 10**6:,} MB of memory"
+    memory = f"{MEMORY_BYTES // 10**6:,} MB of memory"
     return f"it takes more than {limit_s:.3g} s of CPU time or {memory}, or it crashed"
 
 

@@ -5,7 +5,6 @@ Erasures are announced to every process, so that no copy in memory outlives an e
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -458,9 +457,7 @@ class Forgetting:
 
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(POLL_S)
-            if not self._commits.take():
-                continue
+            await self._commits.wait(POLL_S)
             try:
                 await self.look()
             except (DBAPIError, OSError) as error:

@@ -7,6 +7,9 @@ and a workflow that was lost is replaced by a new one that goes on (supervisor.p
     submission queued ──▶ workflow 1 ──(waits for room, error, lost)──▶ workflow 2 … ──▶ deployed, failed or cancelled
 
 A workflow that waits for room has ended: it holds no place of ``pipeline_concurrency``.
+
+DBOS is launched while a run is in progress and has room, and rests otherwise (engine.py): our own records say which runs
+there are, and DBOS's own loops would use more of a core than the rest of an idle platform.
 """
 
 from __future__ import annotations
@@ -15,18 +18,17 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from dbos import DBOS, DBOSConfig, DBOSPortableJSONSerializer, SetWorkflowID, WorkflowStatus
+from dbos import DBOS, SetWorkflowID, WorkflowStatus
 from dbos import error as dbos_error
 from sqlalchemy.exc import DBAPIError
 
 from guanaco.submissions import Status
 from guanaco_server.database.commits import CommitWatch
 from guanaco_server.runtime.background import Background
-from guanaco_server.runtime.waiting import happens
 from guanaco_server.submissions.events import StatusChanges
+from guanaco_server.submissions.pipeline.engine import QUEUE, WORKFLOW_VERSION, WorkflowEngine
 from guanaco_server.submissions.pipeline.records import PipelineRun, RunRecords, UnfinishedRun
 from guanaco_server.submissions.pipeline.runner import StageRunner, Step
 from guanaco_server.submissions.pipeline.supervisor import (
@@ -41,15 +43,11 @@ from guanaco_server.submissions.pipeline.supervisor import (
     workflow_number,
 )
 
-QUEUE = "submissions"
-WORKFLOW_VERSION = "2"  # of the workflow's own steps, not of the stages: see decision 0016
 STEP = "stage"
-QUEUE_POLL_S = 0.2
-NOTIFICATIONS_POLL_S = 30.0  # no workflow sends DBOS's notifications to another
 LOOK_S = 1.0  # how long a submission that another process took may wait to be seen
 SUPERVISE_S = 5.0
 SUPERVISED_AT_ONCE = 100  # the others' turn comes at the next look
-MAX_RECOVERIES = 1_000  # a submission outlives any number of restarts
+REST_S = 30.0  # between the end of the last run and DBOS's rest
 
 logger = logging.getLogger(__name__)
 
@@ -82,38 +80,21 @@ class Pipeline:
         self._list_workers = list_workers
         self._waits_for = waits_for
         self._executor_id = executor_id
-        self._concurrency = concurrency
         self._active: dict[str, asyncio.Task[Any]] = {}
         self._enqueued: set[PipelineRun] = set()
         self._supervised_at: dict[PipelineRun, float] = {}
         self._commits = commits
         self._has_unfinished = True
-        self._woken = asyncio.Event()
+        self._busy_at = time.monotonic()
         self._loop = Background("pipeline supervisor")
-        self._config: DBOSConfig = {
-            "name": "guanaco",
-            "system_database_url": database_url,
-            "application_version": WORKFLOW_VERSION,
-            "executor_id": executor_id,
-            "serializer": DBOSPortableJSONSerializer(),  # it would pickle otherwise
-            "log_level": "ERROR",
-            "notification_listener_polling_interval_sec": NOTIFICATIONS_POLL_S,
-        }
+        self._engine = WorkflowEngine(
+            self._work, database_url=database_url, executor_id=executor_id, concurrency=concurrency
+        )
         changes.subscribe(self._note_change)
 
     async def start(self) -> None:
         """Resume what this executor left unfinished, and take what is queued."""
-        DBOS(config=self._config)
-
-        @DBOS.workflow(name="submission_pipeline", max_recovery_attempts=MAX_RECOVERIES)
-        async def submission_pipeline(submission_id: str, number: int) -> str:
-            return await self._run(PipelineRun(submission_id, number))
-
-        self._workflow = submission_pipeline
-        DBOS.launch()
-        await DBOS.register_queue_async(
-            QUEUE, worker_concurrency=self._concurrency, polling_interval_sec=QUEUE_POLL_S
-        )
+        await self._engine.launch()
         self._loop.start(self._look_forever())
 
     async def take_over(self, executor_id: str) -> int:
@@ -123,6 +104,10 @@ class Pipeline:
         so the caller makes sure that one survivor alone calls this, for an executor that was given up
         (workers/service.py). Should that one live after all, DBOS refuses to record its steps from then on.
         """
+        if not await self._records.list_unfinished():
+            return 0
+        self._busy_at = time.monotonic()
+        await self._engine.launch()
         left = await DBOS.list_workflows_async(
             executor_id=executor_id, status=RUNNING, load_input=False, load_output=False
         )
@@ -138,9 +123,10 @@ class Pipeline:
         for task in active:
             task.cancel()
         await asyncio.gather(*active, return_exceptions=True)
-        await asyncio.to_thread(DBOS.destroy, destroy_registry=True)
-        # DBOS has made its own executor the loop's, and shut it down: whoever closes after us needs one.
-        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor())
+        await self._engine.rest()
+
+    async def _work(self, submission_id: str, number: int) -> str:
+        return await self._run(PipelineRun(submission_id, number))
 
     async def _run(self, run: PipelineRun) -> str:
         own_id, task = str(DBOS.workflow_id), asyncio.current_task()
@@ -157,33 +143,39 @@ class Pipeline:
 
     def _note_change(self, _submission_id: str, status: Status) -> None:
         if status is Status.QUEUED:
-            self._woken.set()
+            self._commits.wake()
 
     async def _look_forever(self) -> None:
         supervised_at = time.monotonic()  # DBOS resumes first what this executor left
         while True:
             is_due = time.monotonic() - supervised_at >= SUPERVISE_S
             try:
-                if is_due or self._has_unfinished or self._commits.take():
-                    await self._look(is_due)
+                await self._look(is_due)
             except DBAPIError as error:
                 self._commits.reset()
                 logger.warning("Looking for submissions to work on failed; trying again: %s", error)
             else:
                 supervised_at = time.monotonic() if is_due else supervised_at
-            await happens(self._woken, LOOK_S)
-            self._woken.clear()
+            rest_s = REST_S if is_due else SUPERVISE_S
+            await self._commits.wait(LOOK_S, LOOK_S if self._has_unfinished else rest_s)
 
     async def _look(self, is_due: bool) -> None:
         """Enqueue what is new, go on with what has got room, and now and then supervise the rest."""
         unfinished = await self._records.list_unfinished()
         runs = {each.run for each in unfinished}
         self._has_unfinished = bool(runs)
-        for each in unfinished:
-            if each.status is Status.QUEUED and each.run not in self._enqueued:
-                await self._enqueue(each.run, 1)
-        self._enqueued &= runs
         roomy = [each for each in unfinished if each.waits_for and await self._has_room(each)]
+        new = [
+            each.run
+            for each in unfinished
+            if each.status is Status.QUEUED and each.run not in self._enqueued
+        ]
+        await self._launch_or_rest(
+            bool(new or roomy) or not all(each.waits_for for each in unfinished)
+        )
+        for run in new:
+            await self._enqueue(run, 1)
+        self._enqueued &= runs
         rest = [each for each in unfinished if not each.waits_for] if is_due else []
         self._supervised_at = {run: at for run, at in self._supervised_at.items() if run in runs}
         rest.sort(key=lambda each: self._supervised_at.get(each.run, 0.0))
@@ -191,6 +183,14 @@ class Pipeline:
         if is_due:
             for submission_id in await self._records.withdraw_ended():
                 logger.warning("%s had ended and was still served: withdrawn", submission_id)
+
+    async def _launch_or_rest(self, is_busy: bool) -> None:
+        now = time.monotonic()
+        if is_busy or self._active:
+            self._busy_at = now
+            await self._engine.launch()
+        elif now - self._busy_at >= REST_S:
+            await self._engine.rest()
 
     async def _has_room(self, waiting: UnfinishedRun) -> bool:
         why = await self._waits_for(waiting.run)
@@ -234,7 +234,9 @@ class Pipeline:
     async def _enqueue(self, run: PipelineRun, number: int) -> None:
         """Enqueue a run's workflow. Doing so again has no effect, because the workflow's id is the same."""
         with SetWorkflowID(workflow_id(run, number)):
-            await DBOS.enqueue_workflow_async(QUEUE, self._workflow, run.submission_id, run.number)
+            await DBOS.enqueue_workflow_async(
+                QUEUE, self._engine.workflow, run.submission_id, run.number
+            )
         self._enqueued.add(run)
 
     async def _living(self) -> Living:

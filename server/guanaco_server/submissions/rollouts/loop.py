@@ -4,7 +4,6 @@ stops what has drained. It reads all of it from the database each time, so a res
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.submissions import Failure, RolloutPhase
+from guanaco_server.database.commits import LOOK_ANYWAY_S
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.deployments.versions import Arm, ConversationStart, VersionBeside
@@ -100,8 +100,11 @@ class RolloutLoop:
     async def _run(self) -> None:
         is_any = False
         while True:
-            await asyncio.sleep(INTERVAL_S)
-            if not self._is_leader() or not (is_any or self._commits.take()):
+            has_changed = await self._commits.wait(
+                INTERVAL_S, INTERVAL_S if is_any else LOOK_ANYWAY_S
+            )
+            if not self._is_leader():
+                is_any = is_any or has_changed  # for the process that begins to lead
                 continue
             try:
                 is_any = await self.step()

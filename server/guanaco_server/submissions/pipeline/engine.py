@@ -1,0 +1,89 @@
+"""Launches DBOS, which runs the workflows, and lets it rest while there are none.
+
+DBOS 3.4 has threads that ask its database for work each second, whatever there is: 0.5 to 1 % of a core. It has no way
+to be told instead, but it may be launched and destroyed any number of times: 20 ms on the event loop, once its tables
+are there. What it keeps is in the database, so that nothing is lost by it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from dbos import DBOS, DBOSConfig, DBOSPortableJSONSerializer
+
+QUEUE = "submissions"
+WORKFLOW_VERSION = "2"  # of the workflow's own steps, not of the stages: see decision 0016
+QUEUE_POLL_S = 0.1
+# No workflow sends DBOS's notifications to another. On SQLite ``destroy`` waits for as long as the first, on PostgreSQL
+# a thread wakes as often as the second says, 100 times a second by default.
+NOTIFICATIONS_POLL_S = 0.2
+NOTIFICATIONS_SENT_S = 0.2
+MAX_RECOVERIES = 1_000  # a submission outlives any number of restarts
+
+Work = Callable[[str, int], Coroutine[Any, Any, str]]
+
+
+class WorkflowEngine:
+    """DBOS of this process; there is one, because DBOS keeps its registry in a global."""
+
+    def __init__(
+        self, work: Work, *, database_url: str, executor_id: str, concurrency: int
+    ) -> None:
+        """``work`` is the workflow, of a submission and the number of its run."""
+        self._work = work
+        self._concurrency = concurrency
+        self._config: DBOSConfig = {
+            "name": "guanaco",
+            "system_database_url": database_url,
+            "application_version": WORKFLOW_VERSION,
+            "executor_id": executor_id,
+            "serializer": DBOSPortableJSONSerializer(),  # it would pickle otherwise
+            "log_level": "ERROR",
+            "notification_listener_polling_interval_sec": NOTIFICATIONS_POLL_S,
+            "notification_coalesce_sec": NOTIFICATIONS_SENT_S,
+        }
+        self._is_launched = False
+        self._lock = asyncio.Lock()
+        self.workflow: Work = work
+
+    async def launch(self) -> None:
+        """Have workflows run from now on, first those that this executor left; do nothing if they do already.
+
+        It takes the thread of the event loop, to which DBOS then brings the workflows.
+        """
+        async with self._lock:
+            if self._is_launched:
+                return
+            DBOS(config=self._config)
+
+            @DBOS.workflow(name="submission_pipeline", max_recovery_attempts=MAX_RECOVERIES)
+            async def submission_pipeline(submission_id: str, number: int) -> str:
+                return await self._work(submission_id, number)
+
+            try:
+                DBOS.launch()
+                await DBOS.register_queue_async(
+                    QUEUE, worker_concurrency=self._concurrency, polling_interval_sec=QUEUE_POLL_S
+                )
+            except BaseException:
+                await self._destroy()
+                raise
+            self.workflow = submission_pipeline
+            self._is_launched = True
+            self._config["run_migrations"] = False  # they were made
+
+    async def rest(self) -> None:
+        """Have no workflow run from now on; those under way go on after the next launch."""
+        async with self._lock:
+            if not self._is_launched:
+                return
+            await self._destroy()
+            self._is_launched = False
+
+    async def _destroy(self) -> None:
+        # DBOS has made its own executor the loop's, and shuts it down: whoever comes after needs one.
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor())
+        await asyncio.to_thread(DBOS.destroy, destroy_registry=True)

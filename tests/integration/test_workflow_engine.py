@@ -1,0 +1,45 @@
+"""DBOS rests while no run is in progress, and goes on where it was."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+from dbos import DBOS, SetWorkflowID
+
+from guanaco_server.runtime.waiting import happens
+from guanaco_server.submissions.pipeline.engine import QUEUE, WorkflowEngine
+
+pytestmark = pytest.mark.both_databases
+
+
+async def test_dbos_has_no_threads_while_it_rests(database_url: str) -> None:
+    ended: list[str] = []
+    has_ended = asyncio.Event()
+
+    async def work(submission_id: str, _number: int) -> str:
+        ended.append(submission_id)
+        has_ended.set()
+        return "done"
+
+    engine = WorkflowEngine(
+        work,
+        database_url=database_url.replace("+aiosqlite", ""),
+        executor_id="one",
+        concurrency=1,
+    )
+    before = set(threading.enumerate())
+    for name in ("first", "second"):
+        await engine.launch()
+        await engine.launch()  # changes nothing
+        with SetWorkflowID(name):
+            await DBOS.enqueue_workflow_async(QUEUE, engine.workflow, name, 1)
+        assert await happens(has_ended, 60)
+        has_ended.clear()
+        await engine.rest()
+        left = {one.name for one in set(threading.enumerate()) - before}
+        assert not {name for name in left if "dbos-background" in name or "queue" in name}
+    await engine.rest()
+    assert ended == ["first", "second"]
+    assert await asyncio.to_thread(lambda: "somebody else's work") == "somebody else's work"

@@ -1,0 +1,27 @@
+"""What an idle platform does not use is imported at its first use: each of these takes megabytes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+HEAVY = (
+    "alembic",
+    "boto3",
+    "cryptography",
+    "httpx2",
+    "huggingface_hub",
+    "kubernetes",
+    "numpy",
+    "opentelemetry.sdk",
+    "pyarrow",
+    "tokenizers",
+    "torch",
+    "urllib3",
+)
+
+
+def test_the_entrance_imports_nothing_heavy() -> None:
+    code = f"import sys, guanaco_server.serve; print(*(n for n in {HEAVY} if n in sys.modules))"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout.split() == []
