@@ -95,8 +95,13 @@ def _print_level(level: ServiceLevel) -> None:
     if level.budget_left is None:
         console.line(f"target {level.target:.4%}; no reply within 30 days")
     else:
+        state = (
+            f"{level.budget_left:.0%} is left"
+            if level.budget_left >= 0
+            else f"it is used up {1 - level.budget_left:,.1f} times"
+        )
         console.line(
-            f"target {level.target:.4%}; {level.budget_left:.0%} of the error budget of 30 days is left, which is {level.budget:,.0f} replies"
+            f"target {level.target:.4%}; the error budget of 30 days is {level.budget:,.0f} replies, and {state}"
         )
     console.table(
         ("period", "replies>", "failed>", "came>", "burn rate>"),

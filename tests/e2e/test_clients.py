@@ -31,11 +31,12 @@ CHECKS = "status_code_conformance,content_type_conformance,response_schema_confo
 FUZZING = (
     f"--checks={CHECKS}",
     "--phases=fuzzing",
-    "--max-examples=3",
     "--seed=13",
     "--generation-database=none",
     "--exclude-path-regex=/events$",  # endless
 )
+EXAMPLES = {Role.ADMIN: 3, Role.DEVELOPER: 1, Role.BACKEND: 1}
+"""Of each operation. An admin's key opens all of them; the others' show how most are refused."""
 
 
 @dataclass(frozen=True)
@@ -124,12 +125,13 @@ async def test_schemathesis_finds_nothing_undocumented(
         for operation in methods.values():
             del operation["responses"]["default"]
     platform.document.write_text(json.dumps(document))
-    for role in (Role.DEVELOPER, Role.BACKEND, Role.ADMIN):
+    for role, examples in EXAMPLES.items():
         await run(
             tools / "bin" / "schemathesis",
             "run",
             platform.document,
             *("--url", platform.url, "-H", f"Authorization: Bearer {platform.keys[role]}"),
             *FUZZING,
+            f"--max-examples={examples}",
             cwd=tmp_path,
         )

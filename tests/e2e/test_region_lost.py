@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -73,6 +74,8 @@ async def test_nothing_acknowledged_is_lost_with_a_region(
         for one in talks:
             one.cancel()
 
+    (tmp_path / "up1").mkdir()  # the second platform's folder, with the admin key of both
+    await asyncio.to_thread(shutil.copy, first.folder / "profile.json", tmp_path / "up1")
     began = time.monotonic()
     await asyncio.to_thread(standby.execute, "SELECT pg_promote()")
     second = await asyncio.to_thread(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import sqlite3
 import subprocess
@@ -20,7 +21,7 @@ from sqlalchemy import text
 from guanaco.accounts import Role
 from guanaco.errors import BackupDamaged, BackupFailed, DataDirInUse
 from guanaco_server.artifacts.stores.local import LocalStore
-from guanaco_server.backups.document import fingerprint_of
+from guanaco_server.backups.document import fingerprint_of, seal_of
 from guanaco_server.backups.folder import DOCUMENT, BackupFolder, read_backup
 from guanaco_server.backups.making import MadeBackup, make_backup
 from guanaco_server.backups.restoring import restore_backup
@@ -28,7 +29,9 @@ from guanaco_server.backups.verifying import verify_backup
 from guanaco_server.database.database import Database
 from guanaco_server.runtime.data_dir import PSEUDONYM_KEY, DataDir
 from guanaco_server.settings import Settings
+from tests.conftest import TEMPLATE
 from tests.fixtures.artifacts import random_tensors, write_artifact
+from tests.fixtures.postgres import PostgresServer
 from tests.fixtures.rating import rate
 from tests.fixtures.world import World
 
@@ -124,7 +127,7 @@ async def test_what_is_committed_while_a_backup_is_made_is_in_it_whole_or_not_at
 
 @SQLITE_ONLY
 @pytest.mark.parametrize(
-    "fault", ["flipped", "truncated", "missing", "no document", "newer", "outside"]
+    "fault", ["flipped", "truncated", "missing", "no document", "newer", "outside", "sealed"]
 )
 async def test_a_damaged_backup_is_one_sentence(world: BackedUp, fault: str) -> None:
     made = await world.back_up()
@@ -142,9 +145,12 @@ async def test_a_damaged_backup_is_one_sentence(world: BackedUp, fault: str) -> 
         case "no document":
             document.unlink()
         case "newer":
-            document.write_text(json.dumps(told | {"revision": "9999"}))
+            resealed(document, told | {"revision": "9999"})
         case "outside":
             told["files"][0]["path"] = "../../guanaco.db"
+            resealed(document, told)
+        case "sealed":
+            told["files"][0]["size_bytes"] += 1
             document.write_text(json.dumps(told))
     says = {
         "flipped": "its SHA-256 differs",
@@ -153,10 +159,17 @@ async def test_a_damaged_backup_is_one_sentence(world: BackedUp, fault: str) -> 
         "no document": "is no backup",
         "newer": "are at revision 9999",
         "outside": "outside its folder",
+        "sealed": "its seal differs",
     }[fault]
     for use in (verify_backup, restore_backup):
         with pytest.raises(BackupDamaged, match=says):
             await asyncio.to_thread(use, world.on_disk, made.path)  # type: ignore[arg-type]
+
+
+def resealed(document: Path, told: dict[str, Any]) -> None:
+    """As somebody would write it who has the key."""
+    seal = seal_of(json.dumps(told), KEY.encode())
+    document.write_text(json.dumps(told | {"seal": seal}))
 
 
 KILLED = """
@@ -291,7 +304,7 @@ async def test_a_backup_of_another_kind_of_database_is_refused(world: BackedUp) 
 
 
 async def test_without_postgresql_tools_there_is_one_sentence(
-    postgres: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = Settings(
         data_dir=tmp_path,
@@ -301,6 +314,29 @@ async def test_without_postgresql_tools_there_is_one_sentence(
     with pytest.raises(BackupFailed, match="pg_dump is not on the path"):
         await asyncio.to_thread(make_backup, settings)
     assert BackupFolder(tmp_path / "backups").finished() == []
+
+
+async def test_a_tool_that_is_older_than_the_server_is_one_sentence(
+    postgres: PostgresServer,
+    migrated_postgres: PostgresServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The tool is a stand-in that says what PostgreSQL's says."""
+    name = migrated_postgres.create(TEMPLATE)
+    (tmp_path / "pg_dump").write_text(
+        "#!/bin/sh\necho 'pg_dump: error: aborting because of server version mismatch' >&2\nexit 1\n"
+    )
+    (tmp_path / "pg_dump").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    settings = Settings(
+        data_dir=tmp_path, database_url=SecretStr(postgres.url(name).replace("+psycopg", ""))
+    )
+    with pytest.raises(BackupFailed, match="server version mismatch") as failed:
+        await asyncio.to_thread(make_backup, settings)
+    assert "as new as the server" in (failed.value.hint or "")
+    assert BackupFolder(tmp_path / "backups").finished() == []
+    postgres.drop(name)
 
 
 def test_a_folder_that_is_no_backup_is_one_sentence(tmp_path: Path) -> None:

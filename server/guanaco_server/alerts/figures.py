@@ -14,6 +14,7 @@ from guanaco_server.observability.tally import (
     CACHED_TOKENS,
     FAILED,
     FIRST_TOKEN,
+    MEASURES,
     PROMPT_TOKENS,
 )
 from guanaco_server.statistics.buckets import quantile
@@ -109,7 +110,7 @@ class FigureReader:
         return {period: await self._traffic(now, period, (ANSWERED, FAILED)) for period in periods}
 
     async def _traffic(
-        self, until: datetime, period: timedelta, measures: tuple[str, ...] = ()
+        self, until: datetime, period: timedelta, measures: tuple[str, ...] = MEASURES
     ) -> Traffic:
         async with self._database.read() as session:
             counts = await queries.counts_between(

@@ -28,17 +28,15 @@ async def add_counts(session: AsyncSession, at: datetime, counts: Mapping[str, i
 
 
 async def counts_between(
-    session: AsyncSession, since: datetime, until: datetime, measures: Sequence[str] = ()
+    session: AsyncSession, since: datetime, until: datetime, measures: Sequence[str]
 ) -> dict[str, int]:
-    """Return the sums over the periods that begin within that time; ``measures`` leaves out all others."""
+    """Return the sums over the periods that begin within that time. Naming the measures lets the index find the periods."""
     row = ServiceCountRow
     statement = (
         select(row.measure, func.sum(row.count))
-        .where(row.at >= since, row.at < until)
+        .where(row.measure.in_(measures), row.at >= since, row.at < until)
         .group_by(row.measure)
     )
-    if measures:
-        statement = statement.where(row.measure.in_(measures))
     return {measure: int(count) for measure, count in await session.execute(statement)}
 
 

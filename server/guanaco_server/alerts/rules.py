@@ -65,7 +65,7 @@ def judge(figures: ServiceFigures, policy: AlertPolicy) -> list[AlertCheck]:
             figures.recent[FIVE_MINUTES],
             FAST_BURN,
             policy.target,
-            "an hour",
+            ("an hour", "5 minutes"),
         ),
         _burn(
             AlertName.BUDGET_BURNS_SLOWLY,
@@ -74,7 +74,7 @@ def judge(figures: ServiceFigures, policy: AlertPolicy) -> list[AlertCheck]:
             figures.recent[HALF_HOUR],
             SLOW_BURN,
             policy.target,
-            "6 hours",
+            ("6 hours", "30 minutes"),
         ),
     ]
 
@@ -183,7 +183,7 @@ def _burn(
     short: Traffic,
     limit: float,
     target: float,
-    period: str,
+    periods: tuple[str, str],
 ) -> AlertCheck:
     """Both periods must burn: the long one says that it matters, the short one that it still goes on."""
     over, lately = burn_rate(long, target), burn_rate(short, target)
@@ -196,7 +196,7 @@ def _burn(
     said = (
         "There was no reply to judge by."
         if over is None
-        else f"{long.failed:,} of {long.replies:,} replies failed within {period}: the error budget of {1 - target:.2%} burns {over:.1f} times as fast as it lasts."
+        else f"{long.failed:,} of {long.replies:,} replies failed within {periods[0]}: the error budget of {1 - target:.2%} burns {over:.1f} times as fast as it lasts, and {lately or 0:.1f} times within the last {periods[1]}."
     )
     return AlertCheck(
         name=name,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 from datetime import datetime
 from typing import Literal
 
@@ -39,7 +40,7 @@ class SecretReference(BaseModel):
 
 class BackupDocument(BaseModel):
     """``taken_at``: whatever was committed before that moment is in the backup. ``rows`` are counted in the same snapshot,
-    where the method has one.
+    where the method has one. ``seal`` is a keyed sum of all the rest, so that whoever changes a file and its SHA-256 is found out.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -56,6 +57,7 @@ class BackupDocument(BaseModel):
     artifacts: int
     secrets: tuple[SecretReference, ...]
     holds_in_the_clear: tuple[str, ...]
+    seal: str | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -71,3 +73,11 @@ IN_THE_CLEAR = (
 
 def fingerprint_of(key: bytes) -> str:
     return hmac.new(key, b"guanaco backup: which key", hashlib.sha256).hexdigest()[:16]
+
+
+def seal_of(document: str, key: bytes) -> str:
+    """Return the seal of a document's JSON, whatever seal and form that has."""
+    told = json.loads(document)
+    told.pop("seal", None)
+    message = b"guanaco backup: seal\n" + json.dumps(told, sort_keys=True).encode()
+    return hmac.new(key, message, hashlib.sha256).hexdigest()

@@ -19,11 +19,18 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from guanaco.errors import BackupDamaged, BackupFailed
-from guanaco_server.backups.document import FORMAT, BackedUpFile, BackupDocument
+from guanaco_server.backups.document import (
+    FORMAT,
+    BackedUpFile,
+    BackupDocument,
+    fingerprint_of,
+    seal_of,
+)
 
 DOCUMENT = "backup.json"
 PARTIAL = ".partial-"
 PIECE_BYTES = 1_048_576
+ANOTHER = "Use another backup: `guanaco backup list` shows them."
 
 
 class BackupFolder:
@@ -117,13 +124,17 @@ def files_of(folder: Path) -> tuple[BackedUpFile, ...]:
     )
 
 
-def read_backup(folder: Path) -> BackupDocument:
+def read_backup(folder: Path, key: bytes | None = None) -> BackupDocument:
     """Read a backup's document, and see that every file is there and unchanged.
+
+    ``key`` is the pseudonym key; where it is the backup's, the seal is looked at too.
 
     Raises:
         BackupDamaged: It is not whole, was changed, or a newer version has written it.
     """
     document = read_document(folder)
+    if key is not None and any(one.fingerprint == fingerprint_of(key) for one in document.secrets):
+        _require_sealed(folder, document, key)
     for file in document.files:
         _require_unchanged(folder, file)
     return document
@@ -146,21 +157,29 @@ def read_document(folder: Path) -> BackupDocument:
     return document
 
 
+def _require_sealed(folder: Path, document: BackupDocument, key: bytes) -> None:
+    if document.seal != seal_of((folder / DOCUMENT).read_text(), key):
+        raise BackupDamaged(
+            f"The {DOCUMENT} of {folder} was changed: its seal differs.", hint=ANOTHER
+        )
+
+
 def _require_unchanged(folder: Path, file: BackedUpFile) -> None:
     path = folder / file.path
-    hint = "Use another backup: `guanaco backup list` shows them."
     if not path.resolve().is_relative_to(folder.resolve()):
-        raise BackupDamaged(f"The backup names a file outside its folder: {file.path}.", hint=hint)
+        raise BackupDamaged(
+            f"The backup names a file outside its folder: {file.path}.", hint=ANOTHER
+        )
     if not path.is_file():
-        raise BackupDamaged(f"The backup's file {path} is missing.", hint=hint)
+        raise BackupDamaged(f"The backup's file {path} is missing.", hint=ANOTHER)
     if (size := path.stat().st_size) != file.size_bytes:
         raise BackupDamaged(
             f"The backup's file {path} has {size:,} bytes and should have {file.size_bytes:,}.",
-            hint=hint,
+            hint=ANOTHER,
         )
     if sum_of(path) != file.sha256:
         raise BackupDamaged(
-            f"The backup's file {path} was changed: its SHA-256 differs.", hint=hint
+            f"The backup's file {path} was changed: its SHA-256 differs.", hint=ANOTHER
         )
 
 

@@ -25,6 +25,7 @@ from guanaco_server.backups.document import (
     Method,
     SecretReference,
     fingerprint_of,
+    seal_of,
 )
 from guanaco_server.backups.folder import BackupFolder, files_of
 from guanaco_server.backups.postgresql import DatabaseSnapshot
@@ -77,6 +78,9 @@ def make_backup(settings: Settings, *, keep: int | None = None) -> MadeBackup:
             secrets=tuple(secrets_of(settings)),
             holds_in_the_clear=IN_THE_CLEAR,
         )
+        if (key := pseudonym_key(settings)) is not None:
+            seal = seal_of(document.model_dump_json(), key)
+            document = document.model_copy(update={"seal": seal})
         path = folder.finish(staged, document)
         removed = folder.keep(keep) if keep else []
     return MadeBackup(

@@ -242,7 +242,10 @@ def _run(command: Sequence[str | Path], url: str) -> None:
     )
     if done.returncode:
         name = Path(command[0]).name
-        raise BackupFailed(f"{name} failed: {_reason(done.stderr) or f'status {done.returncode}'}.")
+        raise BackupFailed(
+            f"{name} failed: {_reason(done.stderr) or f'status {done.returncode}'}.",
+            hint=NO_TOOLS if "version" in done.stderr else None,
+        )
 
 
 def _reason(output: str) -> str:

@@ -12,6 +12,7 @@ import os
 import shutil
 import sqlite3
 import time
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -67,7 +68,7 @@ def restore_backup(
         DataDirInUse: The platform runs.
     """
     began = time.monotonic()
-    document = read_backup(folder)
+    document = read_backup(folder, pseudonym_key(settings))
     require_known_revision(document)
     _require_fitting(settings, document, pg_data, until)
     if not without_key:
@@ -140,19 +141,28 @@ def _restore_files(folder: Path, data_dir: Path, *, replace: bool) -> Path | Non
             hint="Name another --data-dir, or set it aside with --replace.",
         )
     copies = [name for name in (sqlite.WORKFLOWS, sqlite.TABLES) if (folder / name).exists()]
-    with writable(data_dir):
-        for name in copies:
-            shutil.copyfile(folder / name, data_dir / f"{name}{RESTORING}")
-            (data_dir / f"{name}{RESTORING}").chmod(0o600)
-            sqlite.require_sound(data_dir / f"{name}{RESTORING}")
-        asyncio.run(_migrate(f"sqlite+aiosqlite:///{tables}{RESTORING}"))
-        for name in copies:
-            _into_one_file(data_dir / f"{name}{RESTORING}")
-        aside = _set_aside(data_dir)
-        for name in copies:
-            (data_dir / f"{name}{RESTORING}").replace(data_dir / name)
-        if sqlite.WORKFLOWS not in copies:
-            (data_dir / sqlite.WORKFLOWS).unlink(missing_ok=True)  # of a later state; set aside
+    try:
+        with writable(data_dir):
+            return _put_in_place(folder, data_dir, copies)
+    finally:
+        for left in data_dir.glob(f"*{RESTORING}*"):
+            left.unlink()
+
+
+def _put_in_place(folder: Path, data_dir: Path, copies: Sequence[str]) -> Path | None:
+    copied = {name: data_dir / f"{name}{RESTORING}" for name in copies}
+    for name, copy in copied.items():
+        shutil.copyfile(folder / name, copy)
+        copy.chmod(0o600)
+        sqlite.require_sound(copy)
+    asyncio.run(_migrate(f"sqlite+aiosqlite:///{copied[sqlite.TABLES]}"))
+    for copy in copied.values():
+        _into_one_file(copy)
+    aside = _set_aside(data_dir)
+    for name, copy in copied.items():
+        copy.replace(data_dir / name)
+    if sqlite.WORKFLOWS not in copied:
+        (data_dir / sqlite.WORKFLOWS).unlink(missing_ok=True)  # of a later state; set aside
     return aside
 
 

@@ -95,7 +95,7 @@ def verify_backup(
         BackupDamaged: The backup is not whole, was changed, is too new, or cannot be restored.
         BackupFailed: This machine lacks what is needed to try it.
     """
-    document = read_backup(folder)
+    document = read_backup(folder, pseudonym_key(settings))
     require_known_revision(document)
     with _scratch(scratch_dir) as scratch:
         began = time.monotonic()

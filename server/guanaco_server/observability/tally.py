@@ -8,13 +8,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from guanaco_server.statistics.buckets import bucket_of
+from guanaco_server.statistics.buckets import MOST, bucket_of
 
 ANSWERED = "answered"
 FAILED = "failed"
 PROMPT_TOKENS = "prompt_tokens"
 CACHED_TOKENS = "cached_tokens"
 FIRST_TOKEN = "first_token:"  # noqa: S105 - no secret; a bucket's number follows (statistics/buckets.py)
+
+MEASURES = (
+    ANSWERED,
+    FAILED,
+    PROMPT_TOKENS,
+    CACHED_TOKENS,
+    *(f"{FIRST_TOKEN}{bucket}" for bucket in range(MOST)),
+)
 
 
 class ServiceTally:
