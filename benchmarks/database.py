@@ -35,7 +35,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 
 from benchmarks.feedback_data import CONVERSATIONS, fill
 from guanaco_server.chat.conversations.history import READ
-from guanaco_server.chat.gateway.turn_statements import CLAIM, END
+from guanaco_server.chat.gateway.turn_statements import CLAIM, end_statement
 from guanaco_server.chat.tables import ConversationRow
 from guanaco_server.database.database import Database
 from guanaco_server.database.direct import NETWORK, PLANNING, DirectConnection, text_array
@@ -307,13 +307,13 @@ async def turns(connection: Connection, batch: int, measured: Measured) -> None:
                 [(row[0], int(row[1])) for row in await connection.fetch(CLAIM, parameters)]
             )
             assert len(counts) == batch
-            ended = await connection.fetch(END, _ended(counts, token))
+            ended = await connection.fetch(end_statement(), _ended(counts, token))
             assert len(ended) == batch
 
     await _timed(f"a turn, {batch} at once, us", work, rounds * batch / 1e6, measured)
 
 
-def _ended(counts: dict[str, int], token: str) -> tuple[str, str, str]:
+def _ended(counts: dict[str, int], token: str) -> tuple[str, str]:
     ended = [{"id": i, "token": token, "known": known, "added": 2} for i, known in counts.items()]
     messages = [
         {
@@ -329,7 +329,7 @@ def _ended(counts: dict[str, int], token: str) -> tuple[str, str, str]:
         for before_last, sender in ((1, "user"), (0, "bot"))
     ]
     encode = msgspec.json.encode
-    return encode(ended).decode(), encode(messages).decode(), "[]"
+    return encode(ended).decode(), encode(messages).decode()
 
 
 async def histories(connection: Connection, measured: Measured) -> None:

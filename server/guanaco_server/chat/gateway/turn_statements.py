@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
-from typing import Any
+from functools import cache
+from typing import Any, LiteralString
 
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -117,26 +118,32 @@ WHERE conversations.id = l.id AND conversations.turn_token = l.token
 RETURNING conversations.id
 """
 
-END = f"""
-WITH turns AS (
+TURNS = """turns AS (
     SELECT * FROM jsonb_to_recordset($1::jsonb) AS t(id text, token text, known int, added int)
-), kept_answers AS (
-    SELECT * FROM jsonb_to_recordset($5::jsonb) AS k(
+)"""
+
+KEPT_ANSWERS = f"""kept_answers AS (
+    SELECT * FROM jsonb_to_recordset($n::jsonb) AS k(
         id text, account_id text, key_hash text, token text, answer text
     )
-), held AS ({keeping.HELD}), given_back AS (
+), held AS ({keeping.HELD})"""  # noqa: S608 - of constants
+
+GIVEN_BACK = """given_back AS (
     UPDATE conversations SET
         turn_token = NULL, turn_until = NULL,
         message_count = conversations.message_count + turns.added
     FROM turns WHERE conversations.id = turns.id AND (
         conversations.turn_token = turns.token
         OR conversations.turn_token IS NULL AND conversations.message_count = turns.known
-    ) AND (
+    ) AND is_ours
+    RETURNING conversations.id, conversations.message_count
+)"""
+IS_HELD = """(
         NOT EXISTS (SELECT 1 FROM kept_answers k WHERE k.id = turns.id)
         OR EXISTS (SELECT 1 FROM held WHERE held.id = turns.id)
-    )
-    RETURNING conversations.id, conversations.message_count
-), stored AS (
+    )"""
+
+STORED = """stored AS (
     INSERT INTO messages (
         id, conversation_id, position, sender, content, created_at, is_deleted, finish_reason,
         prompt_tokens, completion_tokens, ttft_ms, total_ms, reward_score
@@ -149,12 +156,16 @@ WITH turns AS (
         created_at timestamptz, finish_reason text, prompt_tokens int, completion_tokens int,
         ttft_ms float8, total_ms float8, reward_score float8
     ) JOIN given_back ON given_back.id = m.conversation_id
-), replaced AS (
+)"""
+
+REPLACED = """replaced AS (
     UPDATE messages SET is_deleted = true
-    FROM jsonb_to_recordset($3::jsonb) AS s(id text, conversation_id text)
+    FROM jsonb_to_recordset($n::jsonb) AS s(id text, conversation_id text)
     JOIN given_back ON given_back.id = s.conversation_id
     WHERE messages.id = s.id AND messages.conversation_id = given_back.id
-), continued AS (
+)"""
+
+CONTINUED = """continued AS (
     UPDATE messages SET
         content = c.content,
         original = messages.original || c.appended,
@@ -162,14 +173,38 @@ WITH turns AS (
         completion_tokens = coalesce(messages.completion_tokens, 0) + c.completion_tokens,
         total_ms = coalesce(messages.total_ms, 0) + c.total_ms,
         reward_score = coalesce(c.reward_score, messages.reward_score)
-    FROM jsonb_to_recordset($4::jsonb) AS c(
+    FROM jsonb_to_recordset($n::jsonb) AS c(
         id text, conversation_id text, content text, appended text, finish_reason text,
         completion_tokens int, total_ms float8, reward_score float8
     ) JOIN given_back ON given_back.id = c.conversation_id
     WHERE messages.id = c.id AND messages.conversation_id = given_back.id
-), answered_ids AS (SELECT id FROM given_back), answered AS ({keeping.ANSWERED})
-SELECT id FROM given_back
-"""  # noqa: S608 - of constants
+)"""
+
+ANSWERED = f"""answered_ids AS (SELECT id FROM given_back), answered AS ({keeping.ANSWERED})"""  # noqa: S608
+
+
+@cache
+def end_statement(
+    *, has_answers: bool = False, has_replaced: bool = False, has_continued: bool = False
+) -> LiteralString:
+    """Return the statement that ends turns, without the parts that these turns do not need.
+
+    An UPDATE of ``messages`` opens each of their partitions, which costs more than the rest of a turn together. The
+    parameters are the turns, their messages, and then those of the parts in the order of the arguments.
+    """
+    numbers = iter(("$3", "$4", "$5"))
+    parts: list[LiteralString] = [TURNS]
+    if has_answers:
+        parts.append(KEPT_ANSWERS.replace("$n", next(numbers)))
+    parts += (GIVEN_BACK.replace("is_ours", IS_HELD if has_answers else "true"), STORED)
+    if has_replaced:
+        parts.append(REPLACED.replace("$n", next(numbers)))
+    if has_continued:
+        parts.append(CONTINUED.replace("$n", next(numbers)))
+    if has_answers:
+        parts.append(ANSWERED)
+    return "WITH " + ", ".join(parts) + " SELECT id FROM given_back"  # noqa: S608 - of constants
+
 
 KNOWN = """
 SELECT messages.id FROM messages
@@ -195,19 +230,22 @@ class PostgresqlTurns:
         await self._claims.fetch(RENEW, (msgspec.json.encode(held), until.isoformat()))
 
     async def end(self, turns: Sequence[EndedTurn]) -> set[str]:
-        superseded = [
+        answers = [one for turn in turns for one in _answer(turn)]
+        replaced = [
             {"id": message_id, "conversation_id": turn.lease.conversation_id}
             for turn in turns
             for message_id in turn.superseded
         ]
-        parameters = (
+        continued = [one for turn in turns for one in _continued(turn)]
+        statement = end_statement(
+            has_answers=bool(answers), has_replaced=bool(replaced), has_continued=bool(continued)
+        )
+        parameters = [
             msgspec.json.encode([_turn(turn) for turn in turns]),
             msgspec.json.encode([message for turn in turns for message in _messages(turn)]),
-            msgspec.json.encode(superseded),
-            msgspec.json.encode([one for turn in turns for one in _continued(turn)]),
-            msgspec.json.encode([one for turn in turns for one in _answer(turn)]),
-        )
-        return {found for (found,) in await self._ends.fetch(END, parameters)}
+            *(msgspec.json.encode(rows) for rows in (answers, replaced, continued) if rows),
+        ]
+        return {found for (found,) in await self._ends.fetch(statement, parameters)}
 
     async def known(self, messages: Sequence[Stored]) -> set[str]:
         rows = await self._ends.fetch(KNOWN, (msgspec.json.encode(messages),))
