@@ -20,7 +20,7 @@ from typing import Any
 
 import psycopg
 from psycopg import sql
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import URL, make_url
 
 from guanaco.errors import BackupDamaged, BackupFailed, DatabaseUnavailable
 from guanaco_server.database.direct import NETWORK
@@ -228,10 +228,13 @@ def _connected(url: str) -> Iterator[psycopg.Connection[Any]]:
         yield connection
 
 
-def _without_password(url: str) -> str:
+def _without_password(database_url: str) -> str:
     """For a command line, which everybody on the machine can read."""
-    parts = make_url(url).set(drivername="postgresql")._replace(password=None)
-    return parts.render_as_string(hide_password=False)
+    url = make_url(database_url)
+    open_url = URL.create(
+        "postgresql", url.username, None, url.host, url.port, url.database, url.query
+    )
+    return open_url.render_as_string()
 
 
 def _run(command: Sequence[str | Path], url: str) -> None:
