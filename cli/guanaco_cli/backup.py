@@ -122,7 +122,6 @@ def verify(
         )
 
 
-@app.command("restore", epilog="Example: guanaco backup restore --data-dir /srv/guanaco")
 @restore_app.command("restore", epilog="Example: guanaco restore --data-dir /srv/guanaco")
 def restore(
     path: Backup = None,

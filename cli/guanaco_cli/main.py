@@ -67,7 +67,7 @@ GROUPS = {
     "keys": (accounts.keys_app, "API keys: create, list, revoke (admin)."),
     "quota": (accounts.quota_app, "Your limits and what is left; set (admin)."),
     "prompt": (chat.prompt_app, "Prompts: try one out."),
-    "backup": (backup.app, "Back up a platform's data: make, list, verify, restore."),
+    "backup": (backup.app, "Back up a platform's data: make, list and verify backups."),
     "webhook": (webhook.app, "Notifications to your server: set, show, test, rotate, remove."),
     "alerts": (alerts.group, "Alerts to the operator: what fires; test (admin)."),
     "users": (accounts.users_app, "Users' rights: erase (admin)."),

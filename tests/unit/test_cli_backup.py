@@ -48,7 +48,7 @@ def test_a_backup_is_made_listed_verified_and_restored(data: str, capsys: Any) -
 
     assert run(["restore", path, *here]) == 1
     assert "is there already, so nothing was restored" in capsys.readouterr().err
-    assert run(["backup", "restore", path, *here, "--replace"]) == 0
+    assert run(["restore", path, *here, "--replace"]) == 0
     assert "What was there is" in capsys.readouterr().err
     assert not list(Path(data).glob("*.restoring*"))
 
