@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
 import http.client
 import re
 import socket
@@ -12,13 +13,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 
 import pytest
 
 from guanaco import errors
 from guanaco_server.artifacts.hub.hub import Hub, RepoFile, RepoSnapshot
-from guanaco_server.artifacts.hub.hugging_face import HuggingFaceHub
+from guanaco_server.artifacts.hub.hugging_face import MAX_LISTING, HuggingFaceHub
 from guanaco_server.artifacts.hub.memory import MemoryHub
 from guanaco_server.demo.hub_server import commit_of
 from tests.fixtures.hub import ControlledHub
@@ -289,3 +290,41 @@ async def test_a_body_that_trickles_is_given_up() -> None:
             with pytest.raises(errors.HubUnreachable):
                 await ask
         trickling.shutdown()
+
+
+async def test_an_answer_about_a_repo_that_does_not_end_is_read_no_further_than_its_limit() -> None:
+    sent = 0
+    has_ended = Event()
+
+    def endless(request: BaseHTTPRequestHandler) -> None:
+        nonlocal sent
+        request.send_response(200)
+        request.end_headers()
+        with contextlib.suppress(OSError):
+            while True:
+                request.wfile.write(b" " * 2**20)
+                sent += 2**20
+        has_ended.set()
+
+    with answering(endless) as url, pytest.raises(errors.CorruptConfig, match="over 16 MiB"):
+        await HuggingFaceHub(url, None, 30).resolve("acme/good", None)
+    assert has_ended.wait(30)
+    assert sent < 2 * MAX_LISTING
+
+
+async def test_an_answer_that_would_grow_when_it_is_unpacked_is_refused() -> None:
+    bomb = gzip.compress(b" " * 2**26)
+
+    def packed(request: BaseHTTPRequestHandler) -> None:
+        request.send_response(200)
+        request.send_header("Content-Encoding", "gzip")
+        request.send_header("Content-Length", str(len(bomb)))
+        request.end_headers()
+        with contextlib.suppress(OSError):
+            request.wfile.write(bomb)
+
+    with answering(packed) as url:
+        hub = HuggingFaceHub(url, None, 30)
+        for ask in (hub.resolve("acme/good", None), hub.read(SNAPSHOT, "config.json", 0, 1000)):
+            with pytest.raises(errors.HubUnreachable, match="DecodingError"):
+                await ask

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from huggingface_hub.errors import (
 from huggingface_hub.utils import build_hf_headers
 
 from guanaco.errors import (
+    CorruptConfig,
     HubTokenRefused,
     HubUnreachable,
     RepoGated,
@@ -34,6 +36,10 @@ T = TypeVar("T")
 ANSWER_TIMEOUT_S = 20.0
 LEAST_BYTES_A_SECOND = 65_536  # after that time; a tokenizer of 30 MB may take eight minutes
 LONGEST = 30  # times that, for one question
+MAX_LISTING = (
+    16 * 2**20
+)  # bytes said about a repo: of 10,000 files, which may be checked at most, it is 4 MB
+UNCOMPRESSED = {"Accept-Encoding": "identity"}  # so that what arrives is what is kept
 
 
 class HuggingFaceHub:
@@ -51,7 +57,7 @@ class HuggingFaceHub:
         self._endpoint = endpoint.rstrip("/")
         self._token = token or False  # False: never a token that happens to lie on this machine
         self._timeout_s = timeout_s
-        self._api = HfApi(endpoint=self._endpoint, token=self._token)
+        self._api = HfApi(endpoint=self._endpoint, token=self._token, headers=UNCOMPRESSED)
 
     def with_token(self, token: str | None) -> HuggingFaceHub:
         if token is None:
@@ -59,18 +65,24 @@ class HuggingFaceHub:
         return HuggingFaceHub(self._endpoint, token, self._timeout_s, opens_private=True)
 
     async def resolve(self, repo: str, revision: str | None) -> RepoSnapshot:
-        return await self._ask(repo, revision, lambda: self._resolve(repo, revision))
+        return await self._ask(repo, revision, lambda: self._resolve(repo, revision), MAX_LISTING)
 
     async def read(self, snapshot: RepoSnapshot, path: str, start: int, length: int) -> bytes:
         return await self._ask(
             snapshot.repo, snapshot.commit, lambda: self._read(snapshot, path, start, length)
         )
 
-    async def _ask(self, repo: str, revision: str | None, question: Callable[[], T]) -> T:
+    async def _ask(
+        self,
+        repo: str,
+        revision: str | None,
+        question: Callable[[], T],
+        limit_bytes: float = math.inf,
+    ) -> T:
         def ask() -> T:
             with _translated(self._endpoint, repo, revision, self._opens_private):
-                _asking.patience_s = self._timeout_s
-                _watch_rate()
+                _asking.patience_s, _asking.limit_bytes = self._timeout_s, limit_bytes
+                _watch_bodies()
                 return question()
 
         try:  # a thread cannot be ended: one that waits for a header that trickles is left behind
@@ -115,7 +127,7 @@ class HuggingFaceHub:
         url = hf_hub_url(snapshot.repo, path, revision=snapshot.commit, endpoint=self._endpoint)
         headers = build_hf_headers(token=self._token) | {
             "Range": f"bytes={start}-{start + length - 1}",
-            "Accept-Encoding": "identity",
+            **UNCOMPRESSED,
         }
         with get_session().stream(
             "GET", url, headers=headers, timeout=self._timeout_s, follow_redirects=True
@@ -141,12 +153,19 @@ def _take(pieces: Iterator[bytes], skip: int, length: int) -> bytes:
     return bytes(taken[skip : skip + length])
 
 
-class _WatchedStream(httpx2.SyncByteStream):
-    """A body that must come faster than a trickle, which holds every other limit of time."""
+class _AnswerTooLong(Exception):
+    pass
 
-    def __init__(self, stream: httpx2.SyncByteStream, patience_s: float) -> None:
+
+class _WatchedStream(httpx2.SyncByteStream):
+    """A body that must come faster than a trickle, which holds every other limit of time, and must end."""
+
+    def __init__(
+        self, stream: httpx2.SyncByteStream, patience_s: float, limit_bytes: float
+    ) -> None:
         self._stream = stream
         self._patience_s = patience_s
+        self._limit_bytes = limit_bytes
 
     def __iter__(self) -> Iterator[bytes]:
         began, count = time.monotonic(), 0
@@ -154,6 +173,8 @@ class _WatchedStream(httpx2.SyncByteStream):
             count += len(piece)
             if time.monotonic() - began > self._patience_s + count / LEAST_BYTES_A_SECOND:
                 raise httpx2.ReadTimeout("the body trickles")
+            if count > self._limit_bytes:
+                raise _AnswerTooLong
             yield piece
 
     def close(self) -> None:
@@ -163,7 +184,7 @@ class _WatchedStream(httpx2.SyncByteStream):
 _asking = threading.local()
 
 
-def _watch_rate() -> None:
+def _watch_bodies() -> None:
     """Watch every body that huggingface_hub's client reads; it may make a new client at any time."""
     session = get_session()
     if _watched not in session.event_hooks["response"]:
@@ -173,8 +194,11 @@ def _watch_rate() -> None:
 
 def _watched(response: httpx2.Response) -> None:
     assert isinstance(response.stream, httpx2.SyncByteStream), "the client is not async"
+    if response.headers.get("Content-Encoding", "identity") != "identity":
+        raise httpx2.DecodingError("compressed, though it was asked not to be")
     patience_s = getattr(_asking, "patience_s", ANSWER_TIMEOUT_S)
-    response.stream = _WatchedStream(response.stream, patience_s)
+    limit_bytes = getattr(_asking, "limit_bytes", MAX_LISTING)
+    response.stream = _WatchedStream(response.stream, patience_s, limit_bytes)
 
 
 def _unreachable(endpoint: str, how: str) -> HubUnreachable:
@@ -200,6 +224,10 @@ def _translated(
             raise HubTokenRefused(repo) from None
         raise HubUnreachable(
             f"The Hub answered {status} when asked for {repo}.", hint="Try again later."
+        ) from None
+    except _AnswerTooLong:
+        raise CorruptConfig(
+            f"What the Hub says about the files of {repo} is over {MAX_LISTING // 2**20} MiB: a model's repo has far fewer."
         ) from None
     except (httpx2.HTTPError, OSError) as error:
         raise HubUnreachable(
