@@ -220,7 +220,7 @@ async def test_the_gauges_say_what_is_wanted_held_and_paid(world: Priced) -> Non
         world.metrics,
         fleet_readers(world.platform.rooms),
         lambda: True,
-        world.database.watch_commits(),
+        world.database.watch_commits().wait,
     ).take()
     shown = scrape(world.metrics).decode()
     for line in (
@@ -239,6 +239,6 @@ async def test_the_gauges_say_what_is_wanted_held_and_paid(world: Priced) -> Non
         world.metrics,
         fleet_readers(world.platform.rooms),
         lambda: False,
-        world.database.watch_commits(),
+        world.database.watch_commits().wait,
     ).take()
     assert ID not in scrape(world.metrics).decode(), "another process leads, and says so"

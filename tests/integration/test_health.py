@@ -107,7 +107,7 @@ async def test_the_census_counts_what_the_database_holds(database: Database) -> 
         world.metrics,
         world.clock,
         census_counts(world.platform.rooms, "all"),
-        world.database.watch_commits(),
+        world.database.watch_commits().wait,
     ).take()
     async with await world.http(Role.ADMIN) as http:
         scraped = (await http.get("http://guanaco/metrics")).text

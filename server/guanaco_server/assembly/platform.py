@@ -66,7 +66,7 @@ class Platform:
             self.metrics,
             fleet_readers(rooms),
             adapters.compute.leadership.is_leading,
-            database.watch_commits(),
+            database.watch_commits().wait,
         )
         self._review = SubmissionReview(
             self.metrics, lambda name: bool(rooms.deployments.service.replicas(name))
@@ -80,7 +80,7 @@ class Platform:
             self.metrics,
             adapters.clock,
             census_counts(rooms, settings.role),
-            database.watch_commits(),
+            database.watch_commits().wait,
         )
         self._id_census = TransactionIdCensus(database, self.metrics, adapters.clock)
         self.health = Health(

@@ -12,13 +12,15 @@ from datetime import datetime
 
 from sqlalchemy.exc import DBAPIError
 
-from guanaco_server.database.commits import CommitWatch
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.runtime.background import Background
 from guanaco_server.runtime.clock import Clock
 
 INTERVAL_S = 10.0  # half of a usual scrape's interval
 REST_S = 60.0  # the gauges' own time is alerted on after 120 s
+
+# Waits for the first number of seconds, then for a commit, the second number in all.
+Wait = Callable[[float, float], Awaitable[object]]
 
 logger = logging.getLogger(__name__)
 
@@ -35,13 +37,11 @@ class Counts:
 
 
 class Census:
-    def __init__(
-        self, metrics: Metrics, clock: Clock, counts: Counts, commits: CommitWatch
-    ) -> None:
+    def __init__(self, metrics: Metrics, clock: Clock, counts: Counts, wait: Wait) -> None:
         self._metrics = metrics
         self._clock = clock
         self._counts = counts
-        self._commits = commits
+        self._wait = wait
         self._has_aging = True
         self._background = Background("census")
 
@@ -68,7 +68,7 @@ class Census:
 
     async def _run(self) -> None:
         while True:
-            await self._commits.wait(INTERVAL_S, INTERVAL_S if self._has_aging else REST_S)
+            await self._wait(INTERVAL_S, INTERVAL_S if self._has_aging else REST_S)
             try:
                 await self.take()
             except (DBAPIError, OSError) as error:

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 
 from sqlalchemy.exc import DBAPIError
 
-from guanaco_server.database.commits import LOOK_ANYWAY_S, CommitWatch
 from guanaco_server.observability.by_submission import ServerStatistics, Spend
+from guanaco_server.observability.census import Wait
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.runtime.background import Background
 
 INTERVAL_S = 15.0  # a usual scrape's
+REST_S = 60.0  # while nothing is served, and nothing was committed
 SPENDING_EVERY = 4  # rounds: it reads the month's intervals
 REVIEW_S = 300.0  # what was torn down is scraped on for as long, or twice as long
 
@@ -48,13 +49,13 @@ class FleetCensus:
         metrics: Metrics,
         readers: FleetReaders,
         is_leader: Callable[[], bool],
-        commits: CommitWatch,
+        wait: Wait,
     ) -> None:
         """A process that does not lead says nothing: the leading one does."""
         self._metrics = metrics
         self._readers = readers
         self._is_leader = is_leader
-        self._commits = commits
+        self._wait = wait
         self._has_work = True
         self._rounds = 0
         self._background = Background("fleet census")
@@ -95,7 +96,7 @@ class FleetCensus:
                 await self.take()
             except (DBAPIError, OSError) as error:
                 logger.warning("the gauges of the model servers stay as they were: %s", error)
-            await self._commits.wait(INTERVAL_S, INTERVAL_S if self._has_work else LOOK_ANYWAY_S)
+            await self._wait(INTERVAL_S, INTERVAL_S if self._has_work else REST_S)
 
 
 class SubmissionReview:
