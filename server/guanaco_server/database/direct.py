@@ -98,11 +98,11 @@ class DirectConnection:
             raise
 
 
-def lost_connection() -> tuple[type[Exception], ...]:
+def lost_connection(*also: type[Exception]) -> tuple[type[Exception], ...]:
     """Return what is raised where the database is away. A process on SQLite need not have psycopg for that (6 MB)."""
-    psycopg = sys.modules.get("psycopg")
-    lost = (psycopg.OperationalError, psycopg.InterfaceError) if psycopg else ()
-    return (*lost, OSError)
+    if (psycopg := sys.modules.get("psycopg")) is None:
+        return (*also, OSError)
+    return (*also, psycopg.OperationalError, psycopg.InterfaceError, OSError)
 
 
 def text_array(values: Iterable[str]) -> str:

@@ -157,7 +157,7 @@ class TurnLog:
         """None when the turn is another's, or there is no such conversation. DatabaseUnavailable. What is claimed must be ended."""
         try:
             lease = await self._claims.submit(conversation_id)
-        except (DBAPIError, *lost_connection()) as error:
+        except lost_connection(DBAPIError) as error:
             raise DatabaseUnavailable from error
         if lease is not None:
             self._held[lease] = time.monotonic()
@@ -221,7 +221,7 @@ class TurnLog:
                 continue
             try:
                 await self._statements.renew(old, self._clock.now() + timedelta(seconds=LEASE_S))
-            except (DBAPIError, *lost_connection()) as error:
+            except lost_connection(DBAPIError) as error:
                 logger.warning("leases of turns cannot be renewed, trying again: %s", error)
 
     async def _end(self, turns: Sequence[EndedTurn]) -> list[bool | Exception]:

@@ -212,14 +212,16 @@ class Pipeline:
     ) -> None:
         if not unfinished:
             return
-        from dbos.error import DBOSException
+        from dbos import error as dbos_error
 
         living = await self._living()
         for run, workflows in (await self._workflows_of([each.run for each in unfinished])).items():
             self._supervised_at[run] = time.monotonic()
             try:
                 await self._carry_out(run, decide(workflows, living, run in has_room), workflows)
-            except DBOSException as error:  # one run's trouble must not keep the others waiting
+            except (
+                dbos_error.DBOSException
+            ) as error:  # one run's trouble must not keep the others waiting
                 logger.error("Supervising %s failed; trying again: %s", run.submission_id, error)
 
     async def _carry_out(
