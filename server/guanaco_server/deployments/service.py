@@ -187,6 +187,10 @@ class DeploymentService:
             await self.wish_within(session, deployment)
         self.note_replicas(deployment.submission_id, ())
 
+    async def expect_server(self) -> None:
+        """Have the cluster prepare for a server that will be wished for in some seconds."""
+        await self._cluster.expect_server()
+
     async def wish_within(self, session: AsyncSession, deployment: Deployment) -> None:
         """Do as ``wish`` within the caller's transaction. The caller then notes that there are no replicas."""
         await self.meter.end(session, deployment.submission_id, self._clock.now())
