@@ -132,7 +132,7 @@ class OpenAiService:
                     hint="Shorten it.",
                 )
             generation = Generation(
-                live.serving.id, request.prompt, live.serving.params, seed=request.seed
+                live.model, request.prompt, live.serving.params, seed=request.seed
             )
             return self._generator.complete(live, generation, key, asker)
 

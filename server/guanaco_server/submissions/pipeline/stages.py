@@ -199,9 +199,10 @@ async def _stressed(
         Stage.STRESS,
         f"Sending {plan.requests} {what}, at {plan.rate:g} a second or more.",
     )
+    model = parts.deployments.model_name(await parts.records.deployment_key(run))
     if is_reward:
-        return await parts.stress.check_reward(endpoint, submission.id, prompts)
-    return await parts.stress.check(endpoint, submission.id, prompts, submission.params)
+        return await parts.stress.check_reward(endpoint, model, prompts)
+    return await parts.stress.check(endpoint, model, prompts, submission.params)
 
 
 @contextmanager
