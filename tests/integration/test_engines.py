@@ -154,7 +154,7 @@ async def test_a_redeploy_of_one_moves_it_alone(world: Shared) -> None:
     key = beside(FIRST, 2)
     await world.deploy(key, run=2)
     async with world.database.write() as session:
-        await world.deployments.take_over(session, key)
+        await world.platform.rooms.deployments.versions.take_over(session, key)
     async with world.database.write() as session:
         await world.deployments.withdraw(session, key)  # the old one has drained
     await world.reconciler.reconcile()

@@ -274,7 +274,7 @@ class RunRecords:
         async with self._database.write() as session:
             await self._require_wanted(session, run)
             given = await self._deployments.wish_within(session, deployment)
-        self._deployments.note_replicas(deployment.submission_id, ())
+        self._deployments.note_replicas(deployment.submission_id, (), given.model)
         return given
 
     async def withdraw(self, run: PipelineRun) -> str | None:
