@@ -228,9 +228,9 @@ class ServerStart:
                 await self._records.end_waiting(run)
                 started, queued_at = time.monotonic(), None  # waiting for a place is no slow start
             lines, offset = await self._deployments.logs(server_key, offset)
-            if lines:
+            seen.extend(lines)
+            if lines and deployment.model == run.submission_id:  # else another developer's, perhaps
                 await self._records.log(run, Stage.DEPLOY, *lines, level=Level.DEBUG)
-                seen.extend(lines)
             if sighting.state is ServerState.HEALTHY:
                 return sighting.endpoints[0]
             is_over = sighting.state in (ServerState.EXITED, ServerState.MISSING)
