@@ -36,6 +36,7 @@ from guanaco_server.deployments.model_server import (
     ModelServer,
     ModelServerFault,
     RequestRefused,
+    cache_salt_of,
 )
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.observability.tracing import span
@@ -136,7 +137,13 @@ class ReplyGenerator:
             if begun:
                 raise _cannot_go_on(error, live.serving.params.max_input_tokens) from None
             raise
-        generation = Generation(live.model, prompt, live.serving.params, seed=seed)
+        generation = Generation(
+            live.model,
+            prompt,
+            live.serving.params,
+            seed=seed,
+            cache_salt=cache_salt_of(live.serving.developer),
+        )
         scene = Scene(bot, user_name, turns, prompt, begun)
         return self.complete(live, generation, key, asker, scene, began, asked_at)
 

@@ -32,6 +32,7 @@ from guanaco_server.deployments.model_server import (
     ModelServer,
     ModelServerFault,
     NotANumber,
+    cache_salt_of,
     reward_score,
 )
 from guanaco_server.prompts.service import PromptService
@@ -129,10 +130,14 @@ class ContentChecks:
     ) -> None:
         assert submission.artifact_key is not None, "the serialize stage is done"
         params = submission.params
+        salt = cache_salt_of(submission.developer)
         prompted = Prompted(submission.formatter, submission.artifact_key, params)
         prompts = await conversation_prompts(self._prompts, prompted, most=OWN_PROBES)
         probes = await asyncio.gather(
-            *(self._probe(endpoint, Generation(model, prompt, params)) for prompt in prompts)
+            *(
+                self._probe(endpoint, Generation(model, prompt, params, cache_salt=salt))
+                for prompt in prompts
+            )
         )
         if any(probe.finish_reason == "stop" for probe in probes):
             await self._pass(run, "ends", "A reply to a real prompt ends by itself.")
