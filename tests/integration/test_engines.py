@@ -168,3 +168,15 @@ async def test_each_has_its_share_of_the_capacity(world: Shared) -> None:
     for submission_id in (FIRST, SECOND):
         await world.deployments.note(submission_id, capacity=9)
     assert sorted(await world.deployments.capacities()) == [(FIRST, 1, 4), (SECOND, 1, 4)]
+
+
+async def test_one_that_joins_has_the_replicas_of_the_others(world: Shared) -> None:
+    await world.deployments.note(FIRST, wanted_replicas=2)
+    await world.reconciler.reconcile()
+    assert world.cluster.deployments[NAME].spec.replicas == 2
+    await world.deploy("acme-tiny_v3")
+    for submission_id in (FIRST, SECOND, "acme-tiny_v3"):
+        row = await world.deployments.find(submission_id)
+        assert row is not None
+        assert row.applied_replicas == 2
+    assert world.cluster.starts == [NAME]

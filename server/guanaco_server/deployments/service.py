@@ -215,7 +215,6 @@ class DeploymentService:
             session.add(row)
         row.run = deployment.run
         row.gpu_count = deployment.gpu_count
-        row.wanted_replicas = row.applied_replicas = deployment.replicas
         row.waits_for = row.share = row.takes_since = None
         row.server = engine if engine != deployment.submission_id else None
         row.artifact_key = deployment.artifact_key
@@ -225,7 +224,14 @@ class DeploymentService:
         row.queue = deployment.queue
         with session.no_autoflush:
             others = await queries.others_of_engine(session, row)
-        has_room = has_room or any(other.phase.has_server for other in others)
+        served = [other for other in others if other.phase.has_server]
+        has_room = has_room or bool(served)
+        row.wanted_replicas = max(
+            [deployment.replicas, *(other.wanted_replicas for other in served)]
+        )
+        row.applied_replicas = max(
+            (other.applied_replicas for other in served), default=row.wanted_replicas
+        )
         row.phase, row.restarts = Phase.STARTING if has_room else self._first_phase, 0
         row.endpoints, row.endpoint = [], None
         row.trouble = row.problem = row.unserved_since = None
@@ -477,12 +483,13 @@ class DeploymentService:
         await self.mark(submission_id, Phase.READY, (endpoint,))
 
     async def mark_applied(self, submission_id: str, replicas: int) -> None:
-        """Record how many replicas the cluster was told to run. They cost from now on."""
+        """Record how many replicas the cluster was told to run, for all that share them. They cost from now on."""
         async with self._database.write() as session:
             row = await queries.locked(session, submission_id)
             if row is not None:
-                row.applied_replicas = replicas
-                await self.meter_replicas(session, row)
+                for user in (row, *await queries.others_of_engine(session, row)):
+                    user.applied_replicas = replicas
+                    await self.meter_replicas(session, user)
 
     async def publish_replicas(self, row: DeploymentRow, endpoints: tuple[str, ...]) -> None:
         """Publish the endpoints that answer now. A change is written down for the gateways of other processes."""
