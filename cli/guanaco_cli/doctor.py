@@ -306,7 +306,7 @@ def _priority() -> Iterator[Finding]:
     """Say whether a model server that starts gives way to those that serve, and whether it could be raised again."""
     if importlib.util.find_spec("guanaco_server") is None:
         return
-    from guanaco_server.runtime import priority
+    from guanaco_server.confinement import priority
 
     if priority.may_raise() or priority.has_groups():
         says = "Jobs, checks, and model servers until they answer give way to what serves."

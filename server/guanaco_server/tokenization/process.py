@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from guanaco_server.runtime import priority
+from guanaco_server.confinement import priority
 from guanaco_server.serializer.confined import Child, StartChild
 from guanaco_server.serializer.frames import LENGTH, MAX_MESSAGE_BYTES, packed
 from guanaco_server.tokenization.declared import MEMORY_BYTES

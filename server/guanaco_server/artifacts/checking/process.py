@@ -22,7 +22,7 @@ from guanaco.submissions import SubmissionKind
 from guanaco_server.artifacts.checking import child
 from guanaco_server.artifacts.checking.checks import CheckedModel, CheckLimits, require_few_files
 from guanaco_server.artifacts.hub.hub import Hub, RepoSnapshot
-from guanaco_server.runtime import priority
+from guanaco_server.confinement import priority
 from guanaco_server.serializer import confined
 from guanaco_server.serializer.confined import Child, StartChild
 from guanaco_server.serializer.frames import LENGTH

@@ -42,8 +42,8 @@ from guanaco_server.clusters.local.servers import (
     read_instance,
     read_lines,
 )
+from guanaco_server.confinement import priority
 from guanaco_server.engine.lifeline import GRACE_VARIABLE, PATH_VARIABLE
-from guanaco_server.runtime import priority
 
 RAISE_TRIES = 5  # the next health check tries again
 RAISE_PAUSE_S = 0.12  # Linux takes one such change in a tenth of a second

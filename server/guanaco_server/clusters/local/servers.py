@@ -26,8 +26,8 @@ from guanaco_server.clusters.cluster import (
     Resources,
 )
 from guanaco_server.clusters.local.processes import GroupLeader, spawn, stop_group
+from guanaco_server.confinement import priority
 from guanaco_server.engine.memory_limit import MEMORY_VARIABLE
-from guanaco_server.runtime import priority
 
 HOST = "127.0.0.1"
 LOG_NAME = "server.log"
