@@ -30,6 +30,7 @@ from guanaco_server.clusters.local.processes import (
     spawn,
     stop_group,
 )
+from guanaco_server.confinement import priority
 
 MODULE = "guanaco_server.engine.warm"
 SERVES = (
@@ -159,6 +160,7 @@ class WarmServers:
                 stdout=log.fileno(),
                 pass_fds=(order,),
             )
+        priority.lower_until_raised(process.pid)
         return WarmServer(process, GroupLeader.of(process.pid), order, temporary, link)
 
     def _let_go(self) -> None:
