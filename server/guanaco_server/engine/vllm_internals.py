@@ -15,6 +15,7 @@ import logging
 import os
 from argparse import Namespace
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -163,9 +164,8 @@ def import_all(*, is_forking: bool) -> None:
         import vllm.v1.worker.cpu_model_runner
         import vllm.v1.worker.cpu_worker  # noqa: F401
     with suppress(ImportError):
-        import setproctitle
-
-        setproctitle.getproctitle()  # at its first call it looks for the command line as it was given
+        titles = import_module("setproctitle")  # vLLM's dependency
+        titles.getproctitle()  # at its first call it looks for the command line as it was given
 
 
 def parse_arguments(arguments: list[str]) -> Namespace:
