@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
@@ -135,6 +135,10 @@ class Cluster(Protocol):
         """Run to the end, giving each line of output as it comes. Cancelling stops the whole process tree. TimeoutError after ``timeout_s``."""
         ...
 
+    async def expect_server(self) -> None:
+        """Prepare for a model server that will be wanted in some seconds, as far as that needs no knowledge of its model."""
+        ...
+
     async def apply_deployment(self, spec: DeploymentSpec) -> None:
         """Make its replicas run. One that runs with the same spec is left alone; another one, or one that exited, is replaced.
 
@@ -148,6 +152,10 @@ class Cluster(Protocol):
 
     async def observe(self, name: str) -> ReplicaState | None:
         """The server's state, None if there is no such deployment."""
+        ...
+
+    async def note_ready(self, name: str, endpoints: Collection[str]) -> None:
+        """Take note that these replicas answer. Where replicas share a machine with others they may have started at a lower priority."""
         ...
 
     async def stop_replica(self, name: str, endpoint: str) -> bool:

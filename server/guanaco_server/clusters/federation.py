@@ -69,6 +69,9 @@ class Federation:
         up = [name for name in self._regions if name not in self._down] or list(self._regions)
         return await self._regions[up[0]].cluster.run_job(spec, on_line)
 
+    async def expect_server(self) -> None:
+        """Nothing: no region is chosen yet."""
+
     async def apply_deployment(self, spec: DeploymentSpec) -> None:
         """Apply it in each region where it should be; OSError if none of them takes it."""
         self._replicas[spec.name] = spec.replicas
@@ -105,6 +108,11 @@ class Federation:
             replicas=tuple(one for state in each for one in _servers(state)),
             is_settled=is_placed and has_all,
             problem=next((state.problem for state in each if state.problem), None),
+        )
+
+    async def note_ready(self, name: str, endpoints: Collection[str]) -> None:
+        await self._everywhere(
+            lambda _, cluster: cluster.note_ready(name, endpoints), self._seen.get(name, {})
         )
 
     async def stop_replica(self, name: str, endpoint: str) -> bool:

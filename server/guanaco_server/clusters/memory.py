@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from guanaco_server.clusters.cluster import (
@@ -45,6 +45,8 @@ class MemoryCluster:
         self.deployments: dict[str, MemoryDeployment] = {}
         self.starts: list[str] = []
         self.renewed: list[str] = []
+        self.expected = 0
+        self.ready: dict[str, set[str]] = {}
         self.full_queues: set[str] = set()
         self.dies_with: dict[
             str, str
@@ -84,6 +86,9 @@ class MemoryCluster:
                 await on_line(line)
         return JobResult(script.exit_code, tuple(script.lines))
 
+    async def expect_server(self) -> None:
+        self.expected += 1
+
     async def apply_deployment(self, spec: DeploymentSpec) -> None:
         current = self.deployments.get(spec.name)
         if current and current.spec == spec and current.is_running:
@@ -108,6 +113,9 @@ class MemoryCluster:
     async def observe(self, name: str) -> ReplicaState | None:
         deployment = self.deployments.get(name)
         return deployment.state if deployment else None
+
+    async def note_ready(self, name: str, endpoints: Collection[str]) -> None:
+        self.ready[name] = set(endpoints)
 
     async def stop_replica(self, name: str, endpoint: str) -> bool:
         """One address stands for all of them here."""

@@ -14,6 +14,7 @@ import asyncio
 import logging
 import time
 from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -111,6 +112,9 @@ class KubernetesCluster:
             if self._jobs.get(spec.name) is job:
                 del self._jobs[spec.name]
 
+    async def expect_server(self) -> None:
+        """Nothing: a pod belongs to one model."""
+
     async def apply_deployment(self, spec: DeploymentSpec) -> None:
         """Apply the Deployment and what it owns. Applying again renews the secrets and restores what somebody deleted; the pods stay."""
         async with self._locks[spec.name]:
@@ -154,6 +158,9 @@ class KubernetesCluster:
             pods += [pod for pod in gone if is_lost(pod, now)]
         events = self._informers.all(EVENT).values()
         return state_of(deployment, pods, self._options, now, self._informers.pulls, events)
+
+    async def note_ready(self, name: str, endpoints: Collection[str]) -> None:
+        """Nothing: each pod has the processors that it requests."""
 
     async def stop_replica(self, name: str, endpoint: str) -> bool:
         """Delete the replica's pod, for which the Deployment makes another. False where one address stands for all pods."""
