@@ -10,4 +10,4 @@ down_revision = "0044"
 
 
 def upgrade() -> None:
-    op.add_column("gpu_intervals", sa.Column("part", sa.Float()))
+    op.add_column("gpu_intervals", sa.Column("part", sa.Double()))
