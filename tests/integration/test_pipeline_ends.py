@@ -10,8 +10,14 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 from sqlalchemy.exc import IntegrityError, OperationalError
+from sqlalchemy.exc import TimeoutError as NoConnectionLeft
 
-from guanaco.errors import ClusterUnreachable, IllegalTransition, StoreUnreachable
+from guanaco.errors import (
+    ClusterUnreachable,
+    DatabaseUnavailable,
+    IllegalTransition,
+    StoreUnreachable,
+)
 from guanaco.submissions import Outcome, Stage, Status
 from guanaco_server.database.database import Database
 from guanaco_server.submissions.pipeline import runner
@@ -22,6 +28,8 @@ from guanaco_server.submissions.tables import SubmissionRow
 from tests.fixtures.pipeline import ID, RUN, PipelineWorld, tiny_files
 
 pytestmark = pytest.mark.both_databases
+OUTAGE = OperationalError("x", {}, Exception("the database is down"))
+NO_CONNECTION = NoConnectionLeft("QueuePool limit of size 10 overflow 10 reached")
 
 
 class PanicError(BaseException):
@@ -162,10 +170,46 @@ async def test_an_outage_of_the_database_is_waited_for(
 
     async def end_stage(*args: Any) -> Outcome:
         if next(outages, None) is not None:
-            raise OperationalError("x", {}, Exception("the database is down"))
+            raise OUTAGE
         return await real(*args)
 
     monkeypatch.setattr(world.journal, "end_stage", end_stage)
+    assert await world.runner.run_next(RUN) is Step.DONE
+
+
+@pytest.mark.parametrize("outage", [OUTAGE, NO_CONNECTION, DatabaseUnavailable()])
+async def test_an_outage_of_the_database_is_no_failed_try_of_a_stage(
+    world: PipelineWorld, monkeypatch: pytest.MonkeyPatch, outage: Exception
+) -> None:
+    publish, outages = FUNCTIONS[Stage.PUBLISH], iter(range(10))
+
+    async def away_at_first(*given: Any) -> Facts:
+        if next(outages, None) is not None:
+            raise outage
+        return await publish(*given)
+
+    monkeypatch.setitem(FUNCTIONS, Stage.PUBLISH, away_at_first)
+    assert await world.runner.run_next(RUN) is Step.DONE
+
+
+async def test_a_try_is_repeated_although_its_log_line_meets_an_outage(
+    world: PipelineWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish, tries = FUNCTIONS[Stage.PUBLISH], itertools.count()
+    log, outages = world.journal.log, iter(range(3))
+
+    async def fails_once(*given: Any) -> Facts:
+        if next(tries) == 0:
+            raise StoreUnreachable("The artifact store does not answer.")
+        return await publish(*given)
+
+    async def log_later(*given: Any, **named: Any) -> None:
+        if next(outages, None) is not None:
+            raise OUTAGE
+        await log(*given, **named)
+
+    monkeypatch.setitem(FUNCTIONS, Stage.PUBLISH, fails_once)
+    monkeypatch.setattr(world.journal, "log", log_later)
     assert await world.runner.run_next(RUN) is Step.DONE
 
 
