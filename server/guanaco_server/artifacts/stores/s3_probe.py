@@ -81,15 +81,17 @@ def _put_presigned(bucket: Bucket, operation: str, name: str, **more: Any) -> No
             url, content=BODY, headers={"Content-MD5": digest}, verify=trusted, timeout=TIMEOUT_S
         )
     except httpx.HTTPError as error:
-        raise _unfit(f"does not take presigned uploads ({type(error).__name__})") from None
+        what = f"does not take presigned uploads ({type(error).__name__})"
+        raise _unfit(what, is_lasting=False) from None
     if answer.status_code != 200:
         title = operation.title().replace("_", "")
         at = bucket.uri(name)
         raise refusal(answer.status_code, answer.text, title, bucket.config.bucket, at)
 
 
-def _unfit(what: str) -> StoreUnreachable:
+def _unfit(what: str, *, is_lasting: bool = True) -> StoreUnreachable:
     return StoreUnreachable(
         f"The artifact store {what}.",
         hint="Check s3_endpoint, s3_addressing and what the credentials allow in the bucket.",
+        is_lasting=is_lasting,
     )

@@ -18,7 +18,13 @@ from typing import TypeVar
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as NoConnectionLeft
 
-from guanaco.errors import DatabaseUnavailable, GuanacoError, StageFault, StoreUnreachable, SubmissionFailure
+from guanaco.errors import (
+    DatabaseUnavailable,
+    GuanacoError,
+    StageFault,
+    StoreUnreachable,
+    SubmissionFailure,
+)
 from guanaco.submissions import Level, Outcome, Stage
 from guanaco_server.http.errors import internal_fault
 from guanaco_server.observability.metrics import Metrics
