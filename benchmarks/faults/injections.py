@@ -8,9 +8,11 @@ kind that lags behind the others is chosen more often, so that each comes 20 tim
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import random
 import signal
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -28,7 +30,7 @@ LIES = (
     *("info-files-up", "file-500", "file-empty", "file-size", "file-range", "file-other-bytes", "file-hang-up"),
 )  # fmt: skip
 KILL, STOP, CONTINUE = signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT
-WAVE = 40
+WAVE = 25
 LEAST_SHARE = 0.025  # of each kind
 LEAST_SHARE_PODS = 0.055  # of those that only a part of the campaign has
 LAGS = 6  # times as often is a kind chosen that has less
@@ -368,19 +370,29 @@ async def campaign(
     busy: dict[str, asyncio.Task[None]] = {}
 
     async def run(injection: Injection) -> None:
-        if await injection.inject(stage, chance):
+        began = asyncio.get_running_loop().time()
+        has_hit = await injection.inject(stage, chance)
+        took[f"{injection.component}: {injection.name}: {has_hit}"].append(asyncio.get_running_loop().time() - began)
+        if has_hit:
             counted[injection.component, injection.name] += 1
 
     def weight(one: Injection) -> float:
         count, all_counts = counted[one.component, one.name], sum(counted.values())
         return one.weight * (LAGS if count < one.least * all_counts else 1)
 
-    wave = WAVE
+    took: dict[str, list[float]] = collections.defaultdict(list)
+    began = asyncio.get_running_loop().time()
+    calm_s = 0.0
+    wave = 0  # something is to be lost before the first fault
     while not is_enough(sum(counted.values())):
         if sum(counted.values()) >= wave:
             stage.is_calm = True
+            t0 = asyncio.get_running_loop().time()
             await asyncio.gather(*busy.values())
+            t1 = asyncio.get_running_loop().time()
             await calm(sum(counted.values()))
+            t2 = asyncio.get_running_loop().time()
+            print(f"gather {t1 - t0:.1f} calm {t2 - t1:.1f} at {t2 - began:.1f}", file=sys.stderr, flush=True)
             stage.is_calm = False
             wave = sum(counted.values()) + WAVE
         await asyncio.sleep(chance.expovariate(pace_a_second))
@@ -394,4 +406,6 @@ async def campaign(
             busy[chosen.component] = asyncio.create_task(run(chosen))
     stage.is_calm = True
     await asyncio.gather(*busy.values())
+    for key, times in sorted(took.items()):
+        print(f"{key} {len(times)} {sum(times):.1f} {max(times):.1f}", file=sys.stderr)
     return counted
