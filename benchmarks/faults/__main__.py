@@ -44,8 +44,8 @@ from benchmarks.faults.stage import DEVELOPERS, Stage
 ROOT = Path(__file__).parents[2]
 SETTLE_S = 180.0
 PODS_SHARE = 0.4
-CALM_TURNS = 8
-CALM_S = 45.0
+CALM_TURNS = 4
+CALM_S = 20.0
 
 
 @dataclass
