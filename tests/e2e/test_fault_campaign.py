@@ -22,7 +22,7 @@ def test_nothing_is_lost_doubled_or_orphaned(engine_python: Path, tmp_path: Path
     done = subprocess.run(
         [
             *(sys.executable, "-m", "benchmarks.faults", "--seed=7", f"--faults={FAULTS}"),
-            *("--seconds=300", "--users=4", f"--engine-python={engine_python}"),
+            *("--cluster=local", "--seconds=300", "--users=4", f"--engine-python={engine_python}"),
             f"--keep={tmp_path}",
         ],
         cwd=ROOT,

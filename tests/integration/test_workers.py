@@ -205,3 +205,16 @@ async def test_work_that_is_done_stays_done_although_its_lease_cannot_be_release
     monkeypatch.setattr(service, "release_lease", away)
     async with service.holding("serialize-x"):
         pass
+
+
+async def test_a_worker_stops_although_its_lease_cannot_be_released(
+    workers: Sequence[Worker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(_name: str) -> None:
+        raise OperationalError("DELETE", {}, OSError("gone"))
+
+    worker = workers[0]
+    await worker.start()
+    monkeypatch.setattr(worker.service, "release_lease", away)
+    await worker.heartbeat.stop()
+    assert worker.notes == [True, False]

@@ -43,7 +43,7 @@ def _try_objects(bucket: Bucket, name: str) -> None:
     if name not in {found.name for found in bucket.objects(name)}:
         raise _unfit("does not list an object that was just written")
     if bucket.get(name) != BODY or bucket.size(name) != len(BODY):
-        raise _unfit("gives back other bytes than were written")
+        raise _unfit("gives back other bytes than were written", is_lasting=False)
     bucket.delete(name)
     if bucket.get(name) is not None:
         raise _unfit("does not delete")
@@ -61,7 +61,7 @@ def _try_uploads(bucket: Bucket, uploads: Uploads, key: str) -> None:
     except SerializerDied:
         raise _unfit("does not keep the parts of an upload") from None
     if bucket.get(name) != BODY:
-        raise _unfit("makes another file of an upload's parts")
+        raise _unfit("makes another file of an upload's parts", is_lasting=False)
 
 
 def _clean_up(bucket: Bucket, uploads: Uploads, key: str) -> None:
@@ -90,6 +90,7 @@ def _put_presigned(bucket: Bucket, operation: str, name: str, **more: Any) -> No
 
 
 def _unfit(what: str, *, is_lasting: bool = True) -> StoreUnreachable:
+    """``is_lasting`` is False where an answer that was cut short looks alike."""
     return StoreUnreachable(
         f"The artifact store {what}.",
         hint="Check s3_endpoint, s3_addressing and what the credentials allow in the bucket.",
