@@ -65,12 +65,12 @@ def test_servers_are_found_again_after_a_kill(start_platform: StartPlatform) -> 
     up = start_platform()
     client = up.client()
     submission = client.wait(client.submit("acme/tiny").id)
-    (before,) = up.model_servers()
+    before = up.model_server()
 
     up.kill()
     up.start()
 
-    (after,) = up.model_servers()
+    after = up.model_server()
     assert (after.pid, after.create_time()) == (before.pid, before.create_time())
     assert client.preview(submission.id, Bot(name="Luna"), []).content
 

@@ -19,6 +19,7 @@ from guanaco.submissions import Status
 from guanaco_server.competitions.entry import admitted
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.commits import LOOK_ANYWAY_S, CommitWatch
+from guanaco_server.deployments.beside import VersionsBeside
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.deployments.versions import ConversationStart
 from guanaco_server.routing import queries
@@ -47,12 +48,13 @@ logger = logging.getLogger(__name__)
 class LiveSubmission:
     """A published submission; ``endpoints`` are those of its replicas that are ready, empty while there is none.
 
-    ``version`` is the key of the deployment that they belong to: while a redeploy shifts there are two. ``shown`` counts how
-    the reply goes, for a canary.
+    ``version`` is the key of the deployment that they belong to: while a redeploy shifts there are two. ``model`` is the
+    name by which they know its model. ``shown`` counts how the reply goes, for a canary.
     """
 
     serving: ServingSubmission
     version: str
+    model: str
     endpoints: tuple[str, ...]
     shown: Shown | None = None
 
@@ -76,6 +78,7 @@ class RoutingService:
         clock: Clock,
         submissions: SubmissionService,
         deployments: DeploymentService,
+        versions: VersionsBeside,
         competitions: CompetitionService,
         count_votes: CountVotes,
         occupancy: Occupancy,
@@ -88,6 +91,7 @@ class RoutingService:
         self._clock = clock
         self._submissions = submissions
         self._deployments = deployments
+        self._versions = versions
         self._competitions = competitions
         self._count_votes = count_votes
         self._occupancy = occupancy
@@ -126,7 +130,7 @@ class RoutingService:
         now = time.monotonic()
         await self._write_counts()
         await self._deployments.refresh_endpoints()
-        await self._deployments.refresh_versions()
+        await self._versions.refresh()
         await self._occupancy.refresh()
         serving = await self._submissions.list_serving()
         competitions = await self._competitions.list_running()
@@ -321,17 +325,19 @@ class RoutingService:
         if serving is None:
             raise ModelUnavailable(submission_id)
         self._traffic.note(submission_id)
-        arm = self._deployments.arm_of(submission_id, talk)
-        version = self._deployments.version_for(submission_id, talk)
+        arm = self._versions.arm_of(submission_id, talk)
+        version = self._versions.version_for(submission_id, talk)
         live = LiveSubmission(
             serving,
             version,
+            self._deployments.model_name(version),
             self._deployments.replicas(version),
             self._canaries.of(arm) if arm else None,
         )
         if live.endpoints:
             return live
-        return replace(live, endpoints=await self._sleeper.wake(submission_id))
+        endpoints = await self._sleeper.wake(submission_id)
+        return replace(live, endpoints=endpoints, model=self._deployments.model_name(submission_id))
 
     async def _look_again(self) -> None:
         """A snapshot that is begun after now: whoever misses something shares the next one, which is at most a second away."""
@@ -376,7 +382,12 @@ class RoutingService:
         )
 
     def _live(self, serving: ServingSubmission) -> LiveSubmission:
-        return LiveSubmission(serving, serving.id, self._deployments.replicas(serving.id))
+        return LiveSubmission(
+            serving,
+            serving.id,
+            self._deployments.model_name(serving.id),
+            self._deployments.replicas(serving.id),
+        )
 
     async def _keep_fresh(self) -> None:
         while True:
