@@ -26,6 +26,7 @@ NAME = "guanaco.dev/name"
 NAMESPACE = "models"
 RESTART_S = 2.0  # a real node waits 10 s at first, then longer
 SHARED = ("events", "leases", "namespaces")  # of no single submission
+SERVERS = "SELECT coalesce(server, submission_id) FROM deployments"
 Objects = Mapping[tuple[str, str, str], Mapping[str, Any]]
 
 
@@ -70,7 +71,7 @@ async def pod_cluster(folder: Path, engine_python: Path) -> AsyncIterator[PodClu
 def orphaned_pods(objects: Objects, engine: Engine) -> list[Finding]:
     """Find objects of the cluster that no deployment wishes for, pods without an owner, and pods that are there twice."""
     with engine.connect() as tables:
-        keys = list(tables.execute(text("SELECT submission_id FROM deployments")).scalars())
+        keys = list(tables.execute(text(SERVERS)).scalars())
     wished = {deployment_name(key) for key in keys}
     owners = {found["metadata"]["uid"] for found in objects.values()}
     left = [

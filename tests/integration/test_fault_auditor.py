@@ -187,6 +187,10 @@ async def test_orphaned_pods_are_found(database: Database) -> None:
         "pod three without an owner",
         "jobs s-1 of 's-1'",
     }
+    with engine.begin() as tables:  # a redeploy's server is named after its run
+        tables.execute(text("UPDATE deployments SET server = :key"), {"key": f"{SUBMISSION}@2"})
+    newer = deployment_name(f"{SUBMISSION}@2")
+    assert orphaned_pods({("deployments", "models", newer): of_cluster(newer)}, engine) == []
 
 
 def of_cluster(name: str, owner: str = "") -> dict[str, Any]:
