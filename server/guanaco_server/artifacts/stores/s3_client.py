@@ -253,6 +253,7 @@ class Missing(Exception):
 def translated(bucket: str, place: str, *, may_miss: bool) -> Iterator[None]:
     """StoreUnreachable, or Missing where ``may_miss`` allows that there is no such thing; ``place`` is what the call is about."""
     from botocore import exceptions as boto
+    from botocore.parsers import ResponseParserError
 
     try:
         yield
@@ -292,7 +293,7 @@ def translated(bucket: str, place: str, *, may_miss: bool) -> Iterator[None]:
         raise StoreUnreachable(
             f"The artifact store cannot be used: {type(error).__name__}.",
             hint="Check artifacts_url and the s3_ settings.",
-            is_lasting=True,
+            is_lasting=not isinstance(error, ResponseParserError),  # an answer that was cut short
         ) from None
 
 
