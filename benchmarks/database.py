@@ -420,7 +420,7 @@ def _install_asyncpg() -> None:
 
 
 def _import_mib(module: str) -> float:
-    """What importing it adds to a Python that has imported asyncio and ssl."""
+    """Return how many MiB importing the module adds to a Python that has imported asyncio and ssl."""
     script = f"""
 import sys, asyncio, ssl, psutil
 sys.path.append({str(PEERS_FOLDER)!r})

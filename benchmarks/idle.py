@@ -1,4 +1,4 @@
-"""What `guanaco up` takes while nobody uses it: CPU time and memory of the whole tree of processes.
+"""Measures what `guanaco up` takes while nobody uses it: CPU time and memory of the whole tree of processes.
 
     make bench-idle ARGS='--runs=3 --seconds=60 --database=postgresql'
 

@@ -78,7 +78,7 @@ class Contestant:
 
     @property
     def prefix(self) -> str:
-        """What ids of the newest period begin with."""
+        """Return the letters that ids of the newest period begin with."""
         return "conv_9f86d0814c7d4659" if self.is_flat else self.prefix_of(self.numbers[-1])
 
     @staticmethod

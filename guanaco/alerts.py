@@ -11,7 +11,7 @@ from guanaco.webhooks import DeliveryState
 
 
 class AlertName(OpenEnum):
-    """What the platform watches by itself; docs/runbooks.md says what to do about each."""
+    """Names an alert that the platform raises by itself; docs/runbooks.md says what to do about each."""
 
     DAILY_SPEND = "daily_spend"
     SPEND_UNUSUAL = "spend_unusual"
@@ -36,7 +36,7 @@ class AlertMessageKind(OpenEnum):
 
 
 class AlertCheck(BaseModel):
-    """What one alert compares now. ``value`` and ``compared`` are words for people: ``3.2 %``, ``1.4 s``."""
+    """Shows what one alert compares now. ``value`` and ``compared`` are words for people: ``3.2 %``, ``1.4 s``."""
 
     name: AlertName
     severity: Severity
@@ -95,7 +95,7 @@ class ServiceWindow(BaseModel):
 
 
 class ServiceLevel(BaseModel):
-    """How well the platform keeps its promise: the share of replies that come, over 30 days."""
+    """The share of replies that came within 30 days, beside the share that the platform promises."""
 
     target: float
     windows: list[ServiceWindow]

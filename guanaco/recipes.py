@@ -118,7 +118,7 @@ class Recipe(BaseModel):
 
 
 class RecipeOverride(BaseModel):
-    """What an admin wants otherwise for a submission; None leaves it to the platform."""
+    """An admin's own choices for a submission; None leaves a choice to the platform."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

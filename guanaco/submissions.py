@@ -83,7 +83,7 @@ class WeightDtype(OpenEnum):
 
 
 class Quantization(OpenEnum):
-    """What vLLM makes of the weights when it loads them; the artifact stays as it is."""
+    """The number format to which vLLM converts the weights when it loads them; the artifact stays as it is."""
 
     FP8 = "fp8"
     INT8 = "int8"
@@ -340,7 +340,7 @@ class SubmissionEvent(BaseModel):
 
 
 class StressThresholds(BaseModel):
-    """What the 95th percentiles may be at most, in milliseconds, and the share of errors."""
+    """The limits of a stress check: for the 95th percentiles, in milliseconds, and for the share of errors."""
 
     ttft_ms: float
     tpot_ms: float
@@ -388,7 +388,7 @@ class StressLoad(BaseModel):
 
 
 class StressReport(BaseModel):
-    """What an open-loop load of requests measured, as a Poisson process sends them."""
+    """The figures of a load of requests that arrived as a Poisson process, whether or not earlier ones were answered."""
 
     is_passed: bool
     reasons: list[str] = Field(description="One sentence for each threshold that was missed.")

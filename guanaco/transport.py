@@ -282,7 +282,7 @@ def error_of(response: httpx.Response, url: str) -> GuanacoError:
 
 
 def parsed(parse: Callable[[S], T], answer: S, url: str) -> T:
-    """What ``parse`` makes of the answer; a GuanacoError when it is none that this version knows."""
+    """Parse the answer; a GuanacoError when it is none that this version knows."""
     try:
         return parse(answer)
     except ValueError as error:  # pydantic's ValidationError is one

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import typer
@@ -11,16 +10,13 @@ from guanaco_cli import words
 from guanaco_cli.connection import connect
 from guanaco_cli.console import console
 from guanaco_cli.options import AsJson
+from guanaco_cli.sending import report_test
 
 if TYPE_CHECKING:
-    from guanaco.alerts import AlertMessage, Alerts, ServiceLevel
-    from guanaco.client import Client
+    from guanaco.alerts import Alerts, ServiceLevel
 
 app = typer.Typer()
 group = typer.Typer(invoke_without_command=True)
-
-TEST_WAIT_S = 20.0
-TEST_POLL_S = 0.5
 
 
 @group.callback(epilog="Example: guanaco alerts --json | jq '.firing[].name'")
@@ -40,15 +36,12 @@ def alerts(context: typer.Context, as_json: AsJson = False) -> None:
 def send_test(as_json: AsJson = False) -> None:
     """Send a test to the operator's webhook, and say how it went (admin)."""
     with connect() as client:
-        tried = _tried(client, client.test_alerts())
-    if as_json:
-        console.json(tried)
-    elif not tried.attempts:
-        console.say("It waits to be sent: `guanaco alerts` shows how it went.")
-    else:
-        console.line(f"{tried.state}: {tried.last_result}")
-    if tried.attempts and tried.state != "delivered":
-        raise typer.Exit(1)
+        report_test(
+            client.test_alerts(),
+            lambda: client.alerts().messages,
+            shown_by="guanaco alerts",
+            as_json=as_json,
+        )
 
 
 @app.command(epilog="Example: guanaco slo --json | jq .budget_left")
@@ -116,12 +109,3 @@ def _print_level(level: ServiceLevel) -> None:
             for window in level.windows
         ],
     )
-
-
-def _tried(client: Client, sent: AlertMessage) -> AlertMessage:
-    """Return the message once it was tried, or as it is after TEST_WAIT_S."""
-    deadline = time.monotonic() + TEST_WAIT_S
-    while not sent.attempts and time.monotonic() < deadline:
-        time.sleep(TEST_POLL_S)
-        sent = next((one for one in client.alerts().messages if one.id == sent.id), sent)
-    return sent

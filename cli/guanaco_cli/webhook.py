@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,15 +10,12 @@ from guanaco_cli import words
 from guanaco_cli.connection import connect
 from guanaco_cli.console import console
 from guanaco_cli.options import AsJson, Yes
+from guanaco_cli.sending import report_test
 
 if TYPE_CHECKING:
-    from guanaco.client import Client
-    from guanaco.webhooks import Delivery, Webhook
+    from guanaco.webhooks import Webhook
 
 app = typer.Typer(no_args_is_help=True)
-
-TEST_WAIT_S = 20.0
-TEST_POLL_S = 0.5
 
 
 @app.command("set", epilog="Example: guanaco webhook set https://example.org/guanaco --every 50")
@@ -76,16 +72,12 @@ def show(as_json: AsJson = False) -> None:
 def send_test(as_json: AsJson = False) -> None:
     """Send a test, and say how it went."""
     with connect() as client:
-        sent = client.test_webhook()
-        tried = _tried(client, sent)
-    if as_json:
-        console.json(tried)
-    elif not tried.attempts:
-        console.say("It waits to be sent: `guanaco webhook show` shows how it went.")
-    else:
-        console.line(f"{tried.state}: {tried.last_result}")
-    if tried.attempts and tried.state != "delivered":
-        raise typer.Exit(1)
+        report_test(
+            client.test_webhook(),
+            lambda: client.webhook().deliveries,
+            shown_by="guanaco webhook show",
+            as_json=as_json,
+        )
 
 
 @app.command(epilog="Example: guanaco webhook rotate")
@@ -115,12 +107,3 @@ def remove(yes: Yes = False, as_json: AsJson = False) -> None:
 def _tells(found: Webhook) -> str:
     events = "deployed, failed, first rating"
     return events + (f", every {found.feedback_every} ratings" if found.feedback_every else "")
-
-
-def _tried(client: Client, sent: Delivery) -> Delivery:
-    """The delivery once it was tried, or as it is after TEST_WAIT_S."""
-    deadline = time.monotonic() + TEST_WAIT_S
-    while not sent.attempts and time.monotonic() < deadline:
-        time.sleep(TEST_POLL_S)
-        sent = next((one for one in client.webhook().deliveries if one.id == sent.id), sent)
-    return sent

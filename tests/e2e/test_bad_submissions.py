@@ -148,7 +148,7 @@ def test_a_published_server_that_dies_is_started_again(platform: SharedPlatform)
     platform.repo("killed")
     submission = client.wait(client.submit("acme/killed").id)
     opened = client.open_conversation("user", {"name": "Luna"}, consent=True)
-    (server,) = up.model_servers()
+    server = up.model_server()
 
     server.kill()
     reply = client.send(opened.conversation_id, "Are you there?")

@@ -102,11 +102,11 @@ def test_deactivate_reactivate_redeploy_and_teardown(platform: SharedPlatform) -
     client.reactivate(submission.id)
     client.open_conversation("user", {"name": "Luna"}, consent=True)
 
-    (before,) = up.model_servers()
+    before = up.model_server()
     client.redeploy(submission.id)
     redeployed = client.wait(submission.id)
     assert redeployed.status is Status.DEPLOYED, redeployed.failure
-    (after,) = up.model_servers()
+    after = up.model_server()
     assert after.pid != before.pid
     assert redeployed.commit == submission.commit
 

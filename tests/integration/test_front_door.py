@@ -255,7 +255,7 @@ async def test_a_client_that_reads_nothing_is_let_go() -> None:
 
     async with served(app, SHORT) as url, connected(url) as client:
         await client.send(GET)
-        assert await happens(left, 60)
+        assert await happens(60, left)
 
 
 async def receive_all(receive: Receive) -> None:

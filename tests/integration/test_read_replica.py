@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -21,9 +19,8 @@ from tests.conftest import migrate
 from tests.fixtures.postgres import PostgresServer
 from tests.fixtures.rating import rate
 from tests.fixtures.replication import running_pair
-from tests.fixtures.world import World
+from tests.fixtures.world import World, eventually
 
-DEADLINE_S = 60
 NAME = "shop"
 
 
@@ -75,20 +72,13 @@ async def is_replica(database: Database) -> bool:
         return bool(await session.scalar(text("SELECT pg_is_in_recovery()")))
 
 
-async def until(holds: Callable[[], Awaitable[bool]]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not await holds():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.05)
-
-
 @pytest.mark.slow
 @pytest.mark.postgres
 async def test_reads_follow_the_replica_and_leave_it(
     followed: Database, pair: tuple[PostgresServer, PostgresServer]
 ) -> None:
     primary, standby = pair
-    await until(lambda: is_replica(followed))
+    await eventually(lambda: is_replica(followed))
     async with followed.read() as session:  # what may not be stale
         assert not await session.scalar(text("SELECT pg_is_in_recovery()"))
     with writing():
@@ -98,15 +88,15 @@ async def test_reads_follow_the_replica_and_leave_it(
         return not await is_replica(followed)
 
     standby.kill()  # no read fails
-    await until(is_primary)
+    await eventually(is_primary)
     standby.restart()
-    await until(lambda: is_replica(followed))
+    await eventually(lambda: is_replica(followed))
 
     standby.execute("SELECT pg_wal_replay_pause()")  # alive, and further behind with each commit
     primary.execute("SELECT pg_logical_emit_message(true, 'test', 'x')")
-    await until(is_primary)
+    await eventually(is_primary)
     standby.execute("SELECT pg_wal_replay_resume()")
-    await until(lambda: is_replica(followed))
+    await eventually(lambda: is_replica(followed))
 
 
 @pytest.mark.slow
@@ -121,7 +111,7 @@ async def test_boards_and_feedback_are_read_from_the_replica(
     await rate(world, app, "acme-tiny_v1", "alice", True)
     await world.copies.make()
     http = await world.http(Role.DEVELOPER, "ada")
-    await until(lambda: is_replica(followed))
+    await eventually(lambda: is_replica(followed))
 
     async def is_shown() -> bool:
         page = await http.get("/submissions/acme-tiny_v1/feedback")
@@ -130,7 +120,19 @@ async def test_boards_and_feedback_are_read_from_the_replica(
         assert {page.status_code, board.status_code, file.status_code} == {200}
         return len(page.json()["items"]) == 1 and "alice" not in file.text and bool(file.text)
 
-    await until(is_shown)
+    await eventually(is_shown)
+
+    pair[1].execute(
+        "SELECT pg_wal_replay_pause()"
+    )  # it is behind, and still fresh enough to be read
+    await rate(world, app, "acme-tiny_v1", "bob", False)
+    await world.copies.make()
+    async with followed.read() as session:
+        newest = await session.scalar(
+            text("SELECT id FROM feedback ORDER BY created_at DESC LIMIT 1")
+        )
+    assert (await http.get(f"/feedback/{newest}")).status_code == 200
+    pair[1].execute("SELECT pg_wal_replay_resume()")
     assert STALENESS_S == 5, "docs/operating.md and docs/settings.md say so"
 
 

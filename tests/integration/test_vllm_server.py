@@ -260,7 +260,7 @@ async def test_closing_the_iterator_closes_the_connection() -> None:
         reply = vllm.generate(f"http://{host}:{port}", generation())
         assert (await anext(reply)).text == "more "
         await reply.aclose()
-        assert await happens(closed, 30)
+        assert await happens(30, closed)
         await vllm.close()
 
 

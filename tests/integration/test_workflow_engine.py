@@ -43,7 +43,7 @@ async def test_dbos_has_no_threads_while_it_rests(database_url: str) -> None:
         await engine.launch()  # changes nothing
         with SetWorkflowID(name):
             await DBOS.enqueue_workflow_async(QUEUE, engine.workflow, name, 1)
-        assert await happens(has_ended, 60)
+        assert await happens(60, has_ended)
         has_ended.clear()
         await engine.rest()
         await eventually(partial(has_no_thread_but, before))

@@ -9,8 +9,9 @@ import httpx
 import pytest
 
 from guanaco.errors import WebhookNotFound
-from guanaco_cli import alerts, webhook
+from guanaco_cli import sending
 from guanaco_cli.main import run
+from guanaco_cli.sending import IN_WORDS
 from tests.fixtures.cli import HOSTILE, is_safe, profile, server
 from tests.fixtures.wire import AT, refused
 
@@ -87,13 +88,13 @@ def test_a_test_is_waited_for_and_its_result_is_the_exit_status(
         httpx.Response(200, json=webhook_json(delivery_json(id="msg_other"), tried)),
     )
     assert run(["webhook", "test"]) == status
-    assert capsys.readouterr().out == f"{state}: {result}\n"
+    assert capsys.readouterr().out == f"{IN_WORDS[state]}: {result}\n"
 
 
 def test_a_test_that_nobody_sends_is_not_waited_for_for_ever(
     server: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(webhook, "TEST_WAIT_S", 0)
+    monkeypatch.setattr(sending, "WAIT_S", 0)
     server(httpx.Response(202, json=delivery_json()))
     assert run(["webhook", "test"]) == 0
     assert "waits to be sent" in capsys.readouterr().err
@@ -139,14 +140,14 @@ def test_a_test_of_alerts_is_waited_for_and_its_result_is_the_exit_status(
     server(httpx.Response(202, json=alert_message()), httpx.Response(200, json=found))
     assert run(["alerts", "test"]) == status
     shown = capsys.readouterr().out
-    assert shown.startswith(f"{state}: answered")
+    assert shown.startswith(f"{IN_WORDS[state]}: answered")
     assert is_safe(shown)
 
 
 def test_a_test_of_alerts_that_no_worker_sends_is_not_waited_for_for_ever(
     server: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(alerts, "TEST_WAIT_S", 0)
+    monkeypatch.setattr(sending, "WAIT_S", 0)
     server(httpx.Response(202, json=alert_message()))
     assert run(["alerts", "test"]) == 0
     assert "waits to be sent" in capsys.readouterr().err

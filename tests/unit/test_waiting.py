@@ -31,6 +31,6 @@ async def test_a_cancellation_in_the_moment_of_the_event_is_not_lost(steps: int)
 
 async def test_what_does_not_happen_in_time_is_told() -> None:
     event = asyncio.Event()
-    assert not await happens(event, 0.01)
+    assert not await happens(0.01, event)
     event.set()
-    assert await happens(event, 0.01)
+    assert await happens(0.01, event)

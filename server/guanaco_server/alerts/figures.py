@@ -28,7 +28,7 @@ ReadCost = Callable[[datetime, datetime], Awaitable[float]]
 
 @dataclass(frozen=True)
 class Traffic:
-    """What was served within a period. ``first_tokens`` are counts by bucket (statistics/buckets.py)."""
+    """The replies, tokens and faults of a period. ``first_tokens`` are counts by bucket (statistics/buckets.py)."""
 
     answered: int = 0
     failed: int = 0

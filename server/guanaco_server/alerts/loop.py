@@ -57,5 +57,5 @@ class AlertLoop:
             except (DBAPIError, OSError) as error:
                 logger.warning("alerts not checked, or not sent; database failed: %s", error)
                 await asyncio.sleep(POLL_S)
-            await happens(self._woken, POLL_S)
+            await happens(POLL_S, self._woken)
             self._woken.clear()

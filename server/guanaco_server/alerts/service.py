@@ -1,4 +1,4 @@
-"""What an operator reads: which alerts fire, what they compare, and the service level."""
+"""Reads what an operator asks for: which alerts fire, what they compare, and the service level."""
 
 from __future__ import annotations
 

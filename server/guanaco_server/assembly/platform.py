@@ -173,7 +173,7 @@ class Platform:
             rooms.feedback.copy_loop,
             rooms.leaderboard.loop,
             rooms.idempotency.expiry,
-            rooms.retention.loop,
+            rooms.retention.duty,
             self._fleet_census,
         )
 

@@ -33,7 +33,7 @@ NO_TOOLS = "Install PostgreSQL's client programs, as new as the server (`apt-get
 
 @dataclass(frozen=True)
 class DatabaseSnapshot:
-    """What the database held at one moment. ``rows`` is None where it was not counted."""
+    """The contents of the database at one moment. ``rows`` is None where it was not counted."""
 
     taken_at: datetime
     revision: str

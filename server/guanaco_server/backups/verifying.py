@@ -50,7 +50,7 @@ class CheckedSeason:
 
 @dataclass(frozen=True)
 class Proof:
-    """What a backup was shown to be. ``lost_from`` and ``loses_s``: whatever was committed since then is not in it (RPO).
+    """The result of verifying a backup. ``lost_from`` and ``loses_s``: whatever was committed since then is not in it (RPO).
     ``erasures`` of the ledger came after the backup; None: they cannot be repeated without the key that they were entered with.
     ``took_s`` is how long it took until a restored platform could have begun (RTO).
     """

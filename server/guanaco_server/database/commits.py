@@ -19,6 +19,7 @@ import psycopg
 
 from guanaco_server.database.direct import DirectConnection
 from guanaco_server.runtime.background import Background
+from guanaco_server.runtime.waiting import happens
 
 SQLITE_TICK_S = 0.25  # 40 µs each
 POSTGRESQL_TICK_S = 0.5  # a statement each
@@ -127,8 +128,8 @@ class CommitWatch:
             Whether anything was committed, or the watch was woken. False means that only the time is over.
         """
         self._signal.start()
-        if not await _is_set_within(pause_s, self._woken) and not self.changed.is_set():
-            await _is_set_within(max(0.0, at_most_s - pause_s), self._woken, self.changed)
+        if not await happens(pause_s, self._woken) and not self.changed.is_set():
+            await happens(max(0.0, at_most_s - pause_s), self._woken, self.changed)
         is_due = self._woken.is_set() or self.changed.is_set()
         self._woken.clear()
         self.changed.clear()
@@ -137,15 +138,3 @@ class CommitWatch:
     def reset(self) -> None:
         """Have the next wait end after its pause: the look that the last one allowed has failed."""
         self.changed.set()
-
-
-async def _is_set_within(seconds: float, *events: asyncio.Event) -> bool:
-    """Whether one of the events was set within this time."""
-    if not any(event.is_set() for event in events):
-        waits = [asyncio.ensure_future(event.wait()) for event in events]
-        try:
-            await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
-    return any(event.is_set() for event in events)

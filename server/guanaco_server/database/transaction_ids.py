@@ -50,7 +50,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class IdReading:
-    """What the server said at one time. ``next_id`` and ``messages`` (rows inserted) only grow."""
+    """The server's figures at one time. ``next_id`` and ``messages`` (rows inserted) only grow."""
 
     at_s: float
     next_id: int

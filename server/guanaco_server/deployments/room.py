@@ -9,6 +9,7 @@ from guanaco_server.artifacts.checking.configs import ArtifactConfigs
 from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.clusters.compute import Compute
 from guanaco_server.database.database import Database
+from guanaco_server.deployments.beside import VersionsBeside
 from guanaco_server.deployments.model_server import ModelServer
 from guanaco_server.deployments.reconciler import GiveUp, Reconciler
 from guanaco_server.deployments.service import DeploymentService
@@ -20,6 +21,7 @@ from guanaco_server.settings import Settings
 @dataclass(frozen=True)
 class DeploymentsRoom:
     service: DeploymentService
+    versions: VersionsBeside
 
 
 def build_deployments(
@@ -41,11 +43,10 @@ def build_deployments(
         recipes=settings.recipe_policy,
     )
     is_budgeted = bool(settings.max_gpus or settings.max_model_servers)
-    return DeploymentsRoom(
-        DeploymentService(
-            database, clock, compute.cluster, model_server, store, configs, engine, is_budgeted
-        )
+    service = DeploymentService(
+        database, clock, compute.cluster, model_server, store, configs, engine, is_budgeted
     )
+    return DeploymentsRoom(service, VersionsBeside(database, clock, model_server, service))
 
 
 def build_reconciler(

@@ -34,13 +34,7 @@ from guanaco_server.deployments.specs import (
     model_server_spec,
 )
 from guanaco_server.deployments.tables import DeploymentRow, Phase
-from guanaco_server.deployments.versions import (
-    Arm,
-    ConversationStart,
-    ServedVersion,
-    VersionBeside,
-    submission_of,
-)
+from guanaco_server.deployments.versions import ServedVersion, submission_of
 from guanaco_server.runtime.clock import Clock
 
 LOADS_AT_ONCE = 32  # model servers that are asked at the same time
@@ -148,10 +142,9 @@ class DeploymentService:
         self._store = store
         self._engine = engine
         self._first_phase = Phase.WAITING if is_budgeted else Phase.STARTING
-        self._meter = CostMeter(engine.recipes.fleet.prices)
+        self.meter = CostMeter(engine.recipes.fleet.prices)
         self.recipes = RecipeChooser(store, configs, engine.recipes)
         self._replicas: dict[str, tuple[str, ...]] = {}
-        self._beside: dict[str, VersionBeside] = {}
         self._suspects: set[str] = set()
         self._renew_at: dict[str, datetime] = {}
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -196,7 +189,7 @@ class DeploymentService:
 
     async def wish_within(self, session: AsyncSession, deployment: Deployment) -> None:
         """Do as ``wish`` within the caller's transaction. The caller then notes that there are no replicas."""
-        await self._meter.end(session, deployment.submission_id, self._clock.now())
+        await self.meter.end(session, deployment.submission_id, self._clock.now())
         row = await queries.by_submission(session, deployment.submission_id)
         has_room = row is not None and row.run == deployment.run and row.phase.has_server
         if row is None:
@@ -219,7 +212,7 @@ class DeploymentService:
     async def withdraw(self, session: AsyncSession, submission_id: str) -> None:
         """Record in the caller's transaction that this should no longer be served. The reconciler stops the server."""
         await queries.remove(session, submission_id)
-        await self._meter.end(session, submission_id, self._clock.now())
+        await self.meter.end(session, submission_id, self._clock.now())
         self.note_replicas(submission_id, ())
         self.woken.set()
 
@@ -425,7 +418,7 @@ class DeploymentService:
             row.unserved_since = None if is_served else row.unserved_since or now
             if restarts is not None:
                 row.restarts = restarts
-            await self._meter_replicas(session, row)
+            await self.meter_replicas(session, row)
         self.note_replicas(submission_id, tuple(endpoints))
 
     async def mark_ready(self, submission_id: str, endpoint: str) -> None:
@@ -438,7 +431,7 @@ class DeploymentService:
             row = await queries.locked(session, submission_id)
             if row is not None:
                 row.applied_replicas = replicas
-                await self._meter_replicas(session, row)
+                await self.meter_replicas(session, row)
 
     async def publish_replicas(self, row: DeploymentRow, endpoints: tuple[str, ...]) -> None:
         """Publish the endpoints that answer now. A change is written down for the gateways of other processes."""
@@ -484,108 +477,6 @@ class DeploymentService:
                 session, submission_id, from_phase, to_phase, self._clock.now()
             )
 
-    async def open_beside(
-        self, session: AsyncSession, key: str, share: float, since: datetime
-    ) -> None:
-        """Let a version beside take this share of the conversations that begin from now on."""
-        await queries.note(session, key, share=share, takes_since=since)
-
-    async def take_over(self, session: AsyncSession, key: str) -> tuple[str, ...]:
-        """Let a version beside serve in the place of the other, which drains, and return its endpoints.
-
-        Within the caller's transaction; afterwards the caller calls ``note_replicas``.
-        """
-        fresh = await queries.locked(session, key)
-        served = await queries.locked(session, submission_of(key))
-        assert fresh is not None, "the caller has seen it ready, and holds its submission"
-        now = self._clock.now()
-        for name in (key, submission_of(key)):
-            await self._meter.end(session, name, now)
-        if served is None:
-            served = DeploymentRow(submission_id=submission_of(key), wanted_replicas=1)
-            queries.copy_server(fresh, served)
-            session.add(served)
-            await session.delete(fresh)
-        else:
-            served.wanted_replicas = max(served.wanted_replicas, fresh.wanted_replicas)
-            had_server = served.phase.has_server
-            queries.swap_servers(fresh, served)
-            fresh.phase, fresh.updated_at = Phase.DRAINING, now
-            if not had_server:
-                await session.delete(fresh)
-        served.updated_at = now
-        await self._meter_replicas(session, served)
-        return tuple(served.endpoints)
-
-    async def drain(self, session: AsyncSession, key: str) -> None:
-        """Let a version beside take no more turns and finish the replies that it has begun, within the caller's transaction."""
-        row = await queries.locked(session, key)
-        if row is not None and row.phase is Phase.READY:
-            row.phase, row.updated_at = Phase.DRAINING, self._clock.now()
-            row.share = row.takes_since = None
-        else:
-            await self.withdraw(session, key)
-        self.note_replicas(key, ())
-
-    async def draining(self) -> list[tuple[str, datetime]]:
-        """Return the key of each deployment that finishes its replies, and since when."""
-        rows = await self.list_wishes()
-        return [(row.submission_id, row.updated_at) for row in rows if row.is_draining]
-
-    async def withdraw_beside(self, session: AsyncSession, submission_id: str) -> None:
-        """Withdraw every version beside the submission's own, within the caller's transaction."""
-        for key in await queries.keys_beside(session, submission_id):
-            await self.withdraw(session, key)
-
-    async def version_within(
-        self, session: AsyncSession, submission_id: str
-    ) -> ServedVersion | None:
-        """Return how the submission is served now, within the caller's transaction."""
-        row = await queries.by_submission(session, submission_id)
-        return ServedVersion.model_validate(row, from_attributes=True) if row else None
-
-    async def can_take_over(self, key: str) -> bool:
-        """Whether the version beside answers with as many replicas as the version that serves."""
-        fresh, served = await self.find(key), await self.find(submission_of(key))
-        if fresh is None or fresh.phase is not Phase.READY or not fresh.endpoints:
-            return False
-        return served is None or len(fresh.endpoints) >= min(
-            len(served.endpoints), fresh.wanted_replicas
-        )
-
-    async def is_idle(self, key: str) -> bool:
-        """Whether none of its servers works on a request. One that does not answer may still do so."""
-        row = await self.find(key)
-        if row is None:
-            return True
-        try:
-            loads = await asyncio.gather(*(self._model_server.load(at) for at in row.endpoints))
-        except ModelServerFault:
-            return False
-        return not any(load.running or load.waiting for load in loads)
-
-    async def refresh_versions(self) -> None:
-        """Read which versions beside take conversations now."""
-        async with self._database.read() as session:
-            rows = await queries.taking(session)
-        self._beside = {
-            row.owner: VersionBeside(row.submission_id, row.share, row.takes_since)
-            for row in rows
-            if row.share is not None and row.takes_since is not None
-        }
-
-    def arm_of(self, submission_id: str, talk: ConversationStart | None) -> Arm | None:
-        """Return which version of a canary this conversation tells of; None without one."""
-        beside = self._beside.get(submission_id)
-        return beside.arm_of(talk) if beside else None
-
-    def version_for(self, submission_id: str, talk: ConversationStart | None) -> str:
-        """Return the key of the version that this conversation talks to now: the one beside only while it answers."""
-        beside = self._beside.get(submission_id)
-        if beside is not None and beside.takes(talk) and self.replicas(beside.key):
-            return beside.key
-        return submission_id
-
     async def record_traffic(self, times: Mapping[str, datetime]) -> None:
         """Write down when each of these submissions was last asked for something."""
         async with self._database.write() as session:
@@ -602,9 +493,10 @@ class DeploymentService:
         suspects, self._suspects = self._suspects, set()
         return suspects
 
-    async def _meter_replicas(self, session: AsyncSession, row: DeploymentRow) -> None:
+    async def meter_replicas(self, session: AsyncSession, row: DeploymentRow) -> None:
+        """Begin to count what its replicas cost, if it is ready, within the caller's transaction."""
         if row.phase is Phase.READY:
-            await self._meter.begin(
+            await self.meter.begin(
                 session,
                 row.submission_id,
                 row.developer,

@@ -135,8 +135,11 @@ class FeedbackService:
 
     async def find(self, account: Account, feedback_id: str) -> Feedback:
         """Return one rating's copy; FeedbackNotFound for another developer's, or before it is anonymized."""
-        async with self._database.read(may_be_stale=True) as session:
-            found = await queries.copy_of(session, feedback_id)
+        found = None
+        for may_be_stale in (True, False):  # a copy of this moment is not on the replica yet
+            if found is None:
+                async with self._database.read(may_be_stale=may_be_stale) as session:
+                    found = await queries.copy_of(session, feedback_id)
         if found is None:
             raise FeedbackNotFound(feedback_id)
         submission_id, document = found

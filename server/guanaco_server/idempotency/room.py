@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from guanaco_server.database.database import Database
-from guanaco_server.idempotency.expiry import ExpiryLoop
 from guanaco_server.idempotency.service import IdempotencyService
 from guanaco_server.runtime.clock import Clock
+from guanaco_server.runtime.duty import Duty
 
 
 @dataclass(frozen=True)
@@ -15,9 +15,9 @@ class IdempotencyRoom:
     """One process at a time runs ``expiry``."""
 
     service: IdempotencyService
-    expiry: ExpiryLoop
+    expiry: Duty
 
 
 def build_idempotency(database: Database, clock: Clock, *, secret: bytes) -> IdempotencyRoom:
     service = IdempotencyService(database, clock, secret)
-    return IdempotencyRoom(service, ExpiryLoop(service))
+    return IdempotencyRoom(service, Duty("expiry of answers", service.expire))

@@ -57,7 +57,7 @@ class NotificationLoop:
             except (DBAPIError, OSError) as error:
                 logger.warning("webhooks not sent; database failed: %s", error)
                 await asyncio.sleep(self.poll_s)
-            await happens(self._woken, self.poll_s)
+            await happens(self.poll_s, self._woken)
             self._woken.clear()
 
     async def _forget(self) -> None:

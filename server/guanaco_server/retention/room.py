@@ -10,18 +10,18 @@ from guanaco_server.database.database import Database
 from guanaco_server.feedback.service import FeedbackService
 from guanaco_server.leaderboard.counting.counter import ScoreCounter
 from guanaco_server.partitions.service import Periods
-from guanaco_server.retention.loop import RetentionLoop
 from guanaco_server.retention.service import RetentionService
 from guanaco_server.runtime.clock import Clock
+from guanaco_server.runtime.duty import Duty
 
 
 @dataclass(frozen=True)
 class RetentionRoom:
-    """One process at a time runs ``loop``."""
+    """One process at a time runs ``duty``."""
 
     service: RetentionService
     periods: Periods
-    loop: RetentionLoop
+    duty: Duty
 
 
 def build_retention(
@@ -43,4 +43,4 @@ def build_retention(
         feedback=feedback,
         counter=counter,
     )
-    return RetentionRoom(service, periods, RetentionLoop(service))
+    return RetentionRoom(service, periods, Duty("retention", service.keep))

@@ -11,6 +11,7 @@ again from what is left. A frozen season's ranking stays as it was.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
@@ -24,6 +25,8 @@ from guanaco_server.leaderboard.counting.counter import ScoreCounter
 from guanaco_server.partitions.ids import CONVERSATION, all_bounds, bounds
 from guanaco_server.partitions.service import AHEAD, Period, Periods
 from guanaco_server.runtime.clock import Clock
+
+logger = logging.getLogger(__name__)
 
 BATCH = 500  # conversations in one transaction
 USUAL_WIDTH = timedelta(days=30)
@@ -62,6 +65,7 @@ class RetentionService:
                 removed += await self._remove(one.id, timedelta(days=one.retention_days))
         if removed:
             await self._database.empty_log()
+            logger.info("removed %d conversations after their retention", removed)
         return removed
 
     def _widths(self, competitions: Sequence[Competition]) -> dict[str, timedelta]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.commits import CommitWatch
+from guanaco_server.deployments.beside import VersionsBeside
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.routing.occupancy import Occupancy, ReadCounts
 from guanaco_server.routing.service import CountVotes, RoutingService
@@ -31,6 +32,7 @@ def build_routing(
     submissions: SubmissionService,
     changes: StatusChanges,
     deployments: DeploymentService,
+    versions: VersionsBeside,
     competitions: CompetitionService,
     count_votes: CountVotes,
     count_turns: ReadCounts,
@@ -46,6 +48,7 @@ def build_routing(
         clock,
         submissions,
         deployments,
+        versions,
         competitions,
         count_votes,
         Occupancy(count_turns, read_capacities, crowded),

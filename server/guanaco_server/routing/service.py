@@ -19,6 +19,7 @@ from guanaco.submissions import Status
 from guanaco_server.competitions.entry import admitted
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.commits import LOOK_ANYWAY_S, CommitWatch
+from guanaco_server.deployments.beside import VersionsBeside
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.deployments.versions import ConversationStart
 from guanaco_server.routing import queries
@@ -76,6 +77,7 @@ class RoutingService:
         clock: Clock,
         submissions: SubmissionService,
         deployments: DeploymentService,
+        versions: VersionsBeside,
         competitions: CompetitionService,
         count_votes: CountVotes,
         occupancy: Occupancy,
@@ -88,6 +90,7 @@ class RoutingService:
         self._clock = clock
         self._submissions = submissions
         self._deployments = deployments
+        self._versions = versions
         self._competitions = competitions
         self._count_votes = count_votes
         self._occupancy = occupancy
@@ -126,7 +129,7 @@ class RoutingService:
         now = time.monotonic()
         await self._write_counts()
         await self._deployments.refresh_endpoints()
-        await self._deployments.refresh_versions()
+        await self._versions.refresh()
         await self._occupancy.refresh()
         serving = await self._submissions.list_serving()
         competitions = await self._competitions.list_running()
@@ -321,8 +324,8 @@ class RoutingService:
         if serving is None:
             raise ModelUnavailable(submission_id)
         self._traffic.note(submission_id)
-        arm = self._deployments.arm_of(submission_id, talk)
-        version = self._deployments.version_for(submission_id, talk)
+        arm = self._versions.arm_of(submission_id, talk)
+        version = self._versions.version_for(submission_id, talk)
         live = LiveSubmission(
             serving,
             version,

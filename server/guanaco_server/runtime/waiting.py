@@ -1,7 +1,7 @@
 """Waiting for something, but not for ever.
 
 Python 3.11's ``asyncio.wait_for`` swallows a cancellation that comes in the moment in which what it waits for happens:
-a loop around it then goes on, and who cancelled it waits for its end for ever. ``asyncio.timeout`` does not.
+a loop around it then goes on, and who cancelled it waits for its end for ever. ``asyncio.wait`` and ``asyncio.timeout`` do not.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 
 
-async def happens(event: asyncio.Event, within_s: float) -> bool:
-    """Wait for the event, at most so long. Return whether it happened."""
-    try:
-        async with asyncio.timeout(within_s):
-            await event.wait()
-    except TimeoutError:
-        return False
-    return True
+async def happens(within_s: float, *events: asyncio.Event) -> bool:
+    """Wait for the first of these events, at most so long. Return whether one happened."""
+    if not any(event.is_set() for event in events):
+        waits = [asyncio.ensure_future(event.wait()) for event in events]
+        try:
+            await asyncio.wait(waits, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+    return any(event.is_set() for event in events)

@@ -8,6 +8,7 @@ from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import AccountService
 from guanaco_server.clusters.compute import Compute
 from guanaco_server.database.database import Database
+from guanaco_server.deployments.beside import VersionsBeside
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.settings import Settings
@@ -39,6 +40,7 @@ def build_submissions(
     clock: Clock,
     *,
     deployments: DeploymentService,
+    versions: VersionsBeside,
     accounts: AccountService,
     audit: AuditLog,
     secret: bytes,
@@ -48,7 +50,7 @@ def build_submissions(
     changes = StatusChanges()
     quotas = QuotaService(database, clock, accounts, audit, Limits.of(settings))
     hub_tokens = HubTokens(secret)
-    records = RolloutRecords(clock, deployments)
+    records = RolloutRecords(clock, deployments, versions)
     rollouts = RolloutService(
         database, clock, changes, deployments, audit, quotas, hub_tokens, records
     )
@@ -81,6 +83,7 @@ def build_rollout_loop(
     *,
     submissions: SubmissionsRoom,
     deployments: DeploymentService,
+    versions: VersionsBeside,
     list_votes: ListVotes,
     settings: Settings,
 ) -> RolloutLoop:
@@ -90,6 +93,7 @@ def build_rollout_loop(
         clock,
         submissions.changes,
         deployments,
+        versions,
         submissions.rollouts,
         is_leader=compute.leadership.is_leading,
         list_votes=list_votes,

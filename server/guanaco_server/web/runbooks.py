@@ -23,7 +23,7 @@ EMPHASIS = re.compile(r"\*([^*]+)\*")
 
 @dataclass(frozen=True)
 class Runbook:
-    """What to do about one alert."""
+    """The instructions for one alert."""
 
     name: str
     paragraphs: tuple[Markup, ...]

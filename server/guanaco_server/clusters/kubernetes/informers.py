@@ -51,7 +51,7 @@ class ChangeSignal:
 
     async def wait(self, timeout_s: float) -> None:
         """Wait for the next change, at most ``timeout_s``."""
-        await happens(self._event, timeout_s)
+        await happens(timeout_s, self._event)
 
 
 class Informer:

@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from guanaco.submissions import Failure, RolloutPhase
 from guanaco_server.database.commits import LOOK_ANYWAY_S
 from guanaco_server.database.database import Database
+from guanaco_server.deployments.beside import VersionsBeside
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.deployments.versions import Arm, ConversationStart, VersionBeside
 from guanaco_server.runtime.background import Background
@@ -56,6 +57,7 @@ class RolloutLoop:
         clock: Clock,
         changes: StatusChanges,
         deployments: DeploymentService,
+        versions: VersionsBeside,
         records: RolloutRecords,
         *,
         is_leader: Callable[[], bool],
@@ -67,6 +69,7 @@ class RolloutLoop:
         self._clock = clock
         self._changes = changes
         self._deployments = deployments
+        self._versions = versions
         self._records = records
         self._is_leader = is_leader
         self._list_votes = list_votes
@@ -91,7 +94,7 @@ class RolloutLoop:
                 await self._shift(rollout)
             else:
                 await self._drain(rollout)
-        draining = await self._deployments.draining()
+        draining = await self._versions.draining()
         for key, since in draining:
             if key not in {rollout.key for rollout in rollouts}:
                 await self._stop_drained(key, since)
@@ -119,7 +122,7 @@ class RolloutLoop:
         shift_s = SHIFT_S if rollout.canary_s is None else rollout.canary_s
         if not self._is_over(
             rollout.shifting_at, shift_s
-        ) or not await self._deployments.can_take_over(rollout.key):
+        ) or not await self._versions.can_take_over(rollout.key):
             return
         async with self._database.write() as session:
             row = await by_id_locked(session, rollout.submission_id)
@@ -183,7 +186,7 @@ class RolloutLoop:
     async def _has_drained(self, key: str, since: datetime | None) -> bool:
         if not self._is_over(since, LEARN_S):
             return False
-        if await self._deployments.is_idle(key):
+        if await self._versions.is_idle(key):
             return True
         return self._is_over(since, LEARN_S + self._longest_reply.total_seconds())
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.submissions import EventKind, Failure, Level, RedeployRequest, RolloutPhase
+from guanaco_server.deployments.beside import VersionsBeside
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.deployments.versions import ServedVersion
 from guanaco_server.runtime.clock import Clock
@@ -31,9 +32,12 @@ AT_ONCE = RedeployRequest()
 class RolloutRecords:
     """Each call is part of the caller's transaction, which has locked the submission's row."""
 
-    def __init__(self, clock: Clock, deployments: DeploymentService) -> None:
+    def __init__(
+        self, clock: Clock, deployments: DeploymentService, versions: VersionsBeside
+    ) -> None:
         self._clock = clock
         self._deployments = deployments
+        self._versions = versions
 
     async def begin(
         self,
@@ -61,9 +65,7 @@ class RolloutRecords:
     async def shift(self, session: AsyncSession, rollout: RolloutRow) -> None:
         """Give the new version the conversations that begin from now on."""
         rollout.phase, rollout.shifting_at = RolloutPhase.SHIFTING, self._clock.now()
-        await self._deployments.open_beside(
-            session, rollout.key, rollout.share, rollout.shifting_at
-        )
+        await self._versions.open(session, rollout.key, rollout.share, rollout.shifting_at)
         which = (
             "New conversations"
             if rollout.canary_s is None
@@ -73,8 +75,8 @@ class RolloutRecords:
 
     async def take_over(self, session: AsyncSession, rollout: RolloutRow) -> tuple[str, ...]:
         """Let the new version serve all conversations, and return its endpoints."""
-        rollout.replaced = await self._deployments.version_within(session, rollout.submission_id)
-        endpoints = await self._deployments.take_over(session, rollout.key)
+        rollout.replaced = await self._versions.served_within(session, rollout.submission_id)
+        endpoints = await self._versions.take_over(session, rollout.key)
         rollout.phase, rollout.draining_at = RolloutPhase.DRAINING, self._clock.now()
         await self._say(
             session,
@@ -103,7 +105,7 @@ class RolloutRecords:
     ) -> None:
         """End it before the new version has taken over. What conversations it has go back to the old one, and it drains."""
         if rollout.phase is RolloutPhase.SHIFTING:
-            await self._deployments.drain(session, rollout.key)
+            await self._versions.drain(session, rollout.key)
         else:
             await self._deployments.withdraw(session, rollout.key)
         await self._note_end(session, rollout, phase, failure)
@@ -126,7 +128,7 @@ class RolloutRecords:
 
     async def cancel(self, session: AsyncSession, submission_id: str) -> bool:
         """Cancel the submission's rollout; False where none is under way. Versions beside that drain are stopped at once."""
-        await self._deployments.withdraw_beside(session, submission_id)
+        await self._versions.withdraw(session, submission_id)
         rollout = await queries.rollout(session, submission_id)
         if rollout is None or not rollout.phase.is_in_progress:
             return False
