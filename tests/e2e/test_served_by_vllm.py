@@ -65,6 +65,7 @@ def test_a_model_that_computes_nan_is_refused(real: SharedPlatform) -> None:
     assert "computed NaN" in failed.failure.detail
 
 
+@pytest.mark.timeout(600)  # four starts of vLLM
 def test_fp8_is_compared_with_the_unquantized_model_and_a_reward_model_scores_what_it_writes(
     real: SharedPlatform,
 ) -> None:

@@ -20,8 +20,6 @@ from guanaco_server.serializer.task import TICKET_VARIABLE
 from guanaco_server.submissions.pipeline.records import PipelineRun
 from tests.fixtures.world import World
 
-pytestmark = pytest.mark.both_databases
-
 REPO = "acme/secret"
 TOKEN = "hf_ofada0123456789"
 HEADER = {"X-Hub-Token": TOKEN}
@@ -120,6 +118,7 @@ async def test_the_token_opens_the_repo_and_is_gone_when_the_weights_are_seriali
     assert TOKEN not in await world.everything_stored()
 
 
+@pytest.mark.both_databases
 async def test_another_process_of_the_platform_reads_the_token(world: SecretWorld) -> None:
     run = await world.submit(**HEADER)
     world.restart()
