@@ -36,6 +36,7 @@ def said(answer: httpx.Response) -> tuple[int, str]:
     return answer.status_code, answer.json()["error"]
 
 
+@pytest.mark.both_databases
 async def test_an_alias_moves_and_stands_wherever_an_id_can(database: Database) -> None:
     world, http, first, second = await two_versions(database)
     assert said(await http.get(f"/submissions/{ALIAS}")) == (404, "submission_not_found")

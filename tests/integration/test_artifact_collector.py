@@ -15,6 +15,8 @@ from tests.fixtures.artifact_yard import DAY_S, GRACE_S, Yard
 from tests.fixtures.store_jobs import TENSORS, job
 from tests.fixtures.world import eventually
 
+pytestmark = pytest.mark.both_databases
+
 USED = "a" * 64  # what World's submissions need
 LOOSE = "b" * 64
 
@@ -29,7 +31,6 @@ async def submitted(yard: Yard, status: Status = Status.DEPLOYED) -> str:
     return await yard.world.publish(developer, status=status)
 
 
-@pytest.mark.both_databases
 @pytest.mark.parametrize(
     "status", [Status.DEPLOYED, Status.INACTIVE, Status.SERIALIZING, Status.QUEUED]
 )
@@ -39,7 +40,6 @@ async def test_what_a_submission_needs_is_never_deleted(yard: Yard, status: Stat
     assert await yard.store.list_keys() == [USED]
 
 
-@pytest.mark.both_databases
 async def test_what_nobody_needs_is_kept_for_the_grace_and_no_longer(yard: Yard) -> None:
     await yard.store_loose(LOOSE)
     await yard.sweep_daily(8)
@@ -78,7 +78,6 @@ async def test_one_of_two_submissions_is_enough_to_keep_it(yard: Yard) -> None:
     assert await yard.store.list_keys() == [USED]
 
 
-@pytest.mark.both_databases
 async def test_a_platform_that_was_down_for_long_deletes_nothing_that_is_needed(
     yard: Yard,
 ) -> None:
@@ -91,7 +90,6 @@ async def test_a_platform_that_was_down_for_long_deletes_nothing_that_is_needed(
     assert await yard.store.list_keys() == [USED]
 
 
-@pytest.mark.both_databases
 async def test_a_touched_artifact_is_kept_for_the_grace(yard: Yard) -> None:
     await yard.store_loose(LOOSE)
     await yard.sweep_daily(7)
@@ -103,7 +101,6 @@ async def test_a_touched_artifact_is_kept_for_the_grace(yard: Yard) -> None:
     assert await yard.store.list_keys() == []
 
 
-@pytest.mark.both_databases
 async def test_an_artifact_can_be_touched_before_it_is_made(yard: Yard) -> None:
     assert await yard.touch(LOOSE)
     await yard.store_loose(LOOSE)
@@ -133,7 +130,6 @@ async def test_whoever_needs_an_artifact_on_its_way_out_waits_until_it_is_gone(
     assert await yard.store.list_keys() == [LOOSE]
 
 
-@pytest.mark.both_databases
 async def test_what_was_found_after_a_touch_outlives_sweeps_at_the_same_time(yard: Yard) -> None:
     keys = [f"{number:064x}" for number in range(24)]
     await yard.store_loose(*keys)
@@ -151,7 +147,6 @@ async def test_what_was_found_after_a_touch_outlives_sweeps_at_the_same_time(yar
     assert len(yard.store.deleted) == len(set(yard.store.deleted)), "deleted by two"
 
 
-@pytest.mark.both_databases
 async def test_a_touch_between_the_look_and_the_verdict_saves_the_artifact(yard: Yard) -> None:
     await yard.store_loose(LOOSE)
     await yard.collector.sweep()
@@ -164,7 +159,6 @@ async def test_a_touch_between_the_look_and_the_verdict_saves_the_artifact(yard:
     assert (await yard.rows())[LOOSE].doomed_at is None
 
 
-@pytest.mark.both_databases
 async def test_of_two_that_doom_an_artifact_one_may_delete_it(yard: Yard) -> None:
     await yard.store_loose(LOOSE)
     await yard.collector.sweep()
@@ -177,7 +171,6 @@ async def test_of_two_that_doom_an_artifact_one_may_delete_it(yard: Yard) -> Non
     assert yard.store.deleted == [LOOSE]
 
 
-@pytest.mark.both_databases
 async def test_a_deletion_whose_platform_died_is_finished_by_the_next_sweep(yard: Yard) -> None:
     await yard.store_loose(LOOSE)
     await yard.collector.sweep()
@@ -202,7 +195,6 @@ async def test_or_by_whoever_needs_that_artifact(yard: Yard) -> None:
     assert await yard.touch(LOOSE)
 
 
-@pytest.mark.both_databases
 async def test_what_a_dead_job_left_is_dropped(
     yard: Yard, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,4 +1,4 @@
-"""What developers read of a rating: an anonymized copy, filtered, exported, made again."""
+"""What developers read of a rating: an anonymized copy, filtered, exported, made again; on both databases."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from guanaco_server.database.database import Database
 from guanaco_server.feedback import copies, export
 from guanaco_server.feedback.copies import VERSION, CopyService, Pseudonyms
 from tests.fixtures.world import BOT, World, eventually
+
+pytestmark = pytest.mark.both_databases
 
 PATH = "/submissions/acme-tiny_v1/feedback"
 
@@ -108,7 +110,6 @@ async def test_a_rating_carries_bot_timings_parameters_and_regenerated_turns(
     assert set(item["messages"][2]["timings"]) == {"ttft_ms", "total_ms"}
 
 
-@pytest.mark.both_databases
 async def test_filters_can_be_combined(world: Talkative) -> None:
     at = world.clock.now
     await world.rate("alice", words="Lovely LIGHTHOUSE", bot="Luna")
@@ -133,7 +134,6 @@ async def test_filters_can_be_combined(world: Talkative) -> None:
     assert await world.said(user=alice, rating="down") == []
 
 
-@pytest.mark.both_databases
 async def test_pages_can_begin_with_the_newest(world: Talkative) -> None:
     for number in range(3):
         await world.rate(f"user-{number}", words=str(number))
@@ -173,7 +173,6 @@ SENSELESS_FILTERS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.both_databases
 async def test_a_filter_that_makes_no_sense_gets_a_sentence(
     world: Talkative, subtests: pytest.Subtests
 ) -> None:
@@ -226,7 +225,6 @@ async def test_without_pyarrow_there_is_no_parquet_but_a_sentence(
     assert (file.status_code, file.json()["error"]) == (501, "export_unsupported")
 
 
-@pytest.mark.both_databases
 async def test_an_exports_cursor_leads_to_what_came_after_it_began(
     world: Talkative, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,7 +248,6 @@ async def test_an_exports_cursor_leads_to_what_came_after_it_began(
     assert again.headers["X-Next-Cursor"] == new.headers["X-Next-Cursor"]
 
 
-@pytest.mark.both_databases
 async def test_of_several_that_copy_at_once_each_rating_has_one_copy(world: Talkative) -> None:
     for number in range(8):
         await world.rate(f"user-{number}", words=str(number))
@@ -305,7 +302,6 @@ async def test_a_text_on_which_the_anonymizer_breaks_is_withheld(world: Talkativ
     assert "poison" not in json.dumps(await world.items())
 
 
-@pytest.mark.both_databases
 async def test_the_loop_copies_as_soon_as_a_rating_is_given(world: Talkative) -> None:
     loop = world.platform.rooms.feedback.copy_loop
     await loop.start()

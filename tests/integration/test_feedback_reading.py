@@ -23,6 +23,8 @@ from tests.fixtures.web import WebWorld
 from tests.fixtures.web_client import signed_in
 from tests.fixtures.world import BOT
 
+pytestmark = pytest.mark.both_databases
+
 BASE = "/submissions/acme-tiny_v1/feedback"
 BOT_THAT_TELLS = BOT.model_copy(update={"first_message": "Ahoy Zelda! Write to nia@example.org."})
 SAID = "Ahoy <USER>! Write to <EMAIL>."
@@ -83,7 +85,6 @@ async def test_the_first_message_is_in_every_form_without_personal_data(world: W
     assert table.to_pylist()[0]["first_message"] == SAID
 
 
-@pytest.mark.both_databases
 async def test_a_csv_has_parameters_and_times_and_marks_deleted_turns(world: WebWorld) -> None:
     text = (await read(world, f"{BASE}/export", format="csv")).text
     (row,) = csv.DictReader(io.StringIO(text, newline=""))
@@ -94,7 +95,6 @@ async def test_a_csv_has_parameters_and_times_and_marks_deleted_turns(world: Web
     assert [bool(timings) for timings in json.loads(row["timings"])] == [False, True, True]
 
 
-@pytest.mark.both_databases
 async def test_reading_goes_on_and_back_over_pages_in_both_orders(world: WebWorld) -> None:
     backend = await world.accounts.built_in("app", Role.BACKEND)
     for number in range(29):  # with the world's own more than a page
@@ -138,7 +138,6 @@ async def test_a_whole_page_is_gone_back_to_by_a_link(world: WebWorld) -> None:
     assert set(ids_of(first)) & set(ids_of(second)) == set()
 
 
-@pytest.mark.both_databases
 async def test_the_viewer_filters_by_bot_in_any_case_and_by_length_both_ways(
     world: WebWorld,
 ) -> None:

@@ -1,4 +1,4 @@
-"""A competition's board and its season say the same, whenever ratings come and whatever rules leave out."""
+"""A competition's board and its season say the same, whenever ratings come and whatever rules leave out; on both databases."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from guanaco_server.statistics.votes import VoteCount
 from guanaco_server.submissions.tables import SubmissionRow
 from tests.fixtures.rating import rate
 from tests.fixtures.world import World
+
+pytestmark = pytest.mark.both_databases
 
 MODELS = ("one_v1", "two_v1", "three_v1")
 CUP = "cup"
@@ -124,7 +126,6 @@ async def test_a_window_that_is_moved_lifts_the_flags_of_what_it_leaves_out(worl
     assert all(flag["lifted_at"] for flag in flags)
 
 
-@pytest.mark.both_databases
 @pytest.mark.parametrize("seed", [5, 6])
 async def test_what_is_counted_step_by_step_is_what_the_season_ranks(world: Cup, seed: int) -> None:
     rng = random.Random(seed)
@@ -166,7 +167,6 @@ async def crowd(world: Cup, rng: random.Random, models: tuple[str, ...]) -> None
     world.clock.at = minute + timedelta(minutes=1)
 
 
-@pytest.mark.both_databases
 async def test_a_frozen_board_stays_as_its_season_although_an_admin_allows_and_users_leave(
     world: Cup,
 ) -> None:

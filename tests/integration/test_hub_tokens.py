@@ -167,6 +167,7 @@ async def test_a_redeploy_needs_the_token_anew(world: SecretWorld) -> None:
         assert failure is None or "given again" in failure.detail
 
 
+@pytest.mark.both_databases
 async def test_a_run_that_was_replaced_leaves_the_next_ones_token(world: SecretWorld) -> None:
     run = await world.submit(**HEADER)
     assert await world.run(run, Stage.RESOLVE, Stage.CHECK) is Outcome.DONE

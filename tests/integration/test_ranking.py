@@ -1,4 +1,4 @@
-"""Competitions' rankings, flags, seasons and histories over HTTP."""
+"""Competitions' rankings, flags, seasons and histories over HTTP, on both databases."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from guanaco_server.leaderboard.flags.rules import DEVOTED_RATINGS, least_burst
 from guanaco_server.statistics.votes import VoteCount
 from tests.fixtures.rating import rate, say
 from tests.fixtures.world import World
+
+pytestmark = pytest.mark.both_databases
 
 
 class Season(World):
@@ -103,7 +105,6 @@ async def test_the_leaderboard_sorts_by_what_is_asked_for(world: Season) -> None
     assert (answer.status_code, answer.json()["error"]) == (422, "invalid_input")
 
 
-@pytest.mark.both_databases
 async def test_votes_after_the_window_do_not_count(world: Season) -> None:
     await world.votes("alice", {0: True, 1: False})
     ends_at = world.clock.now()
@@ -116,7 +117,6 @@ async def test_votes_after_the_window_do_not_count(world: Season) -> None:
     assert (await world.rows())[0]["thumbs_up"] == 1
 
 
-@pytest.mark.both_databases
 async def test_a_frozen_season_comes_out_the_same_and_takes_no_more(world: Season) -> None:
     for number in range(12):
         await world.votes(f"user-{number}", {0: True, 1: number % 3 == 0, 2: number % 2 == 0})
@@ -249,7 +249,6 @@ async def test_a_user_who_rates_faster_than_people_read_is_told_to_wait(world: S
     assert (await http.post(path, json={"thumbs_up": True})).status_code == 201
 
 
-@pytest.mark.both_databases
 async def test_the_history_has_a_point_an_hour_and_the_present(world: Season) -> None:
     for hour in range(3):
         await world.votes(f"user-{hour}", {0: True}, "open")
@@ -266,7 +265,6 @@ async def test_the_history_has_a_point_an_hour_and_the_present(world: Season) ->
     assert empty.json()["points"] == []
 
 
-@pytest.mark.both_databases
 async def test_old_points_are_thinned_to_one_a_day(world: Season) -> None:
     await world.votes("alice", {0: True}, "open")
     for _ in range(30):

@@ -223,6 +223,7 @@ async def _is(world: Scaled, submission_id: str, phase: Phase) -> bool:
     return await world.phase(submission_id) is phase
 
 
+@pytest.mark.both_databases
 async def test_room_that_was_given_survives_a_second_wish_of_the_same_run(
     database: Database,
 ) -> None:
@@ -388,6 +389,7 @@ async def judged(database: Database, servers: int = 0) -> Scaled:
     return world
 
 
+@pytest.mark.both_databases
 async def test_a_reward_model_sleeps_after_those_who_work_with_it_and_wakes_with_them(
     database: Database,
 ) -> None:

@@ -1,4 +1,4 @@
-"""How scores and metrics went: kept by the leaderboard, drawn by the pages."""
+"""How scores and metrics went: kept by the leaderboard, drawn by the pages; on both databases."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from guanaco_server.web.trends import thinned
 from tests.fixtures.rating import converse, rate
 from tests.fixtures.web import WebWorld
 from tests.fixtures.web_client import browser, signed_in
+
+pytestmark = pytest.mark.both_databases
 
 TALK = (
     (Sender.USER, "Ahoy, who is there?"),
@@ -55,7 +57,6 @@ async def test_the_history_ends_with_the_present_score(database: Database) -> No
     assert [point.score for point in scores["acme-tiny_v1"]] == [0.75, 0.5, 0.25, 0.0, 0.2]
 
 
-@pytest.mark.both_databases
 async def test_every_metric_that_is_known_has_a_trend(database: Database) -> None:
     world = await rated(database)
     ada = await signed_in(world, Role.DEVELOPER, "ada")
@@ -117,7 +118,6 @@ async def test_shared_ranks_are_marked_and_not_highlighted(database: Database) -
     assert '<p class="figure">=2<' in public
 
 
-@pytest.mark.both_databases
 async def test_of_a_long_time_a_point_a_day_is_drawn_and_the_newest(database: Database) -> None:
     world = await rated(database)
     kept = await world.scores.history.of("acme-tiny_v1")

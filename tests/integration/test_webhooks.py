@@ -121,6 +121,7 @@ async def test_it_tells_of_what_happens_after_it_was_set_each_once(
     assert {one["state"] for one in await deliveries(http)} == {"delivered"}
 
 
+@pytest.mark.both_databases
 async def test_the_first_rating_and_every_nth_are_told(world: Telling, receiver: Receiver) -> None:
     await put(world, receiver.url, feedback_every=2)
     await world.rate(5)
@@ -305,6 +306,7 @@ async def test_a_rotated_secret_signs_beside_the_old_one_for_a_day(
     assert len(after.headers["webhook-signature"].split()) == 1
 
 
+@pytest.mark.both_databases
 async def test_a_removed_webhook_takes_its_deliveries_with_it(
     world: Telling, receiver: Receiver
 ) -> None:
