@@ -3,7 +3,7 @@
 The innocent chats and the watch are processes of their own, so that the attackers' work does not slow them down:
 
     python -m benchmarks.hostile.traffic chat URL KEY    a line of JSON with a latency for each message, until it is killed
-    python -m benchmarks.hostile.traffic watch URL       a line for each /healthz, fifty a second
+    python -m benchmarks.hostile.traffic watch URL PID   a line for each /healthz, fifty a second
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -82,19 +83,35 @@ async def _opened(http: httpx.AsyncClient, number: int) -> str:
         await asyncio.sleep(PAUSE_S)
 
 
-async def watch(url: str) -> None:
-    """Ask for /healthz on one connection. ``late`` is how late this process itself was woken, which is no stall."""
+async def watch(url: str, pid: int) -> None:
+    """Ask for /healthz on one connection. ``late`` is how late this process itself was woken, which is no stall.
+
+    ``loop_queued`` and ``watch_queued`` are how long the platform's loop, which is its first thread, and this process were ready to run
+    meanwhile and waited for a processor.
+    """
+    loop, own = Path(f"/proc/{pid}/task/{pid}/schedstat"), Path("/proc/self/schedstat")
     async with httpx.AsyncClient(base_url=url, timeout=120, trust_env=False) as http:
         while True:
             wanted = time.monotonic() + WATCH_S
             await asyncio.sleep(WATCH_S)
+            loop_before, own_before = _queued_s(loop), _queued_s(own)
             started = time.monotonic()
             with contextlib.suppress(httpx.HTTPError):
                 await http.get("/healthz")
                 seconds = time.monotonic() - started
-                print(
-                    json.dumps({"at": started, "s": seconds, "late": started - wanted}), flush=True
-                )
+                look = {
+                    "at": started,
+                    "s": seconds,
+                    "late": started - wanted,
+                    "loop_queued": _queued_s(loop) - loop_before,
+                    "watch_queued": _queued_s(own) - own_before,
+                }
+                print(json.dumps(look), flush=True)
+
+
+def _queued_s(schedstat: Path) -> float:
+    """How long a thread has waited for a processor in its life: the second of the kernel's figures, in ns."""
+    return int(schedstat.read_text().split()[1]) / 1e9
 
 
 @dataclass(frozen=True)
@@ -322,4 +339,4 @@ if __name__ == "__main__":
         if sys.argv[1] == "chat":
             asyncio.run(chat(sys.argv[2], sys.argv[3]))
         else:
-            asyncio.run(watch(sys.argv[2]))
+            asyncio.run(watch(sys.argv[2], int(sys.argv[3])))

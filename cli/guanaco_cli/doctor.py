@@ -161,6 +161,7 @@ def examine(target: ExaminedPlatform) -> Iterator[Finding]:
     yield _memory()
     yield _data_dir(target.data_dir)
     yield from _confinement()
+    yield from _priority()
     if target.settings is not None and target.settings.database_url is not None:
         yield _database(target.settings)
     if target.settings is not None and target.settings.artifacts_url is not None:
@@ -299,6 +300,24 @@ def _confinement() -> Iterator[Finding]:
     for layer in found:
         health = FindingHealth.OK if layer.is_in_force else FindingHealth.NOTE
         yield Finding(f"confinement: {layer.name}", health, layer.says)
+
+
+def _priority() -> Iterator[Finding]:
+    """Say whether a model server that starts gives way to those that serve, and whether it could be raised again."""
+    if importlib.util.find_spec("guanaco_server") is None:
+        return
+    from guanaco_server.confinement import priority
+
+    if priority.may_raise() or priority.has_groups():
+        says = "Jobs, checks, and model servers until they answer give way to what serves."
+        yield Finding("priority", FindingHealth.OK, says)
+        return
+    yield Finding(
+        "priority",
+        FindingHealth.NOTE,
+        "Jobs and checks give way to what serves; model servers that start do not: their priority could not be raised again.",
+        "Run the platform as root, or with CAP_SYS_NICE or LimitNICE=0.",
+    )
 
 
 def _port(host: str, port: int) -> Finding:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import os
 import signal
@@ -23,6 +24,7 @@ from guanaco.submissions import GenerationParams
 from guanaco_server.clusters.cluster import DeploymentSpec, JobSpec, ReplicaPhase, Resources
 from guanaco_server.clusters.local import processes as local_processes
 from guanaco_server.clusters.local.cluster import LocalCluster
+from guanaco_server.confinement import priority
 from guanaco_server.deployments.model_server import Generation, ServerLoad
 from guanaco_server.deployments.vllm_server import VllmServer
 from tests.fixtures.local_cluster import (
@@ -385,3 +387,63 @@ async def test_a_server_says_how_many_requests_it_works_on(cluster: LocalCluster
     for reply in replies:
         await reply.aclose()
     await server.close()
+
+
+def niceness(pid: int) -> set[int]:
+    """The nice values of a process group's threads."""
+    found = set()
+    for process in psutil.process_iter():
+        with contextlib.suppress(OSError, psutil.Error):
+            if os.getpgid(process.pid) == pid:
+                found |= {
+                    os.getpriority(os.PRIO_PROCESS, thread.id) for thread in process.threads()
+                }
+    return found
+
+
+async def test_a_server_starts_behind_what_serves_until_it_is_ready(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    behind = min(priority.LOWEST, own + priority.LOWER_BY) if priority.may_raise() else own
+    await cluster.apply_deployment(scripted())
+    state = await cluster.observe("m-tiny")
+    assert state is not None
+    await until(lambda: listens(state.endpoint))
+    assert niceness(leader(tmp_path)) == {behind}
+
+    await cluster.note_ready("m-tiny", [state.endpoint])
+
+    assert niceness(leader(tmp_path)) == {own}
+
+
+async def test_a_job_runs_behind_what_serves(cluster: LocalCluster) -> None:
+    said: list[str] = []
+
+    async def hear(line: str) -> None:
+        said.append(line)
+
+    await cluster.run_job(JobSpec("job-nice", ("sh", "-c", "sleep 0.2; nice"), {}), hear)
+
+    assert said == [str(min(priority.LOWEST, os.nice(0) + priority.LOWER_BY))]
+
+
+def group_niceness(pid: int) -> str:
+    return Path(f"/proc/{pid}/autogroup").read_text().split()[-1]
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self/autogroup").exists(), reason="the kernel has no autogroups"
+)
+async def test_a_server_starts_behind_other_sessions_where_the_kernel_compares_those(
+    cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(priority, "has_groups", lambda: True)
+    await cluster.apply_deployment(scripted())
+    state = await cluster.observe("m-tiny")
+    assert state is not None
+    assert group_niceness(leader(tmp_path)) == str(priority.LOWER_BY)
+
+    await cluster.note_ready("m-tiny", [state.endpoint])
+
+    assert group_niceness(leader(tmp_path)) == "0"

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from guanaco_server.clusters.cluster import DeploymentSpec
+from guanaco_server.clusters.memory import MemoryCluster
 from guanaco_server.deployments.health import (
     HANGS_AFTER,
     DeploymentHealth,
     HangDetector,
     ServerState,
+    look,
 )
+from guanaco_server.deployments.memory_server import MemoryModelServer
 from guanaco_server.deployments.tables import DeploymentRow, Phase
 from guanaco_server.runtime.clock import FixedClock
 
@@ -23,6 +27,21 @@ def row(*ready: str, phase: Phase = Phase.READY) -> DeploymentRow:
 
 def silent(*endpoints: str) -> DeploymentHealth:
     return DeploymentHealth(ServerState.HEALTHY, (ONE,), endpoints)
+
+
+async def test_the_cluster_is_told_which_replicas_answer() -> None:
+    cluster, server = MemoryCluster(), MemoryModelServer()
+    await cluster.apply_deployment(DeploymentSpec("m", ("serve",), {}))
+    state = await cluster.observe("m")
+    assert state is not None
+    server.unhealthy = {state.endpoint}
+    await look(cluster, server, "m")
+    assert cluster.ready == {}
+
+    server.unhealthy = set()
+    await look(cluster, server, "m")
+
+    assert cluster.ready == {"m": {state.endpoint}}
 
 
 def test_one_that_was_ready_hangs_after_some_silent_looks() -> None:

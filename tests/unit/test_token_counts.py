@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from guanaco_server.prompts.counting import Generations
+from guanaco_server.prompts.counting import Generations, TokenCounter, Uncounted
 from guanaco_server.tokenization.breaks import find_breaks
-from tests.fixtures.tokenizers import KINDS, counter_of, tokenizer_of
+from tests.fixtures.tokenizers import KINDS, counter_of, facts_of, tokenizer_of
 
 FRAGMENTS = [
     "\n", "\n\n", " ", "  ", "\t", "\r\n", "Sam", "Nia", ": ", ":", "hello there", "I've been", "don't", "a", "ab",
@@ -103,3 +107,30 @@ def test_a_cache_keeps_what_is_used_and_stays_small() -> None:
     assert cache.find(999) == 999
     cache.keep(7_000, 0, 101)
     assert cache.find(7_000) is None
+
+
+async def test_waiting_for_a_count_leaves_no_cycle_to_collect() -> None:
+    missed: list[weakref.ref[Uncounted]] = []
+
+    class Later:
+        """Counts nothing at once."""
+
+        def counts(self, texts: Sequence[str]) -> Sequence[int]:
+            raise AssertionError("a whole text is counted")
+
+        def whole(self, text: str) -> int:
+            uncounted = Uncounted([text], is_whole=True)
+            missed.append(weakref.ref(uncounted))
+            raise uncounted
+
+        async def count_later(self, uncounted: Uncounted) -> Sequence[int]:
+            return [len(text) for text in uncounted.texts]
+
+    gc.disable()
+    try:
+        counter = TokenCounter(facts_of("gpt_2"), Later())
+        assert await counter.counted(lambda: counter.whole("Ahoy")) == 4
+        assert missed
+        assert [one() for one in missed] == [None] * len(missed)
+    finally:
+        gc.enable()

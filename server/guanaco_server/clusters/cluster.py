@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
@@ -148,6 +148,10 @@ class Cluster(Protocol):
 
     async def observe(self, name: str) -> ReplicaState | None:
         """The server's state, None if there is no such deployment."""
+        ...
+
+    async def note_ready(self, name: str, endpoints: Collection[str]) -> None:
+        """Take note that these replicas answer. Where replicas share a machine with others they may have started at a lower priority."""
         ...
 
     async def stop_replica(self, name: str, endpoint: str) -> bool:

@@ -107,6 +107,11 @@ class Federation:
             problem=next((state.problem for state in each if state.problem), None),
         )
 
+    async def note_ready(self, name: str, endpoints: Collection[str]) -> None:
+        await self._everywhere(
+            lambda _, cluster: cluster.note_ready(name, endpoints), self._seen.get(name, {})
+        )
+
     async def stop_replica(self, name: str, endpoint: str) -> bool:
         home = {
             region

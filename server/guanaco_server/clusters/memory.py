@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from guanaco_server.clusters.cluster import (
@@ -45,6 +45,7 @@ class MemoryCluster:
         self.deployments: dict[str, MemoryDeployment] = {}
         self.starts: list[str] = []
         self.renewed: list[str] = []
+        self.ready: dict[str, set[str]] = {}
         self.full_queues: set[str] = set()
         self.dies_with: dict[
             str, str
@@ -108,6 +109,9 @@ class MemoryCluster:
     async def observe(self, name: str) -> ReplicaState | None:
         deployment = self.deployments.get(name)
         return deployment.state if deployment else None
+
+    async def note_ready(self, name: str, endpoints: Collection[str]) -> None:
+        self.ready[name] = set(endpoints)
 
     async def stop_replica(self, name: str, endpoint: str) -> bool:
         """One address stands for all of them here."""

@@ -6,6 +6,7 @@ before it is stored, shown to a developer, or quoted in a failure.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from guanaco_server.clusters.cluster import (
@@ -52,6 +53,9 @@ class RedactedCluster:
     async def observe(self, name: str) -> ReplicaState | None:
         state = await self._cluster.observe(name)
         return None if state is None else self._clean_state(state)
+
+    async def note_ready(self, name: str, endpoints: Collection[str]) -> None:
+        await self._cluster.note_ready(name, endpoints)
 
     async def stop_replica(self, name: str, endpoint: str) -> bool:
         return await self._cluster.stop_replica(name, endpoint)

@@ -51,6 +51,8 @@ async def look(cluster: Cluster, model_server: ModelServer, name: str) -> Deploy
     running = [one for one in each if one.phase is ReplicaPhase.RUNNING]
     checks = await asyncio.gather(*(_answers(model_server, one) for one in running))
     healthy = [one for one, is_healthy in zip(running, checks, strict=True) if is_healthy]
+    if healthy:
+        await cluster.note_ready(name, [one.endpoint for one in healthy])
     if seen.phase is ReplicaPhase.EXITED and not healthy:
         return DeploymentHealth(
             ServerState.EXITED,

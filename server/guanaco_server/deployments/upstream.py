@@ -273,6 +273,7 @@ class _Connection(asyncio.Protocol):
             self._complete()
 
     def connection_lost(self, error: Exception | None) -> None:
+        del self._parser  # which holds this connection: a cycle
         if self._is_used and not self._has_answered:
             self._fail(_StaleConnectionError("it closed the connection"))
         else:

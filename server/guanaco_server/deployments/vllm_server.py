@@ -48,7 +48,7 @@ class VllmServer:
     def __init__(self, answer_timeout_s: float = 120.0) -> None:
         """``answer_timeout_s`` is the longest that an answer which is no stream may take."""
         self._answer_timeout_s = answer_timeout_s
-        self._pages: httpx.AsyncClient | None = None
+        self._pages: asyncio.Task[httpx.AsyncClient] | None = None
         self._upstream = Upstream(CONNECT_TIMEOUT_S)
 
     async def is_healthy(self, endpoint: str) -> bool:
@@ -111,7 +111,7 @@ class VllmServer:
     async def close(self) -> None:
         await self._upstream.close()
         if self._pages is not None:
-            await self._pages.aclose()
+            await (await self._pages).aclose()
 
     async def _ask(
         self, endpoint: str, path: str, body: dict[str, Any], traceparent: str = ""
@@ -131,21 +131,17 @@ class VllmServer:
 
     async def _get(self, url: str) -> tuple[int, bytes]:
         """Status and body, which must come whole within ``HEALTH_TIMEOUT_S``."""
-        import httpx  # 6 MB with what it imports, and nothing needs it before there is a model server
-
         if self._pages is None:
-            self._pages = httpx.AsyncClient(
-                timeout=HEALTH_TIMEOUT_S,
-                limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
-                headers={"Accept-Encoding": "identity"},
-                trust_env=False,  # model servers are ours: never through a proxy
-            )
+            self._pages = asyncio.create_task(asyncio.to_thread(_make_pages))
+        pages = await asyncio.shield(self._pages)
+        import httpx
+
         body = bytearray()
         try:
             with _translated():
                 async with (
                     asyncio.timeout(HEALTH_TIMEOUT_S),
-                    self._pages.stream("GET", url) as answer,
+                    pages.stream("GET", url) as answer,
                 ):
                     async for piece in answer.aiter_raw():
                         body += piece
@@ -156,6 +152,18 @@ class VllmServer:
         except httpx.HTTPError as error:
             raise _unreachable(error) from None
         return answer.status_code, bytes(body)
+
+
+def _make_pages() -> httpx.AsyncClient:
+    """Make a client, in a thread: the imports and the certificates take 0.2 s."""
+    import httpx  # 6 MB with what it imports, and nothing needs it before there is a model server
+
+    return httpx.AsyncClient(
+        timeout=HEALTH_TIMEOUT_S,
+        limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
+        headers={"Accept-Encoding": "identity"},
+        trust_env=False,  # model servers are ours: never through a proxy
+    )
 
 
 @contextmanager

@@ -97,7 +97,7 @@ class TokenCounter:
             try:
                 return work()
             except Uncounted as uncounted:
-                missing = uncounted
+                missing = uncounted.with_traceback(None)  # whose frames hold it: a cycle
         return await asyncio.to_thread(work)  # it needs more than is kept
 
     async def _count(self, missing: Uncounted) -> None:

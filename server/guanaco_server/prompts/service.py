@@ -212,7 +212,7 @@ async def _rendered(plain: _PlainPrompt, counter: TokenCounter) -> str:
     try:
         prompt = plain.go_on(counter)
     except Uncounted as uncounted:
-        missing = uncounted
+        missing = uncounted.with_traceback(None)  # whose frames hold it: a cycle
     if prompt is None:
         prompt = plain.render_uncounted(counter)
     if prompt is None and missing is not None:

@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from guanaco_server.confinement import priority
 from guanaco_server.serializer.confined import Child, StartChild
 from guanaco_server.serializer.frames import LENGTH, MAX_MESSAGE_BYTES, packed
 from guanaco_server.tokenization.declared import MEMORY_BYTES
@@ -89,8 +90,9 @@ class TokenizerProcess:
         return bool(self._together or self._waiting)
 
     @classmethod
-    async def start(cls, start_child: StartChild) -> TokenizerProcess:
-        return cls(await asyncio.to_thread(start_child, CHILD))
+    async def start(cls, start_child: StartChild, *, is_trial: bool = False) -> TokenizerProcess:
+        """``is_trial`` for a process that only tells whether a tokenizer can be served, and gives way to those that do."""
+        return cls(await asyncio.to_thread(_started, start_child, is_trial))
 
     async def load(self, pieces: AsyncIterator[bytes]) -> TokenizerFacts:
         """Load the file that the pieces make up. Nothing else is asked meanwhile."""
@@ -283,6 +285,13 @@ def _why(asked: _Asked) -> str:
     limit_s = asked.cpu_s or _cpu_s(asked.texts)
     memory = f"{MEMORY_BYTES // 10**6:,} MB of memory"
     return f"it takes more than {limit_s:.3g} s of CPU time or {memory}, or it crashed"
+
+
+def _started(start_child: StartChild, is_trial: bool) -> Child:
+    process = start_child(CHILD)
+    if is_trial:
+        priority.lower(process.pid)
+    return process
 
 
 def _end(process: Child) -> None:

@@ -113,7 +113,7 @@ class Tokenizers:
         begin = await _first_two(
             pieces
         )  # so that no process is started for a small file that is known
-        process = await TokenizerProcess.start(self._start_child)
+        process = await TokenizerProcess.start(self._start_child, is_trial=True)
         try:
             facts = await process.load(_chained(begin, pieces))
             await process.attempt()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import weakref
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
@@ -23,6 +22,7 @@ from guanaco.submissions import SubmissionKind
 from guanaco_server.artifacts.checking import child
 from guanaco_server.artifacts.checking.checks import CheckedModel, CheckLimits, require_few_files
 from guanaco_server.artifacts.hub.hub import Hub, RepoSnapshot
+from guanaco_server.confinement import priority
 from guanaco_server.serializer import confined
 from guanaco_server.serializer.confined import Child, StartChild
 from guanaco_server.serializer.frames import LENGTH
@@ -33,7 +33,6 @@ KEPT = 2  # idle processes, of 40 MB each
 MAX_ANSWER_BYTES = 16_000_000  # an adapter's 40,000 modules
 MAX_READ_BYTES = 200_000_000  # of one repo and its base
 READS_AT_ONCE = 16
-NICENESS = 5  # people who chat come first
 TOO_MUCH = "The repo's configs and headers take more than {cpu_s:g} s of CPU time or {megabytes:,} MB of memory to read."
 
 Json = dict[str, Any]
@@ -298,7 +297,7 @@ def _first_fault(group: BaseExceptionGroup[BaseException]) -> Exception:
 
 def _start(start_child: StartChild) -> Child:
     process = start_child(child.__name__)
-    os.setpriority(os.PRIO_PROCESS, process.pid, NICENESS)
+    priority.lower(process.pid)  # people who chat come first
     return process
 
 

@@ -14,6 +14,7 @@ import asyncio
 import logging
 import time
 from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -154,6 +155,9 @@ class KubernetesCluster:
             pods += [pod for pod in gone if is_lost(pod, now)]
         events = self._informers.all(EVENT).values()
         return state_of(deployment, pods, self._options, now, self._informers.pulls, events)
+
+    async def note_ready(self, name: str, endpoints: Collection[str]) -> None:
+        """Nothing: each pod has the processors that it requests."""
 
     async def stop_replica(self, name: str, endpoint: str) -> bool:
         """Delete the replica's pod, for which the Deployment makes another. False where one address stands for all pods."""

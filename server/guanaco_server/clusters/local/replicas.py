@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -70,6 +70,11 @@ class LocalReplicas:
         first = next((one for one in each if one not in exited), each[0])
         problem = _problem(exited, len(each)) if 0 < len(exited) < len(each) else None
         return replace(first, replicas=each, is_settled=not exited, problem=problem)
+
+    def note_ready(self, endpoints: Collection[str]) -> bool:
+        """Raise the priority of these replicas. False where that has to be tried again."""
+        ready = [one for one in self if one.record.endpoint in endpoints]
+        return all([one.raise_priority() for one in ready])
 
     async def stop_replica(self, endpoint: str) -> bool:
         found = [server for server in self if server.record.endpoint == endpoint]

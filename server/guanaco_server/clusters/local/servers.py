@@ -26,6 +26,7 @@ from guanaco_server.clusters.cluster import (
     Resources,
 )
 from guanaco_server.clusters.local.processes import GroupLeader, spawn, stop_group
+from guanaco_server.confinement import priority
 from guanaco_server.engine.memory_limit import MEMORY_VARIABLE
 
 HOST = "127.0.0.1"
@@ -38,11 +39,15 @@ LOG_BYTES = 1_048_576  # given at one call; the caller asks again
 
 @dataclass
 class LocalServer:
-    """``child`` is None for a process that an earlier platform started: its exit status is not ours to know."""
+    """``child`` is None for a process that an earlier platform started: its exit status is not ours to know.
+
+    ``has_priority`` once it has been raised to that of what serves.
+    """
 
     folder: Path
     record: ReplicaRecord
     child: subprocess.Popen[bytes] | None
+    has_priority: bool = False
 
     @staticmethod
     def found(folder: Path) -> LocalServer | None:
@@ -60,6 +65,12 @@ class LocalServer:
             return ReplicaState(ReplicaPhase.RUNNING, self.record.endpoint)
         exit_code = None if self.child is None else self.child.returncode
         return ReplicaState(ReplicaPhase.EXITED, self.record.endpoint, exit_code)
+
+    def raise_priority(self) -> bool:
+        """Give it the platform's priority. False where that has to be tried again."""
+        if not self.has_priority and self.is_running():
+            self.has_priority = priority.raise_again(self.record.leader.pid)
+        return self.has_priority or not self.is_running()
 
     def has_orphans(self) -> bool:
         """Whether it has exited and left children behind."""
@@ -110,6 +121,7 @@ class ServerStarter:
                 cwd=folder,
                 stdout=log.fileno(),
             )
+        priority.lower_until_raised(child.pid)
         record = ReplicaRecord(replace(spec, secrets={}), GroupLeader.of(child.pid), port)
         record.write(folder)
         return LocalServer(folder, record, child)
