@@ -206,8 +206,10 @@ class Arena:
         chat = _traffic("chat", self._up.base_url, backend)
         assert self._up.process is not None
         watch = _traffic("watch", self._up.base_url, str(self._up.process.pid))
+        stolen_s = _stolen_s()
         with _memory(self._up.process.pid) as memory:
             yield
+        stolen_s = _stolen_s() - stolen_s
         chats = [one for one in _lines(chat)]
         looks = [one for one in _lines(watch)]
         waits = sorted(one["s"] for one in chats)
@@ -221,6 +223,7 @@ class Arena:
             "stall_ms": round(stall["s"] * 1e3, 1),
             "stall_queued_ms": round(_queued_s(stall) * 1e3, 1),
             "own_stall_ms": round(max(map(_own_s, looks), default=0.0) * 1e3, 1),
+            "stolen_s": round(stolen_s, 2),
             "platform_mib": round(memory[0] / MIB),
             "all_mib": round(memory[1] / MIB),
         }
@@ -379,6 +382,7 @@ class Arena:
             "stall_alone_ms": alone["stall_ms"],
             "own_stall_ms": max(one["own_stall_ms"] for one in attacked),
             "own_stall_alone_ms": alone["own_stall_ms"],
+            "stolen_s": sum(one["stolen_s"] for one in self._phases.values()),
             "p99_ms": max(one["p99_ms"] for one in attacked),
             "p99_alone_ms": alone["p99_ms"],
             "p99_ratio": round(
@@ -423,6 +427,11 @@ def _lines(process: subprocess.Popen[str]) -> list[dict[str, float]]:
     process.terminate()
     text, _ = process.communicate()
     return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
+
+
+def _stolen_s() -> float:
+    """For how long another machine on the same host had this one's processors; see proc_stat(5). No process's figures show it."""
+    return float(psutil.cpu_times().steal)
 
 
 @contextlib.contextmanager
