@@ -8,7 +8,7 @@ import pytest
 
 from guanaco import Client
 from guanaco.errors import IllegalTransition, NoModelAvailable
-from guanaco.submissions import Outcome, Stage, Status
+from guanaco.submissions import GenerationParams, Outcome, Stage, Status
 from tests.e2e.conftest import SharedPlatform, StartPlatform
 from tests.e2e.test_bad_submissions import can_reply
 from tests.e2e.test_killed_in_every_stage import HELD_AT_HUB, SETTINGS, is_running
@@ -123,12 +123,38 @@ def test_deactivate_reactivate_redeploy_and_teardown(platform: SharedPlatform) -
     eventually(lambda: not up.model_servers(), "end of the model server")
 
 
-def test_a_second_submission_of_a_commit_reuses_its_artifact(platform: SharedPlatform) -> None:
-    client = platform.client
+def test_two_submissions_of_a_commit_share_the_artifact_and_the_model_server(
+    platform: SharedPlatform,
+) -> None:
+    client, up = platform.client, platform.up
     platform.repo("again")
     first = client.wait(client.submit("acme/again").id)
-    second = client.wait(client.submit("acme/again").id)
+    server = up.model_server()
+    cooler = GenerationParams(temperature=0.5, stopping_words=["You:"])
+    second = client.wait(client.submit("acme/again", params=cooler).id)
     assert (first.id, second.id) == ("acme-again_v1", "acme-again_v2")
+    assert second.status is Status.DEPLOYED, second.failure
     assert first.artifact_key == second.artifact_key
     said = [event.message for event in client.events(second.id)]
     assert any("used again" in message for message in said)
+    assert any("is shared" in message for message in said)
+    assert [each.pid for each in up.model_servers()] == [server.pid], "no second start"
+    talks = {
+        each.id: client.open_conversation(
+            f"of {each.id}", {"name": "Luna"}, consent=True, model=each.id
+        ).conversation_id
+        for each in (first, second)
+    }
+    assert all(can_reply(client, talk) for talk in talks.values())
+
+    server.kill()
+    for talk in talks.values():
+        eventually(lambda talk=talk: can_reply(client, talk), "reply after the crash")
+    restarted = up.model_server()
+
+    client.teardown(first.id)
+    eventually(lambda: up.replicas(first.id) == [], "end of the first")
+    assert can_reply(client, talks[second.id])
+    assert up.model_server().pid == restarted.pid
+    client.teardown(second.id)
+    eventually(lambda: not up.model_servers(), "end of the model server")

@@ -10,7 +10,9 @@ from guanaco.bots import BOTS
 from guanaco.chat import Reply
 from guanaco.errors import ModelWaking
 from guanaco.submissions import Status, Submission
+from guanaco_server.demo.tiny_repo import make_tiny_repo
 from tests.e2e.conftest import StartPlatform
+from tests.fixtures.hub import ControlledHub
 from tests.fixtures.up import Up, eventually
 
 BOT = next(iter(BOTS.values()))
@@ -60,8 +62,9 @@ def test_a_rated_submission_sleeps_and_an_opening_or_a_message_wakes_it(
 @pytest.mark.engine
 @pytest.mark.parametrize("is_killed", [False, True], ids=["undisturbed", "killed-while-it-waits"])
 def test_a_new_submission_waits_for_room_and_goes_on_by_itself(
-    start_platform: StartPlatform, is_killed: bool
+    start_platform: StartPlatform, hub: ControlledHub, is_killed: bool
 ) -> None:
+    make_tiny_repo(hub.root / "acme" / "other", seed=2)  # else it would share the server
     up = start_platform(max_model_servers=1, preempt_quiet_s=4)
     ada, bob = up.client(Role.DEVELOPER, "ada"), up.client(Role.DEVELOPER, "bob")
     app = up.client(Role.BACKEND, "app")
@@ -69,7 +72,7 @@ def test_a_new_submission_waits_for_room_and_goes_on_by_itself(
     opened = app.open_conversation("user-1", BOT, consent=True)
     app.send(opened.conversation_id, "Hello!")
 
-    second = bob.submit("acme/tiny", name="Two")
+    second = bob.submit("acme/other", name="Two")
 
     def waits() -> bool:
         """While the first one goes on talking, so that it cannot be put to sleep."""

@@ -27,6 +27,7 @@ from guanaco_server.deployments.model_server import (
     Generation,
     ModelServerFault,
     ServerLoad,
+    cache_salt_of,
     reward_score,
 )
 from guanaco_server.deployments.vllm_server import VllmServer
@@ -115,6 +116,15 @@ async def test_vllm_generates_from_the_artifact_and_ends_with_its_platform(
         assert all(token.logprob <= 0 for token in told)
         scores = await vllm.score(endpoint, "tiny_v1", ": Hello, how are you?")
         assert 1 < perplexity(scores) < math.inf
+        cached = [
+            [chunk async for chunk in vllm.generate(endpoint, asked)][-1].cached_tokens
+            for asked in (
+                Generation("tiny_v1", "Hello there. " * 20, greedy, cache_salt=cache_salt_of(name))
+                for name in ("ada", "ada", "bob")
+            )
+        ]
+        assert cached[1] > 0, "her own prefix"
+        assert (cached[0], cached[2]) == (0, 0), "nobody else's"
         long = GenerationParams(temperature=0, stopping_words=[], max_output_tokens=480)
         async with aclosing(vllm.generate(endpoint, Generation("tiny_v1", "Hi", long))) as reply:
             await anext(reply)

@@ -61,20 +61,21 @@ class Deployed(World):
     async def _give_up(self, submission_id: str, lines: list[str]) -> None:
         self.given_up.append(submission_id)
 
-    async def deploy(self, *submission_ids: str) -> None:
+    async def deploy(self, *submission_ids: str, is_private: bool = True) -> None:
+        """All have the same artifact, and each a server of its own unless they are not private."""
         ada = await self.account(Role.DEVELOPER, "ada")
         for submission_id in submission_ids:
             await self.publish(ada, submission_id)
-            deployment = Deployment(submission_id, 1, "a" * 64, 1_096)
-            await self.deployments.wish(deployment)
-            await self.deployments.apply(deployment)
+            wanted = Deployment(submission_id, 1, "a" * 64, 1_096, is_private=is_private)
+            await self.deployments.apply(await self.deployments.wish(wanted))
         for submission_id in submission_ids:
-            await eventually(partial(self._answers, submission_id))
-            (endpoint,) = (await self.deployments.look(submission_id)).endpoints
+            server = (await self.row(submission_id)).server_key
+            await eventually(partial(self._answers, server))
+            (endpoint,) = (await self.deployments.look(server)).endpoints
             await self.deployments.mark_ready(submission_id, endpoint)
 
-    async def _answers(self, submission_id: str) -> bool:
-        return bool((await self.deployments.look(submission_id)).endpoints)
+    async def _answers(self, server: str) -> bool:
+        return bool((await self.deployments.look(server)).endpoints)
 
     async def row(self, submission_id: str) -> DeploymentRow:
         row = await self.deployments.find(submission_id)
@@ -133,6 +134,32 @@ async def test_what_the_cluster_does_to_servers_is_repaired_and_counted_against_
     await eventually(partial(world.is_served, FOUR, but_not_at=before[FOUR]))
     assert (await world.row(FOUR)).restarts == 0
     assert world.given_up == []
+
+
+async def test_submissions_share_a_pod_until_the_last_is_withdrawn(
+    world: Deployed, kubernetes: FakeWorld
+) -> None:
+    await world.deploy(ONE, TWO, is_private=False)
+    await world.reconciler.start()
+    before = world.deployments.replicas(ONE)
+    assert before == world.deployments.replicas(TWO)
+    kubernetes.kubelet.evict(deployment_name(ONE))
+    for one in (ONE, TWO):
+        await eventually(partial(world.is_served, one, but_not_at=before))
+    assert world.deployments.replicas(ONE) == world.deployments.replicas(TWO)
+    async with world.database.write() as session:
+        await world.deployments.withdraw(session, ONE)
+    await world.reconciler.reconcile()
+    assert await world.is_served(TWO)
+    assert kubernetes.kubelet.node_of(deployment_name(ONE)), "the pod is still there"
+    async with world.database.write() as session:
+        await world.deployments.withdraw(session, TWO)
+    key = ("deployments", "models", deployment_name(ONE))
+
+    async def is_gone() -> bool:
+        return key not in kubernetes.server.store.objects
+
+    await eventually(is_gone)
 
 
 async def test_a_server_that_waits_in_a_queue_waits_for_its_place_and_is_at_no_fault(

@@ -166,7 +166,7 @@ async def checked(
     monkeypatch.setattr(service, "run_load", run_alone)
     thresholds = Thresholds(500, 50, 1_000)
     stress = StressService(MemoryModelServer(), FixedClock(), plan, thresholds, 1)
-    return await stress.check("memory://x", "x", ["Hi"], GenerationParams())
+    return await stress.check("memory://x", "x", ["Hi"], GenerationParams(), "salt")
 
 
 async def test_a_fast_server_is_judged_at_a_higher_rate_and_its_knee_is_found(

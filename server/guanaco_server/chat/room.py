@@ -112,6 +112,7 @@ def build_chat(
         replicas,
         Deadlines(settings.first_token_timeout_s, settings.reply_timeout_s, settings.failover_s),
         deployments.replicas,
+        deployments.model_name,
         deployments.report_fault,
         metrics,
         best_of,

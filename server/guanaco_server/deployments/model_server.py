@@ -5,14 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Protocol
 
 from guanaco.submissions import GenerationParams
 
 
+def cache_salt_of(developer: str) -> str:
+    """Return the salt of a developer's submissions: nobody learns by the time to first token what the submissions of others were asked."""
+    return blake2b(developer.encode(), digest_size=16).hexdigest()
+
+
 @dataclass(frozen=True)
 class Generation:
     """One request for text. ``with_tokens`` asks for the reply's tokens too, where there is one candidate. The same ``seed`` draws the same text.
+
+    Requests of one ``cache_salt`` share cached prefixes, and with no others.
 
     ``traceparent`` tells the server to which span of a trace its work belongs; empty where nothing is traced.
     """
@@ -23,6 +31,7 @@ class Generation:
     with_tokens: bool = False
     seed: int | None = None
     traceparent: str = ""
+    cache_salt: str = ""
 
     @property
     def candidate_count(self) -> int:

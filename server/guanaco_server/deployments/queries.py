@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, delete, func, or_, select, update
+from sqlalchemy import ColumnElement, and_, delete, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco_server.database.database import was_changed
-from guanaco_server.deployments.tables import DeploymentRow, Phase
+from guanaco_server.deployments.tables import DeploymentRow, EngineRow, Phase
 from guanaco_server.deployments.versions import MARK
 
 
@@ -27,14 +27,40 @@ async def all_rows(session: AsyncSession) -> Sequence[DeploymentRow]:
     return (await session.scalars(select(DeploymentRow))).all()
 
 
-async def capacities(session: AsyncSession) -> Sequence[Row[str, int, int | None]]:
-    """Return submission, replicas, and the measured capacity of one replica, of deployments that are ready."""
-    rows = await session.execute(
-        select(
-            DeploymentRow.submission_id, DeploymentRow.applied_replicas, DeploymentRow.capacity
-        ).where(DeploymentRow.phase == Phase.READY)
-    )
-    return rows.all()
+async def of_engine(session: AsyncSession, engine: str) -> Sequence[DeploymentRow]:
+    """Read the deployments that use this engine."""
+    return (await session.scalars(select(DeploymentRow).where(_uses(engine)))).all()
+
+
+async def others_of_engine(session: AsyncSession, row: DeploymentRow) -> Sequence[DeploymentRow]:
+    """Read the other deployments that use the engine of this one."""
+    others = DeploymentRow.submission_id != row.submission_id
+    found = select(DeploymentRow).where(_uses(row.server_key), others)
+    return (await session.scalars(found)).all()
+
+
+async def is_used_by_others(session: AsyncSession, key: str) -> bool:
+    """Whether a deployment of another key uses the model server that is named after this one."""
+    found = select(DeploymentRow.submission_id).where(DeploymentRow.server == key).limit(1)
+    return await session.scalar(found.where(DeploymentRow.submission_id != key)) is not None
+
+
+async def open_engine(session: AsyncSession, digest: str) -> EngineRow | None:
+    return await session.scalar(select(EngineRow).where(EngineRow.digest == digest))
+
+
+async def remove_engine(session: AsyncSession, engine: str) -> None:
+    await session.execute(delete(EngineRow).where(EngineRow.id == engine))
+
+
+def _uses(engine: str) -> ColumnElement[bool]:
+    is_named_so = and_(DeploymentRow.server.is_(None), DeploymentRow.submission_id == engine)
+    return or_(DeploymentRow.server == engine, is_named_so)
+
+
+async def ready(session: AsyncSession) -> Sequence[DeploymentRow]:
+    found = select(DeploymentRow).where(DeploymentRow.phase == Phase.READY)
+    return (await session.scalars(found)).all()
 
 
 async def taking(session: AsyncSession) -> Sequence[DeploymentRow]:

@@ -11,8 +11,8 @@ Every second, or at once when woken, and only while it leads (with nothing wishe
 - a deployment whose replicas, or whose regions, are not what they should be is applied again;
 - a server that runs with nobody wishing for it is stopped, and so is that of a deployment that sleeps.
 A deployment that is still ``starting`` belongs to its pipeline stage and is left alone, and so is one that is
-``draining``: its rollout stops it. Each deployment is seen to in a task of its own, which the loop never waits for:
-while one is being worked on, the others go on. Actions on one
+``draining``: its rollout stops it. Deployments that share an engine are seen to together: one of them leads, and acts for
+all. Each engine is seen to in a task of its own, which the loop never waits for: while one is being worked on, the others go on. Actions on one
 deployment are paced (``backoff.py``), each is logged with its reason.
 Of several platforms of one cluster only the leader acts; the others learn from the database what is ready.
 """
@@ -21,7 +21,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from datetime import timedelta
 
 from sqlalchemy.exc import DBAPIError
@@ -32,7 +33,7 @@ from guanaco_server.clusters.cluster import Cluster, Trouble
 from guanaco_server.database.commits import CommitWatch
 from guanaco_server.deployments.backoff import Backoff
 from guanaco_server.deployments.health import DeploymentHealth, HangDetector, ServerState
-from guanaco_server.deployments.service import Deployment, DeploymentService
+from guanaco_server.deployments.service import PUBLISHED, Deployment, DeploymentService
 from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.tables import DeploymentRow, Phase
 from guanaco_server.runtime.background import Background
@@ -48,6 +49,8 @@ OUT_OF_REACH = (
     *(DBAPIError, NoConnectionLeft, OSError),
     *(StoreUnreachable, ClusterUnreachable, ClusterRefused),
 )
+
+WITHOUT_SERVER = (Phase.WAITING, Phase.SLEEPING, Phase.WAKING)
 
 GiveUp = Callable[[str, list[str]], Awaitable[None]]
 
@@ -145,8 +148,8 @@ class Reconciler:
         rows = await self._deployments.list_wishes()
         running = await self._cluster.list_deployments()
         self._has_work = bool(rows or running or self._tasks)
-        for row in rows:
-            self._spawn(row.submission_id, self._tend_safely(row, running))
+        for users in _by_engine(rows):
+            self._spawn(users[0].server_key, self._tend_safely(users, running))
         wished = {deployment_name(row.server_key) for row in rows}
         for name in running:
             if name not in wished and name not in self._tasks and self._pace.allows(name):
@@ -178,16 +181,17 @@ class Reconciler:
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         self._tasks.clear()
 
-    async def _welcome(self, row: DeploymentRow) -> None:
+    async def _welcome(self, row: DeploymentRow) -> DeploymentHealth:
         """After a start of the platform, use a server that still runs. A missing one was stopped by us and does not count as a crash."""
         seen = await self._deployments.look(row.server_key)
         self._to_welcome.discard(row.submission_id)
         if seen.state is ServerState.HEALTHY:
             await self._deployments.mark(row.submission_id, Phase.READY, seen.endpoints, seen=row)
-            return
+            return seen
         await self._leave_lost_region(row)
         await self._deployments.mark(row.submission_id, Phase.RESTARTING, restarts=0, seen=row)
         await self._deployments.apply(Deployment.of(row))
+        return seen
 
     async def _stop_unwanted(self, name: str) -> None:
         try:
@@ -195,25 +199,51 @@ class Reconciler:
         except OUT_OF_REACH as error:
             logger.warning("%s cannot be stopped, trying again: %s", name, error)
 
-    async def _tend_safely(self, row: DeploymentRow, running: list[str]) -> None:
-        try:
+    async def _tend_safely(self, users: list[DeploymentRow], running: list[str]) -> None:
+        """See to the deployments that use one engine; the first leads."""
+        published = [row for row in users if row.is_understood and row.phase in PUBLISHED]
+        for row in users:
             if not row.is_understood:
                 self._note_problem(row.submission_id, LEFT_TO_NEWER)
-            elif row.phase in (Phase.READY, Phase.RESTARTING):
-                is_new_here = row.submission_id in self._to_welcome
-                await (self._welcome(row) if is_new_here else self._tend(row))
-            elif row.phase not in (Phase.STARTING, Phase.DRAINING):
-                await self._keep_stopped(row, running)
+        try:
+            if published:
+                await self._tend_together(published)
+            for row in users:
+                if row.is_understood and row.phase in WITHOUT_SERVER:
+                    await self._keep_stopped(row, running)
         except OUT_OF_REACH as error:
-            logger.warning("%s cannot be seen to, trying again: %s", row.submission_id, error)
+            logger.warning("%s cannot be seen to, trying again: %s", users[0].submission_id, error)
+
+    async def _tend_together(self, users: list[DeploymentRow]) -> None:
+        lead, *others = users
+        is_new_here = lead.submission_id in self._to_welcome
+        seen = await (self._welcome(lead) if is_new_here else self._tend(lead, others))
+        for row in others:
+            await self._follow(row, seen)
+
+    async def _follow(self, row: DeploymentRow, seen: DeploymentHealth) -> None:
+        """Record for a deployment what was seen of the engine that it shares."""
+        is_new_here = row.submission_id in self._to_welcome
+        self._to_welcome.discard(row.submission_id)
+        await self._write_down(row, seen)
+        if seen.state is ServerState.HEALTHY:
+            await self._note_healthy(row, seen)
+            return
+        await self._deployments.publish_replicas(row, ())
+        if row.phase is Phase.READY:
+            restarts = 0 if is_new_here else None
+            await self._deployments.mark(
+                row.submission_id, Phase.RESTARTING, restarts=restarts, seen=row
+            )
 
     async def _keep_stopped(self, row: DeploymentRow, running: list[str]) -> None:
         self._deployments.note_replicas(row.submission_id, ())
-        if deployment_name(row.server_key) in running:
-            logger.info("stopping the server of %s: it is %s", row.submission_id, row.phase)
-            await self._deployments.stop_server_of(row)
+        is_running = deployment_name(row.server_key) in running
+        if is_running and await self._deployments.stop_if_unused(row):
+            logger.info("stopped the server of %s: it is %s", row.submission_id, row.phase)
 
-    async def _tend(self, row: DeploymentRow) -> None:
+    async def _tend(self, row: DeploymentRow, others: list[DeploymentRow]) -> DeploymentHealth:
+        """Bring the engine to what it should be, for the deployment that leads and the others that use it."""
         seen = await self._deployments.look(row.server_key)
         self._note_problem(row.submission_id, seen.problem)
         await self._write_down(row, seen)
@@ -222,11 +252,13 @@ class Reconciler:
             await self._stop_hanging(row, seen)
             await self._adjust(row, seen)
         elif seen.state in (ServerState.EXITED, ServerState.MISSING):
-            await self._bring_back(row, seen)
-        else:
-            await self._wait(row, seen)
+            if await self._bring_back(row, seen):
+                await self._give_up_on([row, *others])
+        elif await self._wait(row, seen):
+            await self._give_up_on([row, *others])
         if seen.state is not ServerState.MISSING:
             await self._deployments.renew_secrets(row)
+        return seen
 
     async def _write_down(self, row: DeploymentRow, seen: DeploymentHealth) -> None:
         """Write down the trouble, for `guanaco status` and the metrics. While it starts after a crash, the last problem stays."""
@@ -260,8 +292,8 @@ class Reconciler:
                     "stopped the replica of %s at %s: it hung", row.submission_id, endpoint
                 )
 
-    async def _wait(self, row: DeploymentRow, seen: DeploymentHealth) -> None:
-        """Handle a deployment that runs but does not answer: it is starting, or it hangs."""
+    async def _wait(self, row: DeploymentRow, seen: DeploymentHealth) -> bool:
+        """Handle a deployment that runs but does not answer: it is starting, or it hangs. Return whether to give it up."""
         await self._deployments.publish_replicas(row, ())
         if seen.trouble is not None:
             self._hangs.excuse(row)
@@ -269,24 +301,25 @@ class Reconciler:
         if row.phase is Phase.READY and has_only_starting:  # the last one died while another starts
             await self._deployments.mark(row.submission_id, Phase.RESTARTING, seen=row)
         elif seen.trouble is None and self._hangs.hangs(row):
-            await self._restart_hanging(row)
-            return
+            return await self._restart_hanging(row)
         if seen.trouble is Trouble.OBJECT_MISSING:
             await self._apply_again(row, self._repairs, _why(seen))
         else:
             await self._adjust(row, seen)
+        return False
 
-    async def _restart_hanging(self, row: DeploymentRow) -> None:
+    async def _restart_hanging(self, row: DeploymentRow) -> bool:
+        """Return whether it has been restarted often enough."""
         if not self._pace.allows(deployment_name(row.server_key)):
-            return
+            return False
         if row.restarts >= self._restart_limit:
-            await self._give_up_on(row)
-            return
+            return True
         logger.warning("stopping the server of %s: it hangs", row.submission_id)
         if await self._deployments.stop_server_of(row):
             await self._deployments.mark(
                 row.submission_id, Phase.RESTARTING, restarts=row.restarts + 1, seen=row
             )
+        return False
 
     async def _adjust(self, row: DeploymentRow, seen: DeploymentHealth) -> None:
         """Apply a deployment again that runs, but not as it should."""
@@ -307,23 +340,22 @@ class Reconciler:
         await self._deployments.apply(Deployment.of(row))
         return True
 
-    async def _bring_back(self, row: DeploymentRow, seen: DeploymentHealth) -> None:
-        """Start a server again that does not run. Only a crash counts; what the cluster still tries by itself is waited for."""
+    async def _bring_back(self, row: DeploymentRow, seen: DeploymentHealth) -> bool:
+        """Start a server again that does not run. Only a crash counts; what the cluster still tries by itself is waited for. Return whether to give it up."""
         await self._deployments.publish_replicas(row, ())
         if seen.trouble is not None and seen.trouble.is_waited_for:
             self._hangs.excuse(row)
             if row.phase is Phase.READY:
                 await self._deployments.mark(row.submission_id, Phase.RESTARTING, seen=row)
             await self._adjust(row, seen)
-            return
+            return False
         is_moved = await self._leave_lost_region(row)
         is_crash = seen.trouble is Trouble.CRASHED and not is_moved
         restarts = row.restarts + is_crash
         if restarts > self._restart_limit:
-            await self._give_up_on(row)
-            return
+            return True
         if not self._pace.allows(deployment_name(row.server_key)):
-            return
+            return False
         counted = f" ({restarts})" if is_crash else ""
         logger.warning(
             "starting the server of %s again%s: %s", row.submission_id, counted, _why(seen)
@@ -332,10 +364,12 @@ class Reconciler:
         await self._deployments.mark(
             row.submission_id, Phase.RESTARTING, restarts=restarts, seen=row
         )
+        return False
 
-    async def _give_up_on(self, row: DeploymentRow) -> None:
-        lines, _ = await self._deployments.logs(row.server_key, 0)
-        await self._give_up(row.submission_id, lines)
+    async def _give_up_on(self, rows: list[DeploymentRow]) -> None:
+        lines, _ = await self._deployments.logs(rows[0].server_key, 0)
+        for row in rows:
+            await self._give_up(row.submission_id, lines)
 
     async def _leave_lost_region(self, row: DeploymentRow) -> bool:
         """Forget a region that the settings no longer have. Return whether there was one."""
@@ -355,6 +389,18 @@ class Reconciler:
             self._problems.pop(submission_id, None)
         else:
             self._problems[submission_id] = problem
+
+
+def _by_engine(rows: Iterable[DeploymentRow]) -> list[list[DeploymentRow]]:
+    """Group the deployments by engine; within one, those first that want the most replicas, have them not yet, and were restarted most."""
+    found: defaultdict[str, list[DeploymentRow]] = defaultdict(list)
+    for row in rows:
+        found[row.server_key].append(row)
+
+    def rank(row: DeploymentRow) -> tuple[int, int, str]:
+        return -row.wanted_replicas, -row.restarts, row.submission_id
+
+    return [sorted(users, key=rank) for users in found.values()]
 
 
 def _why(seen: DeploymentHealth) -> str:

@@ -23,7 +23,7 @@ from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.clusters.cluster import Cluster, DeploymentSpec, Trouble
 from guanaco_server.costs.meter import CostMeter
 from guanaco_server.database.database import Database
-from guanaco_server.deployments import queries
+from guanaco_server.deployments import engines, queries
 from guanaco_server.deployments.health import DeploymentHealth, look
 from guanaco_server.deployments.model_server import ModelServer, ModelServerFault, ServerLoad
 from guanaco_server.deployments.specs import (
@@ -33,7 +33,7 @@ from guanaco_server.deployments.specs import (
     is_remote,
     model_server_spec,
 )
-from guanaco_server.deployments.tables import DeploymentRow, Phase
+from guanaco_server.deployments.tables import DeploymentRow, EngineRow, Phase
 from guanaco_server.deployments.versions import ServedVersion, submission_of
 from guanaco_server.runtime.clock import Clock
 
@@ -45,7 +45,10 @@ LONGEST_START_S = 3_600  # what took longer was no start: the platform was down 
 
 @dataclass(frozen=True)
 class Deployment:
-    """What should be served. ``submission_id`` is the deployment's key; ``server`` names its model server otherwise."""
+    """What should be served. ``submission_id`` is the deployment's key; ``server`` is the engine that it was given, if that is not named so.
+
+    A private one shares its model server with no other.
+    """
 
     submission_id: str
     run: int
@@ -57,6 +60,7 @@ class Deployment:
     developer: str = ""
     server: str | None = None
     queue: str | None = None
+    is_private: bool = False
 
     @staticmethod
     def of(row: DeploymentRow) -> Deployment:
@@ -89,8 +93,8 @@ class Deployment:
 
     @property
     def model(self) -> str:
-        """The name by which its model server knows the model: the submission's."""
-        return submission_of(self.submission_id)
+        """The name by which its model server knows the model: that of the submission which began the engine."""
+        return submission_of(self.server_key)
 
     @property
     def gpu_count(self) -> int:
@@ -145,6 +149,7 @@ class DeploymentService:
         self.meter = CostMeter(engine.recipes.fleet.prices)
         self.recipes = RecipeChooser(store, configs, engine.recipes)
         self._replicas: dict[str, tuple[str, ...]] = {}
+        self._models: dict[str, str] = {}
         self._suspects: set[str] = set()
         self._renew_at: dict[str, datetime] = {}
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -154,6 +159,10 @@ class DeploymentService:
     def replicas(self, submission_id: str) -> tuple[str, ...]:
         """Return the base URLs of the ready servers, in a stable order."""
         return self._replicas.get(submission_id, ())
+
+    def model_name(self, key: str) -> str:
+        """Return the name by which the model servers of this deployment know its model."""
+        return self._models.get(key, submission_of(key))
 
     def note_reconciler(self, is_here: bool) -> None:
         """Note whether this process reconciles. One that does not reads the endpoints from the table."""
@@ -175,42 +184,65 @@ class DeploymentService:
         self._replicas = {
             row.submission_id: tuple(row.endpoints) for row in rows if row.phase is Phase.READY
         }
+        self._models = {row.submission_id: row.model for row in rows}
 
     def report_fault(self, submission_id: str) -> None:
         """Have the reconciler check this server now, because the gateway saw it fail."""
         self._suspects.add(submission_id)
         self.woken.set()
 
-    async def wish(self, deployment: Deployment) -> None:
-        """Record that this should be served. Its server counts as starting until ``mark_ready``; what has room keeps it."""
-        async with self._database.write() as session:
-            await self.wish_within(session, deployment)
-        self.note_replicas(deployment.submission_id, ())
+    async def wish(self, deployment: Deployment) -> Deployment:
+        """Record that this should be served, and return it with the engine that serves it: one that others use, or its own.
 
-    async def wish_within(self, session: AsyncSession, deployment: Deployment) -> None:
+        Its server counts as starting until ``mark_ready``; what has room keeps it, and so does what joins others that have it.
+        """
+        async with self._database.write() as session:
+            given = await self.wish_within(session, deployment)
+        self.note_replicas(deployment.submission_id, (), given.model)
+        return given
+
+    async def wish_within(self, session: AsyncSession, deployment: Deployment) -> Deployment:
         """Do as ``wish`` within the caller's transaction. The caller then notes that there are no replicas."""
-        await self.meter.end(session, deployment.submission_id, self._clock.now())
+        now = self._clock.now()
+        await self.meter.end(session, deployment.submission_id, now)
         row = await queries.by_submission(session, deployment.submission_id)
         has_room = row is not None and row.run == deployment.run and row.phase.has_server
+        engine = await engines.assign(session, deployment, self._engine, now)
+        if row is not None and row.server_key != engine:
+            await engines.leave(session, row)
         if row is None:
             row = DeploymentRow(submission_id=deployment.submission_id)
             session.add(row)
         row.run = deployment.run
         row.gpu_count = deployment.gpu_count
-        row.wanted_replicas = row.applied_replicas = deployment.replicas
-        row.waits_for = row.server = row.share = row.takes_since = None
+        row.waits_for = row.share = row.takes_since = None
+        row.server = engine if engine != deployment.submission_id else None
         row.artifact_key = deployment.artifact_key
         row.max_model_tokens = deployment.max_model_tokens
         row.quantization = deployment.quantization
         row.recipe, row.developer = deployment.recipe, deployment.developer
         row.queue = deployment.queue
+        with session.no_autoflush:
+            others = await queries.others_of_engine(session, row)
+        served = [other for other in others if other.phase.has_server]
+        has_room = has_room or bool(served)
+        row.wanted_replicas = max(
+            [deployment.replicas, *(other.wanted_replicas for other in served)]
+        )
+        row.applied_replicas = max(
+            (other.applied_replicas for other in served), default=row.wanted_replicas
+        )
         row.phase, row.restarts = Phase.STARTING if has_room else self._first_phase, 0
         row.endpoints, row.endpoint = [], None
         row.trouble = row.problem = row.unserved_since = None
-        row.updated_at = self._clock.now()
+        row.updated_at = now
+        return replace(deployment, server=row.server)
 
     async def withdraw(self, session: AsyncSession, submission_id: str) -> None:
-        """Record in the caller's transaction that this should no longer be served. The reconciler stops the server."""
+        """Record in the caller's transaction that this should no longer be served. The reconciler stops the server that nobody uses any more."""
+        row = await queries.by_submission(session, submission_id)
+        if row is not None:
+            await engines.leave(session, row)
         await queries.remove(session, submission_id)
         await self.meter.end(session, submission_id, self._clock.now())
         self.note_replicas(submission_id, ())
@@ -277,8 +309,9 @@ class DeploymentService:
     async def gpus_wanted(self) -> dict[str, int]:
         """Return how many GPUs of each type should serve now."""
         found: Counter[str] = Counter()
-        for row in await self.list_wishes():
-            if row.recipe is not None and row.phase is not Phase.SLEEPING:
+        rows = [row for row in await self.list_wishes() if row.phase is not Phase.SLEEPING]
+        for row in {row.server_key: row for row in rows}.values():
+            if row.recipe is not None:
                 found[row.recipe.gpu_type] += row.recipe.gpu_count * row.wanted_replicas
         return dict(found)
 
@@ -339,11 +372,16 @@ class DeploymentService:
         self._renew_at[name] = self._clock.now() + timedelta(seconds=for_s)
 
     async def _spec(self, deployment: Deployment) -> DeploymentSpec:
+        """Whoever of an engine's deployments asks, it is the same."""
+        async with self._database.read() as session:
+            engine = await session.get(EngineRow, deployment.server_key)
+            users = await queries.of_engine(session, deployment.server_key)
+        replicas = max((row.wanted_replicas for row in users), default=deployment.replicas)
         uri = self._store.uri(deployment.artifact_key)
         manifest = await self._store.find(deployment.artifact_key)
         spec = model_server_spec(
             deployment.server_key,
-            deployment.run,
+            engine.run if engine else deployment.run,
             uri,
             deployment.max_model_tokens,
             self._engine,
@@ -356,7 +394,7 @@ class DeploymentService:
         )
         # Beside the URLs, because a certificate that is renewed must not make another spec.
         secrets = {**spec.secrets, **self._store.environment()}
-        return replace(spec, replicas=deployment.replicas, secrets=secrets, queue=deployment.queue)
+        return replace(spec, replicas=replicas, secrets=secrets, queue=deployment.queue)
 
     async def stop_unwanted(self, name: str) -> None:
         """Stop a server for which there is no wish; one that is wished for is left alone."""
@@ -377,6 +415,24 @@ class DeploymentService:
             if is_still := _is_as_seen(await self.find(row.submission_id), row):
                 await self._cluster.delete(name)
             return is_still
+
+    async def stop_if_unused(self, row: DeploymentRow) -> bool:
+        """Stop the server of a deployment that should have none, unless another one that uses it should. Return whether it was stopped."""
+        name = deployment_name(row.server_key)
+        async with self._locks[name]:
+            async with self._database.read() as session:
+                users = await queries.of_engine(session, row.server_key)
+            is_used = any(user.phase.has_server for user in users)
+            if not is_used:
+                await self._cluster.delete(name)
+        return not is_used
+
+    async def is_served_for_others(self, key: str) -> bool:
+        """Whether its engine serves other deployments, so that the reconciler keeps it running."""
+        async with self._database.read() as session:
+            row = await queries.by_submission(session, key)
+            others = await queries.others_of_engine(session, row) if row else ()
+        return any(other.phase in PUBLISHED for other in others)
 
     async def stop_replica(self, server_key: str, endpoint: str) -> bool:
         """Stop one replica that hangs, and no other; False where its cluster does that by itself."""
@@ -419,19 +475,21 @@ class DeploymentService:
             if restarts is not None:
                 row.restarts = restarts
             await self.meter_replicas(session, row)
-        self.note_replicas(submission_id, tuple(endpoints))
+            model = row.model
+        self.note_replicas(submission_id, tuple(endpoints), model)
 
     async def mark_ready(self, submission_id: str, endpoint: str) -> None:
         """Record that the server has generated text. The gateway may use it, and the reconciler takes it over."""
         await self.mark(submission_id, Phase.READY, (endpoint,))
 
     async def mark_applied(self, submission_id: str, replicas: int) -> None:
-        """Record how many replicas the cluster was told to run. They cost from now on."""
+        """Record how many replicas the cluster was told to run, for all that share them. They cost from now on."""
         async with self._database.write() as session:
             row = await queries.locked(session, submission_id)
             if row is not None:
-                row.applied_replicas = replicas
-                await self.meter_replicas(session, row)
+                for user in (row, *await queries.others_of_engine(session, row)):
+                    user.applied_replicas = replicas
+                    await self.meter_replicas(session, user)
 
     async def publish_replicas(self, row: DeploymentRow, endpoints: tuple[str, ...]) -> None:
         """Publish the endpoints that answer now. A change is written down for the gateways of other processes."""
@@ -439,10 +497,14 @@ class DeploymentService:
             unserved = None if endpoints else self._clock.now()
             async with self._database.write() as session:
                 await queries.note_endpoints(session, row.submission_id, endpoints, unserved)
-        self.note_replicas(row.submission_id, endpoints)
+        self.note_replicas(row.submission_id, endpoints, row.model)
 
-    def note_replicas(self, submission_id: str, endpoints: tuple[str, ...]) -> None:
-        """Set the endpoints that this process's gateway uses."""
+    def note_replicas(
+        self, submission_id: str, endpoints: tuple[str, ...], model: str | None = None
+    ) -> None:
+        """Set the endpoints that this process's gateway uses, and the name by which they know the model if that has changed."""
+        if model is not None:
+            self._models[submission_id] = model
         if endpoints:
             self._replicas[submission_id] = endpoints
         else:
@@ -484,10 +546,21 @@ class DeploymentService:
                 await queries.note_traffic(session, submission_id, at)
 
     async def capacities(self) -> list[tuple[str, int, int | None]]:
-        """Return submission, replicas, and the capacity of one replica, of each deployment that is ready."""
+        """Return submission, replicas, and its share of the capacity of one replica, of each deployment that is ready.
+
+        Those that share an engine have equal shares of it.
+        """
         async with self._database.read() as session:
-            rows = await queries.capacities(session)
-        return [(submission_id, replicas, shown) for submission_id, replicas, shown in rows]
+            rows = await queries.ready(session)
+        users = Counter(row.server_key for row in rows)
+        return [
+            (
+                row.submission_id,
+                row.applied_replicas,
+                None if row.capacity is None else max(1, row.capacity // users[row.server_key]),
+            )
+            for row in rows
+        ]
 
     def take_suspects(self) -> set[str]:
         suspects, self._suspects = self._suspects, set()

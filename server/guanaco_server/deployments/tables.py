@@ -55,14 +55,14 @@ class DeploymentRow(Table):
     ``unserved_since`` is set while it has a published server and no endpoint; ``trouble`` and ``problem`` say what keeps it.
 
     While a redeploy replaces a server there are two rows: the submission's own, which serves, and one beside it
-    (``versions.py``). ``server`` says after which of the two keys the model server is named, if not after its own;
+    (``versions.py``). ``server`` is the engine that it uses, if that is not named after its own key (``engines.py``);
     ``share`` of the conversations that began after ``takes_since`` go to the server beside.
     """
 
     __tablename__ = "deployments"
 
     submission_id: Mapped[str] = mapped_column(String(160), primary_key=True)
-    server: Mapped[str | None] = mapped_column(String(160))
+    server: Mapped[str | None] = mapped_column(String(160), index=True)
     queue: Mapped[str | None] = mapped_column(String(63))
     run: Mapped[int]
     artifact_key: Mapped[str] = mapped_column(String(64))
@@ -92,8 +92,13 @@ class DeploymentRow(Table):
 
     @property
     def server_key(self) -> str:
-        """The key after which its model server is named on the cluster."""
+        """The engine that it uses, which is also the key after which the model server is named on the cluster."""
         return self.server or self.submission_id
+
+    @property
+    def model(self) -> str:
+        """The name by which its model server knows the model."""
+        return submission_of(self.server_key)
 
     @property
     def owner(self) -> str:
@@ -112,3 +117,17 @@ class DeploymentRow(Table):
     def is_understood(self) -> bool:
         """Whether this version knows its phase and all of how it is served; else it leaves the server alone."""
         return not any(unknown_members([self.phase, self.quantization, self.recipe]))
+
+
+class EngineRow(Table):
+    """A model server that deployments share (``engines.py``). ``run`` is that of the deployment that began it.
+
+    ``digest`` says what it is; None where nobody joins it (any more).
+    """
+
+    __tablename__ = "engines"
+
+    id: Mapped[str] = mapped_column(String(160), primary_key=True)
+    digest: Mapped[str | None] = mapped_column(String(64), unique=True)
+    run: Mapped[int]
+    made_at: Mapped[datetime] = mapped_column(UtcDateTime)

@@ -47,11 +47,13 @@ def request_body(generation: Generation) -> dict[str, Any]:
 
 def _sampling(generation: Generation) -> dict[str, Any]:
     seed = {} if generation.seed is None else {"seed": generation.seed}
+    salt = {"cache_salt": generation.cache_salt} if generation.cache_salt else {}
     return {
         "model": generation.model,
         "prompt": generation.prompt,
         **sampling_fields(generation.params),
         **seed,
+        **salt,
     }
 
 

@@ -34,7 +34,7 @@ from guanaco_server.chat.conversations.service import ConversationService
 from guanaco_server.chat.gateway.generation import Generated, GeneratedPieces, ReplyGenerator
 from guanaco_server.chat.gateway.replies import ReplyEvents, ReplyService
 from guanaco_server.chat.gateway.turn_queue import Asker
-from guanaco_server.deployments.model_server import Generation
+from guanaco_server.deployments.model_server import Generation, cache_salt_of
 from guanaco_server.experiments.variants import apply_variant
 from guanaco_server.openai.schemas import ChatCompletionRequest, CompletionRequest
 from guanaco_server.routing.replicas import rendezvous
@@ -132,7 +132,11 @@ class OpenAiService:
                     hint="Shorten it.",
                 )
             generation = Generation(
-                live.serving.id, request.prompt, live.serving.params, seed=request.seed
+                live.model,
+                request.prompt,
+                live.serving.params,
+                seed=request.seed,
+                cache_salt=cache_salt_of(live.serving.developer),
             )
             return self._generator.complete(live, generation, key, asker)
 

@@ -48,12 +48,13 @@ logger = logging.getLogger(__name__)
 class LiveSubmission:
     """A published submission; ``endpoints`` are those of its replicas that are ready, empty while there is none.
 
-    ``version`` is the key of the deployment that they belong to: while a redeploy shifts there are two. ``shown`` counts how
-    the reply goes, for a canary.
+    ``version`` is the key of the deployment that they belong to: while a redeploy shifts there are two. ``model`` is the
+    name by which they know its model. ``shown`` counts how the reply goes, for a canary.
     """
 
     serving: ServingSubmission
     version: str
+    model: str
     endpoints: tuple[str, ...]
     shown: Shown | None = None
 
@@ -329,12 +330,14 @@ class RoutingService:
         live = LiveSubmission(
             serving,
             version,
+            self._deployments.model_name(version),
             self._deployments.replicas(version),
             self._canaries.of(arm) if arm else None,
         )
         if live.endpoints:
             return live
-        return replace(live, endpoints=await self._sleeper.wake(submission_id))
+        endpoints = await self._sleeper.wake(submission_id)
+        return replace(live, endpoints=endpoints, model=self._deployments.model_name(submission_id))
 
     async def _look_again(self) -> None:
         """A snapshot that is begun after now: whoever misses something shares the next one, which is at most a second away."""
@@ -379,7 +382,12 @@ class RoutingService:
         )
 
     def _live(self, serving: ServingSubmission) -> LiveSubmission:
-        return LiveSubmission(serving, serving.id, self._deployments.replicas(serving.id))
+        return LiveSubmission(
+            serving,
+            serving.id,
+            self._deployments.model_name(serving.id),
+            self._deployments.replicas(serving.id),
+        )
 
     async def _keep_fresh(self) -> None:
         while True:

@@ -1,12 +1,15 @@
 """Gives room to deployments that wait for it, and puts others to sleep for them; ``budget.py`` says which.
 
+Of the deployments that share an engine one has its room, and the others need none; all of them go, or none.
 Runs in the reconciler's loop, so that there is one that decides. A deployment that waits is told why.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Set
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from guanaco_server.clusters.cluster import Cluster
@@ -18,7 +21,8 @@ from guanaco_server.runtime.clock import Clock
 from guanaco_server.scaling.budget import Budget, Claim, Room, RoomPlan, Tenant, share
 from guanaco_server.scaling.usage import DeploymentUsage, UsageReader
 
-ASKING = (Phase.WAITING, Phase.WAKING, Phase.SLEEPING)
+ROUSED = (Phase.WAITING, Phase.WAKING)
+ASKING = (*ROUSED, Phase.SLEEPING)
 
 logger = logging.getLogger(__name__)
 
@@ -55,14 +59,19 @@ class Admission:
         if not any(row.phase in ASKING for row in rows):
             return
         usage = await self._usage.read()
+        having = {row.server_key for row in rows if row.phase.has_server}
+        joining = [row for row in rows if row.phase in ROUSED and row.server_key in having]
+        for row in joining:
+            await self._grant(row)
+        asking = [row for row in rows if row not in joining]
         plan = share(
             self._budget,
-            tenants_of(rows, usage, self._feedback_target),
-            list(self._claims(rows, usage)),
+            tenants_of(asking, usage, self._feedback_target),
+            list(self._claims(asking, usage)),
             await self._leaving(rows),
             self._clock.now(),
         )
-        await self._carry_out(plan, {row.submission_id: row for row in rows})
+        await self._carry_out(plan, rows)
 
     def _claims(
         self, rows: list[DeploymentRow], usage: dict[str, DeploymentUsage]
@@ -87,19 +96,22 @@ class Admission:
 
     async def _leaving(self, rows: Iterable[DeploymentRow]) -> Room:
         """Return the room of servers that the reconciler is about to stop."""
-        by_name = {deployment_name(row.server_key): row for row in rows}
+        by_name = users_by_engine(rows)
         leaving = Room()
         for name in await self._cluster.list_deployments():
-            row = by_name.get(name)
-            if row is None or not row.phase.has_server:
-                leaving += Room(row.gpu_count if row else 1, 1)
+            users = by_name.get(name, [])
+            if not any(row.phase.has_server for row in users):
+                leaving += Room(max((row.gpu_count for row in users), default=1), 1)
         return leaving
 
-    async def _carry_out(self, plan: RoomPlan, rows: dict[str, DeploymentRow]) -> None:
+    async def _carry_out(self, plan: RoomPlan, each: list[DeploymentRow]) -> None:
+        rows = {row.submission_id: row for row in each}
+        by_name = users_by_engine(row for row in each if row.phase.has_server)
         unused_since = self._clock.now() - timedelta(seconds=self._budget.quiet_s)
-        for submission_id in plan.victims:
-            if await self._deployments.put_to_sleep(submission_id, unused_since):
-                logger.info("%s is put to sleep: its room is needed", submission_id)
+        for victim in plan.victims:
+            for user in by_name[deployment_name(rows[victim].server_key)]:
+                if await self._deployments.put_to_sleep(user.submission_id, unused_since):
+                    logger.info("%s is put to sleep: its room is needed", user.submission_id)
         for submission_id, why in plan.waits.items():
             if rows[submission_id].waits_for != why:
                 logger.info("%s waits for room: %s", submission_id, why)
@@ -113,6 +125,14 @@ class Admission:
         logger.info("%s has room: it was %s", row.submission_id, row.phase)
         to_phase = Phase.STARTING if row.phase is Phase.WAITING else Phase.RESTARTING
         await self._deployments.admit(row.submission_id, row.phase, to_phase)
+
+
+def users_by_engine(rows: Iterable[DeploymentRow]) -> dict[str, list[DeploymentRow]]:
+    """Group the deployments by the name of their engine on the cluster."""
+    found: defaultdict[str, list[DeploymentRow]] = defaultdict(list)
+    for row in rows:
+        found[deployment_name(row.server_key)].append(row)
+    return dict(found)
 
 
 def room_of(row: DeploymentRow) -> Room:
@@ -149,10 +169,26 @@ def below_floor(
 def tenants_of(
     rows: Iterable[DeploymentRow], usage: dict[str, DeploymentUsage], feedback_target: int
 ) -> list[Tenant]:
-    """Return the deployments that have room. A reward model may not go while a deployment that works with it stays."""
+    """Return the deployments that have room, one for each engine. A reward model may not go while a deployment that works with it stays."""
     having = [row for row in rows if row.phase.has_server]
     awake = awake_of(having)
-    return [_tenant(row, usage, feedback_target, awake) for row in having]
+    return [
+        _tenant_of_all([_tenant(row, usage, feedback_target, awake) for row in users])
+        for users in users_by_engine(having).values()
+    ]
+
+
+def _tenant_of_all(users: list[Tenant]) -> Tenant:
+    """Return one tenant for those that share an engine: it may go when each of them may, and counts for the first."""
+    first = min(users, key=lambda user: user.submission_id)
+    used_at = [user.used_at for user in users if user.used_at is not None]
+    return replace(
+        first,
+        room=max((user.room for user in users), key=lambda room: (room.servers, room.gpus)),
+        used_at=max(used_at) if len(used_at) == len(users) else None,
+        open_streams=sum(user.open_streams for user in users),
+        is_rated=all(user.is_rated for user in users),
+    )
 
 
 def _tenant(

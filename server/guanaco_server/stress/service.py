@@ -75,10 +75,15 @@ class StressService:
         )
 
     async def check(
-        self, endpoint: str, model: str, prompts: Sequence[str], params: GenerationParams
+        self,
+        endpoint: str,
+        model: str,
+        prompts: Sequence[str],
+        params: GenerationParams,
+        cache_salt: str,
     ) -> StressReport:
         async def measure(prompt: str, due: float) -> RequestResult:
-            generation = Generation(model, prompt, params)
+            generation = Generation(model, prompt, params, cache_salt=cache_salt)
             return await measure_reply(self._model_server, endpoint, generation, due)
 
         return await self._checked(measure, prompts, self._thresholds)

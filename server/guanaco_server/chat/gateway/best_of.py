@@ -180,10 +180,10 @@ class BestOf:
         *nearer, last = reward.endpoints
         for endpoint in nearer:
             try:
-                return await self._model_server.classify(endpoint, reward.serving.id, texts)
+                return await self._model_server.classify(endpoint, reward.model, texts)
             except ModelServerFault as fault:
                 logger.debug("%s does not score at %s: %s", reward.serving.id, endpoint, fault)
-        return await self._model_server.classify(last, reward.serving.id, texts)
+        return await self._model_server.classify(last, reward.model, texts)
 
     def _fail(self, reward_id: str, why: str, detail: str, candidates: Candidates) -> Choice:
         self._report_fault(reward_id)
@@ -215,9 +215,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RewardModel:
-    """``endpoints`` are where it answers, nearest first; none while it does not run."""
+    """``endpoints`` are where it answers, nearest first; none while it does not run. ``model`` is how they know its model."""
 
     serving: ServingReward
+    model: str
     endpoints: tuple[str, ...]
 
 
@@ -244,7 +245,9 @@ class RewardModels:
         if serving is None:
             return None
         self._traffic.note(name)
-        return RewardModel(serving, self._deployments.replicas(name))
+        return RewardModel(
+            serving, self._deployments.model_name(name), self._deployments.replicas(name)
+        )
 
     async def _refresh(self) -> None:
         async with self._refreshing:

@@ -36,6 +36,7 @@ from guanaco_server.deployments.model_server import (
     ModelServer,
     ModelServerFault,
     RequestRefused,
+    cache_salt_of,
 )
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.observability.tracing import span
@@ -91,17 +92,19 @@ class ReplyGenerator:
         replicas: ReplicaChooser,
         deadlines: Deadlines,
         endpoints: Callable[[str], Sequence[str]],
+        model_name: Callable[[str], str],
         report_fault: Callable[[str], None],
         metrics: Metrics,
         best_of: BestOf,
     ) -> None:
-        """``endpoints`` are those of a submission's replicas that are ready now."""
+        """``endpoints`` are those of a submission's replicas that are ready now, ``model_name`` is how they know its model."""
         self._model_server = model_server
         self._prompts = prompts
         self._places = places
         self._replicas = replicas
         self._deadlines = deadlines
         self._endpoints = endpoints
+        self._model_name = model_name
         self._report_fault = report_fault
         self._metrics = metrics
         self._best_of = best_of
@@ -134,7 +137,13 @@ class ReplyGenerator:
             if begun:
                 raise _cannot_go_on(error, live.serving.params.max_input_tokens) from None
             raise
-        generation = Generation(live.serving.id, prompt, live.serving.params, seed=seed)
+        generation = Generation(
+            live.model,
+            prompt,
+            live.serving.params,
+            seed=seed,
+            cache_salt=cache_salt_of(live.serving.developer),
+        )
         scene = Scene(bot, user_name, turns, prompt, begun)
         return self.complete(live, generation, key, asker, scene, began, asked_at)
 
@@ -227,7 +236,8 @@ class ReplyGenerator:
         while True:
             endpoint = self._replicas.choose(key, endpoints, tried, places)
             if endpoint is None:
-                endpoints = await self._another(generation.model, endpoints, began)
+                endpoints = await self._another(live.serving.id, endpoints, began)
+                generation = replace(generation, model=self._model_name(live.serving.id))
                 tried.clear()
                 continue
             tried.add(endpoint)
@@ -240,7 +250,7 @@ class ReplyGenerator:
                 span("model server", is_call=True) as step,
             ):
                 if step.traceparent:
-                    step.note(submission_id=generation.model, endpoint=endpoint)
+                    step.note(submission_id=live.serving.id, endpoint=endpoint)
                     generation = replace(generation, traceparent=step.traceparent)
                 try:
                     asked = self._ask(endpoint, generation, live, scene, first_token_by)
@@ -266,11 +276,11 @@ class ReplyGenerator:
                     return
                 except (ModelServerFault, TimeoutError) as failure:
                     step.note(error=type(failure).__name__)
-                    is_its_fault = self._note_failure(generation.model, ask, failure)
+                    is_its_fault = self._note_failure(live.serving.id, ask, failure)
                     if live.shown is not None and is_its_fault and endpoint in live.endpoints:
                         live.shown.note_fault()
                     is_late = has_begun or loop.time() >= first_token_by
-                    if error := self._final(generation.model, failure, has_begun, is_late):
+                    if error := self._final(live.serving.id, failure, has_begun, is_late):
                         raise error from None
 
     async def _another(

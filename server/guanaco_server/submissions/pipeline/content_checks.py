@@ -32,6 +32,7 @@ from guanaco_server.deployments.model_server import (
     ModelServer,
     ModelServerFault,
     NotANumber,
+    cache_salt_of,
     reward_score,
 )
 from guanaco_server.prompts.service import PromptService
@@ -103,32 +104,38 @@ class ContentChecks:
         respelled = await self._tokenizers.respelled(key, words)
         await self._pass(run, "stopping words", check_stopping_words(words, respelled))
 
-    async def check_served(self, run: PipelineRun, submission: Submission, endpoint: str) -> None:
-        """Check what a healthy model server says, or how it scores."""
+    async def check_served(
+        self, run: PipelineRun, submission: Submission, endpoint: str, model: str
+    ) -> None:
+        """Check what a healthy model server, which knows the model by this name, says, or how it scores."""
         if submission.kind is SubmissionKind.CHAT:
-            await self.check_replies(run, submission, endpoint)
+            await self._check_replies(run, submission, endpoint, model)
             return
-        found = await check_scores(self._model_server, endpoint, submission.id, self._deadline_s)
+        found = await check_scores(self._model_server, endpoint, model, self._deadline_s)
         await self._records.log(run, Stage.DEPLOY, *found)
 
-    async def check_replies(self, run: PipelineRun, submission: Submission, endpoint: str) -> None:
-        """Check what a healthy model server says."""
+    async def _check_replies(
+        self, run: PipelineRun, submission: Submission, endpoint: str, model: str
+    ) -> None:
         probes = [
-            await self._probe(endpoint, Generation(submission.id, prompt, PROBE, with_tokens=True))
+            await self._probe(endpoint, Generation(model, prompt, PROBE, with_tokens=True))
             for prompt in PROMPTS
         ]
         for name, check in REPLY_CHECKS.items():
             await self._pass(run, name, check(probes))
-        await self._check_ends(run, submission, endpoint)
+        await self._check_ends(run, submission, endpoint, model)
 
-    async def _check_ends(self, run: PipelineRun, submission: Submission, endpoint: str) -> None:
+    async def _check_ends(
+        self, run: PipelineRun, submission: Submission, endpoint: str, model: str
+    ) -> None:
         assert submission.artifact_key is not None, "the serialize stage is done"
         params = submission.params
+        salt = cache_salt_of(submission.developer)
         prompted = Prompted(submission.formatter, submission.artifact_key, params)
         prompts = await conversation_prompts(self._prompts, prompted, most=OWN_PROBES)
         probes = await asyncio.gather(
             *(
-                self._probe(endpoint, Generation(submission.id, prompt, params))
+                self._probe(endpoint, Generation(model, prompt, params, cache_salt=salt))
                 for prompt in prompts
             )
         )

@@ -269,12 +269,13 @@ class RunRecords:
             await self._close(session, run, stage, Outcome.CANCELLED)
         return Outcome.CANCELLED
 
-    async def wish(self, run: PipelineRun, deployment: Deployment) -> None:
-        """Wish for a model server; RunEnded when the run is no longer wanted."""
+    async def wish(self, run: PipelineRun, deployment: Deployment) -> Deployment:
+        """Wish for a model server and return the deployment with the engine that it was given; RunEnded when the run is no longer wanted."""
         async with self._database.write() as session:
             await self._require_wanted(session, run)
-            await self._deployments.wish_within(session, deployment)
-        self._deployments.note_replicas(deployment.submission_id, ())
+            given = await self._deployments.wish_within(session, deployment)
+        self._deployments.note_replicas(deployment.submission_id, (), given.model)
+        return given
 
     async def withdraw(self, run: PipelineRun) -> str | None:
         """Withdraw the deployment of a run that has ended and return its key. Return None if it is served, or runs again."""

@@ -73,8 +73,8 @@ class ServerStart:
         )
         restored = await self._records.restored(run)
         if restored is not None:
-            endpoint = await self._serve(run, wanted.as_version(restored))
-            await self._content.check_served(run, submission, endpoint)
+            endpoint, served = await self._serve(run, wanted.as_version(restored))
+            await self._content.check_served(run, submission, endpoint, served.model)
             await self._deployments.mark_ready(key, endpoint)
             return
         deployment = await self._with_recipe(run, wanted, is_resumed)
@@ -84,10 +84,10 @@ class ServerStart:
             )
         unquantized = await self._unquantized_perplexity(run, deployment)
         started = time.monotonic()
-        endpoint = await self._serve_as_wished(run, deployment)
-        await self._content.check_served(run, submission, endpoint)
+        endpoint, served = await self._serve_as_wished(run, deployment)
+        await self._content.check_served(run, submission, endpoint, served.model)
         if unquantized is not None:
-            await self._quantization.compare(run, deployment, endpoint, unquantized)
+            await self._quantization.compare(run, served, endpoint, unquantized)
         await self._deployments.mark_ready(key, endpoint)
         await self._records.log(
             run,
@@ -124,7 +124,7 @@ class ServerStart:
 
     async def _recipe(self, run: PipelineRun, deployment: Deployment) -> Recipe | None:
         return await self._deployments.recipes.choose(
-            deployment.model,
+            run.submission_id,
             deployment.artifact_key,
             deployment.max_model_tokens,
             deployment.quantization,
@@ -145,14 +145,16 @@ class ServerStart:
             Stage.DEPLOY,
             f"Serving the model unquantized first, to measure what {deployment.quantization} costs.",
         )
-        unquantized = replace(deployment, quantization=None)
+        unquantized = replace(deployment, quantization=None, is_private=True)
         larger = await self._recipe(run, unquantized)  # it may need more GPUs
-        endpoint = await self._serve(run, replace(unquantized, recipe=larger))
-        measured = await self._quantization.measure_unquantized(run, deployment, endpoint)
-        await self._deployments.stop_server(deployment.server_key)
+        endpoint, served = await self._serve(run, replace(unquantized, recipe=larger))
+        measured = await self._quantization.measure_unquantized(run, served, endpoint)
+        await self._deployments.stop_server(served.server_key)
         return measured
 
-    async def _serve_as_wished(self, run: PipelineRun, deployment: Deployment) -> str:
+    async def _serve_as_wished(
+        self, run: PipelineRun, deployment: Deployment
+    ) -> tuple[str, Deployment]:
         try:
             return await self._serve(run, deployment)
         except ModelServerDied as death:
@@ -163,10 +165,18 @@ class ServerStart:
                 hint="Submit it without --quantization; docs/quantization.md lists what needs which hardware.",
             ) from death
 
-    async def _serve(self, run: PipelineRun, deployment: Deployment) -> str:
-        """Start the server and return its endpoint when it is healthy. Raise StageWaits if there is no room for it yet."""
-        await self._records.wish(run, deployment)
+    async def _serve(self, run: PipelineRun, wanted: Deployment) -> tuple[str, Deployment]:
+        """Have a server run, and return its endpoint when it is healthy, with the deployment as it is served.
+
+        One that other submissions use already is not started. Raise StageWaits if there is no room for it yet.
+        """
+        deployment = await self._records.wish(run, wanted)
         await self._require_room(run)
+        if await self._deployments.is_served_for_others(deployment.submission_id):
+            await self._records.log(
+                run, Stage.DEPLOY, "A model server of this very kind runs already, and is shared."
+            )
+            return await self._wait_joined(deployment), deployment
         try:
             await self._deployments.apply(deployment)
         except FileNotFoundError as error:
@@ -175,7 +185,21 @@ class ServerStart:
                 hint="The operator runs `guanaco doctor`.",
             ) from None
         await self._records.log(run, Stage.DEPLOY, "Model server started; loading the artifact.")
-        return await self._wait_healthy(run, deployment, time.monotonic())
+        return await self._wait_healthy(run, deployment, time.monotonic()), deployment
+
+    async def _wait_joined(self, deployment: Deployment) -> str:
+        """Wait until a server that serves others already is healthy. If it has crashed, the reconciler starts it again."""
+        deadline = time.monotonic() + self._ready_timeout_s
+        while time.monotonic() < deadline:
+            sighting = await self._deployments.look(deployment.server_key)
+            if sighting.state is ServerState.HEALTHY:
+                return sighting.endpoints[0]
+            if not await self._deployments.is_served_for_others(deployment.submission_id):
+                await self._deployments.apply(deployment)  # the others have left
+            await asyncio.sleep(POLL_S)
+        raise ModelServerTooSlow(
+            f"The model server was not ready within {self._ready_timeout_s:,.0f} s."
+        )
 
     async def _require_room(self, run: PipelineRun) -> None:
         """Wait for room, but only briefly: a stage that waits for longer gives up its place in the pipeline."""
@@ -204,9 +228,9 @@ class ServerStart:
                 await self._records.end_waiting(run)
                 started, queued_at = time.monotonic(), None  # waiting for a place is no slow start
             lines, offset = await self._deployments.logs(server_key, offset)
-            if lines:
+            seen.extend(lines)
+            if lines and deployment.model == run.submission_id:  # else another developer's, perhaps
                 await self._records.log(run, Stage.DEPLOY, *lines, level=Level.DEBUG)
-                seen.extend(lines)
             if sighting.state is ServerState.HEALTHY:
                 return sighting.endpoints[0]
             is_over = sighting.state in (ServerState.EXITED, ServerState.MISSING)

@@ -39,6 +39,7 @@ from guanaco_server.artifacts.checking.model_card import StoredCard
 from guanaco_server.artifacts.checking.process import RepoChecker
 from guanaco_server.artifacts.hub.hub import Hub, RepoFile, RepoSnapshot
 from guanaco_server.artifacts.service import ArtifactService
+from guanaco_server.deployments.model_server import cache_salt_of
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.prompts.service import PromptService, is_by_chat_template
 from guanaco_server.prompts.template_files import FILES
@@ -199,9 +200,12 @@ async def _stressed(
         Stage.STRESS,
         f"Sending {plan.requests} {what}, at {plan.rate:g} a second or more.",
     )
+    model = parts.deployments.model_name(await parts.records.deployment_key(run))
     if is_reward:
-        return await parts.stress.check_reward(endpoint, submission.id, prompts)
-    return await parts.stress.check(endpoint, submission.id, prompts, submission.params)
+        return await parts.stress.check_reward(endpoint, model, prompts)
+    return await parts.stress.check(
+        endpoint, model, prompts, submission.params, cache_salt_of(submission.developer)
+    )
 
 
 @contextmanager

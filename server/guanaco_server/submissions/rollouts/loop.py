@@ -132,7 +132,8 @@ class RolloutLoop:
             endpoints = await self._records.take_over(session, current)
             status = row.status
         self._deployments.note_replicas(rollout.key, ())
-        self._deployments.note_replicas(rollout.submission_id, endpoints)
+        name = rollout.submission_id  # a version beside has begun its own engine
+        self._deployments.note_replicas(name, endpoints, model=name)
         logger.info("%s is served by run %d now", rollout.submission_id, rollout.run)
         self._changes.announce(rollout.submission_id, status)
 

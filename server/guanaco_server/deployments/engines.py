@@ -1,0 +1,92 @@
+"""Engines: model servers, and the deployments that use them.
+
+An engine is what the model server is: an artifact, a length, a quantization, a recipe and a queue, with the command of this
+platform (``engine_digest``). Deployments that differ only in what each request carries (prompt, parameters, stops) share one.
+
+    open      the engine that the next deployment of its digest joins; there is at most one
+    private   no digest: what only measures, and what has GPUs, whose costs are not divided yet
+    closed    a redeploy has begun a newer one: those that use it stay, nobody joins
+
+An engine is there as long as a deployment uses it. It is named after the deployment that began it, and the model server
+knows its model by that name (``Deployment.model``). Who uses which is ``deployments.server``, so nothing is counted twice.
+A deployment that an earlier version of Guanaco began has no engine here, and is alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from guanaco_server.database.commit_order import in_commit_order
+from guanaco_server.deployments import queries
+from guanaco_server.deployments.specs import EngineOptions
+from guanaco_server.deployments.tables import DeploymentRow, EngineRow
+from guanaco_server.deployments.versions import MARK, beside, is_beside, submission_of
+
+if TYPE_CHECKING:
+    from guanaco_server.deployments.service import Deployment
+
+
+def engine_digest(deployment: Deployment, options: EngineOptions) -> str | None:
+    """Return the same text for deployments that may share a model server; None for one that may not."""
+    if deployment.is_private or deployment.recipe is not None:
+        return None
+    facts = {
+        "artifact": deployment.artifact_key,
+        "max_model_tokens": deployment.max_model_tokens,
+        "quantization": deployment.quantization,
+        "queue": deployment.queue,
+        "command": options.command,
+        "args": options.args,
+    }
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+async def assign(
+    session: AsyncSession, deployment: Deployment, options: EngineOptions, now: datetime
+) -> str:
+    """Return the engine that the deployment is to use: an open one, or a new one. A version beside always begins a new one.
+
+    The deployment's row says afterwards which it uses. Until the transaction ends nobody else is given an engine.
+    """
+    await _lock(session)
+    key, digest = deployment.submission_id, engine_digest(deployment, options)
+    found = await queries.open_engine(session, digest) if digest else None
+    if found is not None:
+        own = await queries.by_submission(session, key)
+        is_own = own is not None and own.run == deployment.run and own.server_key == found.id
+        if is_own or not is_beside(key):
+            return found.id
+        found.digest = None
+        await session.flush()  # before another one has it
+    engine = await _new_name(session, deployment)
+    row = await session.get(EngineRow, engine)
+    if row is None:
+        row = EngineRow(id=engine)
+        session.add(row)
+    row.digest, row.run, row.made_at = digest, deployment.run, now
+    await session.flush()
+    return engine
+
+
+async def leave(session: AsyncSession, row: DeploymentRow) -> None:
+    """Forget the engine of a deployment that is withdrawn, or is given another one, if nobody else uses it."""
+    await _lock(session)
+    if not await queries.others_of_engine(session, row):
+        await queries.remove_engine(session, row.server_key)
+
+
+async def _new_name(session: AsyncSession, deployment: Deployment) -> str:
+    """The deployment's own key; if others use a model server of that name, the key of its run."""
+    key = deployment.submission_id
+    if MARK in key or not await queries.is_used_by_others(session, key):
+        return key
+    return beside(submission_of(key), deployment.run)
+
+
+async def _lock(session: AsyncSession) -> None:
+    await in_commit_order(session, EngineRow.__tablename__)

@@ -1,0 +1,182 @@
+"""Submissions that differ only in what each request carries share one model server; the cluster and the engine are in memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from guanaco.accounts import Role
+from guanaco.errors import ModelServerDied
+from guanaco_server.database.database import Database
+from guanaco_server.deployments.service import Deployment
+from guanaco_server.deployments.specs import deployment_name
+from guanaco_server.deployments.tables import Phase
+from guanaco_server.deployments.versions import beside
+from guanaco_server.submissions.pipeline.server_start import evidence
+from tests.fixtures.reconciling import reconciler_of
+from tests.fixtures.world import World
+
+FIRST, SECOND = "acme-tiny_v1", "acme-tiny_v2"
+NAME = deployment_name(FIRST)
+
+pytestmark = pytest.mark.both_databases
+
+
+class Shared(World):
+    """A world with two submissions of one artifact, and a reconciler that allows one restart."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        self.given_up: list[str] = []
+        self.reconciler = reconciler_of(self, self._give_up)
+
+    async def _give_up(self, submission_id: str, lines: list[str]) -> None:
+        self.given_up.append(submission_id)
+        await self.journal.fail_published(submission_id, ModelServerDied(evidence(lines)))
+
+    async def deploy(self, key: str, run: int = 1, max_model_tokens: int = 1_096) -> Deployment:
+        wanted = Deployment(key, run, "a" * 64, max_model_tokens)
+        given = await self.deployments.wish(wanted)
+        await self.deployments.apply(given)
+        endpoint = self.cluster.deployments[deployment_name(given.server_key)].state.endpoint
+        await self.deployments.mark_ready(key, endpoint)
+        return given
+
+    async def serve_both(self) -> None:
+        ada = await self.account(Role.DEVELOPER, "ada")
+        for submission_id in (FIRST, SECOND):
+            await self.publish(ada, submission_id)
+            await self.deploy(submission_id)
+        await self.reconciler.reconcile()
+
+    async def phases(self) -> dict[str, Phase]:
+        return {row.submission_id: row.phase for row in await self.deployments.list_wishes()}
+
+
+@pytest.fixture
+async def world(database: Database) -> Shared:
+    shared = Shared(database)
+    await shared.serve_both()
+    return shared
+
+
+async def test_two_submissions_share_one_model_server(world: Shared) -> None:
+    assert world.cluster.starts == [NAME]
+    assert world.deployments.replicas(FIRST) == world.deployments.replicas(SECOND) != ()
+    assert world.deployments.model_name(SECOND) == FIRST, "the name it was started with"
+
+
+@pytest.mark.parametrize(
+    "other", [{"artifact_key": "b" * 64}, {"max_model_tokens": 2_048}, {"queue": "b"}], ids=str
+)
+async def test_another_engine_is_not_shared(world: Shared, other: dict[str, object]) -> None:
+    third = replace(Deployment("acme-tiny_v3", 1, "a" * 64, 1_096), **other)
+    assert (await world.deployments.wish(third)).server_key == "acme-tiny_v3"
+
+
+async def test_teardown_of_one_leaves_the_other_served(world: Shared) -> None:
+    await world.withdraw(FIRST)
+    await world.reconciler.reconcile()
+    assert await world.cluster.list_deployments() == [NAME]
+    assert world.deployments.replicas(SECOND)
+    await world.withdraw(SECOND)
+    await world.reconciler.reconcile()
+    assert await world.cluster.list_deployments() == []
+
+
+async def test_a_submission_that_comes_back_joins_its_old_server(world: Shared) -> None:
+    await world.withdraw(FIRST)
+    await world.deploy(FIRST, run=2)
+    assert world.cluster.starts == [NAME]
+
+
+async def test_its_name_is_taken_by_another_engine(world: Shared) -> None:
+    """Its old server serves another submission, and it needs one of another length."""
+    await world.withdraw(FIRST)
+    given = await world.deploy(FIRST, run=2, max_model_tokens=2_048)
+    assert given.server_key == beside(FIRST, 2)
+    assert world.cluster.starts == [NAME, deployment_name(beside(FIRST, 2))]
+    await world.reconciler.reconcile()
+    assert await world.phases() == {FIRST: Phase.READY, SECOND: Phase.READY}
+
+
+async def test_a_crash_and_restart_serves_both_again(world: Shared) -> None:
+    world.cluster.die(NAME)
+    await world.reconciler.reconcile()
+    assert not world.deployments.replicas(FIRST)
+    assert not world.deployments.replicas(SECOND)
+    assert world.cluster.starts == [NAME, NAME]
+    await world.reconciler.reconcile()
+    assert await world.phases() == {FIRST: Phase.READY, SECOND: Phase.READY}
+    assert world.deployments.replicas(FIRST) == world.deployments.replicas(SECOND) != ()
+
+
+async def test_a_server_that_keeps_dying_is_given_up_for_all(world: Shared) -> None:
+    for _ in range(2):
+        world.cluster.die(NAME)
+        await world.reconciler.reconcile()
+        await world.reconciler.reconcile()
+    assert sorted(world.given_up) == [FIRST, SECOND]
+
+
+async def test_a_restarted_platform_finds_both_again(world: Shared) -> None:
+    reconciler = reconciler_of(world, world._give_up)
+    await world.cluster.delete(NAME)
+    for _ in range(2):
+        await reconciler.reconcile()
+    assert world.cluster.starts == [NAME, NAME]
+    assert await world.phases() == {FIRST: Phase.READY, SECOND: Phase.READY}
+
+
+async def test_sleep_of_one_leaves_the_server_and_waking_is_at_once(world: Shared) -> None:
+    now = world.clock.now()
+    assert await world.deployments.put_to_sleep(FIRST, now)
+    await world.reconciler.reconcile()
+    assert await world.cluster.list_deployments() == [NAME]
+    assert world.deployments.replicas(SECOND)
+    assert not world.deployments.replicas(FIRST)
+    await world.deployments.wake(FIRST)
+    await world.platform.rooms.scaling.admission.step()
+    await world.reconciler.reconcile()
+    assert world.deployments.replicas(FIRST)
+    assert world.cluster.starts == [NAME]
+
+
+async def test_the_server_stops_when_the_last_one_sleeps(world: Shared) -> None:
+    for submission_id in (FIRST, SECOND):
+        assert await world.deployments.put_to_sleep(submission_id, world.clock.now())
+    await world.reconciler.reconcile()
+    assert await world.cluster.list_deployments() == []
+
+
+async def test_a_redeploy_of_one_moves_it_alone(world: Shared) -> None:
+    key = beside(FIRST, 2)
+    await world.deploy(key, run=2)
+    async with world.database.write() as session:
+        await world.platform.rooms.deployments.versions.take_over(session, key)
+    async with world.database.write() as session:
+        await world.deployments.withdraw(session, key)  # the old one has drained
+    await world.reconciler.reconcile()
+    assert sorted(await world.cluster.list_deployments()) == sorted([NAME, deployment_name(key)])
+    assert world.deployments.replicas(FIRST) != world.deployments.replicas(SECOND)
+    third = await world.deploy("acme-tiny_v3")
+    assert third.server_key == key, "new ones join the newest"
+
+
+async def test_each_has_its_share_of_the_capacity(world: Shared) -> None:
+    for submission_id in (FIRST, SECOND):
+        await world.deployments.note(submission_id, capacity=9)
+    assert sorted(await world.deployments.capacities()) == [(FIRST, 1, 4), (SECOND, 1, 4)]
+
+
+async def test_one_that_joins_has_the_replicas_of_the_others(world: Shared) -> None:
+    await world.deployments.note(FIRST, wanted_replicas=2)
+    await world.reconciler.reconcile()
+    assert world.cluster.deployments[NAME].spec.replicas == 2
+    await world.deploy("acme-tiny_v3")
+    for submission_id in (FIRST, SECOND, "acme-tiny_v3"):
+        row = await world.deployments.find(submission_id)
+        assert row is not None
+        assert row.applied_replicas == 2
+    assert world.cluster.starts == [NAME]
