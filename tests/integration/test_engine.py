@@ -19,7 +19,7 @@ from guanaco.submissions import GenerationParams
 from guanaco_server.artifacts.stores.local import LocalStore
 from guanaco_server.clusters.cluster import DeploymentSpec, ReplicaPhase
 from guanaco_server.clusters.local.cluster import LocalCluster
-from guanaco_server.clusters.local.servers import ReplicaRecord
+from guanaco_server.clusters.local.servers import ReplicaRecord, read_instance
 from guanaco_server.demo.hub_server import LocalHub
 from guanaco_server.demo.tiny_repo import make_tiny_repo
 from guanaco_server.deployments.model_server import (
@@ -65,14 +65,24 @@ def store(tmp_path: Path) -> LocalStore:
 
 
 @asynccontextmanager
-async def model_server(folder: Path, artifact: Path) -> AsyncIterator[LocalCluster]:
+async def model_server(
+    folder: Path, artifact: Path, *, is_warm: bool = False
+) -> AsyncIterator[LocalCluster]:
     """vLLM over the artifact, in a cluster whose platform lives for as long as this does."""
     with (folder / "platform.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         cluster = LocalCluster(
-            folder / "cluster", folder / "platform.lock", 0, (21_000, 29_999), drain_s=0
+            folder / "cluster",
+            folder / "platform.lock",
+            0,
+            (21_000, 29_999),
+            drain_s=0,
+            engine_python=PYTHON,
+            warm_servers=1,
         )
         await cluster.start()
+        if is_warm:
+            await cluster.expect_server()
         command = f"-m guanaco_server.engine.serve --artifact {artifact.as_uri()} --name tiny_v1"
         limits = (
             "--port",
@@ -90,11 +100,17 @@ async def model_server(folder: Path, artifact: Path) -> AsyncIterator[LocalClust
             await cluster.close()
 
 
+def _shown(pid: int, field: str) -> str:
+    """A field of the process's status."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(line.split()[1] for line in lines if line.startswith(f"{field}:"))
+
+
 async def test_vllm_generates_from_the_artifact_and_ends_with_its_platform(
     hub: LocalHub, store: LocalStore, tmp_path: Path
 ) -> None:
     await make_artifact(store, job_for(hub))
-    async with model_server(tmp_path, tmp_path / "artifacts" / KEY) as cluster:
+    async with model_server(tmp_path, tmp_path / "artifacts" / KEY, is_warm=True) as cluster:
         endpoint = await healthy(cluster)
         vllm = VllmServer()
         greedy = GenerationParams(temperature=0, stopping_words=[], max_output_tokens=8)
@@ -136,6 +152,12 @@ async def test_vllm_generates_from_the_artifact_and_ends_with_its_platform(
         assert record is not None
         group = record.leader.group()
         assert len(group) == 2, "the API server, and the engine forked from it"
+        server = psutil.Process(record.leader.pid)
+        assert server.cmdline()[2:4] == ["guanaco_server.engine.serve", "--artifact"]
+        assert server.cwd() == str(tmp_path / "cluster" / "m-tiny" / "0")
+        assert record.leader.carries(f"{read_instance(tmp_path / 'cluster')}/m-tiny")
+        assert _shown(server.pid, "Seccomp") == "2"
+        assert _shown(server.pid, "NoNewPrivs") == "1"
         (tmp_path / "platform.lock").unlink()
         _, alive = await asyncio.to_thread(psutil.wait_procs, group, timeout=30)
         assert not alive

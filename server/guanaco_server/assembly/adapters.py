@@ -169,6 +169,8 @@ def _compute(settings: Settings, data_dir: DataDir, model_server: ModelServer) -
         settings.engine_ports,
         drain_s=settings.reply_timeout_s,
         server_memory_bytes=settings.engine_memory_bytes,
+        engine_python=settings.engine_python,
+        warm_servers=0 if settings.engine_command else settings.warm_model_servers,
     )
     return Compute(
         cluster=cluster,

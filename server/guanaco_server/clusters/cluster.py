@@ -135,6 +135,10 @@ class Cluster(Protocol):
         """Run to the end, giving each line of output as it comes. Cancelling stops the whole process tree. TimeoutError after ``timeout_s``."""
         ...
 
+    async def expect_server(self) -> None:
+        """Prepare for a model server that will be wanted in some seconds, as far as that needs no knowledge of its model."""
+        ...
+
     async def apply_deployment(self, spec: DeploymentSpec) -> None:
         """Make its replicas run. One that runs with the same spec is left alone; another one, or one that exited, is replaced.
 

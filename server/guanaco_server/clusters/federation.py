@@ -69,6 +69,9 @@ class Federation:
         up = [name for name in self._regions if name not in self._down] or list(self._regions)
         return await self._regions[up[0]].cluster.run_job(spec, on_line)
 
+    async def expect_server(self) -> None:
+        """Nothing: no region is chosen yet."""
+
     async def apply_deployment(self, spec: DeploymentSpec) -> None:
         """Apply it in each region where it should be; OSError if none of them takes it."""
         self._replicas[spec.name] = spec.replicas

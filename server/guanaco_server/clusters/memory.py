@@ -45,6 +45,7 @@ class MemoryCluster:
         self.deployments: dict[str, MemoryDeployment] = {}
         self.starts: list[str] = []
         self.renewed: list[str] = []
+        self.expected = 0
         self.ready: dict[str, set[str]] = {}
         self.full_queues: set[str] = set()
         self.dies_with: dict[
@@ -84,6 +85,9 @@ class MemoryCluster:
             for line in script.lines:
                 await on_line(line)
         return JobResult(script.exit_code, tuple(script.lines))
+
+    async def expect_server(self) -> None:
+        self.expected += 1
 
     async def apply_deployment(self, spec: DeploymentSpec) -> None:
         current = self.deployments.get(spec.name)

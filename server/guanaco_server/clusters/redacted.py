@@ -44,6 +44,9 @@ class RedactedCluster:
             problem=self._clean_problem(result.problem),
         )
 
+    async def expect_server(self) -> None:
+        await self._cluster.expect_server()
+
     async def apply_deployment(self, spec: DeploymentSpec) -> None:
         await self._cluster.apply_deployment(spec)
 

@@ -201,6 +201,10 @@ class DeploymentService:
         self.note_replicas(deployment.submission_id, (), given.model)
         return given
 
+    async def expect_server(self) -> None:
+        """Have the cluster prepare for a server that will be wished for in some seconds."""
+        await self._cluster.expect_server()
+
     async def wish_within(self, session: AsyncSession, deployment: Deployment) -> Deployment:
         """Do as ``wish`` within the caller's transaction. The caller then notes that there are no replicas."""
         now = self._clock.now()

@@ -14,6 +14,8 @@ import json
 import logging
 import os
 from argparse import Namespace
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,7 @@ __all__ = [
     "LoadConfig",
     "ModelConfig",
     "enable_amx",
+    "import_all",
     "is_expert",
     "is_in_another_stage",
     "is_of_another_rank",
@@ -145,6 +148,24 @@ def tensor_parallel_rank() -> tuple[int, int]:
     if get_current_vllm_config().parallel_config.nnodes > 1:
         return 0, 1
     return get_tensor_model_parallel_rank(), get_tensor_model_parallel_world_size()
+
+
+def import_all(*, is_forking: bool) -> None:
+    """Import now what every server imports before it serves. No thread may be left by it: who confines itself has one."""
+    import uvloop  # noqa: F401
+    import vllm.engine.arg_utils
+    import vllm.entrypoints.launchers.api_server.entry
+    import vllm.entrypoints.launchers.cli_args
+    import vllm.entrypoints.serve.utils.api_utils
+    import vllm.v1.engine.async_llm
+
+    if is_forking:
+        import vllm.v1.engine.core
+        import vllm.v1.worker.cpu_model_runner
+        import vllm.v1.worker.cpu_worker  # noqa: F401
+    with suppress(ImportError):
+        titles = import_module("setproctitle")  # vLLM's dependency
+        titles.getproctitle()  # at its first call it looks for the command line as it was given
 
 
 def parse_arguments(arguments: list[str]) -> Namespace:

@@ -112,6 +112,9 @@ class KubernetesCluster:
             if self._jobs.get(spec.name) is job:
                 del self._jobs[spec.name]
 
+    async def expect_server(self) -> None:
+        """Nothing: a pod belongs to one model."""
+
     async def apply_deployment(self, spec: DeploymentSpec) -> None:
         """Apply the Deployment and what it owns. Applying again renews the secrets and restores what somebody deleted; the pods stay."""
         async with self._locks[spec.name]:

@@ -3,6 +3,7 @@
     <folder>/.instance                      this folder's id, part of every process's marker
     <folder>/<name>/<number>/replica.json   a model server that was started
     <folder>/<name>/<number>/server.log     the output of its current process
+    <folder>/.warm/<number>                 a link to the files of a server that waits for its model
 
 Model servers outlive a platform that was killed by the lifeline's grace period, so that its successor can adopt
 them (``start``). Jobs do not, because their stage runs again anyway.
@@ -14,6 +15,7 @@ import asyncio
 import logging
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Collection
@@ -42,9 +44,11 @@ from guanaco_server.clusters.local.servers import (
     read_instance,
     read_lines,
 )
+from guanaco_server.clusters.local.warm import WarmServers
 from guanaco_server.confinement import priority
 from guanaco_server.engine.lifeline import GRACE_VARIABLE, PATH_VARIABLE
 
+WARM = "warm"  # no deployment's name: those begin with m-
 RAISE_TRIES = 5  # the next health check tries again
 RAISE_PAUSE_S = 0.12  # Linux takes one such change in a tenth of a second
 SERVER_MEMORY_BYTES = 6 * 1024**3  # the tiny model with 1 GiB of KV cache takes 2
@@ -61,17 +65,20 @@ class LocalCluster:
         ports: tuple[int, int],
         drain_s: float,
         server_memory_bytes: int = SERVER_MEMORY_BYTES,
+        engine_python: Path = Path(sys.executable),
+        warm_servers: int = 0,
     ) -> None:
         """``drain_s`` is how long a replica that is no longer wanted may finish its replies.
 
-        ``server_memory_bytes`` is what each process of a model server may take beside its weights.
+        ``server_memory_bytes`` is what each process of a model server may take beside its weights. ``warm_servers`` of
+        ``engine_python`` are started in advance.
         """
         self._folder = folder.absolute()
         self._lifeline = lifeline.absolute()
         self._drain_s = drain_s
-        self._starter = ServerStarter(
-            ports, self._lifeline_environment(lifeline_grace_s), server_memory_bytes
-        )
+        lifeline_environment = self._lifeline_environment(lifeline_grace_s)
+        self._warm = WarmServers(self._folder, engine_python, lifeline_environment, warm_servers)
+        self._starter = ServerStarter(ports, lifeline_environment, server_memory_bytes, self._warm)
         self._instance = ""
         self._deployments: dict[str, LocalReplicas] = {}
         self._jobs: dict[str, asyncio.Task[JobResult]] = {}
@@ -84,12 +91,13 @@ class LocalCluster:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._instance = read_instance(self._folder)
         adopted: list[GroupLeader] = []
-        for folder in (path for path in self._folder.iterdir() if path.is_dir()):
+        for folder in (path for path in self._folder.iterdir() if _is_deployment(path)):
             replicas = LocalReplicas.found(folder, self._drain_s)
             self._deployments[folder.name] = replicas
             leaders = [server.record.leader for server in replicas if server.is_running()]
             adopted += [one for one in leaders if one.carries(self._marker(folder.name))]
         killed = await kill_marked(f"{self._instance}/", spared=adopted)
+        self._warm.clear()
         logger.info(
             "found %d model servers again, killed %d other processes", len(adopted), len(killed)
         )
@@ -105,6 +113,9 @@ class LocalCluster:
         finally:
             if self._jobs.get(spec.name) is job:
                 del self._jobs[spec.name]
+
+    async def expect_server(self) -> None:
+        self._warm.expect(self._marker(WARM))
 
     async def apply_deployment(self, spec: DeploymentSpec) -> None:
         if spec.resources.nodes > 1:
@@ -158,6 +169,7 @@ class LocalCluster:
         await asyncio.gather(
             *self._jobs.values(),
             *(replicas.stop() for replicas in self._deployments.values()),
+            self._warm.stop(),
             return_exceptions=True,
         )
         self._deployments.clear()
@@ -194,6 +206,10 @@ class LocalCluster:
 
     def _marker(self, name: str) -> str:
         return f"{self._instance}/{name}"
+
+
+def _is_deployment(path: Path) -> bool:
+    return path.is_dir() and not path.name.startswith(".")
 
 
 KEPT_LINES = 20

@@ -85,6 +85,8 @@ def spawn(
     *,
     cwd: Path,
     stdout: int,
+    stdin: int = subprocess.DEVNULL,
+    pass_fds: Sequence[int] = (),
     memory_bytes: int | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start a group leader whose environment is the allowed part of ours, and what is given."""
@@ -94,10 +96,11 @@ def spawn(
         [program, *command[1:]],
         env={**allowed, **environment, MARKER_VARIABLE: marker},
         cwd=cwd,
-        stdin=subprocess.DEVNULL,
+        stdin=stdin,
         stdout=stdout,
         stderr=subprocess.STDOUT,
         start_new_session=True,
+        pass_fds=tuple(pass_fds),
     )
     if memory_bytes is not None:
         with suppress(ProcessLookupError):

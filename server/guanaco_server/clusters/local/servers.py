@@ -26,6 +26,7 @@ from guanaco_server.clusters.cluster import (
     Resources,
 )
 from guanaco_server.clusters.local.processes import GroupLeader, spawn, stop_group
+from guanaco_server.clusters.local.warm import WarmServers
 from guanaco_server.confinement import priority
 from guanaco_server.engine.memory_limit import MEMORY_VARIABLE
 
@@ -96,6 +97,7 @@ class ServerStarter:
     ports: tuple[int, int]
     environment: dict[str, str]
     memory_bytes: int
+    warm: WarmServers
 
     def start(
         self, spec: DeploymentSpec, marker: str, folder: Path, taken: Collection[int]
@@ -104,27 +106,38 @@ class ServerStarter:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / LOG_NAME).unlink(missing_ok=True)
         port = self._choose_port(taken)
-        with (folder / LOG_NAME).open("wb") as log:
-            child = spawn(
-                [
-                    part.replace("{port}", str(port)).replace("{host}", HOST)
-                    for part in spec.command
-                ],
-                {
-                    **spec.environment,
-                    **spec.secrets,
-                    **self.environment,
-                    **own_folders(folder),
-                    MEMORY_VARIABLE: str(self.memory_bytes + WEIGHT_COPIES * spec.artifact_bytes),
-                },
-                marker,
-                cwd=folder,
-                stdout=log.fileno(),
-            )
+        command = tuple(
+            part.replace("{port}", str(port)).replace("{host}", HOST) for part in spec.command
+        )
+        environment = {
+            **spec.environment,
+            **spec.secrets,
+            **self.environment,
+            MEMORY_VARIABLE: str(self.memory_bytes + WEIGHT_COPIES * spec.artifact_bytes),
+        }
+        child = self._start_warm(command, environment, marker, folder) or _start_cold(
+            command, environment, marker, folder
+        )
         priority.lower_until_raised(child.pid)
         record = ReplicaRecord(replace(spec, secrets={}), GroupLeader.of(child.pid), port)
         record.write(folder)
         return LocalServer(folder, record, child)
+
+    def _start_warm(
+        self, command: tuple[str, ...], environment: dict[str, str], marker: str, folder: Path
+    ) -> subprocess.Popen[bytes] | None:
+        """Let a warm server serve it. None where there is none for this command."""
+        if (found := self.warm.claim(command)) is None:
+            return None
+        log = folder / LOG_NAME
+        log.touch()
+        remove_private_folder(folder)
+        (folder / TEMPORARY_NAME).symlink_to(found.temporary)
+        try:
+            found.call(command, environment, marker, log)
+        except OSError:
+            return None  # it has ended since; its temporary files go with the folder's
+        return found.process
 
     def _choose_port(self, taken: Collection[int]) -> int:
         first, last = self.ports
@@ -132,6 +145,19 @@ class ServerStarter:
             if port not in taken and _is_free(port):
                 return port
         raise OSError(f"no free port between {first} and {last}")
+
+
+def _start_cold(
+    command: tuple[str, ...], environment: dict[str, str], marker: str, folder: Path
+) -> subprocess.Popen[bytes]:
+    with (folder / LOG_NAME).open("wb") as log:
+        return spawn(
+            command,
+            {**environment, **own_folders(folder)},
+            marker,
+            cwd=folder,
+            stdout=log.fileno(),
+        )
 
 
 def own_folders(folder: Path) -> dict[str, str]:

@@ -101,6 +101,7 @@ async def resolve(parts: StageParts, run: PipelineRun, submission: Submission) -
 
 @performs(Stage.CHECK)
 async def check(parts: StageParts, run: PipelineRun, submission: Submission) -> Facts:
+    await parts.deployments.expect_server()
     token = await parts.records.hub_token(run)
     with _telling_of_gone_token(token, submission.base_commit and submission.base_repo):
         model = await examine(parts, hub_of(parts, token), submission)
