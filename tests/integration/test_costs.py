@@ -36,8 +36,9 @@ class Priced(World):
     async def deploy(
         self, submission_id: str = ID, recipe: Recipe | None = RECIPE, developer: str = "ada"
     ) -> None:
+        artifact = "a" * 64 if submission_id == ID else "b" * 64
         deployment = Deployment(
-            submission_id, 1, "a" * 64, 1_096, recipe=recipe, developer=developer
+            submission_id, 1, artifact, 1_096, recipe=recipe, developer=developer
         )
         await self.deployments.wish(deployment)
         await self.deployments.mark_ready(submission_id, "memory://1")
@@ -70,6 +71,21 @@ async def test_gpus_cost_from_ready_until_they_are_withdrawn(world: Priced) -> N
     assert await world.spent() == (4.0, 12.0)
     cost = await world.costs.of_submission(ID, "ada")
     assert (cost.gpus_now, cost.currency) == (0, "USD")
+
+
+async def test_those_that_share_gpus_pay_equal_parts(world: Priced) -> None:
+    await world.deploy()
+    world.clock.advance(HOUR)
+    shared = Deployment(OTHER, 1, "a" * 64, 1_096, recipe=RECIPE, developer="bob")
+    assert (await world.deployments.wish(shared)).server_key == ID
+    await world.deployments.mark_ready(OTHER, "memory://1")
+    world.clock.advance(2 * HOUR)
+    assert (await world.spent(), await world.spent(OTHER)) == ((4.0, 12.0), (2.0, 6.0))
+    assert (await world.costs.fleet()).gpus == {"H100": 2}
+    await world.withdraw()
+    world.clock.advance(HOUR)
+    assert (await world.spent(), await world.spent(OTHER)) == ((4.0, 12.0), (4.0, 12.0))
+    assert (await world.costs.costs()).gpu_hours == 8.0, "2 GPUs for 4 hours"
 
 
 async def test_starting_costs_nothing_and_neither_does_a_cpu(world: Priced) -> None:

@@ -5,12 +5,14 @@
     withdrawn, or deployed anew → it ends
     other replicas → it ends, and another one begins
     a redeploy → the version beside has an interval of its own, until it takes over
+    deployments share an engine → each has an interval, with an equal part of the cost; with another number of them, other ones
 
 Each within the transaction that changes the deployment, so that the two never differ.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -56,6 +58,20 @@ class CostMeter:
                 began_at=at,
             )
         )
+
+    async def divide(self, session: AsyncSession, keys: Iterable[str], at: datetime) -> None:
+        """Divide the cost of an engine equally between those of its deployments that count, from now on."""
+        found = [await queries.open_interval(session, *_parts(key)) for key in sorted(keys)]
+        held = [interval for interval in found if interval is not None]
+        part = 1 / len(held) if len(held) > 1 else None
+        for interval in held:
+            if interval.part == part:
+                continue
+            if interval.began_at >= at:
+                interval.part = part
+                continue
+            interval.ended_at = at
+            session.add(interval.from_now_on(at, part))
 
     async def end(self, session: AsyncSession, key: str, at: datetime) -> None:
         submission_id, server = _parts(key)

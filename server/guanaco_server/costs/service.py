@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from datetime import datetime
 
@@ -59,13 +59,13 @@ class CostService:
         async with self._database.read() as session:
             rows = await queries.between(session, since, now)
         held = [row for row in rows if row.ended_at is None]
-        gpus: Counter[str] = Counter()
+        gpus: defaultdict[str, float] = defaultdict(float)
         per_hour: defaultdict[str, float] = defaultdict(float)
         for row in held:
-            gpus[row.gpu_type] += row.gpu_count * row.replicas
+            gpus[row.gpu_type] += row.gpus
             per_hour[row.gpu_type] += _price_per_hour(row)
         return FleetSpending(
-            gpus,
+            {gpu_type: round(held) for gpu_type, held in gpus.items()},
             per_hour,
             {
                 submission_id: Spend(
@@ -154,14 +154,14 @@ def _spending(rows: Iterable[GpuIntervalRow], since: datetime, until: datetime) 
 
 
 def _price_per_hour(row: GpuIntervalRow) -> float:
-    return row.gpu_count * row.replicas * row.gpu_hour_price
+    return row.gpus * row.gpu_hour_price
 
 
 def _gpu_hours(row: GpuIntervalRow, since: datetime, until: datetime) -> float:
     """Return the GPU hours, never negative, even if the clock was set back."""
     ended = min(row.ended_at or until, until)
     seconds = max(0.0, (ended - max(row.began_at, since)).total_seconds())
-    return seconds / HOUR_S * row.gpu_count * row.replicas
+    return seconds / HOUR_S * row.gpus
 
 
 def _month_of(at: datetime) -> datetime:

@@ -12,7 +12,10 @@ from guanaco_server.database.types import UtcDateTime
 
 
 class GpuIntervalRow(Table):
-    """Open as long as ``ended_at`` is none. ``server`` is the key of a version beside the one that serves. The price stays as it was, whatever the price table says later."""
+    """Open as long as ``ended_at`` is none. ``server`` is the key of a version beside the one that serves. The price stays as it was, whatever the price table says later.
+
+    ``part`` is the share of the cost that this submission pays, where several share the GPUs; None for all of it.
+    """
 
     __tablename__ = "gpu_intervals"
     __table_args__ = (
@@ -30,3 +33,24 @@ class GpuIntervalRow(Table):
     gpu_hour_price: Mapped[float]
     began_at: Mapped[datetime] = mapped_column(UtcDateTime)
     ended_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    part: Mapped[float | None]
+
+    @property
+    def gpus(self) -> float:
+        """The GPUs that it pays for."""
+        whole = self.gpu_count * self.replicas
+        return whole if self.part is None else whole * self.part
+
+    def from_now_on(self, at: datetime, part: float | None) -> GpuIntervalRow:
+        """Return the interval that follows, with another part."""
+        return GpuIntervalRow(
+            submission_id=self.submission_id,
+            server=self.server,
+            developer=self.developer,
+            gpu_type=self.gpu_type,
+            gpu_count=self.gpu_count,
+            replicas=self.replicas,
+            gpu_hour_price=self.gpu_hour_price,
+            began_at=at,
+            part=part,
+        )

@@ -4,7 +4,7 @@ An engine is what the model server is: an artifact, a length, a quantization, a 
 platform (``engine_digest``). Deployments that differ only in what each request carries (prompt, parameters, stops) share one.
 
     open      the engine that the next deployment of its digest joins; there is at most one
-    private   no digest: what only measures, and what has GPUs, whose costs are not divided yet
+    private   no digest: what only measures
     closed    a redeploy has begun a newer one: those that use it stay, nobody joins
 
 An engine is there as long as a deployment uses it. It is named after the deployment that began it, and the model server
@@ -33,13 +33,15 @@ if TYPE_CHECKING:
 
 def engine_digest(deployment: Deployment, options: EngineOptions) -> str | None:
     """Return the same text for deployments that may share a model server; None for one that may not."""
-    if deployment.is_private or deployment.recipe is not None:
+    if deployment.is_private:
         return None
+    recipe = deployment.recipe
     facts = {
         "artifact": deployment.artifact_key,
         "max_model_tokens": deployment.max_model_tokens,
         "quantization": deployment.quantization,
         "queue": deployment.queue,
+        "recipe": recipe.model_dump(mode="json") if recipe else None,
         "command": options.command,
         "args": options.args,
     }
@@ -53,7 +55,7 @@ async def assign(
 
     The deployment's row says afterwards which it uses. Until the transaction ends nobody else is given an engine.
     """
-    await _lock(session)
+    await lock(session)
     key, digest = deployment.submission_id, engine_digest(deployment, options)
     found = await queries.open_engine(session, digest) if digest else None
     if found is not None:
@@ -75,7 +77,7 @@ async def assign(
 
 async def leave(session: AsyncSession, row: DeploymentRow) -> None:
     """Forget the engine of a deployment that is withdrawn, or is given another one, if nobody else uses it."""
-    await _lock(session)
+    await lock(session)
     if not await queries.others_of_engine(session, row):
         await queries.remove_engine(session, row.server_key)
 
@@ -88,5 +90,6 @@ async def _new_name(session: AsyncSession, deployment: Deployment) -> str:
     return beside(submission_of(key), deployment.run)
 
 
-async def _lock(session: AsyncSession) -> None:
+async def lock(session: AsyncSession) -> None:
+    """Let nobody else change who uses which engine until the transaction ends. Before any deployment's row is locked."""
     await in_commit_order(session, EngineRow.__tablename__)

@@ -210,6 +210,8 @@ class DeploymentService:
         now = self._clock.now()
         await self.meter.end(session, deployment.submission_id, now)
         row = await queries.by_submission(session, deployment.submission_id)
+        if row is not None:
+            await self.divide_costs(session, row)
         has_room = row is not None and row.run == deployment.run and row.phase.has_server
         engine = await engines.assign(session, deployment, self._engine, now)
         if row is not None and row.server_key != engine:
@@ -244,11 +246,12 @@ class DeploymentService:
 
     async def withdraw(self, session: AsyncSession, submission_id: str) -> None:
         """Record in the caller's transaction that this should no longer be served. The reconciler stops the server that nobody uses any more."""
+        await self.meter.end(session, submission_id, self._clock.now())
         row = await queries.by_submission(session, submission_id)
         if row is not None:
             await engines.leave(session, row)
+            await self.divide_costs(session, row)
         await queries.remove(session, submission_id)
-        await self.meter.end(session, submission_id, self._clock.now())
         self.note_replicas(submission_id, ())
         self.woken.set()
 
@@ -465,6 +468,7 @@ class DeploymentService:
         submitted anew, meanwhile.
         """
         async with self._database.write() as session:
+            await engines.lock(session)
             row = await queries.locked(session, submission_id)
             if row is None or (seen is not None and not _is_as_seen(row, seen)):
                 return
@@ -489,6 +493,7 @@ class DeploymentService:
     async def mark_applied(self, submission_id: str, replicas: int) -> None:
         """Record how many replicas the cluster was told to run, for all that share them. They cost from now on."""
         async with self._database.write() as session:
+            await engines.lock(session)
             row = await queries.locked(session, submission_id)
             if row is not None:
                 for user in (row, *await queries.others_of_engine(session, row)):
@@ -570,6 +575,11 @@ class DeploymentService:
         suspects, self._suspects = self._suspects, set()
         return suspects
 
+    async def divide_costs(self, session: AsyncSession, row: DeploymentRow) -> None:
+        """Divide what its engine costs between all that use it now."""
+        users = [row, *await queries.others_of_engine(session, row)]
+        await self.meter.divide(session, [user.submission_id for user in users], self._clock.now())
+
     async def meter_replicas(self, session: AsyncSession, row: DeploymentRow) -> None:
         """Begin to count what its replicas cost, if it is ready, within the caller's transaction."""
         if row.phase is Phase.READY:
@@ -581,6 +591,7 @@ class DeploymentService:
                 self._clock.now(),
                 row.applied_replicas,
             )
+            await self.divide_costs(session, row)
 
 
 def _is_as_seen(row: DeploymentRow | None, seen: DeploymentRow) -> bool:
