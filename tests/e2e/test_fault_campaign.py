@@ -13,7 +13,7 @@ from tests.fixtures.postgres import find_binaries
 
 pytestmark = [pytest.mark.engine, pytest.mark.postgres]
 ROOT = Path(__file__).parents[2]
-FAULTS = 20
+FAULTS = 12
 
 
 @pytest.mark.timeout(900)  # the campaign waits for its platform's last answers, at most

@@ -21,8 +21,6 @@ from guanaco_server.submissions.pipeline.stages import FUNCTIONS, Facts
 from guanaco_server.submissions.tables import SubmissionRow
 from tests.fixtures.pipeline import ID, RUN, PipelineWorld, tiny_files
 
-pytestmark = pytest.mark.both_databases
-
 
 class PanicError(BaseException):
     """As pyo3's PanicException, which is no Exception."""
@@ -49,6 +47,7 @@ async def world(database: Database, tmp_path: Path) -> PipelineWorld:
     return world
 
 
+@pytest.mark.both_databases
 async def test_a_cancel_that_meets_publish_leaves_no_server_behind(
     world: PipelineWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -62,6 +61,7 @@ async def test_a_cancel_that_meets_publish_leaves_no_server_behind(
     await nothing_is_served(world)
 
 
+@pytest.mark.both_databases
 async def test_a_publish_that_comes_first_refuses_the_cancel(world: PipelineWorld) -> None:
     assert await world.runner.run_next(RUN) is Step.DONE
     with pytest.raises(IllegalTransition):
@@ -88,6 +88,7 @@ def test_the_tries_of_a_stage_outlast_half_a_minute_of_outage() -> None:
     assert sum(OUTAGE_DELAYS_S) >= 60
 
 
+@pytest.mark.both_databases
 async def test_cancel_and_publish_at_once_agree(world: PipelineWorld) -> None:
     """Whichever commits first wins, and the cluster is as the status says."""
     cancel = world.submissions.cancel(world.developer, ID)
@@ -102,11 +103,13 @@ async def test_cancel_and_publish_at_once_agree(world: PipelineWorld) -> None:
         await nothing_is_served(world)
 
 
+@pytest.mark.both_databases
 async def test_a_cancel_withdraws_the_wish_before_any_stage_notices(world: PipelineWorld) -> None:
     await world.submissions.cancel(world.developer, ID)
     assert await world.deployments.list_wishes() == []
 
 
+@pytest.mark.both_databases
 async def test_a_stage_cannot_wish_for_a_server_after_the_cancel(
     world: PipelineWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,6 +158,7 @@ async def test_an_exception_while_a_stages_end_is_recorded_fails_the_submission(
     await nothing_is_served(world)
 
 
+@pytest.mark.both_databases
 async def test_an_outage_of_the_database_is_waited_for(
     world: PipelineWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,6 +184,7 @@ async def test_a_clean_up_that_cannot_reach_the_cluster_leaves_it_to_the_reconci
     await nothing_is_served(world)
 
 
+@pytest.mark.both_databases
 async def test_a_late_failure_of_an_earlier_run_leaves_the_later_run_alone(
     world: PipelineWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
