@@ -20,6 +20,7 @@ from guanaco_server.database.database import Database
 from guanaco_server.database.migrations import upgrade
 from tests.fixtures import s3
 from tests.fixtures.endings import end_all
+from tests.fixtures.engine_interpreter import EngineInterpreter
 from tests.fixtures.postgres import MissingPostgresError, PostgresServer, running_server
 from tests.fixtures.s3 import S3Server
 from tests.fixtures.workers import StoriesApart
@@ -99,6 +100,15 @@ def engine_python() -> Path:
     if os.environ.get("CI"):
         pytest.fail(sentence, pytrace=False)
     pytest.skip(sentence)
+
+
+@pytest.fixture(scope="session")
+def engine_interpreter(
+    engine_python: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[EngineInterpreter]:
+    """One for all tests that ask vLLM's own code something without starting a server."""
+    with EngineInterpreter(engine_python, tmp_path_factory.mktemp("engine")) as interpreter:
+        yield interpreter
 
 
 @pytest.fixture(scope="session")

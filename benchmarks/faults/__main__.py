@@ -3,8 +3,9 @@
     make bench-faults ARGS='--seed=1 --faults=1000 --seconds=1200'
 
 The platform runs as an API with two gateway processes and a worker, over PostgreSQL and an S3 server, with scripted model
-servers. Eight users talk and rate, one developer submits and redeploys; each repeats a request, with its Idempotency-Key, until it is
-acknowledged. From a seed, faults hit every component for a moment: about two a second, of which several overlap. Processes that
+servers: first on this machine, then, for PODS_SHARE of the faults, on a Kubernetes whose API server is the tests'. Eight users talk
+and rate, three developers submit, and one of them redeploys; each repeats a request, with its Idempotency-Key, until it is
+acknowledged. From a seed, faults hit every component for a moment: a few a second, of which several overlap. Processes that
 end are started again, as systemd or a cluster does. Then all faults are lifted, the clients get their last answers, and the
 platform has time to finish what it has begun. An auditor reads the database, the bucket and the list of processes.
 
@@ -22,8 +23,8 @@ import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,76 +37,114 @@ from benchmarks.faults.clients import Campaign, Developer, HttpClient, User
 from benchmarks.faults.injections import campaign
 from benchmarks.faults.ledger import Ledger
 from benchmarks.faults.orphans import orphaned_engines, orphaned_objects, orphaned_processes
-from benchmarks.faults.stage import Stage
+from benchmarks.faults.outcomes import outcomes
+from benchmarks.faults.pods import orphaned_pods
+from benchmarks.faults.stage import DEVELOPERS, Stage
 
 ROOT = Path(__file__).parents[2]
 SETTLE_S = 180.0
-CALM_TURNS = 8
-CALM_S = 45.0
-Counts = Mapping[tuple[str, str], int]
+PODS_SHARE = 0.4
+CALM_TURNS = 4
+CALM_S = 20.0
 
 
 @dataclass
 class Result:
+    """What a campaign has found, over all its parts."""
+
     seed: int
-    seconds: float
-    faults: Counts
-    ledger: Ledger
-    findings: Sequence[Finding]
-    restarts: Mapping[str, int]
+    seconds: float = 0.0
+    faults: Counter[tuple[str, str]] = field(default_factory=Counter)
+    told: Counter[str] = field(default_factory=Counter)
+    repeated: int = 0
+    findings: list[Finding] = field(default_factory=list)
+    forgotten: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    restarts: Counter[str] = field(default_factory=Counter)
+    outcomes: Counter[str] = field(default_factory=Counter)
+
+    def add_told(self, ledger: Ledger) -> None:
+        self.told.update(ledger.counts())
+        self.repeated += ledger.repeated
+        self.forgotten += ledger.forgotten
+        self.refused += ledger.refused
+
+
+@dataclass(frozen=True)
+class Part:
+    """A platform of its own, and its share of the campaign's faults."""
+
+    has_pods: bool
+    share: float
+
+
+PARTS = {
+    "local": (Part(False, 1.0),),
+    "kubernetes": (Part(True, 1.0),),
+    "both": (Part(False, 1 - PODS_SHARE), Part(True, PODS_SHARE)),
+}
 
 
 async def run(options: argparse.Namespace) -> Result:
+    result = Result(options.seed)
+    for part in PARTS[options.cluster]:
+        async with stages.built(options.engine_python, has_pods=part.has_pods) as stage:
+            try:
+                await _on(stage, part, result, options)
+            finally:
+                if options.keep is not None:
+                    _keep_logs(stage, options.keep / ("kubernetes" if part.has_pods else "local"))
+    return result
+
+
+async def _on(stage: Stage, part: Part, result: Result, options: argparse.Namespace) -> None:
     ledger = Ledger()
-    async with stages.built(options.engine_python) as stage:
-        try:
-            return await _on(stage, ledger, options)
-        finally:
-            if options.keep is not None:
-                _keep_logs(stage, options.keep)
-
-
-async def _on(stage: Stage, ledger: Ledger, options: argparse.Namespace) -> Result:
     await asyncio.to_thread(stage.start)
     supervising = asyncio.create_task(stage.supervise())
     shared = Campaign(stage.base_url, ledger, asyncio.Event(), asyncio.Event())
-    developer = Developer(HttpClient(shared, stage.developer_key), stage.repos[1:], options.seed)
-    anchor = await developer.submit(stage.repos[0])
-    found = await developer.settled(anchor)
+    developers = [
+        Developer(HttpClient(shared, stage.developer_key), stage.repos[1 + n :: DEVELOPERS], f"{options.seed} {n}")
+        for n in range(DEVELOPERS)
+    ]  # fmt: skip
+    anchor = await developers[0].submit(stage.repos[0])
+    found = await developers[0].settled(anchor)
     if found["status"] != "deployed":
         raise RuntimeError(f"the first submission was not deployed: {found}")
     app = HttpClient(shared, stage.app_key)
-    clients = [asyncio.create_task(developer.work(anchor))]
+    work = [one.work(anchor if one is developers[0] else None) for one in developers]
+    clients = [asyncio.create_task(one) for one in work]
     clients += [
         asyncio.create_task(User(app, n, options.seed).talk()) for n in range(options.users)
     ]
     began = time.monotonic()
+    until, wanted = began + options.seconds * part.share, options.faults * part.share
     faults = await campaign(
         stage,
-        options.seed,
+        f"{options.seed} {part}",
         options.pace,
-        lambda count: count >= options.faults or time.monotonic() - began > options.seconds,
-        lambda: _calm(stage, ledger),
+        lambda count: count >= wanted or time.monotonic() > until,
+        lambda count: _calm(stage, ledger, count),
     )
-    seconds = time.monotonic() - began
-    _talk(f"{sum(faults.values())} faults in {seconds:.0f} s; {ledger.counts()}")
+    result.faults.update(faults)
+    result.seconds += time.monotonic() - began
+    _talk(f"{sum(faults.values())} faults in {time.monotonic() - began:.0f} s; {ledger.counts()}")
     await stage.until_ready()
     await _last_answers(shared, clients)
     engine = create_engine(stage.postgres.url("test_1"), poolclass=NullPool)
     await _settled(stage, engine)
-    findings = await asyncio.to_thread(_audited, engine, ledger)
-    findings += await asyncio.to_thread(orphaned_engines, stage, engine)
-    findings += await asyncio.to_thread(orphaned_objects, stage, engine)
+    result.findings += await asyncio.to_thread(_found, stage, engine, ledger)
+    result.outcomes.update(await asyncio.to_thread(outcomes, engine))
     stage.is_stopping = True
     await supervising
     await asyncio.to_thread(stage.stop)
-    findings += await asyncio.to_thread(orphaned_processes)
-    restarts = {one.name: one.restarts for one in (stage.api, stage.worker)}
-    return Result(options.seed, seconds, faults, ledger, findings, restarts)
+    result.findings += await asyncio.to_thread(orphaned_processes)
+    result.restarts.update({one.name: one.restarts for one in (stage.api, stage.worker)})
+    result.add_told(ledger)
 
 
-async def _calm(stage: Stage, ledger: Ledger) -> None:
+async def _calm(stage: Stage, ledger: Ledger, faults: int) -> None:
     """Wait until every role is ready and some turns were acknowledged; the campaign goes on without after a while."""
+    _talk(f"{faults} faults; {ledger.counts()}")
     wanted = ledger.counts()["replies"] + CALM_TURNS
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(CALM_S):
@@ -125,14 +164,23 @@ async def _last_answers(shared: Campaign, clients: Sequence[asyncio.Task[None]])
     await asyncio.gather(*clients)
 
 
-def _audited(engine: Engine, ledger: Ledger) -> list[Finding]:
+def _found(stage: Stage, engine: Engine, ledger: Ledger) -> list[Finding]:
     with engine.connect() as tables:
-        return audit(tables, ledger)
+        return [*audit(tables, ledger), *_orphans(stage, engine), *orphaned_objects(stage.store, engine)]  # fmt: skip
 
 
-def _unsettled(engine: Engine) -> list[str]:
+def _orphans(stage: Stage, engine: Engine) -> list[Finding]:
+    """Find what runs and nobody wishes for."""
+    found = orphaned_engines(stage.engines(), engine)
+    if stage.pods is not None:
+        found += orphaned_pods(dict(stage.pods.world.server.store.objects), engine)
+    return found
+
+
+def _unsettled(stage: Stage, engine: Engine) -> list[str]:
     with engine.connect() as tables:
-        return [finding.sentence for finding in orphaned_rows(tables)]
+        found = [*orphaned_rows(tables), *_orphans(stage, engine)]
+    return [finding.sentence for finding in found]
 
 
 async def _settled(stage: Stage, engine: Engine) -> None:
@@ -141,10 +189,10 @@ async def _settled(stage: Stage, engine: Engine) -> None:
     left: list[str] = []
     while time.monotonic() < deadline:
         try:
-            left = await asyncio.to_thread(_unsettled, engine)
+            left = await asyncio.to_thread(_unsettled, stage, engine)
         except DBAPIError as error:
             left = [str(error)]
-        if not left and not await asyncio.to_thread(orphaned_engines, stage, engine):
+        if not left:
             return
         await asyncio.sleep(1)
     _talk(f"not settled after {SETTLE_S:.0f} s: {left[:5]}")
@@ -155,13 +203,17 @@ def report(result: Result) -> dict[str, Any]:
     for (component, name), count in result.faults.items():
         print(f"| {component} | {name} | {count} |")
     print(f"| all | | {sum(result.faults.values())} |\n")
+    print("| how runs ended | |\n| --- | --- |")
+    for how, count in sorted(result.outcomes.items()):
+        print(f"| {how} | {count} |")
+    print()
     found = Counter(finding.kind for finding in result.findings)
     print("| " + " | ".join(KINDS) + " |\n|" + " --- |" * len(KINDS))
     print("| " + " | ".join(str(found[kind]) for kind in KINDS) + " |\n")
     for finding in result.findings[:60]:
         print(f"{finding.kind}: {finding.sentence}")
     for title in ("forgotten", "refused"):
-        for sentence in getattr(result.ledger, title)[:40]:
+        for sentence in getattr(result, title)[:40]:
             print(f"{title}: {sentence}")
     by_component: Counter[str] = Counter()
     for (component, _), count in result.faults.items():
@@ -172,12 +224,13 @@ def report(result: Result) -> dict[str, Any]:
         "faults": sum(result.faults.values()),
         "by_component": dict(by_component),
         "by_fault": {": ".join(key): count for key, count in result.faults.items()},
-        "told": result.ledger.counts(),
-        "repeated": result.ledger.repeated,
+        "told": dict(result.told),
+        "repeated": result.repeated,
         "restarts": dict(result.restarts),
+        "outcomes": dict(result.outcomes),
         "found": {kind: found[kind] for kind in KINDS},
-        "forgotten": len(result.ledger.forgotten),
-        "refused": len(result.ledger.refused),
+        "forgotten": len(result.forgotten),
+        "refused": len(result.refused),
     }
 
 
@@ -187,8 +240,9 @@ def main() -> None:
     )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--faults", type=int, default=1_000)
-    parser.add_argument("--seconds", type=float, default=1_080, help="at most, for the faults")
-    parser.add_argument("--pace", type=float, default=2.0, help="faults a second")
+    parser.add_argument("--seconds", type=float, default=1_020, help="at most, for the faults")
+    parser.add_argument("--cluster", choices=sorted(PARTS), default="both")
+    parser.add_argument("--pace", type=float, default=4.0, help="faults a second")
     parser.add_argument("--users", type=int, default=8)
     parser.add_argument("--keep", type=Path, help="a folder for the platform's logs")
     python = os.environ.get("GUANACO_ENGINE_PYTHON", ROOT / ".venv-engine" / "bin" / "python")

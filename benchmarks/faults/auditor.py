@@ -26,6 +26,7 @@ KINDS = (
     "orphaned objects",
     "orphaned processes",
     "orphaned pods",
+    "unforeseen failures",
 )
 IN_PROGRESS = "('queued', 'checking', 'serializing', 'deploying', 'stress_testing')"
 ROLLING = "('preparing', 'shifting', 'draining')"
@@ -78,6 +79,7 @@ def audit(tables: Connection, ledger: Ledger) -> list[Finding]:
         *_talks(tables, ledger),
         *_ratings(tables, ledger),
         *orphaned_rows(tables),
+        *_unforeseen(tables),
     ]
 
 
@@ -176,6 +178,14 @@ def _ratings(tables: Connection, ledger: Ledger) -> Iterator[Finding]:
             yield Finding("doubled ratings", f"{talk.user_id} has {len(found)} ratings")
     for conversation_id in stored:
         yield Finding("doubled ratings", f"a rating of {conversation_id}, of which nobody was told")
+
+
+def _unforeseen(tables: Connection) -> Iterator[Finding]:
+    """Find runs that failed with an incident number."""
+    query = "SELECT submission_id, message FROM submission_events WHERE message LIKE '%(incident %'"
+    for row in _rows(tables, query):
+        if "Trying again" not in row.message:
+            yield Finding("unforeseen failures", f"{row.submission_id}: {row.message}")
 
 
 def orphaned_rows(tables: Connection) -> Iterator[Finding]:

@@ -21,7 +21,7 @@ ANSWER_WITHIN_S = (
 PASSING = frozenset({"request_in_progress", "conversation_busy", "redeploy_in_progress"})
 TALK_TURNS = 4
 IN_PROGRESS = frozenset({"queued", "checking", "serializing", "deploying", "stress_testing"})
-LIVE = 2  # submissions of a developer, beside the one that stays
+LIVE = 1  # submissions of a developer, beside the one that stays
 
 
 class GaveUpError(Exception):
@@ -184,9 +184,12 @@ class User:
 
 
 class Developer:
-    """Submits one repo after another, redeploys the one that stays, and tears down what is too much."""
+    """Submits one repo after another, redeploys the one that stays, and tears down what is too much.
 
-    def __init__(self, client: HttpClient, repos: list[str], seed: int) -> None:
+    A developer without ``anchor`` redeploys nothing: two who redeploy the same could not tell whose run is whose.
+    """
+
+    def __init__(self, client: HttpClient, repos: list[str], seed: str) -> None:
         self._client = client
         self._repos = repos
         self._chance = random.Random(f"{seed} developer")
@@ -214,7 +217,7 @@ class Developer:
                 raise GaveUpError(str(told.id))
             await asyncio.sleep(0.5)
 
-    async def work(self, anchor: ToldSubmission) -> None:
+    async def work(self, anchor: ToldSubmission | None) -> None:
         try:
             for repo in self._repos:
                 if self._client.campaign.is_over.is_set():
@@ -223,10 +226,10 @@ class Developer:
         except GaveUpError:
             return
 
-    async def _work_on(self, repo: str, anchor: ToldSubmission) -> None:
+    async def _work_on(self, repo: str, anchor: ToldSubmission | None) -> None:
         try:
             told = await self.submit(repo)
-            if self._chance.random() < 0.5:
+            if anchor is not None and self._chance.random() < 0.5:
                 await self._redeploy(anchor)
             found = await self.settled(told)
             if found["status"] == "deployed":

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Iterable
 
 import psutil
 from sqlalchemy import Engine, text
 
 from benchmarks.faults.auditor import Finding
-from benchmarks.faults.stage import Stage, descendants
+from benchmarks.faults.stage import descendants
+from guanaco_server.artifacts.stores.s3_client import S3Config
 from guanaco_server.artifacts.stores.store import KEY
 from guanaco_server.deployments.versions import submission_of
 from guanaco_server.formats.manifest import MANIFEST_NAME
@@ -19,14 +21,14 @@ STOP_S = 45.0  # longer than the lifeline's grace
 OURS = ("tests.fixtures.warm_start", "postgres", "rclone")  # the campaign's own
 
 
-def orphaned_engines(stage: Stage, engine: Engine) -> list[Finding]:
+def orphaned_engines(engines: Iterable[psutil.Process], engine: Engine) -> list[Finding]:
     """Model servers that no deployment wishes for, and those that are there twice."""
     with engine.connect() as tables:
         keys = tables.execute(text("SELECT submission_id FROM deployments")).scalars()
         wished = Counter(
             submission_of(key) for key in keys
         )  # all versions go by their model's name
-    running = Counter(_served_name(process) for process in stage.engines())
+    running = Counter(_served_name(process) for process in engines)
     return [
         Finding("orphaned processes", f"{count - wished[name]} model servers too many of {name}")
         for name, count in running.items()
@@ -34,7 +36,7 @@ def orphaned_engines(stage: Stage, engine: Engine) -> list[Finding]:
     ]
 
 
-def orphaned_objects(stage: Stage, engine: Engine) -> list[Finding]:
+def orphaned_objects(store: S3Config, engine: Engine) -> list[Finding]:
     """Artifacts that no row names, and objects that the collector would never find.
 
     What an unfinished job or a killed trial left is kept for a day, and found by the form of its key.
@@ -42,7 +44,7 @@ def orphaned_objects(stage: Stage, engine: Engine) -> list[Finding]:
     query = "SELECT key FROM artifacts UNION SELECT artifact_key FROM submissions WHERE artifact_key IS NOT NULL"
     with engine.connect() as tables:
         known = set(tables.execute(text(query)).scalars())
-    objects = left_in(stage.store)
+    objects = left_in(store)
     published = {
         name.split("/")[2]
         for name in objects
@@ -62,9 +64,9 @@ def orphaned_objects(stage: Stage, engine: Engine) -> list[Finding]:
     ]
 
 
-def orphaned_processes() -> list[Finding]:
-    """What lives on after the platform was stopped."""
-    deadline = time.monotonic() + STOP_S
+def orphaned_processes(within_s: float = STOP_S) -> list[Finding]:
+    """Find what lives on after the platform was stopped."""
+    deadline = time.monotonic() + within_s
     while left := [process for process in descendants() if not _is_ours(process)]:
         if time.monotonic() > deadline:
             break

@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import mmap
 import os
+import shutil
 import struct
 import subprocess
 import tempfile
@@ -19,6 +20,7 @@ from urllib.parse import urlsplit
 
 import psutil
 
+from benchmarks.faults.pods import PodCluster, pod_cluster
 from benchmarks.faults.proxy import FaultyProxy, in_front_of_port, in_front_of_socket
 from guanaco import Client
 from guanaco.accounts import Role
@@ -38,7 +40,8 @@ POSTGRES_MIB = (
 )
 MAX_CONNECTIONS = 90
 GATEWAYS = 2
-REPOS = 40
+DEVELOPERS = 3
+REPOS = 180  # of all developers; an artifact that is there already is not made again
 SUPERVISE_S = 0.2
 PG_SOCKET = ".s.PGSQL.5432"
 POSTGRES: dict[str, Any] = {
@@ -50,6 +53,7 @@ POSTGRES: dict[str, Any] = {
 }
 SETTINGS: dict[str, object] = {
     "engine_command": [*SCRIPTED_ENGINE, "--token-delay-ms", "20"],
+    "warm_model_servers": 0,  # of vLLM, which nothing here is
     "stress_duration_s": 0.5,
     "stress_rate": 4,
     "stress_requests": 4,
@@ -113,11 +117,13 @@ class Stage:
     store: S3Config
     ballast: Path | None
     repos: list[str]
+    pods: PodCluster | None = None
     app_key: str = ""
     developer_key: str = ""
     api: SupervisedProcess = field(init=False)
     worker: SupervisedProcess = field(init=False)
     is_stopping: bool = False
+    is_calm: bool = False  # nothing is to fail now, and nobody waits for something to hit
 
     @property
     def base_url(self) -> str:
@@ -168,6 +174,8 @@ class Stage:
     def stop(self) -> None:
         self.is_stopping = True
         self.roles.__exit__(None, None, None)
+        if self.pods is not None:
+            self.pods.stop_nodes()
 
 
 def descendants() -> list[psutil.Process]:
@@ -197,7 +205,7 @@ def _is_ready(process: RoleProcess) -> bool:
 
 
 @contextlib.asynccontextmanager
-async def built(engine_python: Path) -> AsyncIterator[Stage]:
+async def built(engine_python: Path, *, has_pods: bool) -> AsyncIterator[Stage]:
     """Everything but the platform's own processes, which ``start`` starts."""
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="guanaco-faults-")))
@@ -217,9 +225,10 @@ async def built(engine_python: Path) -> AsyncIterator[Stage]:
         assert inner is not None
         store_proxy = await stack.enter_async_context(in_front_of_port(inner, store_port))
         hub = stack.enter_context(LyingHub(folder / "hub", {}, "http://127.0.0.1:9/"))
-        repos = [f"acme/tiny{number}" for number in range(REPOS)]
-        for number, repo in enumerate(repos):
-            make_tiny_repo(hub.root / repo, seed=number)
+        repos = _make_repos(hub.root)
+        pods = None
+        if has_pods:
+            pods = await stack.enter_async_context(pod_cluster(folder, engine_python))
         config = s3.bucket()
         settings: dict[str, object] = {
             **SETTINGS,
@@ -232,15 +241,29 @@ async def built(engine_python: Path) -> AsyncIterator[Stage]:
             "s3_access_key_id": config.access_key_id,
             "s3_secret_access_key": config.secret_access_key,
             "s3_region": config.region,
+            **(pods.settings if pods else {}),
         }
         os.environ |= clock.environment  # read by what is started from here on
+        stack.callback(lambda: [os.environ.pop(name) for name in clock.environment])
         roles = Roles(folder, **settings)
-        stage = Stage(folder, clock, postgres, database_proxy, store_proxy, hub, roles, config, disk and disk / "ballast", repos)  # fmt: skip
+        stage = Stage(folder, clock, postgres, database_proxy, store_proxy, hub, roles, config, disk and disk / "ballast", repos, pods)  # fmt: skip
         try:
             yield stage
         finally:
-            stage.is_stopping = True
-            roles.__exit__(None, None, None)
+            # In a thread: what the platform's end still writes goes through the proxies of this one.
+            await asyncio.to_thread(stage.stop)
+
+
+def _make_repos(root: Path) -> list[str]:
+    """Make repos that differ in two of their weights, which takes less time than to make each anew."""
+    repos = [f"acme/tiny{number}" for number in range(REPOS)]
+    make_tiny_repo(root / repos[0])
+    for number, repo in enumerate(repos[1:], 1):
+        shutil.copytree(root / repos[0], root / repo)
+        with (root / repo / "model.safetensors").open("r+b") as weights:
+            weights.seek(-4, os.SEEK_END)
+            weights.write(struct.pack("<HH", 0x3C00 | number & 0x7F, 0x3C00 | number >> 7))
+    return repos
 
 
 @contextlib.contextmanager

@@ -203,13 +203,14 @@ class Arena:
     def _phase(self, name: str) -> Iterator[None]:
         """Measure chats, loop and memory meanwhile."""
         backend = self._up.client(Role.BACKEND, f"app-{name}").transport.address.key or ""
-        chat = _traffic("chat", self._up.base_url, backend)
+        chat = Traffic("chat", self._up.base_url, backend)
         assert self._up.process is not None
-        watch = _traffic("watch", self._up.base_url, str(self._up.process.pid))
+        watch = Traffic("watch", self._up.base_url, str(self._up.process.pid))
+        stolen_s = _stolen_s()
         with _memory(self._up.process.pid) as memory:
             yield
-        chats = [one for one in _lines(chat)]
-        looks = [one for one in _lines(watch)]
+        stolen_s = _stolen_s() - stolen_s
+        chats, looks = chat.end(), watch.end()
         waits = sorted(one["s"] for one in chats)
         bad = sum(one["status"] != 200 for one in chats)
         stall = max((one for one in looks if one["late"] < 0.1), key=_seconds, default=NO_LOOK)
@@ -221,6 +222,7 @@ class Arena:
             "stall_ms": round(stall["s"] * 1e3, 1),
             "stall_queued_ms": round(_queued_s(stall) * 1e3, 1),
             "own_stall_ms": round(max(map(_own_s, looks), default=0.0) * 1e3, 1),
+            "stolen_s": round(stolen_s, 2),
             "platform_mib": round(memory[0] / MIB),
             "all_mib": round(memory[1] / MIB),
         }
@@ -379,6 +381,7 @@ class Arena:
             "stall_alone_ms": alone["stall_ms"],
             "own_stall_ms": max(one["own_stall_ms"] for one in attacked),
             "own_stall_alone_ms": alone["own_stall_ms"],
+            "stolen_s": sum(one["stolen_s"] for one in self._phases.values()),
             "p99_ms": max(one["p99_ms"] for one in attacked),
             "p99_alone_ms": alone["p99_ms"],
             "p99_ratio": round(
@@ -412,17 +415,30 @@ def _own_s(look: dict[str, float]) -> float:
     return max(0.0, look["s"] - _queued_s(look))
 
 
-def _traffic(command: str, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.hostile.traffic", command, *arguments],
-        cwd=ROOT, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+class Traffic:
+    """A process of traffic.py. It writes into a file: a pipe that nobody reads holds it up after 64 KiB, some 1,000 lines."""
+
+    def __init__(self, command: str, *arguments: str) -> None:
+        self._file = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed by end()
+        program = [sys.executable, "-m", "benchmarks.hostile.traffic", command, *arguments]
+        self._process = subprocess.Popen(program, cwd=ROOT, stdout=self._file)
+
+    def end(self) -> list[dict[str, float]]:
+        """Return its lines, of which the last must be from the end of the phase."""
+        ended = time.monotonic()
+        self._process.terminate()
+        self._process.wait()
+        with self._file as file:
+            file.seek(0)
+            lines = [json.loads(line) for line in file if line.endswith("}\n")]
+        assert lines, "nothing was measured"
+        assert ended - lines[-1]["at"] < LAST_S, "it was not measured to the end"
+        return lines
 
 
-def _lines(process: subprocess.Popen[str]) -> list[dict[str, float]]:
-    process.terminate()
-    text, _ = process.communicate()
-    return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
+def _stolen_s() -> float:
+    """For how long another machine on the same host had this one's processors; see proc_stat(5). No process's figures show it."""
+    return float(psutil.cpu_times().steal)
 
 
 @contextlib.contextmanager

@@ -134,9 +134,16 @@ class DiskFull(SubmissionFailure):
 
 
 class StoreUnreachable(SubmissionFailure):
+    """``is_lasting`` where only a person can end it: wrong credentials, no such bucket, a missing right."""
+
     code = "store_unreachable"
     blame = Blame.CHANCE
     is_retryable = True
+    is_lasting: bool = False
+
+    def __init__(self, detail: str, *, hint: str | None = None, is_lasting: bool = False) -> None:
+        super().__init__(detail, hint=hint)
+        self.is_lasting = is_lasting
 
 
 class ClusterUnreachable(SubmissionFailure):

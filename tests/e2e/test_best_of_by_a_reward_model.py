@@ -9,17 +9,18 @@ from guanaco.bots import BOTS
 from guanaco.chat import Reply
 from guanaco.errors import RewardInUse
 from guanaco.submissions import GenerationParams, Status, SubmissionKind
-from tests.e2e.conftest import StartPlatform
-from tests.fixtures.hub import ControlledHub
+from tests.e2e.conftest import SharedPlatform
 from tests.fixtures.reward_repos import make_reward_repo
 
 
-def test_a_developers_own_reward_model_picks_the_reply(
-    start_platform: StartPlatform, hub: ControlledHub
-) -> None:
-    make_reward_repo(hub.root / "acme" / "judge")
-    up = start_platform()
-    developer, app = up.client(Role.DEVELOPER, "ada"), up.client(Role.BACKEND, "app")
+def test_a_developers_own_reward_model_picks_the_reply(platform: SharedPlatform) -> None:
+    make_reward_repo(platform.hub.root / "acme" / "judge")
+    platform.repo("judged")
+    up = platform.up
+    developer, app = (
+        up.client(Role.DEVELOPER, "judges-developer"),
+        up.client(Role.BACKEND, "judges-app"),
+    )
 
     judge = developer.submit("acme/judge", kind=SubmissionKind.REWARD)
     judge = developer.wait(judge.id)
@@ -28,7 +29,7 @@ def test_a_developers_own_reward_model_picks_the_reply(
     assert developer.stress(judge.id).is_passed
 
     params = GenerationParams(best_of=3, max_output_tokens=24)
-    chat = developer.wait(developer.submit("acme/tiny", params=params, reward=judge.id).id)
+    chat = developer.wait(developer.submit("acme/judged", params=params, reward=judge.id).id)
     assert chat.status is Status.DEPLOYED, chat.failure
 
     opened = app.open_conversation("user-17", next(iter(BOTS.values())), consent=True)
@@ -42,4 +43,6 @@ def test_a_developers_own_reward_model_picks_the_reply(
         developer.teardown(judge.id)
     developer.teardown(chat.id)
     assert developer.teardown(judge.id).status is Status.TORN_DOWN
-    assert [row.submission_id for row in app.leaderboard().rows] == [chat.id]
+    ranked = {row.submission_id for row in app.leaderboard().rows}
+    assert chat.id in ranked
+    assert judge.id not in ranked

@@ -56,29 +56,20 @@ def cancel_in(stage: Stage, up: Up, hub: ControlledHub, repo: str) -> None:
         client.cancel(submission.id)
 
 
-@pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGINT])
-def test_a_platform_stopped_in_a_stage_goes_on_with_it_at_the_next_start(
-    by: signal.Signals, start_platform: StartPlatform
+def test_a_platform_stopped_in_a_stage_and_when_it_serves_goes_on_at_the_next_start(
+    start_platform: StartPlatform,
 ) -> None:
     up = start_platform(**SETTINGS[Stage.DEPLOY])
     submission = up.client().submit("acme/tiny")
+    for by in (signal.SIGTERM, signal.SIGINT):
+        client = up.client()
+        eventually(lambda: is_running(client, submission.id, Stage.DEPLOY), "deploy stage")  # noqa: B023
+        assert up.stop(by) == 0
+        assert up.model_servers() == []
+        up.start()
     client = up.client()
-    eventually(lambda: is_running(client, submission.id, Stage.DEPLOY), "deploy stage")
-
-    assert up.stop(by) == 0
-    assert up.model_servers() == []
-    up.start()
-
-    done = up.client().wait(submission.id)
+    done = client.wait(submission.id)
     assert done.status is Status.DEPLOYED, done.failure
-
-
-def test_a_published_model_is_served_again_after_a_stop_and_a_start(
-    start_platform: StartPlatform,
-) -> None:
-    up = start_platform()
-    client = up.client()
-    client.wait(client.submit("acme/tiny").id)
     opened = client.open_conversation("user", {"name": "Luna"}, consent=True)
 
     assert up.stop() == 0

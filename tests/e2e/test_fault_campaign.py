@@ -13,7 +13,7 @@ from tests.fixtures.postgres import find_binaries
 
 pytestmark = [pytest.mark.engine, pytest.mark.postgres]
 ROOT = Path(__file__).parents[2]
-FAULTS = 20
+FAULTS = 12
 
 
 @pytest.mark.timeout(900)  # the campaign waits for its platform's last answers, at most
@@ -22,7 +22,7 @@ def test_nothing_is_lost_doubled_or_orphaned(engine_python: Path, tmp_path: Path
     done = subprocess.run(
         [
             *(sys.executable, "-m", "benchmarks.faults", "--seed=7", f"--faults={FAULTS}"),
-            *("--seconds=300", "--users=4", f"--engine-python={engine_python}"),
+            *("--cluster=local", "--seconds=300", "--users=4", f"--engine-python={engine_python}"),
             f"--keep={tmp_path}",
         ],
         cwd=ROOT,

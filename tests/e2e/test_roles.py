@@ -20,68 +20,58 @@ from tests.fixtures.up import eventually
 pytestmark = [pytest.mark.engine, pytest.mark.postgres]
 
 
-@pytest.mark.parametrize("stage", [Stage.CHECK, Stage.SERIALIZE, Stage.STRESS])
-def test_another_worker_takes_over_from_one_that_was_killed(
-    roles: Roles, hub: ControlledHub, stage: Stage
-) -> None:
-    roles.migrate()
-    api = roles.start("api", "api-0")
-    first = roles.start("worker", "worker-0", stress_duration_s=60, stress_requests=240)
-    client = roles.client(api)
-    if stage in HELD_AT_HUB:
-        hub.hold(*HELD_AT_HUB[stage])
-    submission = client.submit("acme/tiny")
-    eventually(lambda: is_running(client, submission.id, stage), f"{stage} stage")
-
-    first.kill()
-    roles.start("worker", "worker-1")
-    hub.release()
-
-    done = client.wait(submission.id)
-    assert done.status is Status.DEPLOYED, done.failure
-    assert all(run.outcome is Outcome.DONE for run in done.stages)
-    attempts = {run.stage: run.attempts for run in done.stages}
-    assert attempts[stage] >= 2
-    assert client.preview(submission.id, Bot(name="Luna"), []).content
-    assert "took over 1 submissions of worker worker-0" in roles.log("worker-1")
-
-
-def test_a_worker_that_was_only_slow_ends_and_what_it_had_is_done_once(
+@pytest.mark.timeout(600)  # six starts of processes
+def test_workers_take_over_from_slow_and_killed_ones_and_each_role_answers_what_is_its_own(
     roles: Roles, hub: ControlledHub
 ) -> None:
-    roles.migrate()
-    api = roles.start("api", "api-0")
-    slow = roles.start("worker", "worker-0")
-    client = roles.client(api)
-    hub.hold("/config.json")
-    submission = client.submit("acme/tiny")
-    eventually(lambda: is_running(client, submission.id, Stage.CHECK), "check stage")
-
-    slow.process.send_signal(signal.SIGSTOP)
-    roles.start("worker", "worker-1")
-    eventually(lambda: "took over 1" in roles.log("worker-1"), "heir")
-    slow.process.send_signal(signal.SIGCONT)
-    eventually(lambda: slow.process.poll() is not None, "end of the slow worker")
-    hub.release()
-
-    done = client.wait(submission.id)
-    assert done.status is Status.DEPLOYED, done.failure
-    attempts = {run.stage: run.attempts for run in done.stages}
-    assert {attempts[stage] for stage in Stage if stage is not Stage.CHECK} == {1}
-    assert "silent for too long" in roles.log("worker-0")
-
-
-def test_each_role_answers_what_is_its_own_and_no_secret_is_logged(roles: Roles) -> None:
     early = roles.launch("api", "api-0")
     eventually(lambda: "guanaco migrate" in roles.log("api-0"), "a word on the missing migrations")
     roles.migrate()
     roles.wait(early)
-    worker = roles.start("worker", "worker-0")
     client = roles.client(early)
-    done = client.wait(client.submit("acme/tiny").id)
-    assert done.status is Status.DEPLOYED, done.failure
-    eventually(lambda: answers(client, done.id), "an endpoint in the API's process")
+    slow = roles.start("worker", "worker-0")
+    hub.hold(*HELD_AT_HUB[Stage.CHECK])
+    submission = client.submit("acme/tiny")
+    eventually(lambda: is_running(client, submission.id, Stage.CHECK), "check stage")
 
+    slow.process.send_signal(signal.SIGSTOP)
+    second = roles.start("worker", "worker-1")
+    eventually(lambda: took_over(roles, "worker-1", "worker-0"), "heir of the slow worker")
+    slow.process.send_signal(signal.SIGCONT)
+    eventually(lambda: slow.process.poll() is not None, "end of the slow worker")
+    assert "silent for too long" in roles.log("worker-0")
+    hub.release()
+    hub.hold(*HELD_AT_HUB[Stage.SERIALIZE])
+
+    eventually(lambda: is_running(client, submission.id, Stage.SERIALIZE), "serialize stage")
+    second.kill()
+    third = roles.start("worker", "worker-2", stress_duration_s=60, stress_requests=240)
+    hub.release()
+    eventually(lambda: is_running(client, submission.id, Stage.STRESS), "stress stage")
+    assert took_over(roles, "worker-2", "worker-1")
+    third.kill()
+    last = roles.start("worker", "worker-3")
+
+    done = client.wait(submission.id)
+    assert took_over(roles, "worker-3", "worker-2")
+    assert done.status is Status.DEPLOYED, done.failure
+    assert all(run.outcome is Outcome.DONE for run in done.stages)
+    attempts = {run.stage: run.attempts for run in done.stages}
+    assert all(attempts[stage] >= 2 for stage in (Stage.CHECK, Stage.SERIALIZE, Stage.STRESS))
+    assert (attempts[Stage.RESOLVE], attempts[Stage.PUBLISH]) == (1, 1)
+    eventually(lambda: answers(client, done.id), "an endpoint in the API's process")
+    assert_each_answers_what_is_its_own(early, last)
+    assert early.stop(signal.SIGTERM) == 0
+    assert last.stop(signal.SIGTERM) == 0
+    for name in ("api-0", "worker-0", "worker-3"):
+        assert not [secret for secret in roles.secrets if secret in roles.log(name)]
+
+
+def took_over(roles: Roles, heir: str, gone: str) -> bool:
+    return f"took over 1 submissions of worker {gone}" in roles.log(heir)
+
+
+def assert_each_answers_what_is_its_own(api: RoleProcess, worker: RoleProcess) -> None:
     with httpx.Client(timeout=60) as http:
         assert http.get(f"{worker.base_url}/readyz").json() == {"status": "ok"}
         assert http.get(f"{worker.base_url}/api/v1/leaderboard").status_code == 404
@@ -91,13 +81,9 @@ def test_each_role_answers_what_is_its_own_and_no_secret_is_logged(roles: Roles)
             'guanaco_deployments{phase="ready"}',
         ):
             eventually(partial(has_series, http, worker, series), series)
-        gateway = http.get(f"http://127.0.0.1:{early.metrics_port}/metrics").text
+        gateway = http.get(f"http://127.0.0.1:{api.metrics_port}/metrics").text
         assert 'guanaco_gateway_requests_total{outcome="ok"}' in gateway
         assert 'route="/api/v1/submissions/{submission_id}/preview"' in gateway
-    assert early.stop(signal.SIGTERM) == 0
-    assert worker.stop(signal.SIGTERM) == 0
-    for name in ("api-0", "worker-0"):
-        assert not [secret for secret in roles.secrets if secret in roles.log(name)]
 
 
 def answers(client: Client, submission_id: str) -> bool:

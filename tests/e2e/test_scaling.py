@@ -60,10 +60,10 @@ def test_a_rated_submission_sleeps_and_an_opening_or_a_message_wakes_it(
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("is_killed", [False, True], ids=["undisturbed", "killed-while-it-waits"])
-def test_a_new_submission_waits_for_room_and_goes_on_by_itself(
-    start_platform: StartPlatform, hub: ControlledHub, is_killed: bool
+def test_a_new_submission_waits_for_room_and_goes_on_by_itself_after_a_kill(
+    start_platform: StartPlatform, hub: ControlledHub
 ) -> None:
+    """Undisturbed ones are in tests/integration/test_pipeline_in_flight.py and test_scaling.py."""
     make_tiny_repo(hub.root / "acme" / "other", seed=2)  # else it would share the server
     up = start_platform(max_model_servers=1, preempt_quiet_s=4)
     ada, bob = up.client(Role.DEVELOPER, "ada"), up.client(Role.DEVELOPER, "bob")
@@ -82,9 +82,8 @@ def test_a_new_submission_waits_for_room_and_goes_on_by_itself(
 
     eventually(waits, "waiting submission")
     assert f"{second.id} waits for room: 1 of 1" in up.log
-    if is_killed:
-        up.kill()
-        up.start()
+    up.kill()
+    up.start()
     second = bob.wait(second.id)
     assert second.status is Status.DEPLOYED, second.failure
     assert len(up.model_servers()) == 1

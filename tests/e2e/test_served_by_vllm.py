@@ -65,27 +65,27 @@ def test_a_model_that_computes_nan_is_refused(real: SharedPlatform) -> None:
     assert "computed NaN" in failed.failure.detail
 
 
-def test_fp8_is_compared_with_the_unquantized_model_and_served(real: SharedPlatform) -> None:
-    client = real.client
-    real.repo("quantized")
-    submission = client.wait(client.submit("acme/quantized", quantization=Quantization.FP8).id)
-    log = log_of(client, submission.id)
-    assert submission.status is Status.DEPLOYED, log
-    figures = FIGURES.search(log)
-    assert figures, log
-    quantized, unquantized = map(float, figures.groups())
-    assert 0.5 < quantized / unquantized <= 1.5
-
-
-def test_a_reward_model_scores_what_a_chat_model_writes(real: SharedPlatform) -> None:
+@pytest.mark.timeout(600)  # four starts of vLLM
+def test_fp8_is_compared_with_the_unquantized_model_and_a_reward_model_scores_what_it_writes(
+    real: SharedPlatform,
+) -> None:
     make_reward_repo(real.hub.root / "acme" / "judge", liked=".")
-    real.repo("tiny")
+    real.repo("quantized")
     developer, app = real.up.client(Role.DEVELOPER, "ada"), real.up.client(Role.BACKEND, "app")
     judge = developer.wait(developer.submit("acme/judge", kind="reward").id)
     assert judge.status is Status.DEPLOYED, log_of(developer, judge.id)
     params = GenerationParams(best_of=8)
-    chat = developer.wait(developer.submit("acme/tiny", params=params, reward=judge.id).id)
-    assert chat.status is Status.DEPLOYED, log_of(developer, chat.id)
+    chat = developer.wait(
+        developer.submit(
+            "acme/quantized", params=params, reward=judge.id, quantization=Quantization.FP8
+        ).id
+    )
+    log = log_of(developer, chat.id)
+    assert chat.status is Status.DEPLOYED, log
+    figures = FIGURES.search(log)
+    assert figures, log
+    quantized, unquantized = map(float, figures.groups())
+    assert 0.5 < quantized / unquantized <= 1.5
     opened = app.open_conversation("user-17", next(iter(BOTS.values())), consent=True)
     for _ in range(3):
         reply = app.send(opened.conversation_id, "Hello! How are you?")

@@ -25,10 +25,14 @@ PROMISE_S = 300  # the product's promise, not a measurement: on this machine it 
 def test_a_developer_reads_the_first_feedback_within_five_minutes(
     start_platform: StartPlatform, outgrown: bool, request: pytest.FixtureRequest
 ) -> None:
-    """``outgrown``: on PostgreSQL and an S3 server, in place of SQLite and a folder."""
+    """``outgrown``: on PostgreSQL and an S3 server, in place of SQLite and a folder; and served by the real vLLM.
+
+    tests/e2e/test_served_by_vllm.py has vLLM over SQLite and a folder.
+    """
     started = time.monotonic()
-    settings: dict[str, object] = {"engine_command": "null"}
+    settings: dict[str, object] = {}
     if outgrown:
+        settings["engine_command"] = "null"
         postgres = request.getfixturevalue("postgres")
         settings["database_url"] = postgres.url(postgres.create()).replace("+psycopg", "")
         settings |= request.getfixturevalue("rclone").settings()

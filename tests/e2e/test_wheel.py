@@ -34,13 +34,13 @@ def test_the_wheel_is_a_light_client_under_a_name_that_is_ours(tmp_path: Path) -
     assert "guanaco_server/web/runbooks.md" in names
     assert not [name for name in names if name.startswith(("tests/", "benchmarks/"))]
 
-    output_of(sys.executable, "-m", "venv", "venv", cwd=tmp_path)
+    output_of(sys.executable, "-m", "venv", "--without-pip", "venv", cwd=tmp_path)
     bin = tmp_path / "venv" / "bin"
     lock = (ROOT / "requirements" / "platform.txt").read_text().splitlines()
     pins = tmp_path / "pins.txt"  # without hashes: pip would want one of the wheel too
     pins.write_text("\n".join(line.rstrip(" \\") for line in lock if "==" in line))
-    pip = (bin / "python", "-m", "pip", "--disable-pip-version-check")
-    output_of(*pip, "install", "-qq", "-c", pins, wheel, cwd=tmp_path)
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", bin / "python")
+    output_of(*pip, "install", "-qq", "--no-compile", "-c", pins, wheel, cwd=tmp_path)
     listed = json.loads(output_of(*pip, "list", "--format=json", cwd=tmp_path))
     installed = {package["name"].lower() for package in listed}
     assert "guanaco-platform" in installed

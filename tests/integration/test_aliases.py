@@ -14,8 +14,6 @@ from guanaco_server.database.database import Database
 from guanaco_server.deployments.memory_server import Script
 from tests.fixtures.world import BOT, World
 
-pytestmark = pytest.mark.both_databases
-
 ALIAS = "acme/tiny@champion"
 
 
@@ -38,6 +36,7 @@ def said(answer: httpx.Response) -> tuple[int, str]:
     return answer.status_code, answer.json()["error"]
 
 
+@pytest.mark.both_databases
 async def test_an_alias_moves_and_stands_wherever_an_id_can(database: Database) -> None:
     world, http, first, second = await two_versions(database)
     assert said(await http.get(f"/submissions/{ALIAS}")) == (404, "submission_not_found")
@@ -105,6 +104,7 @@ async def test_a_model_is_read_by_its_alias_with_openais_client(database: Databa
     assert (await bob.get(f"{root}/v1/models/{ALIAS}")).status_code == 404, "another developer's"
 
 
+@pytest.mark.both_databases
 async def test_tags_filter_the_list(database: Database) -> None:
     _, http, first, second = await two_versions(database)
     await http.put(f"/submissions/{first}/tags", json={"tags": ["lora", "night", "lora"]})
@@ -195,6 +195,7 @@ async def test_a_chosen_model_gains_nothing_on_the_leaderboard(database: Databas
     assert (await ada.get(f"/submissions/{first}/feedback")).status_code == 200
 
 
+@pytest.mark.both_databases
 async def test_an_alias_stands_in_bodies_and_filters_too(database: Database) -> None:
     world, ada, first, second = await two_versions(database)
     for one, name in ((first, "champion"), (second, "challenger")):

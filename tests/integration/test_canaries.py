@@ -20,8 +20,6 @@ from guanaco_server.submissions.pipeline.runner import Step
 from tests.fixtures.pipeline import ID, RUN, tiny_files
 from tests.fixtures.rolling import KEY, NEW, OLD, RollingWorld
 
-pytestmark = pytest.mark.both_databases
-
 CANARY = RedeployRequest(canary=0.25, canary_s=600)
 
 
@@ -180,6 +178,7 @@ async def test_a_reply_that_ends_after_a_write_is_counted(world: RollingWorld) -
     assert "31" in await why(world), "the replies under way, and the one before"
 
 
+@pytest.mark.both_databases
 async def test_a_canary_survives_a_restart(world: RollingWorld) -> None:
     await world.redeploy(CANARY)
     await note(world, is_new=False, replies=200)

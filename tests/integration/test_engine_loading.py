@@ -18,6 +18,7 @@ from guanaco_server.engine.artifact_source import URLS_VARIABLE
 from guanaco_server.formats.manifest import TENSORS_NAME, Manifest
 from guanaco_server.formats.safetensors_header import read_header
 from tests.fixtures.artifacts import KEY, HttpStore, Tensor, flip_byte, write_artifact
+from tests.fixtures.engine_interpreter import EngineInterpreter
 from tests.fixtures.ports import free_port
 from tests.fixtures.up import eventually
 
@@ -110,12 +111,12 @@ def says(process: subprocess.Popen[bytes], url: str, log: Path) -> str:
     return str(answer.json()["choices"][0]["text"])
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_vllm_loads_from_a_remote_store_and_fills_the_cache_once(
-    engine_python: Path, store: HttpStore, tmp_path: Path, ranks: int
+def test_two_ranks_of_vllm_load_from_a_remote_store_and_fill_the_cache_once(
+    engine_python: Path, store: HttpStore, tmp_path: Path
 ) -> None:
+    """One rank is in tests/e2e/test_submit_to_first_feedback.py, which serves from an S3 server."""
     cache = ("--cache-dir", str(tmp_path / "cache"), "--cache-bytes", "100000000")
-    share = ("--tensor-parallel-size", str(ranks))
+    share = ("--tensor-parallel-size", "2")
     with server(engine_python, store, tmp_path, *cache, *share) as running:
         assert len(says(*running).split()) > 2
         assert "secret" not in running[2].read_text()
@@ -135,12 +136,7 @@ def test_vllm_refuses_a_damaged_stream(
         assert "is damaged" in log.read_text()
 
 
-def test_what_tensorizer_writes_is_read_bit_for_bit(engine_python: Path, tmp_path: Path) -> None:
-    job = subprocess.run(
-        [str(engine_python), "-c", WITH_TENSORIZER, str(tmp_path / TENSORS_NAME)],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "server")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert job.returncode == 0, job.stderr[-2_000:]
+def test_what_tensorizer_writes_is_read_bit_for_bit(
+    engine_interpreter: EngineInterpreter, tmp_path: Path
+) -> None:
+    engine_interpreter.run(WITH_TENSORIZER, str(tmp_path / TENSORS_NAME))

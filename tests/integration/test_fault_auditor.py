@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import httpx
+import psutil
 import pytest
-from sqlalchemy import Connection, create_engine, text
+from sqlalchemy import Connection, Engine, NullPool, create_engine, text
 
-from benchmarks.faults.auditor import audit
+from benchmarks.faults.auditor import Finding, audit
 from benchmarks.faults.ledger import Ledger, Talk, ToldSubmission, ToldTurn
+from benchmarks.faults.orphans import orphaned_engines, orphaned_objects, orphaned_processes
+from benchmarks.faults.pods import NAME, orphaned_pods
 from guanaco.accounts import Role
+from guanaco_server.artifacts.stores.s3_client import Bucket
 from guanaco_server.database.database import Database
+from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.tables import DeploymentRow, Phase
+from guanaco_server.formats.manifest import MANIFEST_NAME
+from tests.fixtures.s3 import S3Server
 from tests.fixtures.talking import talking
 
 pytestmark = pytest.mark.both_databases
 
 SUBMISSION = "acme-tiny_v1"
+ARTIFACT = "ab" * 32
 COPIED = "submission_id, user_id, account_id, competition, bot_name, thumbs_up, text, created_at, anonymized_by, is_counted, revision"
 SECOND_TALK = (
     "INSERT INTO conversations (id, account_id, submission_id, user_id, user_name, competition, bot, created_at, message_count, measured_count)"
@@ -36,10 +49,7 @@ PLANTED: dict[str, tuple[str, ...]] = {
 
 async def test_each_kind_of_damage_is_found_and_nothing_else(database: Database) -> None:
     ledger = await told(database)
-    url = database.engine.url.set(
-        drivername=database.engine.url.drivername.replace("+aiosqlite", "")
-    )
-    engine = create_engine(url)
+    engine = engine_of(database)
     with engine.connect() as tables:
         assert audit(tables, ledger) == []
         for kind, statements in PLANTED.items():
@@ -50,7 +60,6 @@ async def test_each_kind_of_damage_is_found_and_nothing_else(database: Database)
         assert audit(tables, ledger) == [], "all damage was taken back"
         for kind, wrong in wrongly_told(ledger).items():
             assert kind in kinds(tables, wrong), kind
-    engine.dispose()
 
 
 def kinds(tables: Connection, ledger: Ledger) -> set[str]:
@@ -74,7 +83,7 @@ async def told(database: Database) -> Ledger:
             DeploymentRow(
                 submission_id=SUBMISSION,
                 run=2,
-                artifact_key="ab" * 32,
+                artifact_key=ARTIFACT,
                 max_model_tokens=1_024,
                 phase=Phase.READY,
                 updated_at=world.clock.now(),
@@ -107,3 +116,107 @@ def wrongly_told(ledger: Ledger) -> dict[str, Ledger]:
         "doubled submissions": replace(ledger, submissions=[]),
         "doubled ratings": replace(ledger, talks=[replace(talk, rating=None)]),
     }
+
+
+async def test_a_failure_with_an_incident_number_is_found(database: Database) -> None:
+    ledger = await told(database)
+    event = (
+        "INSERT INTO submission_events (submission_id, seq, at, kind, level, message, data)"
+        " SELECT id, 900, created_at, 'status', 'error', :said, '{}' FROM submissions"
+    )
+    with engine_of(database).connect() as tables:
+        tables.execute(text(event), {"said": "Something went wrong (incident 12ab). Trying again"})
+        assert "unforeseen failures" not in kinds(tables, ledger)
+        tables.rollback()
+        tables.execute(text(event), {"said": "Something went wrong (incident 12ab)."})
+        assert "unforeseen failures" in kinds(tables, ledger)
+
+
+async def test_orphaned_model_servers_and_processes_are_found(database: Database) -> None:
+    await told(database)
+    engine = engine_of(database)
+    with standing_in(SUBMISSION) as first:
+        assert orphaned_engines([psutil.Process(first.pid)], engine) == []
+        with standing_in(SUBMISSION) as second, standing_in("acme-gone_v1") as stray:
+            running = [psutil.Process(one.pid) for one in (first, second, stray)]
+            found = orphaned_engines(running, engine)
+            assert [one.sentence for one in found] == [
+                f"1 model servers too many of {SUBMISSION}",
+                "1 model servers too many of acme-gone_v1",
+            ]
+            left = " ".join(one.sentence for one in orphaned_processes(within_s=0))
+            assert all(f"{one.pid} " in left for one in (first, second, stray))
+
+
+async def test_orphaned_objects_are_found(database: Database, moto: S3Server) -> None:
+    await told(database)
+    engine, store = engine_of(database), moto.bucket()
+    bucket = Bucket(store)
+    assert kinds_of(orphaned_objects(store, engine)) == {"lost submissions"}
+    bucket.put(f"models/artifacts/{ARTIFACT}/{MANIFEST_NAME}", b"{}")
+    bucket.put(f"models/staging/{'cd' * 16}/probe", b"")  # the collector's, after a day
+    with engine.begin() as tables:
+        tables.execute(text("UPDATE submissions SET artifact_key = :key"), {"key": ARTIFACT})
+    assert orphaned_objects(store, engine) == []
+    bucket.put(f"models/artifacts/{'ef' * 32}/{MANIFEST_NAME}", b"{}")
+    bucket.put("models/staging/Not-a-key/model.tensors", b"")
+    assert [one.sentence for one in orphaned_objects(store, engine)] == [
+        f"artifact {'ef' * 32}",
+        "models/staging/Not-a-key/model.tensors",
+    ]
+
+
+async def test_orphaned_pods_are_found(database: Database) -> None:
+    await told(database)
+    engine = engine_of(database)
+    name, gone = deployment_name(SUBMISSION), deployment_name("acme-gone_v1")
+    objects = {
+        ("deployments", "models", name): of_cluster(name),
+        ("pods", "models", "one"): of_cluster(name, name),
+        ("leases", "models", "guanaco"): {"metadata": {"uid": "lease"}},
+    }
+    assert orphaned_pods(objects, engine) == []
+    objects |= {
+        ("pods", "models", "two"): of_cluster(name, name),
+        ("pods", "models", "three"): of_cluster(gone, gone),
+        ("jobs", "models", "s-1"): of_cluster("s-1"),
+    }
+    assert {one.sentence for one in orphaned_pods(objects, engine)} == {
+        f"2 pods of {name}",
+        f"pods three of {gone!r}",
+        "pod three without an owner",
+        "jobs s-1 of 's-1'",
+    }
+    with engine.begin() as tables:  # a redeploy's server is named after its run
+        tables.execute(text("UPDATE deployments SET server = :key"), {"key": f"{SUBMISSION}@2"})
+    newer = deployment_name(f"{SUBMISSION}@2")
+    assert orphaned_pods({("deployments", "models", newer): of_cluster(newer)}, engine) == []
+
+
+def of_cluster(name: str, owner: str = "") -> dict[str, Any]:
+    """An object whose uid is its name, and a pod's its owner's and "-pod"."""
+    owners = [{"uid": owner}] if owner else []
+    uid = f"{owner}-pod" if owner else name
+    return {"metadata": {"uid": uid, "annotations": {NAME: name}, "ownerReferences": owners}}
+
+
+@contextmanager
+def standing_in(name: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process with a model server's command line."""
+    command = [sys.executable, "-c", "import time; time.sleep(600)", "--name", name]
+    process = subprocess.Popen(command)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def kinds_of(findings: list[Finding]) -> set[str]:
+    return {finding.kind for finding in findings}
+
+
+def engine_of(database: Database) -> Engine:
+    url = database.engine.url
+    driver = url.drivername.replace("+aiosqlite", "")
+    return create_engine(url.set(drivername=driver), poolclass=NullPool)

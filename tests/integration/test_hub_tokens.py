@@ -20,8 +20,6 @@ from guanaco_server.serializer.task import TICKET_VARIABLE
 from guanaco_server.submissions.pipeline.records import PipelineRun
 from tests.fixtures.world import World
 
-pytestmark = pytest.mark.both_databases
-
 REPO = "acme/secret"
 TOKEN = "hf_ofada0123456789"
 HEADER = {"X-Hub-Token": TOKEN}
@@ -120,6 +118,7 @@ async def test_the_token_opens_the_repo_and_is_gone_when_the_weights_are_seriali
     assert TOKEN not in await world.everything_stored()
 
 
+@pytest.mark.both_databases
 async def test_another_process_of_the_platform_reads_the_token(world: SecretWorld) -> None:
     run = await world.submit(**HEADER)
     world.restart()
@@ -168,6 +167,7 @@ async def test_a_redeploy_needs_the_token_anew(world: SecretWorld) -> None:
         assert failure is None or "given again" in failure.detail
 
 
+@pytest.mark.both_databases
 async def test_a_run_that_was_replaced_leaves_the_next_ones_token(world: SecretWorld) -> None:
     run = await world.submit(**HEADER)
     assert await world.run(run, Stage.RESOLVE, Stage.CHECK) is Outcome.DONE

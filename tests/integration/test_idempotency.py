@@ -7,9 +7,10 @@ import asyncio
 import httpx
 import pytest
 from sqlalchemy import text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, OperationalError
 
 from guanaco.accounts import Role
+from guanaco_server.accounts import queries as account_queries
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.memory_server import Script
 from guanaco_server.deployments.model_server import ModelServerFault
@@ -159,6 +160,23 @@ ACCEPT_ANSWERS = {
     "sqlite": "DROP TRIGGER no_answer",
     "postgresql": "DROP TRIGGER no_answer ON idempotent_requests",
 }
+
+
+async def test_a_database_that_is_away_when_the_key_is_looked_up_is_said_in_our_form(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, http, conversation = await talking(database, Script(("Hi",)))
+    path = f"/conversations/{conversation}/messages"
+
+    async def away(_session: object, _key_id: str) -> None:
+        raise OperationalError("SELECT 1", {}, OSError("gone"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(account_queries, "key_by_id", away)
+        world.restart()  # which forgets the keys that it has seen
+        async with world.http_with(dict(http.headers)) as later:
+            answer = await later.post(path, json=HELLO, headers=KEY)
+    assert (answer.status_code, answer.json()["error"]) == (503, "database_unavailable")
 
 
 async def said(http: httpx.AsyncClient, conversation: str) -> list[str]:

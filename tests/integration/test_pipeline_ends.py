@@ -10,8 +10,14 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 from sqlalchemy.exc import IntegrityError, OperationalError
+from sqlalchemy.exc import TimeoutError as NoConnectionLeft
 
-from guanaco.errors import ClusterUnreachable, IllegalTransition, StoreUnreachable
+from guanaco.errors import (
+    ClusterUnreachable,
+    DatabaseUnavailable,
+    IllegalTransition,
+    StoreUnreachable,
+)
 from guanaco.submissions import Outcome, Stage, Status
 from guanaco_server.database.database import Database
 from guanaco_server.submissions.pipeline import runner
@@ -21,7 +27,8 @@ from guanaco_server.submissions.pipeline.stages import FUNCTIONS, Facts
 from guanaco_server.submissions.tables import SubmissionRow
 from tests.fixtures.pipeline import ID, RUN, PipelineWorld, tiny_files
 
-pytestmark = pytest.mark.both_databases
+OUTAGE = OperationalError("x", {}, Exception("the database is down"))
+NO_CONNECTION = NoConnectionLeft("QueuePool limit of size 10 overflow 10 reached")
 
 
 class PanicError(BaseException):
@@ -49,6 +56,7 @@ async def world(database: Database, tmp_path: Path) -> PipelineWorld:
     return world
 
 
+@pytest.mark.both_databases
 async def test_a_cancel_that_meets_publish_leaves_no_server_behind(
     world: PipelineWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -62,6 +70,7 @@ async def test_a_cancel_that_meets_publish_leaves_no_server_behind(
     await nothing_is_served(world)
 
 
+@pytest.mark.both_databases
 async def test_a_publish_that_comes_first_refuses_the_cancel(world: PipelineWorld) -> None:
     assert await world.runner.run_next(RUN) is Step.DONE
     with pytest.raises(IllegalTransition):
@@ -88,6 +97,7 @@ def test_the_tries_of_a_stage_outlast_half_a_minute_of_outage() -> None:
     assert sum(OUTAGE_DELAYS_S) >= 60
 
 
+@pytest.mark.both_databases
 async def test_cancel_and_publish_at_once_agree(world: PipelineWorld) -> None:
     """Whichever commits first wins, and the cluster is as the status says."""
     cancel = world.submissions.cancel(world.developer, ID)
@@ -102,11 +112,13 @@ async def test_cancel_and_publish_at_once_agree(world: PipelineWorld) -> None:
         await nothing_is_served(world)
 
 
+@pytest.mark.both_databases
 async def test_a_cancel_withdraws_the_wish_before_any_stage_notices(world: PipelineWorld) -> None:
     await world.submissions.cancel(world.developer, ID)
     assert await world.deployments.list_wishes() == []
 
 
+@pytest.mark.both_databases
 async def test_a_stage_cannot_wish_for_a_server_after_the_cancel(
     world: PipelineWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,6 +167,7 @@ async def test_an_exception_while_a_stages_end_is_recorded_fails_the_submission(
     await nothing_is_served(world)
 
 
+@pytest.mark.both_databases
 async def test_an_outage_of_the_database_is_waited_for(
     world: PipelineWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,10 +175,46 @@ async def test_an_outage_of_the_database_is_waited_for(
 
     async def end_stage(*args: Any) -> Outcome:
         if next(outages, None) is not None:
-            raise OperationalError("x", {}, Exception("the database is down"))
+            raise OUTAGE
         return await real(*args)
 
     monkeypatch.setattr(world.journal, "end_stage", end_stage)
+    assert await world.runner.run_next(RUN) is Step.DONE
+
+
+@pytest.mark.parametrize("outage", [OUTAGE, NO_CONNECTION, DatabaseUnavailable()])
+async def test_an_outage_of_the_database_is_no_failed_try_of_a_stage(
+    world: PipelineWorld, monkeypatch: pytest.MonkeyPatch, outage: Exception
+) -> None:
+    publish, outages = FUNCTIONS[Stage.PUBLISH], iter(range(10))
+
+    async def away_at_first(*given: Any) -> Facts:
+        if next(outages, None) is not None:
+            raise outage
+        return await publish(*given)
+
+    monkeypatch.setitem(FUNCTIONS, Stage.PUBLISH, away_at_first)
+    assert await world.runner.run_next(RUN) is Step.DONE
+
+
+async def test_a_try_is_repeated_although_its_log_line_meets_an_outage(
+    world: PipelineWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish, tries = FUNCTIONS[Stage.PUBLISH], itertools.count()
+    log, outages = world.journal.log, iter(range(3))
+
+    async def fails_once(*given: Any) -> Facts:
+        if next(tries) == 0:
+            raise StoreUnreachable("The artifact store does not answer.")
+        return await publish(*given)
+
+    async def log_later(*given: Any, **named: Any) -> None:
+        if next(outages, None) is not None:
+            raise OUTAGE
+        await log(*given, **named)
+
+    monkeypatch.setitem(FUNCTIONS, Stage.PUBLISH, fails_once)
+    monkeypatch.setattr(world.journal, "log", log_later)
     assert await world.runner.run_next(RUN) is Step.DONE
 
 
@@ -180,6 +229,7 @@ async def test_a_clean_up_that_cannot_reach_the_cluster_leaves_it_to_the_reconci
     await nothing_is_served(world)
 
 
+@pytest.mark.both_databases
 async def test_a_late_failure_of_an_earlier_run_leaves_the_later_run_alone(
     world: PipelineWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:

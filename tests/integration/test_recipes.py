@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +9,13 @@ import pytest
 from sqlalchemy import update
 
 from guanaco.accounts import Role
-from guanaco.recipes import Recipe, RecipeOverride
+from guanaco.recipes import Recipe
 from guanaco.submissions import Outcome, Quantization
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.recipes.hardware import find_gpus
-from guanaco_server.recipes.memory import Model
-from guanaco_server.recipes.model_shape import read_shape
-from guanaco_server.recipes.presets import QWEN3_235B_FP8
 from guanaco_server.recipes.prices import PriceTable
-from guanaco_server.recipes.recipe import Fleet, Needs, RecipePolicy, choose, to_vllm_args
+from guanaco_server.recipes.recipe import Fleet, RecipePolicy
 from guanaco_server.submissions.pipeline.records import PipelineRun
 from guanaco_server.submissions.tables import SubmissionRow
 from tests.fixtures.pipeline import ID, RUN, PipelineWorld, tiny_files
@@ -31,34 +25,6 @@ from tests.fixtures.world import World
 ROOT = Path(__file__).parents[2]
 NAME = deployment_name(ID)
 GPUS = RecipePolicy(Fleet(find_gpus(["H100", "MI300X"]), PriceTable({"H100": 2, "MI300X": 9})))
-ARGUMENTS = f"""
-import json, os, sys
-sys.argv = ["guanaco"]
-from vllm.entrypoints.launchers.cli_args import make_arg_parser
-from vllm.utils.argparse_utils import FlexibleArgumentParser
-parser = make_arg_parser(FlexibleArgumentParser())
-parsed = [parser.parse_args(arguments) for arguments in json.loads(os.environ["ARGS"])]
-names = {
-    json.dumps(
-        [
-            "tensor_parallel_size",
-            "data_parallel_size",
-            "enable_expert_parallel",
-            "kv_cache_dtype",
-            "gpu_memory_utilization",
-            "max_num_seqs",
-            "max_model_len",
-            "quantization",
-            "enforce_eager",
-            "pipeline_parallel_size",
-            "nnodes",
-            "node_rank",
-            "master_addr",
-        ]
-    )
-}
-print(json.dumps([{{name: getattr(each, name) for name in names}} for each in parsed]))
-"""
 
 
 class GpuWorld(PipelineWorld):
@@ -238,55 +204,6 @@ async def test_a_used_up_budget_deploys_nothing_new(database: Database, tmp_path
     assert failure.code == "budget_exceeded"
     assert "0.00 USD this month, and the budget is 0.00 USD" in failure.detail
     assert await world.cluster.list_deployments() == []
-
-
-def test_vllm_itself_reads_the_arguments(engine_python: Path) -> None:
-    """Its own parser, of the version that we serve with; one start of vLLM reads those for both makers' GPUs."""
-    override = RecipeOverride(flags=["--enforce-eager"])
-    model = Model("qwen", read_shape(QWEN3_235B_FP8))
-    needs = Needs(16_384, 64, 40)
-    chosen = [choose(model, needs, Fleet(find_gpus([gpu])), override) for gpu in ("MI325X", "H200")]
-    recipes = [
-        recipe.model_copy(update={"quantization": "fp8", "data_parallel": 2}) for recipe in chosen
-    ]
-    slow = Needs(16_384, 64)
-    over_two = choose(model, slow, Fleet(find_gpus(["H200"])), RecipeOverride(nodes=2, gpus=8))
-    of_second = ["1" if arg == "{rank}" else arg for arg in to_vllm_args(over_two)]
-    shown = subprocess.run(
-        [engine_python, "-c", ARGUMENTS],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "ARGS": json.dumps([*map(to_vllm_args, recipes), of_second])},
-        cwd=ROOT,
-    )
-    assert shown.returncode == 0, shown.stderr[-2_000:]
-    expected = {
-        "tensor_parallel_size": 8,
-        "data_parallel_size": 2,
-        "enable_expert_parallel": True,
-        "kv_cache_dtype": "fp8",
-        "gpu_memory_utilization": 0.92,
-        "max_num_seqs": 256,
-        "max_model_len": 16_384,
-        "quantization": "fp8_per_channel",
-        "enforce_eager": True,
-    }
-    *single, second = json.loads(shown.stdout.splitlines()[-1])
-    assert single == [{**expected, **ONE_NODE}] * 2
-    assert {name: second[name] for name in ONE_NODE} == {
-        "pipeline_parallel_size": 2,
-        "nnodes": 2,
-        "node_rank": 1,
-        "master_addr": "{leader}",
-    }
-
-
-ONE_NODE = {
-    "pipeline_parallel_size": 1,
-    "nnodes": 1,
-    "node_rank": 0,
-    "master_addr": "127.0.0.1",
-}
 
 
 async def _never(submission_id: str, lines: list[str]) -> None:

@@ -18,8 +18,6 @@ from guanaco_server.submissions.pipeline.runner import Step
 from tests.fixtures.pipeline import ID, RUN, tiny_files
 from tests.fixtures.rolling import KEY, NEW, NEXT, OLD, RollingWorld
 
-pytestmark = pytest.mark.both_databases
-
 
 @pytest.fixture
 async def world(database: Database, tmp_path: Path) -> RollingWorld:
@@ -143,6 +141,7 @@ async def test_a_version_that_gives_way_finishes_its_replies(world: RollingWorld
     assert [row.submission_id for row in await world.deployments.list_wishes()] == [ID]
 
 
+@pytest.mark.both_databases
 async def test_a_teardown_stops_a_version_that_gives_way_at_once(world: RollingWorld) -> None:
     await world.redeploy()
     world.model_server.loads[world.endpoint(NEW)] = ServerLoad(running=1, waiting=0)
@@ -153,6 +152,7 @@ async def test_a_teardown_stops_a_version_that_gives_way_at_once(world: RollingW
     assert await world.cluster.list_deployments() == []
 
 
+@pytest.mark.both_databases
 async def test_a_cancel_comes_too_late_when_the_old_version_drains(world: RollingWorld) -> None:
     await world.redeploy()
     await world.take_over()
@@ -177,6 +177,7 @@ async def test_a_teardown_in_the_middle_stops_both_versions(
     assert await world.cluster.list_deployments() == []
 
 
+@pytest.mark.both_databases
 async def test_a_restart_in_each_phase_goes_on(world: RollingWorld) -> None:
     await world.submissions.redeploy(world.developer, ID)
     await world.journal.begin_stage(NEXT, Stage.RESOLVE)
@@ -201,6 +202,7 @@ async def test_one_redeploy_at_a_time(world: RollingWorld) -> None:
         await world.submissions.redeploy(world.developer, ID)
 
 
+@pytest.mark.both_databases
 async def test_two_redeploys_at_once_begin_one(world: RollingWorld) -> None:
     begun = await asyncio.gather(
         *(world.submissions.redeploy(world.developer, ID) for _ in range(2)),
@@ -220,6 +222,7 @@ async def test_a_second_redeploy_replaces_the_first(world: RollingWorld) -> None
     assert await world.cluster.list_deployments() == [deployment_name(beside(ID, 3))]
 
 
+@pytest.mark.both_databases
 async def test_other_gateways_learn_whom_to_ask(world: RollingWorld) -> None:
     elsewhere = RollingWorld(world.database)
     elsewhere.deployments.note_reconciler(False)

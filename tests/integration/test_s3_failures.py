@@ -13,7 +13,8 @@ import pytest
 
 from guanaco.errors import StoreUnreachable
 from guanaco_server.artifacts.stores.s3 import S3Store
-from guanaco_server.artifacts.stores.s3_client import S3Config, translated
+from guanaco_server.artifacts.stores.s3_client import Bucket, S3Config, translated
+from guanaco_server.artifacts.stores.s3_uploads import Uploads
 from tests.fixtures.s3 import SECRET, S3Server
 from tests.fixtures.serializer_jobs import run
 from tests.fixtures.store_jobs import KEY, job
@@ -89,6 +90,16 @@ def test_an_answer_that_was_cut_short_in_its_headers_is_said_in_a_sentence() -> 
         translated("models", "a/manifest.json", may_miss=True),
     ):
         dict[str, int]()["ContentLength"]
+
+
+def test_an_upload_whose_answer_was_cut_short_is_said_in_a_sentence(
+    moto: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = Bucket(moto.bucket())
+    monkeypatch.setattr(bucket.boto, "create_multipart_upload", lambda **_: {})
+    with pytest.raises(StoreUnreachable, match="lacks what belongs to it") as caught:
+        Uploads(bucket).create(KEY, 1)
+    assert not caught.value.is_lasting
 
 
 @pytest.mark.parametrize(

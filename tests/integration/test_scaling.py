@@ -1,4 +1,4 @@
-"""Sleeping and waking, room for those who wait, replicas by load; on both databases."""
+"""Sleeping and waking, room for those who wait, replicas by load."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ from guanaco_server.deployments.tables import Phase
 from guanaco_server.scaling.replicas import ReplicaLimits
 from tests.fixtures.scaled import IDLE_S, LIMITS, QUIET_S, Scaled
 from tests.fixtures.world import BOT, eventually
-
-pytestmark = pytest.mark.both_databases
 
 
 class Hasty(Scaled):
@@ -65,6 +63,7 @@ async def test_a_sleeping_model_that_an_app_chooses_is_woken(database: Database)
     assert await world.phase("acme-tiny_v1") is Phase.WAKING
 
 
+@pytest.mark.both_databases
 async def test_with_all_models_asleep_an_opening_wakes_one_and_does_not_wait(
     database: Database,
 ) -> None:
@@ -224,6 +223,7 @@ async def _is(world: Scaled, submission_id: str, phase: Phase) -> bool:
     return await world.phase(submission_id) is phase
 
 
+@pytest.mark.both_databases
 async def test_room_that_was_given_survives_a_second_wish_of_the_same_run(
     database: Database,
 ) -> None:
@@ -257,6 +257,7 @@ async def under(world: Scaled, requests: int, seconds: int = 60) -> None:
         world.clock.advance(5)
 
 
+@pytest.mark.both_databases
 async def test_replicas_follow_the_load_without_a_restart(database: Database) -> None:
     world = await scaled_up(database)
     name = deployment_name("acme-tiny_v1")
@@ -388,6 +389,7 @@ async def judged(database: Database, servers: int = 0) -> Scaled:
     return world
 
 
+@pytest.mark.both_databases
 async def test_a_reward_model_sleeps_after_those_who_work_with_it_and_wakes_with_them(
     database: Database,
 ) -> None:

@@ -152,6 +152,23 @@ async def test_a_file_is_sent_on_in_pieces_and_only_whole_ones_count(
     assert children() == []
 
 
+async def test_who_chats_does_not_wait_for_a_trial(tokenizers: Tokenizers) -> None:
+    comes = asyncio.Event()
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield content({})[:10]
+        await comes.wait()
+        yield content({})[10:]
+
+    trial = asyncio.create_task(tokenizers.examine(slow()))
+    await asyncio.sleep(0)  # it has begun
+    assert await tokenizers.counts("good", ["a a"]) == [2]
+    assert not trial.done()
+
+    comes.set()
+    assert (await trial).entries == 2
+
+
 async def test_a_text_that_ends_the_process_fails_alone_and_the_next_is_counted(
     tokenizers: Tokenizers, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ast
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.fixtures.engine_interpreter import EngineInterpreter
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "server" / "guanaco_server" / "engine" / "vllm_internals.py"
@@ -41,10 +40,10 @@ USED: dict[str, list[str]] = {
     "vllm.entrypoints.launchers.api_server.entry:build_and_serve": ["engine_client", "args"],
 }
 CHECK = """
-import importlib, inspect, json, os, sys
+import importlib, inspect, json, sys
 import vllm
 problems = []
-for place, parameters in json.loads(os.environ["NAMES"]).items():
+for place, parameters in json.loads(sys.argv[1]).items():
     module, _, name = place.partition(":")
     try:
         found = importlib.import_module(module)
@@ -80,19 +79,12 @@ def version_written_for() -> str:
     raise AssertionError(f"{SOURCE.name} does not say VLLM_VERSION")
 
 
-def test_vllm_is_the_version_its_internals_were_written_for(engine_python: Path) -> None:
+def test_vllm_is_the_version_its_internals_were_written_for(
+    engine_interpreter: EngineInterpreter,
+) -> None:
     names = imported_names() | USED
     assert len(names) > 20
-    answer = subprocess.run(
-        [str(engine_python), "-c", CHECK],
-        env={**os.environ, "NAMES": json.dumps(names), "PYTHONPATH": ":".join(sys.path)},
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
-    assert answer.returncode == 0, answer.stderr[-3_000:]
-    found = json.loads(answer.stdout.splitlines()[-1])
+    found = json.loads(engine_interpreter.run(CHECK, json.dumps(names)).splitlines()[-1])
     wanted = version_written_for()
     assert found["version"].split(".")[:2] == wanted.split("."), (
         f"engine/vllm_internals.py was written for vLLM {wanted}, and this is {found['version']}: compare each of its "

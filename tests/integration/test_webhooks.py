@@ -1,4 +1,4 @@
-"""Webhooks: set, signed, told once, tried again for a day; on both databases."""
+"""Webhooks: set, signed, told once, tried again for a day."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ from guanaco_server.submissions import lifecycle
 from guanaco_server.submissions.events import StatusChanges
 from tests.fixtures.receiver import Receiver, receiving
 from tests.fixtures.world import World, eventually
-
-pytestmark = pytest.mark.both_databases
 
 ID = "acme-tiny_v1"
 
@@ -123,6 +121,7 @@ async def test_it_tells_of_what_happens_after_it_was_set_each_once(
     assert {one["state"] for one in await deliveries(http)} == {"delivered"}
 
 
+@pytest.mark.both_databases
 async def test_the_first_rating_and_every_nth_are_told(world: Telling, receiver: Receiver) -> None:
     await put(world, receiver.url, feedback_every=2)
     await world.rate(5)
@@ -134,6 +133,7 @@ async def test_the_first_rating_and_every_nth_are_told(world: Telling, receiver:
     assert b"u1" not in b"".join(one.body for one in receiver.received)
 
 
+@pytest.mark.both_databases
 async def test_looking_for_what_to_tell_reads_no_ratings(
     world: Telling, receiver: Receiver
 ) -> None:
@@ -152,6 +152,7 @@ async def test_looking_for_what_to_tell_reads_no_ratings(
     assert not [one for one in asked if "FROM feedback" in one]
 
 
+@pytest.mark.both_databases
 async def test_two_processes_that_look_at_once_write_one_delivery(
     world: Telling, receiver: Receiver
 ) -> None:
@@ -224,6 +225,7 @@ async def test_an_endless_answer_is_not_read(world: Telling) -> None:
         assert (await deliveries(http))[0]["state"] == "delivered"
 
 
+@pytest.mark.both_databases
 async def test_after_a_day_of_failures_it_is_given_up_and_that_is_visible(world: Telling) -> None:
     async with receiving(503) as receiver:
         http, _ = await put(world, receiver.url)
@@ -249,6 +251,7 @@ async def test_a_receiver_that_is_gone_is_not_asked_again(world: Telling) -> Non
         assert (await deliveries(http))[0]["state"] == "given_up"
 
 
+@pytest.mark.both_databases
 async def test_a_dead_receiver_delays_nobody_else(world: Telling, receiver: Receiver) -> None:
     async with receiving("hang") as dead:
         eve = await world.http(Role.DEVELOPER, "eve")
@@ -267,6 +270,7 @@ async def test_a_dead_receiver_delays_nobody_else(world: Telling, receiver: Rece
         await world.notifications.sender.stop()
 
 
+@pytest.mark.both_databases
 async def test_what_a_dead_process_held_is_due_again(world: Telling, receiver: Receiver) -> None:
     async with receiving("hang") as dead:
         http, _ = await put(world, dead.url)
@@ -281,6 +285,7 @@ async def test_what_a_dead_process_held_is_due_again(world: Telling, receiver: R
     assert len(receiver.received) == 1
 
 
+@pytest.mark.both_databases
 async def test_a_rotated_secret_signs_beside_the_old_one_for_a_day(
     world: Telling, receiver: Receiver
 ) -> None:
@@ -301,6 +306,7 @@ async def test_a_rotated_secret_signs_beside_the_old_one_for_a_day(
     assert len(after.headers["webhook-signature"].split()) == 1
 
 
+@pytest.mark.both_databases
 async def test_a_removed_webhook_takes_its_deliveries_with_it(
     world: Telling, receiver: Receiver
 ) -> None:
@@ -331,6 +337,7 @@ async def test_each_developer_has_her_own(world: Telling, receiver: Receiver) ->
     assert len(receiver.received) == 1
 
 
+@pytest.mark.both_databases
 async def test_two_that_set_one_at_once_make_one(world: Telling, receiver: Receiver) -> None:
     http = await world.http(Role.DEVELOPER, "ada")
     answers = await asyncio.gather(
@@ -340,6 +347,7 @@ async def test_two_that_set_one_at_once_make_one(world: Telling, receiver: Recei
     assert sum(answer.json()["secret"] is not None for answer in answers) == 1
 
 
+@pytest.mark.both_databases
 async def test_the_loop_wakes_for_a_test_and_for_a_status(
     world: Telling, receiver: Receiver
 ) -> None:

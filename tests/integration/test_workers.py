@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from guanaco.errors import WorkerGivenUp
 from guanaco_server.database.database import Database
@@ -192,3 +193,28 @@ async def test_a_lease_is_held_by_one_at_a_time(workers: Sequence[Worker]) -> No
 
     await asyncio.gather(*(work(worker) for worker in workers))
     assert most == 1
+
+
+async def test_work_that_is_done_stays_done_although_its_lease_cannot_be_released(
+    workers: Sequence[Worker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(_name: str) -> None:
+        raise OperationalError("DELETE", {}, OSError("gone"))
+
+    service = workers[0].service
+    monkeypatch.setattr(service, "release_lease", away)
+    async with service.holding("serialize-x"):
+        pass
+
+
+async def test_a_worker_stops_although_its_lease_cannot_be_released(
+    workers: Sequence[Worker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(_name: str) -> None:
+        raise OperationalError("DELETE", {}, OSError("gone"))
+
+    worker = workers[0]
+    await worker.start()
+    monkeypatch.setattr(worker.service, "release_lease", away)
+    await worker.heartbeat.stop()
+    assert worker.notes == [True, False]

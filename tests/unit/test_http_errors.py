@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import httpx
 import pytest
+from fastapi import FastAPI
 from sqlalchemy import exc
 
 from guanaco.errors import DatabaseUnavailable, InternalFault, InvalidInput
-from guanaco_server.http.errors import as_guanaco_error, status_of
+from guanaco_server.http.errors import ErrorForms, as_guanaco_error, install, status_of
 
 GONE = exc.OperationalError("SELECT 1", {}, OSError("gone"))
 ALL_TAKEN = exc.TimeoutError("QueuePool limit of size 10 overflow 10 reached")
 
 
-@pytest.mark.parametrize("error", [GONE, ALL_TAKEN])
+CLOSED = exc.InterfaceError("SELECT 1", {}, OSError("the connection is closed"))
+
+
+@pytest.mark.parametrize("error", [GONE, CLOSED, ALL_TAKEN])
 def test_a_database_that_cannot_be_asked_now_is_worth_another_try(error: Exception) -> None:
     answered = as_guanaco_error("GET /", error)
     assert isinstance(answered, DatabaseUnavailable)
@@ -30,3 +35,25 @@ def test_anything_else_is_told_by_a_number_and_not_by_its_text() -> None:
     answered = as_guanaco_error("GET /", ValueError("a user's words"))
     assert isinstance(answered, InternalFault)
     assert "words" not in str(answered)
+
+
+@pytest.mark.parametrize("error", [GONE, CLOSED, ALL_TAKEN])
+async def test_an_outage_of_the_database_is_logged_in_one_line(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An error that a framework's outermost handler answers is raised again, and logged with its whole stack."""
+    app = FastAPI()
+    install(app, ErrorForms())
+
+    @app.get("/")
+    async def fail() -> None:
+        raise error
+
+    transport = httpx.ASGITransport(app)  # raises what the app raises
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+        answer = await http.get("/")
+    assert (answer.status_code, answer.json()["error"]) == (503, "database_unavailable")
+    assert answer.headers["retry-after"] == "2"
+    (line,) = (record for record in caplog.records if record.name.startswith("guanaco"))
+    assert line.exc_info is None
+    assert "\n" not in line.getMessage()

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from sqlalchemy.exc import InterfaceError, OperationalError
 
 from guanaco.accounts import CreatedKey
+from guanaco_server.artifacts.stores.store import wait_until_usable
 from guanaco_server.assembly.adapters import Adapters, build_adapters
 from guanaco_server.assembly.rooms import Rooms, build_rooms
 from guanaco_server.database.database import Database, unavailable
@@ -89,7 +90,7 @@ class Platform:
 
     async def check(self) -> None:
         """Raise StoreUnreachable, ClusterUnreachable or ClusterRefused where the platform cannot work; start nothing."""
-        await self.adapters.store.check()
+        await wait_until_usable(self.adapters.store)
         await self.adapters.compute.cluster.check()
 
     @asynccontextmanager

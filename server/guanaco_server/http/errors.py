@@ -16,7 +16,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, Field
-from sqlalchemy.exc import DataError, OperationalError
+from sqlalchemy.exc import DataError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as NoConnectionLeft
 from starlette.exceptions import HTTPException
 
@@ -54,6 +54,7 @@ KNOWS_WHEN = (
     errors.TooManyAttempts,
     errors.TooManySubmissions,
 )
+DATABASE_AWAY = (OperationalError, InterfaceError, NoConnectionLeft)
 RETRY_AFTER_S = {429: "60", 503: "5", 504: "5"}
 
 logger = logging.getLogger(__name__)
@@ -130,9 +131,12 @@ def install(app: FastAPI, forms: ErrorForms) -> None:
     async def invalid(request: Request, error: RequestValidationError) -> Response:
         return tell(request, errors.InvalidInput(describe_problems(error.errors())))
 
-    @app.exception_handler(DataError)
-    async def unstorable(request: Request, error: DataError) -> Response:
+    async def of_database(request: Request, error: Exception) -> Response:
+        """Answer here what would else be raised again after its answer, and logged with its whole stack."""
         return tell(request, as_guanaco_error(f"{request.method} {request.url.path}", error))
+
+    for kind in (DataError, *DATABASE_AWAY):
+        app.add_exception_handler(kind, of_database)
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> Response:
@@ -157,11 +161,17 @@ def as_guanaco_error(what: str, error: Exception) -> errors.GuanacoError:
     """Itself, or what says as much as may be said of it."""
     if isinstance(error, errors.GuanacoError):
         return error
-    if isinstance(error, OperationalError | NoConnectionLeft):
+    if isinstance(error, DATABASE_AWAY):
+        logger.warning("%s: the database does not answer: %s", what, _first_line(error))
         return errors.DatabaseUnavailable()
     if isinstance(error, DataError):  # PostgreSQL refuses a NUL in a text, and rolls back
         return errors.InvalidInput("The request holds a character that cannot be stored.")
     return internal_fault(what, error)
+
+
+def _first_line(error: Exception) -> str:
+    """Without the statement."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def internal_fault(what: str, error: BaseException) -> errors.InternalFault:

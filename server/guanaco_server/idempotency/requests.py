@@ -75,8 +75,7 @@ class IdempotentRequests:
 
     async def __call__(self, asgi: Scope, receive: Receive, send: Send) -> None:
         key = header(asgi, KEY) if _may_have_key(asgi) else ""
-        account = await self._account(asgi) if key else None
-        if account is None:
+        if not key:
             await self._app(asgi, receive, send)
             return
         started, status = time.perf_counter(), 0
@@ -88,8 +87,12 @@ class IdempotentRequests:
         ids = request_ids(header(asgi, HEADER.encode()), header(asgi, TRACE_HEADER.encode()))
         direct = labelled(send, ids, note)
         try:
+            account = await self._authenticate(key_in(header(asgi, b"authorization")))
             request = await self._keyed(asgi, receive, account, key)
             begun = await self._service.begin(request)
+        except Unauthenticated:
+            await self._app(asgi, receive, send)  # which refuses it
+            return
         except Exception as fault:  # noqa: BLE001 - every fault has an answer
             error = as_guanaco_error("an idempotent request", fault)
             await self._forms.of(asgi["path"]).answer(error)(asgi, receive, direct)
@@ -100,13 +103,6 @@ class IdempotentRequests:
             await _replay(begun, direct)
         seconds = time.perf_counter() - started
         self._metrics.note_http("POST", "repeated", status, seconds)
-
-    async def _account(self, asgi: Scope) -> Account | None:
-        """None where the application is to refuse the request."""
-        try:
-            return await self._authenticate(key_in(header(asgi, b"authorization")))
-        except Unauthenticated:
-            return None
 
     async def _keyed(
         self, asgi: Scope, receive: Receive, account: Account, key: str

@@ -84,6 +84,9 @@ class Tokenizers:
         self._artifacts: OrderedDict[str, _Artifact] = OrderedDict()
         self._verdicts: OrderedDict[bytes, TokenizerFacts] = OrderedDict()
         self._loads = asyncio.Semaphore(1)  # reading a file takes twice what is kept
+        self._trials = asyncio.Semaphore(
+            1
+        )  # others: who chats does not wait for a trial, which gives way
 
     async def examine(self, pieces: AsyncIterator[bytes]) -> TokenizerFacts:
         """Check a new tokenizer.json in a process of its own. CorruptConfig or UnsupportedTokenizer say what is wrong.
@@ -91,7 +94,7 @@ class Tokenizers:
         One file at a time, and no more of it than a piece, is in the platform's own process.
         """
         digest = hashlib.sha256()
-        async with self._loads:
+        async with self._trials:
             try:
                 facts = await self._attempt(self._hashed(pieces, digest))
             except _Known as known:

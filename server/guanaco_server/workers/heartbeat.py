@@ -60,7 +60,10 @@ class Heartbeat:
     async def stop(self) -> None:
         await self._background.stop()
         await self._leave_duty()
-        await self._workers.release_lease(DUTY)
+        try:
+            await self._workers.release_lease(DUTY)
+        except (DBAPIError, OSError) as error:
+            logger.warning("the lease of the duties is not released and runs out: %s", error)
 
     async def pulse(self) -> None:
         """Beat once. WorkerGivenUp if the others have given this worker up."""

@@ -109,7 +109,8 @@ class WorkerService:
         finally:
             renewing.cancel()
             await asyncio.gather(renewing, return_exceptions=True)
-            await self.release_lease(name)
+            with contextlib.suppress(DBAPIError, OSError):  # then it runs out
+                await self.release_lease(name)
 
     async def _renew(self, name: str) -> None:
         while True:

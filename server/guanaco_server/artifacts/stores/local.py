@@ -39,6 +39,7 @@ class LocalStore:
             raise StoreUnreachable(
                 f"The artifacts' folder {self._root} cannot be used: {error.strerror}.",
                 hint="Check artifacts_dir, and who owns that folder.",
+                is_lasting=True,
             ) from None
 
     async def find(self, key: str) -> Manifest | None:

@@ -56,7 +56,9 @@ class S3Store:
             await asyncio.to_thread(try_out, self._bucket, self._uploads)
         except StoreUnreachable as error:
             where = f"The store is {self._bucket.uri('')} at {self._bucket.config.place}."
-            raise StoreUnreachable(error.detail, hint=f"{error.hint} {where}") from None
+            raise StoreUnreachable(
+                error.detail, hint=f"{error.hint} {where}", is_lasting=error.is_lasting
+            ) from None
 
     async def find(self, key: str) -> Manifest | None:
         return await asyncio.to_thread(self._find, key)

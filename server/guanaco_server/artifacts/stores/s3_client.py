@@ -253,6 +253,7 @@ class Missing(Exception):
 def translated(bucket: str, place: str, *, may_miss: bool) -> Iterator[None]:
     """StoreUnreachable, or Missing where ``may_miss`` allows that there is no such thing; ``place`` is what the call is about."""
     from botocore import exceptions as boto
+    from botocore.parsers import ResponseParserError
 
     try:
         yield
@@ -267,11 +268,13 @@ def translated(bucket: str, place: str, *, may_miss: bool) -> Iterator[None]:
         raise StoreUnreachable(
             "There are no credentials for the artifact store.",
             hint="Set s3_access_key_id and s3_secret_access_key, or what boto3 reads by itself.",
+            is_lasting=True,
         ) from None
     except boto.SSLError:
         raise StoreUnreachable(
             "The certificate of the artifact store is not trusted.",
             hint="Name its authority's certificate in s3_ca_file.",
+            is_lasting=True,
         ) from None
     except (
         boto.HTTPClientError,
@@ -290,6 +293,7 @@ def translated(bucket: str, place: str, *, may_miss: bool) -> Iterator[None]:
         raise StoreUnreachable(
             f"The artifact store cannot be used: {type(error).__name__}.",
             hint="Check artifacts_url and the s3_ settings.",
+            is_lasting=not isinstance(error, ResponseParserError),  # an answer that was cut short
         ) from None
 
 
@@ -307,26 +311,31 @@ def answered(
         return StoreUnreachable(
             f"There is no bucket {bucket}.",
             hint="Create it, or correct artifacts_url or s3_region.",
+            is_lasting=True,
         )
     if code in DENIED:
         return StoreUnreachable(
             f"The artifact store denies the platform {operation} on {place} ({code}).",
             hint=f"The credentials need {RIGHTS.get(operation, operation)}: {RIGHTS_HINT}",
+            is_lasting=True,
         )
     if code in UNKNOWN_CREDENTIALS:
         return StoreUnreachable(
             f"The artifact store refuses the platform's credentials ({code}), at {operation} on {place}.",
             hint=CREDENTIALS_HINT,
+            is_lasting=True,
         )
     if code in WRONG_CLOCK:
         return StoreUnreachable(
             "The clocks of this machine and of the artifact store differ too much.",
             hint="Set this machine's clock.",
+            is_lasting=True,
         )
     if code in WRONG_REGION or code == WRONG_REGION_STATUS:
         return StoreUnreachable(
             f"The bucket {bucket} is in another region than s3_region says.",
             hint=f"Set s3_region to {region}." if region else "Correct s3_region.",
+            is_lasting=True,
         )
     return StoreUnreachable(
         f"The artifact store answered {code or 'nonsense'} to {operation} on {place}.",

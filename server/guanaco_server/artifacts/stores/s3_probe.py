@@ -43,7 +43,7 @@ def _try_objects(bucket: Bucket, name: str) -> None:
     if name not in {found.name for found in bucket.objects(name)}:
         raise _unfit("does not list an object that was just written")
     if bucket.get(name) != BODY or bucket.size(name) != len(BODY):
-        raise _unfit("gives back other bytes than were written")
+        raise _unfit("gives back other bytes than were written", is_lasting=False)
     bucket.delete(name)
     if bucket.get(name) is not None:
         raise _unfit("does not delete")
@@ -61,7 +61,7 @@ def _try_uploads(bucket: Bucket, uploads: Uploads, key: str) -> None:
     except SerializerDied:
         raise _unfit("does not keep the parts of an upload") from None
     if bucket.get(name) != BODY:
-        raise _unfit("makes another file of an upload's parts")
+        raise _unfit("makes another file of an upload's parts", is_lasting=False)
 
 
 def _clean_up(bucket: Bucket, uploads: Uploads, key: str) -> None:
@@ -81,15 +81,18 @@ def _put_presigned(bucket: Bucket, operation: str, name: str, **more: Any) -> No
             url, content=BODY, headers={"Content-MD5": digest}, verify=trusted, timeout=TIMEOUT_S
         )
     except httpx.HTTPError as error:
-        raise _unfit(f"does not take presigned uploads ({type(error).__name__})") from None
+        what = f"does not take presigned uploads ({type(error).__name__})"
+        raise _unfit(what, is_lasting=False) from None
     if answer.status_code != 200:
         title = operation.title().replace("_", "")
         at = bucket.uri(name)
         raise refusal(answer.status_code, answer.text, title, bucket.config.bucket, at)
 
 
-def _unfit(what: str) -> StoreUnreachable:
+def _unfit(what: str, *, is_lasting: bool = True) -> StoreUnreachable:
+    """``is_lasting`` is False where an answer that was cut short looks alike."""
     return StoreUnreachable(
         f"The artifact store {what}.",
         hint="Check s3_endpoint, s3_addressing and what the credentials allow in the bucket.",
+        is_lasting=is_lasting,
     )

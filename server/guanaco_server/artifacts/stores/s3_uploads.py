@@ -68,7 +68,8 @@ class Uploads:
     def create(self, key: str, max_bytes: int) -> OpenUpload:
         with self._bucket.calls(_file(key)):
             answer = self._bucket.boto.create_multipart_upload(**self._bucket.at(_file(key)))
-        upload = OpenUpload(upload_id=answer["UploadId"], part_bytes=part_bytes_for(max_bytes))
+            upload_id: str = answer["UploadId"]
+        upload = OpenUpload(upload_id=upload_id, part_bytes=part_bytes_for(max_bytes))
         self._bucket.put(_note(key), upload.model_dump_json().encode())
         return upload
 

@@ -7,15 +7,23 @@ content, so two that write the same artifact at once write the same bytes.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import re
+import time
 from collections.abc import AsyncIterator
 from typing import Protocol
 
+from guanaco.errors import StoreUnreachable
 from guanaco_server.formats.manifest import Manifest
 from guanaco_server.serializer.task import SerializerJob
 
 PIECE_BYTES = 1_048_576
 KEY = re.compile(r"[0-9a-f]{8,128}")
+START_PATIENCE_S = 60.0  # a store that restarts, or fails over, is away for half a minute
+START_RETRY_S = 2.0
+
+logger = logging.getLogger(__name__)
 
 
 class ArtifactStore(Protocol):
@@ -86,3 +94,20 @@ def checked_key(key: str) -> str:
     if not KEY.fullmatch(key):
         raise ValueError(f"not an artifact key: {key!r}")
     return key
+
+
+async def wait_until_usable(store: ArtifactStore) -> None:
+    """Check the store until it works: one request that fails is no reason to end at a start.
+
+    Raises:
+        StoreUnreachable: It did not work for START_PATIENCE_S, or only a person can mend it.
+    """
+    deadline = time.monotonic() + START_PATIENCE_S
+    while True:
+        try:
+            return await store.check()
+        except StoreUnreachable as error:
+            if error.is_lasting or time.monotonic() > deadline:
+                raise
+            logger.warning("%s Trying again in %g s.", error.detail, START_RETRY_S)
+        await asyncio.sleep(START_RETRY_S)

@@ -7,6 +7,7 @@ recording of it raises becomes a failed submission with a sentence, and its mode
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import logging
 import time
@@ -14,9 +15,16 @@ from collections.abc import Awaitable, Callable
 from enum import StrEnum
 from typing import TypeVar
 
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as NoConnectionLeft
 
-from guanaco.errors import GuanacoError, StageFault, StoreUnreachable, SubmissionFailure
+from guanaco.errors import (
+    DatabaseUnavailable,
+    GuanacoError,
+    StageFault,
+    StoreUnreachable,
+    SubmissionFailure,
+)
 from guanaco.submissions import Level, Outcome, Stage
 from guanaco_server.http.errors import internal_fault
 from guanaco_server.observability.metrics import Metrics
@@ -44,7 +52,12 @@ OUTAGE_DELAYS_S = (
 WATCH_S = 0.3
 DATABASE_RETRY_S = 2.0
 DATABASE_TRIES = 15  # 30 s, for an error that is no outage
-OUTAGES = (OperationalError, InterfaceError)  # the database is down, busy, or was restarted
+OUTAGES = (  # the database is down, busy, or was restarted
+    OperationalError,
+    InterfaceError,
+    NoConnectionLeft,
+    DatabaseUnavailable,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -171,22 +184,25 @@ class StageRunner:
                 delay_s = _delay_s(error, next(tries))
                 if delay_s is None:
                     raise
-                await self._records.log(
-                    run,
-                    stage,
-                    f"{error.detail} Trying again in {delay_s:g} s.",
-                    level=Level.WARNING,
-                )
+                said = f"{error.detail} Trying again in {delay_s:g} s."
+                await _retry_on_database_error(functools.partial(self._warn, run, stage, said))
                 await asyncio.sleep(delay_s)
 
+    async def _warn(self, run: PipelineRun, stage: Stage, text: str) -> None:
+        await self._records.log(run, stage, text, level=Level.WARNING)
+
     async def _run_once(self, run: PipelineRun, stage: Stage) -> Facts:
+        """Run the stage, from its beginning each time that the database was away; that is no failed try."""
+        return await _retry_in_outage(lambda: self._run_guarded(run, stage))
+
+    async def _run_guarded(self, run: PipelineRun, stage: Stage) -> Facts:
         try:
             submission = await self._records.load(run)
             return await FUNCTIONS[stage](self._parts, run, submission)
         except (SubmissionFailure, StageWaits, RunEnded):
             raise
         except BaseException as error:  # a library's panic is no Exception
-            if _stops_us(error):
+            if _stops_us(error) or _is_outage(error):
                 raise
             fault = internal_fault(f"stage {stage} of {run.submission_id}", error)
             raise StageFault(fault.detail, hint=fault.hint) from error
@@ -210,14 +226,30 @@ def _stops_us(error: BaseException) -> bool:
 
 async def _retry_on_database_error(write: Callable[[], Awaitable[T]]) -> T:
     """Retry until an outage of the database is over; retry other database errors DATABASE_TRIES times."""
-    tries = 0
+    for _ in range(DATABASE_TRIES - 1):
+        try:
+            return await _retry_in_outage(write)
+        except DBAPIError as error:
+            await _wait_to_retry(error)
+    return await _retry_in_outage(write)
+
+
+async def _retry_in_outage(work: Callable[[], Awaitable[T]]) -> T:
+    """Retry until an outage of the database is over."""
     while True:
         try:
-            return await write()
-        except DBAPIError as error:
-            tries += 1
-            is_outage = isinstance(error, OUTAGES) or error.connection_invalidated
-            if not is_outage and tries == DATABASE_TRIES:
+            return await work()
+        except (SQLAlchemyError, DatabaseUnavailable) as error:
+            if not _is_outage(error):
                 raise
-            logger.warning("Database write failed; retrying in %g s: %s", DATABASE_RETRY_S, error)
-            await asyncio.sleep(DATABASE_RETRY_S)
+            await _wait_to_retry(error)
+
+
+def _is_outage(error: BaseException) -> bool:
+    is_broken = isinstance(error, DBAPIError) and error.connection_invalidated
+    return isinstance(error, OUTAGES) or is_broken
+
+
+async def _wait_to_retry(error: Exception) -> None:
+    logger.warning("Database failed; retrying in %g s: %s", DATABASE_RETRY_S, error)
+    await asyncio.sleep(DATABASE_RETRY_S)
