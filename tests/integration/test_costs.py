@@ -232,7 +232,12 @@ async def test_the_gauges_say_what_is_wanted_held_and_paid(world: Priced) -> Non
     await world.deployments.wish(Deployment(OTHER, 1, "b" * 64, 1_096, recipe=RECIPE))  # starts
     world.model_server.loads["memory://1"] = ServerLoad(5, 2, 0.75)
     world.clock.advance(HOUR)
-    await FleetCensus(world.metrics, fleet_readers(world.platform.rooms), lambda: True).take()
+    await FleetCensus(
+        world.metrics,
+        fleet_readers(world.platform.rooms),
+        lambda: True,
+        world.database.watch_commits().wait,
+    ).take()
     shown = scrape(world.metrics).decode()
     for line in (
         'guanaco_gpus_wanted{gpu_type="H100"} 4.0',
@@ -246,5 +251,10 @@ async def test_the_gauges_say_what_is_wanted_held_and_paid(world: Priced) -> Non
     ):
         assert f"{line}\n" in shown
     assert OTHER not in shown
-    await FleetCensus(world.metrics, fleet_readers(world.platform.rooms), lambda: False).take()
+    await FleetCensus(
+        world.metrics,
+        fleet_readers(world.platform.rooms),
+        lambda: False,
+        world.database.watch_commits().wait,
+    ).take()
     assert ID not in scrape(world.metrics).decode(), "another process leads, and says so"

@@ -103,7 +103,12 @@ async def test_the_census_counts_what_the_database_holds(database: Database) -> 
     world = World(database)
     await world.publish(await world.account(Role.DEVELOPER), ID)
     await world.deployments.wish(Deployment(ID, 1, "a" * 64, 100))
-    await Census(world.metrics, world.clock, census_counts(world.platform.rooms, "all")).take()
+    await Census(
+        world.metrics,
+        world.clock,
+        census_counts(world.platform.rooms, "all"),
+        world.database.watch_commits().wait,
+    ).take()
     async with await world.http(Role.ADMIN) as http:
         scraped = (await http.get("http://guanaco/metrics")).text
     assert 'guanaco_submissions{status="deployed"} 1.0' in scraped

@@ -17,9 +17,11 @@ from sqlalchemy import select, text
 
 from guanaco.accounts import Role
 from guanaco.errors import InvalidSettings, StoreUnreachable
+from guanaco_server.backups import postgresql
 from guanaco_server.backups.making import make_backup
 from guanaco_server.backups.restoring import restore_backup
 from guanaco_server.backups.scratch import restored_server
+from guanaco_server.backups.verifying import verify_backup
 from guanaco_server.database.database import Database
 from guanaco_server.database.migrations import complete_metadata
 from guanaco_server.feedback.ledger import ErasureEntry, LocalLedger, in_force, new_id
@@ -226,6 +228,11 @@ async def test_the_moment_before_an_erasure_gone_wrong_comes_back(
     (wrong,) = world.ledger.entries
     await world.erase(BOB)
     await finish_segment(world.database, archive)
+    proof = await asyncio.to_thread(verify_backup, settings, made.path)
+    rows = postgresql.rows_of(world.database.engine.url.render_as_string(hide_password=False))
+    assert proof.is_good
+    assert proof.lost_from > made.document.finished_at
+    assert proof.rows == sum(rows.values())  # with those that only the archived WAL has
 
     place = Path(tempfile.mkdtemp(prefix="guanaco-pitr-"))
     place.chmod(0o711)

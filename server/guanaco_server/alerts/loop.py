@@ -1,4 +1,6 @@
-"""Checks the figures once a minute and sends what is due every few seconds. One process at a time does so."""
+"""Checks the figures once a minute and sends messages: when one is written, and while one waits every few seconds.
+
+One process at a time does so."""
 
 from __future__ import annotations
 
@@ -10,25 +12,25 @@ from sqlalchemy.exc import DBAPIError
 
 from guanaco_server.alerts.sender import AlertSender
 from guanaco_server.alerts.watch import AlertWatch
+from guanaco_server.database.commits import CommitWatch
 from guanaco_server.runtime.background import Background
 from guanaco_server.runtime.clock import Clock
-from guanaco_server.runtime.waiting import happens
 
 CHECK_EVERY = timedelta(minutes=1)
 FORGET_EVERY = timedelta(hours=1)
-POLL_S = 5.0  # a test that another process has written waits as long
+POLL_S = 5.0  # a message that another process has written waits as long
 
 logger = logging.getLogger(__name__)
 
 
 class AlertLoop:
     def __init__(
-        self, clock: Clock, watch: AlertWatch, sender: AlertSender, woken: asyncio.Event
+        self, clock: Clock, watch: AlertWatch, sender: AlertSender, commits: CommitWatch
     ) -> None:
         self._clock = clock
         self._watch = watch
         self._sender = sender
-        self._woken = woken
+        self._commits = commits
         self._checked_at: datetime | None = None
         self._forgot_at: datetime | None = None
         self._background = Background("alerts")
@@ -54,8 +56,14 @@ class AlertLoop:
         while True:
             try:
                 await self.run_once()
+                rest_s = POLL_S if await self._sender.has_pending() else self._until_check_s()
             except (DBAPIError, OSError) as error:
                 logger.warning("alerts not checked, or not sent; database failed: %s", error)
                 await asyncio.sleep(POLL_S)
-            await happens(POLL_S, self._woken)
-            self._woken.clear()
+                rest_s = POLL_S
+            await self._commits.wait(POLL_S, max(POLL_S, rest_s))
+
+    def _until_check_s(self) -> float:
+        if self._checked_at is None:
+            return 0.0
+        return (self._checked_at + CHECK_EVERY - self._clock.now()).total_seconds()

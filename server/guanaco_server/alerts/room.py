@@ -74,7 +74,7 @@ def build_alerts(
         ServiceRecorder(database, clock, metrics.tally),
         watch,
         sender,
-        AlertLoop(clock, watch, sender, woken),
+        AlertLoop(clock, watch, sender, database.watch_commits(woken)),
     )
 
 

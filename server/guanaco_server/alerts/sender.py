@@ -32,6 +32,11 @@ class AlertSender:
         self._client = client
         self._url = url
 
+    async def has_pending(self) -> bool:
+        """Whether any message has yet to arrive, now or after another try."""
+        async with self._database.read() as session:
+            return bool(await queries.pending(session))
+
     async def send_due(self) -> int:
         """Try each message that is due once, one after the other, and return how many that were."""
         async with self._database.read() as session:

@@ -64,7 +64,10 @@ class Platform:
         )
         rooms = self.rooms
         self._fleet_census = FleetCensus(
-            self.metrics, fleet_readers(rooms), adapters.compute.leadership.is_leading
+            self.metrics,
+            fleet_readers(rooms),
+            adapters.compute.leadership.is_leading,
+            database.watch_commits().wait,
         )
         self._review = SubmissionReview(
             self.metrics, lambda name: bool(rooms.deployments.service.replicas(name))
@@ -74,7 +77,12 @@ class Platform:
             self._duties(),
             rooms.deployments.service.note_reconciler,
         )
-        self._census = Census(self.metrics, adapters.clock, census_counts(rooms, settings.role))
+        self._census = Census(
+            self.metrics,
+            adapters.clock,
+            census_counts(rooms, settings.role),
+            database.watch_commits().wait,
+        )
         self._id_census = TransactionIdCensus(database, self.metrics, adapters.clock)
         self.health = Health(
             database, None if settings.role == "worker" else rooms.routing.service.age_s

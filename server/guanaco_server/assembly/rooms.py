@@ -133,6 +133,7 @@ def build_rooms(
         read_owners=submissions.service.owners,
         count_feedback=leaderboard.counts.kept,
         count_streams=activity.open_streams,
+        commits=database.watch_commits(),
         settings=settings,
     )
     places = build_places(

@@ -15,8 +15,6 @@ import asyncio
 import sqlite3
 from collections.abc import Awaitable, Callable
 
-import psycopg
-
 from guanaco_server.database.direct import DirectConnection
 from guanaco_server.runtime.background import Background
 from guanaco_server.runtime.waiting import happens
@@ -59,6 +57,8 @@ class PostgresqlVersion:
         self._connection = connection
 
     async def read(self) -> str | None:
+        import psycopg
+
         try:
             rows = await self._connection.fetch("SELECT pg_current_snapshot()::text", ())
         except (psycopg.Error, OSError):

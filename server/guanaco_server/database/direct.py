@@ -7,16 +7,14 @@ text. A connection that broke is made anew by the next statement.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterable, Sequence
-from typing import Any, LiteralString
+from typing import TYPE_CHECKING, Any, LiteralString
 
-import psycopg
-from psycopg.errors import error_from_result
-from psycopg.pq import ExecStatus
-from psycopg.pq.abc import PGresult
 from sqlalchemy.engine import make_url
 
-from guanaco_server.database.libpq import LibpqConnection
+if TYPE_CHECKING:
+    from guanaco_server.database.libpq import LibpqConnection
 
 ANSWER_TIMEOUT_S = 15.0  # statements take milliseconds: whoever says nothing for so long will not
 # A host that is gone without a word is noticed within a quarter of a minute, instead of the kernel's quarter of an hour.
@@ -73,9 +71,11 @@ class DirectConnection:
             except BaseException as error:
                 connection.close()
                 if isinstance(error, TimeoutError):
+                    import psycopg
+
                     raise psycopg.OperationalError("the database does not answer") from None
                 raise
-        return _rows(result)
+        return connection.rows(result)
 
     async def close(self) -> None:
         async with self._lock:
@@ -83,6 +83,10 @@ class DirectConnection:
                 self._connection.close()
 
     async def _connect(self) -> LibpqConnection:
+        import psycopg
+
+        from guanaco_server.database.libpq import LibpqConnection
+
         connection = await psycopg.AsyncConnection.connect(
             self._conninfo, autocommit=True, **NETWORK
         )
@@ -92,6 +96,13 @@ class DirectConnection:
         except BaseException:
             await connection.close()
             raise
+
+
+def lost_connection(*also: type[Exception]) -> tuple[type[Exception], ...]:
+    """Return what is raised where the database is away. A process on SQLite need not have psycopg for that (6 MB)."""
+    if (psycopg := sys.modules.get("psycopg")) is None:
+        return (*also, OSError)
+    return (*also, psycopg.OperationalError, psycopg.InterfaceError, OSError)
 
 
 def text_array(values: Iterable[str]) -> str:
@@ -107,19 +118,7 @@ def _quote(value: str) -> str:
 def _encode(parameter: str | bytes | None) -> bytes | None:
     encoded = parameter.encode() if isinstance(parameter, str) else parameter
     if encoded is not None and b"\x00" in encoded:  # would end there, unnoticed
-        raise psycopg.DataError("PostgreSQL text cannot hold NUL")
+        from psycopg import DataError
+
+        raise DataError("PostgreSQL text cannot hold NUL")
     return encoded
-
-
-def _rows(result: PGresult) -> list[Row]:
-    if result.status not in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK):
-        raise error_from_result(result)
-    columns = range(result.nfields)
-    return [
-        tuple([_decode(result.get_value(row, column)) for column in columns])
-        for row in range(result.ntuples)
-    ]
-
-
-def _decode(value: bytes | None) -> str | None:
-    return None if value is None else value.decode()

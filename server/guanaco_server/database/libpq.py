@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import psycopg
+from psycopg.errors import error_from_result
 from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGresult
 
@@ -45,6 +46,17 @@ class LibpqConnection:
             self._prepared[statement] = name
         self._pgconn.send_query_prepared(name, parameters)
         return await self._answer()
+
+    @staticmethod
+    def rows(result: PGresult) -> list[tuple[Any, ...]]:
+        """Return a result's rows, of text or None; psycopg.Error for a refusal."""
+        if result.status not in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK):
+            raise error_from_result(result)
+        columns = range(result.nfields)
+        return [
+            tuple([_decode(result.get_value(row, column)) for column in columns])
+            for row in range(result.ntuples)
+        ]
 
     def close(self) -> None:
         """May be repeated. A statement under way may be carried out or not."""
@@ -101,3 +113,7 @@ class LibpqConnection:
         self.close()
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_exception(error)
+
+
+def _decode(value: bytes | None) -> str | None:
+    return None if value is None else value.decode()

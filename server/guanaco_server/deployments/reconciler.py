@@ -40,7 +40,7 @@ from guanaco_server.runtime.background import Background
 from guanaco_server.runtime.clock import Clock
 
 INTERVAL_S = 1.0
-REST_S = 5.0  # while there is nothing to keep running, for what others start in the cluster
+REST_S = 15.0  # while there is nothing to keep running, for what others start in the cluster
 STABLE_S = 600  # a server that ran this long has its restarts forgiven
 REPAIR_S = 5.0  # a replica that dies at its start is started after 0, 0, 0, then 10, 20, 40 … s
 START_S = 30.0  # the first look at everything; what takes longer goes on in the background

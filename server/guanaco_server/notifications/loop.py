@@ -1,4 +1,6 @@
-"""Fills the outbox and sends what is due: when a status changes here, a try ends, or some seconds have passed."""
+"""Fills the outbox and sends what is due: when a status changes here, a try ends, or something was committed.
+
+While deliveries wait to be sent it looks every few seconds, because a try is due by its time."""
 
 from __future__ import annotations
 
@@ -8,13 +10,13 @@ from datetime import datetime, timedelta
 
 from sqlalchemy.exc import DBAPIError
 
+from guanaco_server.database.commits import LOOK_ANYWAY_S, CommitWatch
 from guanaco_server.database.database import Database
 from guanaco_server.notifications import queries
 from guanaco_server.notifications.outbox import Outbox
 from guanaco_server.notifications.sender import WebhookSender
 from guanaco_server.runtime.background import Background
 from guanaco_server.runtime.clock import Clock
-from guanaco_server.runtime.waiting import happens
 
 KEPT = timedelta(days=30)  # how far back a developer can look
 POLL_S = 5.0  # status changes of this process are told at once
@@ -30,13 +32,13 @@ class NotificationLoop:
         clock: Clock,
         outbox: Outbox,
         sender: WebhookSender,
-        woken: asyncio.Event,
+        commits: CommitWatch,
     ) -> None:
         self._database = database
         self._clock = clock
         self._outbox = outbox
         self._sender = sender
-        self._woken = woken
+        self._commits = commits
         self._forgot_at: datetime | None = None
         self.poll_s = POLL_S
         self._background = Background("notifications")
@@ -52,13 +54,16 @@ class NotificationLoop:
         while True:
             try:
                 await self._outbox.fill()
-                await self._sender.send_due()
+                has_pending = await self._sender.has_pending()
+                if has_pending:
+                    await self._sender.send_due()
                 await self._forget()
             except (DBAPIError, OSError) as error:
                 logger.warning("webhooks not sent; database failed: %s", error)
                 await asyncio.sleep(self.poll_s)
-            await happens(self.poll_s, self._woken)
-            self._woken.clear()
+                self._commits.reset()
+                has_pending = True
+            await self._commits.wait(self.poll_s, self.poll_s if has_pending else LOOK_ANYWAY_S)
 
     async def _forget(self) -> None:
         now = self._clock.now()

@@ -78,6 +78,12 @@ async def newest_deliveries(
     return (await session.scalars(statement.order_by(*newest).limit(limit))).all()
 
 
+async def has_pending(session: AsyncSession) -> bool:
+    row = WebhookDeliveryRow
+    statement = select(row.id).where(row.state == DeliveryState.PENDING).limit(1)
+    return await session.scalar(statement) is not None
+
+
 async def claim(
     session: AsyncSession,
     token: str,

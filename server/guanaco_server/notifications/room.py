@@ -47,7 +47,7 @@ def build_notifications(
     )
     outbox = Outbox(database, clock, events, counts, link_base)
     sender = WebhookSender(database, clock, client, woken.set)
-    loop = NotificationLoop(database, clock, outbox, sender, woken)
+    loop = NotificationLoop(database, clock, outbox, sender, database.watch_commits(woken))
     webhooks = WebhookService(
         database,
         clock,

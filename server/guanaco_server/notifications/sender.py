@@ -47,6 +47,11 @@ class WebhookSender:
         self._under_way: set[asyncio.Task[None]] = set()
         self._busy: Counter[str] = Counter()
 
+    async def has_pending(self) -> bool:
+        """Whether any delivery has yet to arrive, now or after another try."""
+        async with self._database.read() as session:
+            return await queries.has_pending(session)
+
     async def send_due(self) -> int:
         """Begin the tries that are due, and return how many."""
         room = MAX_UNDER_WAY - len(self._under_way)

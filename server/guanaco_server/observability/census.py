@@ -1,8 +1,10 @@
-"""Reads the gauges that are facts of the database: how long the queue is, what is served, who lives."""
+"""Reads the gauges that are facts of the database: how long the queue is, what is served, who lives.
+
+What nobody has changed is read again after a while only, unless time alone changes it: a queue's age, a worker's life.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -15,6 +17,10 @@ from guanaco_server.runtime.background import Background
 from guanaco_server.runtime.clock import Clock
 
 INTERVAL_S = 10.0  # half of a usual scrape's interval
+REST_S = 60.0  # the gauges' own time is alerted on after 120 s
+
+# Waits for the first number of seconds, then for a commit, the second number in all.
+Wait = Callable[[float, float], Awaitable[object]]
 
 logger = logging.getLogger(__name__)
 
@@ -31,10 +37,12 @@ class Counts:
 
 
 class Census:
-    def __init__(self, metrics: Metrics, clock: Clock, counts: Counts) -> None:
+    def __init__(self, metrics: Metrics, clock: Clock, counts: Counts, wait: Wait) -> None:
         self._metrics = metrics
         self._clock = clock
         self._counts = counts
+        self._wait = wait
+        self._has_aging = True
         self._background = Background("census")
 
     async def start(self) -> None:
@@ -47,19 +55,22 @@ class Census:
     async def take(self) -> None:
         counts, now = self._counts, self._clock.now()
         oldest = await counts.oldest_queued()
+        workers = await counts.workers()
         self._metrics.note_census(
             await counts.submissions(),
             max(0.0, (now - oldest).total_seconds()) if oldest else 0.0,
             await counts.deployments(),
             await counts.unserved(),
-            await counts.workers(),
+            workers,
             now.timestamp(),
         )
+        self._has_aging = oldest is not None or workers > 1
 
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(INTERVAL_S)
+            await self._wait(INTERVAL_S, INTERVAL_S if self._has_aging else REST_S)
             try:
                 await self.take()
             except (DBAPIError, OSError) as error:
                 logger.warning("the gauges stay as they were: %s", error)
+                self._has_aging = True

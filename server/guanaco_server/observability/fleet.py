@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from sqlalchemy.exc import DBAPIError
 
 from guanaco_server.observability.by_submission import ServerStatistics, Spend
+from guanaco_server.observability.census import Wait
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.runtime.background import Background
 
 INTERVAL_S = 15.0  # a usual scrape's
+REST_S = 60.0  # while nothing is served, and nothing was committed
 SPENDING_EVERY = 4  # rounds: it reads the month's intervals
 REVIEW_S = 300.0  # what was torn down is scraped on for as long, or twice as long
 
@@ -43,12 +45,18 @@ NOTHING = FleetSpending({}, {}, {})
 
 class FleetCensus:
     def __init__(
-        self, metrics: Metrics, readers: FleetReaders, is_leader: Callable[[], bool]
+        self,
+        metrics: Metrics,
+        readers: FleetReaders,
+        is_leader: Callable[[], bool],
+        wait: Wait,
     ) -> None:
         """A process that does not lead says nothing: the leading one does."""
         self._metrics = metrics
         self._readers = readers
         self._is_leader = is_leader
+        self._wait = wait
+        self._has_work = True
         self._rounds = 0
         self._background = Background("fleet census")
 
@@ -60,12 +68,15 @@ class FleetCensus:
         self._say_nothing()
 
     async def take(self) -> None:
+        self._has_work = True  # it may lead at any time
         if not self._is_leader():
             self._say_nothing()
             return
-        self._metrics.submissions.note_servers(await self._readers.servers())
-        self._metrics.note_gpus_wanted(await self._readers.gpus_wanted())
-        if self._rounds % SPENDING_EVERY == 0:
+        servers, wanted = await self._readers.servers(), await self._readers.gpus_wanted()
+        self._metrics.submissions.note_servers(servers)
+        self._metrics.note_gpus_wanted(wanted)
+        self._has_work = bool(servers or wanted)
+        if self._rounds % SPENDING_EVERY == 0 or not self._has_work:
             self._note(await self._readers.spending())
         self._rounds += 1
 
@@ -85,7 +96,7 @@ class FleetCensus:
                 await self.take()
             except (DBAPIError, OSError) as error:
                 logger.warning("the gauges of the model servers stay as they were: %s", error)
-            await asyncio.sleep(INTERVAL_S)
+            await self._wait(INTERVAL_S, INTERVAL_S if self._has_work else REST_S)
 
 
 class SubmissionReview:

@@ -1,5 +1,6 @@
 """Reads each deployment's load and writes down how many replicas it should have, or that it sleeps.
 
+Every ``interval_s``; with nothing deployed it waits for a commit.
 It only writes the wish; the reconciler brings the cluster to it. Samples are in memory: a controller that has just
 started decides nothing until it has seen a whole window.
 """
@@ -14,6 +15,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy.exc import DBAPIError
 
+from guanaco_server.database.commits import LOOK_ANYWAY_S, CommitWatch
 from guanaco_server.deployments.model_server import ModelServer, ModelServerFault, ServerLoad
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.deployments.tables import DeploymentRow, Phase
@@ -67,6 +69,7 @@ class Autoscaler:
         usage: UsageReader,
         policy: ScalingPolicy,
         is_leader: Callable[[], bool],
+        commits: CommitWatch,
     ) -> None:
         self._deployments = deployments
         self._model_server = model_server
@@ -74,6 +77,8 @@ class Autoscaler:
         self._usage = usage
         self._policy = policy
         self._is_leader = is_leader
+        self._commits = commits
+        self._has_work = True
         self._samples: dict[str, tuple[LoadSample, ...]] = {}
         self._background = Background("autoscaler")
 
@@ -86,6 +91,7 @@ class Autoscaler:
     async def step(self) -> None:
         """Decide once for every deployment that is ready and published."""
         rows = await self._deployments.list_wishes()
+        self._has_work = bool(rows)
         limits = self._policy.limits_at(self._clock.now())
         has_replicas = limits.max_replicas > 1 or any(row.wanted_replicas > 1 for row in rows)
         if not has_replicas and not self._policy.feedback_target:
@@ -109,14 +115,17 @@ class Autoscaler:
 
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(self._policy.interval_s)
+            interval_s = self._policy.interval_s
+            await self._commits.wait(interval_s, interval_s if self._has_work else LOOK_ANYWAY_S)
             if not self._is_leader():
                 self._samples.clear()
+                self._has_work = True  # it may lead at any time
                 continue
             try:
                 await self.step()
             except (DBAPIError, OSError) as error:
                 logger.warning("scaling failed, trying again: %s", error)
+                self._has_work = True
 
     def _kept_awake(
         self, ready: list[DeploymentRow], usage: dict[str, DeploymentUsage]

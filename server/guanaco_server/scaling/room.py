@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from guanaco_server.clusters.compute import Compute
+from guanaco_server.database.commits import CommitWatch
 from guanaco_server.deployments.model_server import ModelServer
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.runtime.clock import Clock
@@ -39,6 +40,7 @@ def build_scaling(
     read_owners: ReadOwners,
     count_feedback: ReadCounts,
     count_streams: ReadCounts,
+    commits: CommitWatch,
     settings: Settings,
 ) -> ScalingRoom:
     """``read_owners`` knows each submission that is or will be served; the counts are by submission."""
@@ -56,6 +58,7 @@ def build_scaling(
             usage,
             policy,
             is_leader=compute.leadership.is_leading,
+            commits=commits,
         ),
         admission=Admission(
             clock,

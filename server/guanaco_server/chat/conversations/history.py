@@ -14,7 +14,6 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 import msgspec
-import psycopg
 from sqlalchemy import Text, bindparam, func, select, type_coerce
 
 from guanaco.chat import Bot, Sender
@@ -23,7 +22,7 @@ from guanaco.contract import reader
 from guanaco.errors import ConversationNotFound, DatabaseUnavailable
 from guanaco_server.chat.tables import ConversationRow, MessageRow
 from guanaco_server.database.database import Database
-from guanaco_server.database.direct import text_array
+from guanaco_server.database.direct import lost_connection, text_array
 from guanaco_server.database.group_commit import GroupCommit
 from guanaco_server.prompts.layouts import Utterance
 from guanaco_server.prompts.transcript import Transcript
@@ -207,7 +206,7 @@ class PostgresqlHistoryReader:
             row = (
                 await self._rows.submit(conversation_id) if _is_storable(conversation_id) else None
             )
-        except (psycopg.OperationalError, OSError) as error:
+        except lost_connection() as error:
             raise DatabaseUnavailable from error
         if row is None:
             raise ConversationNotFound(conversation_id)

@@ -25,17 +25,16 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
-import psycopg
 from sqlalchemy.exc import DBAPIError
 
 from guanaco.errors import ConversationBusy, DatabaseUnavailable
+from guanaco_server.database.direct import lost_connection
 from guanaco_server.database.group_commit import GroupCommit
 from guanaco_server.idempotency.keeping import AnswerToKeep
 from guanaco_server.runtime.clock import Clock
 
 RETRY_S = 0.25
 LEASE_S = 20.0  # how long a turn is held by a process that has died
-BROKEN = (psycopg.OperationalError, DBAPIError, OSError)
 
 logger = logging.getLogger(__name__)
 
@@ -158,7 +157,7 @@ class TurnLog:
         """None when the turn is another's, or there is no such conversation. DatabaseUnavailable. What is claimed must be ended."""
         try:
             lease = await self._claims.submit(conversation_id)
-        except BROKEN as error:
+        except lost_connection(DBAPIError) as error:
             raise DatabaseUnavailable from error
         if lease is not None:
             self._held[lease] = time.monotonic()
@@ -222,7 +221,7 @@ class TurnLog:
                 continue
             try:
                 await self._statements.renew(old, self._clock.now() + timedelta(seconds=LEASE_S))
-            except BROKEN as error:
+            except lost_connection(DBAPIError) as error:
                 logger.warning("leases of turns cannot be renewed, trying again: %s", error)
 
     async def _end(self, turns: Sequence[EndedTurn]) -> list[bool | Exception]:
@@ -272,4 +271,4 @@ def _may_pass(error: Exception) -> bool:
 def _is_passing(cause: BaseException | None) -> bool:
     if isinstance(cause, sqlite3.OperationalError):
         return "locked" in str(cause)
-    return isinstance(cause, psycopg.OperationalError | psycopg.InterfaceError | OSError)
+    return isinstance(cause, lost_connection())

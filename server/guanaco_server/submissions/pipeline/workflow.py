@@ -18,10 +18,8 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dbos import DBOS, SetWorkflowID, WorkflowStatus
-from dbos import error as dbos_error
 from sqlalchemy.exc import DBAPIError
 
 from guanaco.submissions import Status
@@ -42,6 +40,9 @@ from guanaco_server.submissions.pipeline.supervisor import (
     workflow_id,
     workflow_number,
 )
+
+if TYPE_CHECKING:
+    from dbos import WorkflowStatus
 
 STEP = "stage"
 LOOK_S = 1.0  # how long a submission that another process took may wait to be seen
@@ -93,8 +94,12 @@ class Pipeline:
         changes.subscribe(self._note_change)
 
     async def start(self) -> None:
-        """Resume what this executor left unfinished, and take what is queued."""
-        await self._engine.launch()
+        """Resume what this executor left unfinished, and take what is queued.
+
+        On PostgreSQL DBOS is launched now, to make its tables; on SQLite once there is a run.
+        """
+        if not self._engine.is_on_sqlite:
+            await self._engine.launch()
         self._loop.start(self._look_forever())
 
     async def take_over(self, executor_id: str) -> int:
@@ -106,6 +111,8 @@ class Pipeline:
         """
         if not await self._records.list_unfinished():
             return 0
+        from dbos import DBOS
+
         self._busy_at = time.monotonic()
         await self._engine.launch()
         left = await DBOS.list_workflows_async(
@@ -129,6 +136,8 @@ class Pipeline:
         return await self._run(PipelineRun(submission_id, number))
 
     async def _run(self, run: PipelineRun) -> str:
+        from dbos import DBOS
+
         own_id, task = str(DBOS.workflow_id), asyncio.current_task()
         assert task is not None
         self._active[own_id] = task
@@ -203,6 +212,8 @@ class Pipeline:
     ) -> None:
         if not unfinished:
             return
+        from dbos import error as dbos_error
+
         living = await self._living()
         for run, workflows in (await self._workflows_of([each.run for each in unfinished])).items():
             self._supervised_at[run] = time.monotonic()
@@ -224,6 +235,8 @@ class Pipeline:
 
     async def _start_again(self, run: PipelineRun, workflows: Sequence[WorkflowState]) -> None:
         """Enqueue the run's next workflow first, so that it is never without one; then end what is left of the others."""
+        from dbos import DBOS
+
         number = workflows[-1].number + 1 if workflows else 1
         await self._enqueue(run, number)
         logger.info("workflow %d goes on with %s", number, run.submission_id)
@@ -233,6 +246,8 @@ class Pipeline:
 
     async def _enqueue(self, run: PipelineRun, number: int) -> None:
         """Enqueue a run's workflow. Doing so again has no effect, because the workflow's id is the same."""
+        from dbos import DBOS, SetWorkflowID
+
         with SetWorkflowID(workflow_id(run, number)):
             await DBOS.enqueue_workflow_async(
                 QUEUE, self._engine.workflow, run.submission_id, run.number
@@ -249,6 +264,8 @@ class Pipeline:
         self, runs: Sequence[PipelineRun]
     ) -> dict[PipelineRun, list[WorkflowState]]:
         """List the workflows of each run, the oldest first."""
+        from dbos import DBOS
+
         found = await DBOS.list_workflows_async(
             workflow_id_prefix=[workflow_id(run) for run in runs], load_input=False
         )
