@@ -88,6 +88,23 @@ async def test_those_that_share_gpus_pay_equal_parts(world: Priced) -> None:
     assert (await world.costs.costs()).gpu_hours == 8.0, "2 GPUs for 4 hours"
 
 
+async def test_sleep_costs_nothing(world: Priced) -> None:
+    await world.deploy()
+    shared = Deployment(OTHER, 1, "a" * 64, 1_096, recipe=RECIPE, developer="bob")
+    await world.deployments.wish(shared)
+    await world.deployments.mark_ready(OTHER, "memory://1")
+    world.clock.advance(HOUR)
+    assert await world.deployments.put_to_sleep(ID, world.clock.now())
+    world.clock.advance(HOUR)
+    assert (await world.spent(), await world.spent(OTHER)) == ((1.0, 3.0), (3.0, 9.0))
+    assert await world.deployments.put_to_sleep(OTHER, world.clock.now())
+    world.clock.advance(HOUR)
+    assert (await world.spent(), await world.spent(OTHER)) == ((1.0, 3.0), (3.0, 9.0))
+    await world.deployments.mark_ready(ID, "memory://1")
+    world.clock.advance(HOUR)
+    assert await world.spent() == (3.0, 9.0)
+
+
 async def test_starting_costs_nothing_and_neither_does_a_cpu(world: Priced) -> None:
     await world.deployments.wish(Deployment(ID, 1, "a" * 64, 1_096, recipe=RECIPE, developer="ada"))
     await world.deploy(OTHER, recipe=None, developer="bob")

@@ -9,6 +9,7 @@ import pytest
 from guanaco.accounts import Role
 from guanaco.errors import ModelServerDied
 from guanaco_server.database.database import Database
+from guanaco_server.deployments.model_server import ServerLoad
 from guanaco_server.deployments.service import Deployment
 from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.tables import Phase
@@ -153,8 +154,13 @@ async def test_the_server_stops_when_the_last_one_sleeps(world: Shared) -> None:
 async def test_a_redeploy_of_one_moves_it_alone(world: Shared) -> None:
     key = beside(FIRST, 2)
     await world.deploy(key, run=2)
+    versions = world.platform.rooms.deployments.versions
     async with world.database.write() as session:
-        await world.platform.rooms.deployments.versions.take_over(session, key)
+        (endpoint,) = await versions.take_over(session, key)
+    (served,) = world.deployments.replicas(SECOND)
+    world.model_server.loads = {served: ServerLoad(1, 0), endpoint: ServerLoad(1, 0)}
+    assert await versions.is_idle(key), "what its sibling does on their server is no reason to wait"
+    assert not await versions.is_idle(FIRST)
     async with world.database.write() as session:
         await world.deployments.withdraw(session, key)  # the old one has drained
     await world.reconciler.reconcile()

@@ -2,7 +2,7 @@
 
     ready → an interval begins, unless one is open     (again after a restart of the platform: the same one goes on)
     its server dies and is started again → it goes on  (the GPUs stay taken)
-    withdrawn, or deployed anew → it ends
+    withdrawn, put to sleep, or deployed anew → it ends
     other replicas → it ends, and another one begins
     a redeploy → the version beside has an interval of its own, until it takes over
     deployments share an engine → each has an interval, with an equal part of the cost; with another number of them, other ones

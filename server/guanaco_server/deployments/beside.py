@@ -117,9 +117,14 @@ class VersionsBeside:
         )
 
     async def is_idle(self, key: str) -> bool:
-        """Whether none of its servers works on a request. One that does not answer may still do so."""
-        row = await self._deployments.find(key)
-        if row is None:
+        """Whether none of its servers works on a request. One that does not answer may still do so.
+
+        A server that others use is not stopped when this version goes, so nothing of it has to end before.
+        """
+        async with self._database.read() as session:
+            row = await queries.by_submission(session, key)
+            is_shared = row is not None and bool(await queries.others_of_engine(session, row))
+        if row is None or is_shared:
             return True
         try:
             loads = await asyncio.gather(*(self._model_server.load(at) for at in row.endpoints))

@@ -530,6 +530,11 @@ class DeploymentService:
             slept = await queries.put_to_sleep(
                 session, submission_id, unused_since, self._clock.now()
             )
+            if slept:
+                await self.meter.end(session, submission_id, self._clock.now())
+                row = await queries.by_submission(session, submission_id)
+                assert row is not None, "it sleeps"
+                await self.divide_costs(session, row)
         if slept:
             self.note_replicas(submission_id, ())
             self.woken.set()
