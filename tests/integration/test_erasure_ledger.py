@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,7 +13,6 @@ from guanaco_server.assembly.adapters import build_ledger
 from guanaco_server.feedback.ledger import (
     ErasureEntry,
     ErasureLedger,
-    UserHashes,
     in_force,
     new_id,
 )
@@ -38,8 +38,8 @@ def ledger(settings: Settings) -> ErasureLedger:
 
 
 def entry(user: str) -> ErasureEntry:
-    hashes = UserHashes(b"a key of the tests")
-    return ErasureEntry(id=new_id(), at=AT, user=hashes.of(user), key=hashes.fingerprint)
+    hashed = hashlib.sha256(user.encode()).hexdigest()
+    return ErasureEntry(id=new_id(), at=AT, user=hashed, key="0123456789abcdef")
 
 
 async def test_another_process_reads_what_was_entered(

@@ -161,8 +161,8 @@ async def test_auto_goes_where_there_is_room_and_says_when_there_is_none(
 ) -> None:
     async with talking(database) as (world, client, model):
         other = await world.publish(await world.account(Role.DEVELOPER, "ada"), "other_v1")
-        for name in (model, other):
-            await world.deployments.wish(Deployment(name, 1, "a" * 64, 1_088))
+        for name, artifact in ((model, "a" * 64), (other, "b" * 64)):
+            await world.deployments.wish(Deployment(name, 1, artifact, 1_088))
             await world.deployments.mark_ready(name, f"memory://{name}")
         await world.deployments.note(model, capacity=0, applied_replicas=1)
         await world.routing.refresh()

@@ -16,6 +16,7 @@ from guanaco_server.prompts.room import build_prompts
 from guanaco_server.tokenization import process as processes
 from guanaco_server.tokenization import service
 from guanaco_server.tokenization.service import MAX_DEATHS, Tokenizers
+from tests.fixtures.world import eventually
 
 SMALL_PIECE = 50_000
 WORDS: dict[str, Any] = {
@@ -149,7 +150,11 @@ async def test_a_file_is_sent_on_in_pieces_and_only_whole_ones_count(
 
     with pytest.raises(HubUnreachable):
         await tokenizers.examine(cut())
-    assert children() == []
+
+    async def has_ended() -> bool:
+        return children() == []
+
+    await eventually(has_ended)
 
 
 async def test_who_chats_does_not_wait_for_a_trial(tokenizers: Tokenizers) -> None:

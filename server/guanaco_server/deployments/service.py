@@ -568,11 +568,7 @@ class DeploymentService:
             rows = await queries.ready(session)
         users = Counter(row.server_key for row in rows)
         return [
-            (
-                row.submission_id,
-                row.applied_replicas,
-                None if row.capacity is None else max(1, row.capacity // users[row.server_key]),
-            )
+            (row.submission_id, row.applied_replicas, _share(row.capacity, users[row.server_key]))
             for row in rows
         ]
 
@@ -605,3 +601,8 @@ def _is_as_seen(row: DeploymentRow | None, seen: DeploymentRow) -> bool:
         seen.phase,
         seen.server_key,
     )
+
+
+def _share(capacity: int | None, users: int) -> int | None:
+    """Return one user's part of a capacity: at least one turn at a time, unless there is none."""
+    return None if capacity is None else min(capacity, max(1, capacity // users))
