@@ -30,14 +30,12 @@ ENGINE = f"""\
     if sys.argv[2] == "guanaco_server.engine.serve":
         os.execv(command[0], [*command, *sys.argv[3:]])
     assert sys.argv[2] == "guanaco_server.engine.warm"
+    print("it imports", flush=True)
     if not os.read(0, 1):
         sys.exit()
     with os.fdopen(int(sys.argv[3]), "rb") as file:
         file.seek(0)
         order = json.loads(file.read())
-    log = os.open(order["log"], os.O_WRONLY | os.O_APPEND)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
     name, marker = order["marker"]
     os.execve(command[0], [*command, *order["arguments"]], {{**os.environ, **order["environment"], name: marker}})
 """
@@ -104,6 +102,8 @@ async def test_the_next_model_server_is_the_one_that_waits(
     await serves(cluster, "m-tiny")
     assert leader(tmp_path) == process.pid
     assert waiting(tmp_path) == []
+    lines, _ = await cluster.logs("m-tiny")
+    assert lines[0] == "it imports", "its log begins with its process"
     await cluster.apply_deployment(model_server(tmp_path, "m-other"))  # nobody waits any more
     await serves(cluster, "m-other")
 

@@ -64,14 +64,11 @@ def _read(order_file: int) -> bytes:
 
 
 def _become(order: dict[str, Any]) -> None:
-    """Take the order's environment, folder, log and name."""
+    """Take the order's environment and folder; what it writes goes to its log from the beginning."""
     os.environ.update(order["environment"])
     os.chdir(order["folder"])
-    log = os.open(order["log"], os.O_WRONLY | os.O_APPEND)
     nothing = os.open(os.devnull, os.O_RDONLY)
-    for taken, target in ((nothing, 0), (log, 1), (log, 2)):
-        os.dup2(taken, target)
-    os.close(log)
+    os.dup2(nothing, 0)
     os.close(nothing)
 
 

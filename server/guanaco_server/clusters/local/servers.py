@@ -130,7 +130,6 @@ class ServerStarter:
         if (found := self.warm.claim(command)) is None:
             return None
         log = folder / LOG_NAME
-        log.touch()
         remove_private_folder(folder)
         (folder / TEMPORARY_NAME).symlink_to(found.temporary)
         try:

@@ -38,7 +38,6 @@ SERVES = (
     "guanaco_server.engine.serve",
 )  # the command that a warm server can take the place of
 FOLDER_NAME = ".warm"
-LOG_NAME = "warm.log"
 COMMAND_BYTES = 16_384  # of the command line that it will show
 MARKER_BYTES = 128
 KEEP_S = 900.0
@@ -62,6 +61,7 @@ class WarmServer:
     order: int
     temporary: Path
     link: Path
+    log: Path
 
     def call(
         self, command: tuple[str, ...], environment: Mapping[str, str], marker: str, log: Path
@@ -72,9 +72,9 @@ class WarmServer:
             "environment": environment,
             "marker": (MARKER_VARIABLE, marker),
             "folder": str(log.parent),
-            "log": str(log),
         }
         assert self.process.stdin is not None, "started with a pipe"
+        self.log.rename(log)  # with what it has said so far, an import that failed included
         os.write(self.order, json.dumps(order).encode())
         os.close(self.order)
         self.process.stdin.write(b"\n")
@@ -90,6 +90,7 @@ class WarmServer:
         self.process.stdin.close()
         os.close(self.order)
         self.link.unlink(missing_ok=True)
+        self.log.unlink(missing_ok=True)
         shutil.rmtree(self.temporary, ignore_errors=True)
 
 
@@ -150,18 +151,19 @@ class WarmServers:
         link = self._folder / str(next(self._numbers))
         link.symlink_to(temporary)
         order = os.memfd_create("order")
-        with (temporary / LOG_NAME).open("wb") as log:
+        log = link.with_suffix(".log")
+        with log.open("wb") as output:
             process = spawn(
                 [str(self._python), "-m", MODULE, str(order), " " * COMMAND_BYTES],
                 {**self._environment, "HOME": str(home), "TMPDIR": str(temporary)},
                 marker.ljust(MARKER_BYTES, "."),
                 cwd=temporary,
                 stdin=subprocess.PIPE,
-                stdout=log.fileno(),
+                stdout=output.fileno(),
                 pass_fds=(order,),
             )
         priority.lower_until_raised(process.pid)
-        return WarmServer(process, GroupLeader.of(process.pid), order, temporary, link)
+        return WarmServer(process, GroupLeader.of(process.pid), order, temporary, link, log)
 
     def _let_go(self) -> None:
         self._end = None
@@ -175,7 +177,7 @@ class WarmServers:
         for one in [one for one in self._warm if one.process.poll() is not None]:
             self._warm.remove(one)
             with suppress(OSError):
-                said = (one.temporary / LOG_NAME).read_text(errors="replace")
+                said = one.log.read_text(errors="replace")
                 logger.warning("a warm model server has ended: %s", said[-SAID_CHARS:])
             one.forget()
 
