@@ -12,7 +12,7 @@ TEST := $(BIN)/python -m pytest -q -n
 SOURCES := guanaco cli server migrations tests benchmarks scripts/document_settings.py scripts/document_metrics.py scripts/make_chart.py scripts/new-migration hatch_build.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engine both demo test test-fast check lint format audit sbom pin-images bench-admission bench-artifacts bench-assignment bench-database bench-export bench-faults bench-feedback bench-gateway bench-hostile bench-ids bench-journey bench-partitions bench-prefix bench-privacy bench-prompts bench-stress bench-web bench-idle scale migration docs chart lock clean
+.PHONY: help setup engine both demo test test-fast check lint format audit sbom pin-images bench-admission bench-artifacts bench-assignment bench-database bench-evidence bench-export bench-faults bench-feedback bench-gateway bench-hostile bench-ids bench-journey bench-partitions bench-prefix bench-privacy bench-prompts bench-stress bench-web bench-idle scale migration docs chart lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -90,6 +90,9 @@ bench-stress: both  ## the stress check's load generator beside vLLM's own, on o
 
 bench-assignment: setup  ## the assignment policies over synthetic seasons, and the cost of one choice (ARGS=--seasons=10)
 	@$(BIN)/python -m benchmarks.assignment $(ARGS)
+
+bench-evidence: setup  ## how often a board that is looked at all day shows what is not so (ARGS=--seasons=100)
+	@$(BIN)/python -m benchmarks.evidence $(ARGS)
 
 bench-admission: setup  ## who waits and who is refused under Poisson load and bursts, in 3 minutes (ARGS=--seconds=10)
 	@scripts/setup-debian postgresql

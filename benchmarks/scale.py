@@ -244,7 +244,7 @@ def simulate(
             running += 1
         now = midnight + timedelta(seconds=second)
         if second % 5 == 0:
-            samples.append(LoadSample(now, running, len(waiting)))
+            samples.append(LoadSample(now, running, len(waiting), wanted - ready))
             while len(samples) > 1 and _is_old(samples[1], now, limits):
                 samples.popleft()
             shown = DeploymentLoad(wanted, capacity, tuple(samples), 0, scaled_at)

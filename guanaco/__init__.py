@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         SubmissionKind,
         WeightDtype,
     )
+    from guanaco.sweeps import Sweep, SweepRequest, load_sweep
 
     __version__: str
 
@@ -103,6 +104,7 @@ _ROOMS = {
         "SubmissionKind",
         "WeightDtype",
     ),
+    "sweeps": ("Sweep", "SweepRequest", "load_sweep"),
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 
@@ -154,11 +156,14 @@ __all__ = [  # held to _ROOMS by a test
     "SubmissionEvent",
     "SubmissionKind",
     "SubmissionMetrics",
+    "Sweep",
+    "SweepRequest",
     "Token",
     "Turn",
     "WeightDtype",
     "__version__",
     "load_formatter",
+    "load_sweep",
 ]
 
 

@@ -16,6 +16,7 @@ from guanaco.calls import chat as chat_calls
 from guanaco.calls import competitions as competitions_calls
 from guanaco.calls import feedback as feedback_calls
 from guanaco.calls import submissions as submissions_calls
+from guanaco.calls import sweeps as sweeps_calls
 from guanaco.calls.wire import Call, StreamCall
 from guanaco.feedback_methods import AsyncFeedbackMethods, FeedbackMethods
 from guanaco.profile import Profile
@@ -122,6 +123,13 @@ class Client(FeedbackMethods):
     rollback = _sent(submissions_calls.rollback)
     teardown = _sent(submissions_calls.teardown)
     delete = _sent(submissions_calls.delete)
+    submit_sweep = _sent(sweeps_calls.submit_sweep)
+    sweeps = _sent(sweeps_calls.sweeps)
+    sweep = _sent(sweeps_calls.sweep)
+    cancel_sweep = _sent(sweeps_calls.cancel_sweep)
+    deactivate_sweep = _sent(sweeps_calls.deactivate_sweep)
+    reactivate_sweep = _sent(sweeps_calls.reactivate_sweep)
+    teardown_sweep = _sent(sweeps_calls.teardown_sweep)
     recipe = _sent(submissions_calls.recipe)
     set_recipe = _sent(submissions_calls.set_recipe)
     cost = _sent(submissions_calls.cost)
@@ -247,6 +255,13 @@ class AsyncClient(AsyncFeedbackMethods):
     rollback = _awaited(submissions_calls.rollback)
     teardown = _awaited(submissions_calls.teardown)
     delete = _awaited(submissions_calls.delete)
+    submit_sweep = _awaited(sweeps_calls.submit_sweep)
+    sweeps = _awaited(sweeps_calls.sweeps)
+    sweep = _awaited(sweeps_calls.sweep)
+    cancel_sweep = _awaited(sweeps_calls.cancel_sweep)
+    deactivate_sweep = _awaited(sweeps_calls.deactivate_sweep)
+    reactivate_sweep = _awaited(sweeps_calls.reactivate_sweep)
+    teardown_sweep = _awaited(sweeps_calls.teardown_sweep)
     recipe = _awaited(submissions_calls.recipe)
     set_recipe = _awaited(submissions_calls.set_recipe)
     cost = _awaited(submissions_calls.cost)

@@ -13,6 +13,8 @@ from guanaco.open_enum import OpenEnum
 from guanaco.parameters import ParamChanges as ParamChanges  # part of this module's surface
 from guanaco.prompts import Prompt
 
+MAX_VARIANTS = 8
+
 
 class Overrides(BaseModel):
     """What a conversation has in place of its submission's own; None leaves it."""
@@ -52,7 +54,7 @@ class ExperimentRequest(BaseModel):
         default=0.0, ge=0, lt=1, description="Where its part of all users begins."
     )
     users_to: float = Field(default=1.0, gt=0, le=1, description="And where it ends.")
-    variants: tuple[Variant, ...] = Field(min_length=2, max_length=8)
+    variants: tuple[Variant, ...] = Field(min_length=2, max_length=MAX_VARIANTS)
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
@@ -96,7 +98,11 @@ class VariantResults(BaseModel):
     thumbs_down: int
     thumbs_up_ratio: Estimate | None = Field(description="Wilson's interval.")
     thumbs_up_difference: Estimate | None = Field(
-        description="Less the first variant's ratio, with Newcombe's interval."
+        description="Less the first variant's ratio, with Newcombe's interval: for one look at the end."
+    )
+    thumbs_up_difference_always: Estimate | None = Field(
+        default=None,
+        description="The same difference; the interval holds at every look and for all variants together. None from older servers.",
     )
     conversation_length: Estimate | None = Field(
         description="Messages not deleted, both sides; mean over users, with Student's interval."

@@ -20,7 +20,9 @@ class SubmissionMetrics(BaseModel):
     thumbs_down: int
     feedback_count: int = Field(description="Every rating, also a user's earlier ones.")
     thumbs_up_ratio: float | None = Field(description="None without a rating.")
-    interval_low: float | None = Field(description="Wilson score interval, 95 %.")
+    interval_low: float | None = Field(
+        description="Wilson score interval, 95 %: for one look at one submission."
+    )
     interval_high: float | None
     conversation_count: int
     mean_conversation_length: float | None = Field(
@@ -55,7 +57,10 @@ class LeaderboardRow(SubmissionMetrics):
         description="1 plus the number of submissions whose score's interval lies wholly above this one's; shared by those that cannot be told apart; None without a score."
     )
     score: float | None = Field(default=None, description="By the competition's ranking rule.")
-    score_low: float | None = None
+    score_low: float | None = Field(
+        default=None,
+        description="The interval holds at every look and for all submissions together with 95 %; ranks come from it.",
+    )
     score_high: float | None = None
     developer: str
     name: str

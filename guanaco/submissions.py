@@ -294,6 +294,9 @@ class Submission(BaseModel):
         default=[], description="What its developer calls it now, like `org/model@champion`."
     )
     tags: list[str] = []
+    sweep: str | None = Field(
+        default=None, description="The sweep that it was entered with, and whose check it shares."
+    )
     rollout: Rollout | None = Field(
         default=None, description="The newest redeploy that was made while it was served."
     )
@@ -387,6 +390,26 @@ class StressLoad(BaseModel):
     why: str | None = None
 
 
+class StressBeside(BaseModel):
+    """What other submissions asked of the same model server during a stress check."""
+
+    submissions: int = Field(description="Other submissions that shared the model server.")
+    mean: float = Field(description="Their requests under way at a time, on average.")
+    most: int = Field(description="The most of them that were seen under way at once.")
+
+
+class ReusedLoad(BaseModel):
+    """Where the figures of a stress check come from that sent no load of its own: from a submission that shares its model server."""
+
+    submission_id: str | None = Field(
+        default=None, description="None where it is another developer's."
+    )
+    at: datetime = Field(description="When the load was sent.")
+    own_requests: int = Field(
+        description="Requests with this submission's own prompts and parameters, which kept to every limit."
+    )
+
+
 class StressReport(BaseModel):
     """The figures of a load of requests that arrived as a Poisson process, whether or not earlier ones were answered."""
 
@@ -427,4 +450,10 @@ class StressReport(BaseModel):
     )
     trace: list[StressRequest] = Field(
         default=[], description="Each request of the load that the verdict rests on."
+    )
+    beside: StressBeside | None = Field(
+        default=None, description="None where the model server was not shared."
+    )
+    reused: ReusedLoad | None = Field(
+        default=None, description="None where the load was sent for this submission."
     )

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import shutil
+import sys
 import zlib
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 from sqlalchemy import event
 from xdist.remote import Producer
 
+from guanaco_server.clusters.local.nursery import NurseryProcess
 from guanaco_server.database.database import Database
 from guanaco_server.database.migrations import upgrade
 from tests.fixtures import s3
@@ -109,6 +111,17 @@ def engine_interpreter(
     """One for all tests that ask vLLM's own code something without starting a server."""
     with EngineInterpreter(engine_python, tmp_path_factory.mktemp("engine")) as interpreter:
         yield interpreter
+
+
+@pytest.fixture(scope="session")
+def nursery(
+    engine_python: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[NurseryProcess]:
+    """One process that has imported vLLM, for all tests that start a model server without a platform."""
+    path = {"PYTHONPATH": ":".join(sys.path)}
+    process = NurseryProcess(tmp_path_factory.mktemp("nursery"), engine_python, path, "tests")
+    yield process
+    asyncio.run(process.stop())
 
 
 @pytest.fixture(scope="session")

@@ -53,7 +53,7 @@ POSTGRES: dict[str, Any] = {
 }
 SETTINGS: dict[str, object] = {
     "engine_command": [*SCRIPTED_ENGINE, "--token-delay-ms", "20"],
-    "warm_model_servers": 0,  # of vLLM, which nothing here is
+    "engine_nursery": False,  # it imports vLLM, which nothing here is
     "stress_duration_s": 0.5,
     "stress_rate": 4,
     "stress_requests": 4,

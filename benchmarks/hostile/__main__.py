@@ -7,6 +7,8 @@ go on that were measured alone before, once they were warm. Every repo is checke
 accepted are submitted, deployed on scripted model servers and chatted with. Prints a table, then one line of JSON. The exit
 status is 1 when code of a repo ran, a repo that must be refused was deployed, or a request was answered with a 5xx.
 
+What attacks runs at a lower priority, as if it had machines of its own; people's chats and the platform do not.
+
 schemathesis makes the requests, in a temporary environment: --fuzzer=PYTHON names one that has it.
 """
 
@@ -16,6 +18,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
 import random
 import statistics
 import subprocess
@@ -64,6 +67,7 @@ SHARE_OF_REQUESTS = 0.4  # of the time that the connections leave
 SHARE_OF_CHECKS = 0.6  # of the time that the requests leave
 CHECKERS = 4  # a developer has one check at a time, and the platform two
 SUBMITTERS = 3
+ATTACKERS_LOWER_BY = 10
 LAST_S = 30.0  # for what is on its way when the time is over
 MIB = 2**20
 NO_LOOK = {"s": 0.0, "loop_queued": 0.0, "watch_queued": 0.0}
@@ -122,13 +126,23 @@ def _attack(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     for repo in repos:
         write_repo(good, repo, folder / "hub" / "evil" / repo.name)
     lies = {f"evil/{repo.name}": repo.lie for repo in repos if repo.lie}
-    with (
-        LyingHub(folder / "hub", lies, inside="http://127.0.0.1:9/") as hub,
-        _platform(folder, hub) as up,
-    ):
-        arena = Arena(up, arguments, canaries)
+    lying = LyingHub(folder / "hub", lies, inside="http://127.0.0.1:9/")
+    with _attackers(1) as pool, contextlib.ExitStack() as ends:
+        hub = pool.submit(ends.enter_context, lying).result()
+        arena = Arena(ends.enter_context(_platform(folder, hub)), arguments, canaries)
         arena.begin()
         return arena.run(repos)
+
+
+def _attackers(count: int) -> ThreadPoolExecutor:
+    """Threads that leave the processors to what is measured, with all that they start: attackers have machines of their own."""
+    return ThreadPoolExecutor(count, initializer=_lower_priority)
+
+
+def _lower_priority() -> None:
+    thread = threading.get_native_id()
+    nice = os.getpriority(os.PRIO_PROCESS, thread) + ATTACKERS_LOWER_BY
+    os.setpriority(os.PRIO_PROCESS, thread, nice)
 
 
 @contextlib.contextmanager
@@ -244,9 +258,10 @@ class Arena:
 
     def _connect(self) -> int:
         count: int = self._arguments.connections
-        ends = asyncio.run(
-            attack_connections(self._up.base_url, count, KEEP_CONNECTIONS_S, self._arguments.seed)
-        )
+        url, seed = self._up.base_url, self._arguments.seed
+        with _attackers(1) as pool:
+            attack = attack_connections(url, count, KEEP_CONNECTIONS_S, seed)
+            ends = pool.submit(asyncio.run, attack).result()
         for end, number in sorted(ends.items()):
             _talk(f"  {number:4} {end}")
         return count
@@ -255,7 +270,9 @@ class Arena:
         work = [(role, self._keys[role], one) for one in requests for role in ROLES]
         ids = self._ids()  # before the time counts: a busy machine deploys slowly
         deadline = time.monotonic() + seconds
-        self._answers = asyncio.run(replay(self._up.base_url, work, ids, deadline))
+        with _attackers(1) as pool:
+            attack = replay(self._up.base_url, work, ids, deadline)
+            self._answers = pool.submit(asyncio.run, attack).result()
         _talk(f"  answers: {dict(sorted(self._answers.statuses.items()))}")
         slowest = sorted(self._answers.slowest.items(), key=lambda one: -one[1])[:5]
         _talk(f"  slowest: {', '.join(f'{name} {seconds:.2f} s' for name, seconds in slowest)}")
@@ -287,7 +304,7 @@ class Arena:
         """Check all of them, and deploy those that are accepted, a few at a time."""
         begun = time.monotonic()
         developers = [self._up.client(Role.DEVELOPER, f"evil-{n}") for n in range(CHECKERS)]
-        with ThreadPoolExecutor(CHECKERS) as pool:
+        with _attackers(CHECKERS) as pool:
 
             def check(number: int) -> list[HostileRepo]:
                 own = repos[number::CHECKERS]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,11 +11,14 @@ import typer
 from guanaco_cli import words
 from guanaco_cli.connection import connect
 from guanaco_cli.console import console
-from guanaco_cli.options import AsJson, RequestFile, Yes, read_request
+from guanaco_cli.options import AsJson, Yes, read_request
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from guanaco.estimates import Estimate
-    from guanaco.experiments import Experiment, Variant
+    from guanaco.experiments import Experiment, ExperimentRequest, Variant
+    from guanaco.sweeps import Sweep
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -71,12 +76,38 @@ def show(name: Name, as_json: AsJson = False) -> None:
 
 
 @app.command(epilog="Example: guanaco experiments create prompts.yaml")
-def create(file: RequestFile, as_json: AsJson = False) -> None:
-    """Make a draft from a file (docs/experiments.md); no conversation takes part until it is started."""
+def create(
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="FILE", help="YAML or JSON.", exists=True, dir_okay=False),
+    ] = None,
+    sweep: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="Compare the served variants of this sweep instead."),
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", metavar="ID", help="Only this submission of the sweep; repeat it."),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="The experiment's name. [default: of the sweep]")
+    ] = None,
+    competition: Annotated[
+        str | None, typer.Option(help="Whose conversations take part. [default: all]")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a draft from a file (docs/experiments.md), or of a sweep; no conversation takes part until it is started."""
+    from guanaco.errors import InvalidInput
     from guanaco.experiments import ExperimentRequest
 
-    request = read_request(file, ExperimentRequest)
+    if (file is None) == (sweep is None):
+        raise InvalidInput("Give a FILE, or --sweep ID.")
     with connect() as client:
+        if file is not None:
+            request = read_request(file, ExperimentRequest)
+        else:
+            request = _of_sweep(client.sweep(sweep or ""), only or (), name, competition)
         experiment = client.create_experiment(request)
     _print_state(experiment, f"`guanaco experiments start {experiment.name}` begins it.", as_json)
 
@@ -113,6 +144,7 @@ def results(name: Name, as_json: AsJson = False) -> None:
             "conversations>",
             "thumbs up>",
             "difference>",
+            "for one look>",
             "length>",
             "reply ms>",
         ),
@@ -122,6 +154,7 @@ def results(name: Name, as_json: AsJson = False) -> None:
                 one.users,
                 one.conversations,
                 _estimate(one.thumbs_up_ratio, 100, " %"),
+                _estimate(one.thumbs_up_difference_always, 100, " pp"),
                 _estimate(one.thumbs_up_difference, 100, " pp"),
                 _estimate(one.conversation_length),
                 _estimate(one.reply_ms),
@@ -129,6 +162,41 @@ def results(name: Name, as_json: AsJson = False) -> None:
             for one in found.variants
         ],
     )
+
+
+def _of_sweep(
+    sweep: Sweep, only: Sequence[str], name: str | None, competition: str | None
+) -> ExperimentRequest:
+    """An experiment with a variant for each served submission of a sweep, or for those that are named."""
+    from pydantic import ValidationError
+
+    from guanaco.errors import InvalidInput
+    from guanaco.errors.validation import one_sentence
+    from guanaco.experiments import MAX_VARIANTS, ExperimentRequest, Variant
+    from guanaco.submissions import Status
+
+    served = [one.id for one in sweep.submissions if one.status is Status.DEPLOYED]
+    if strange := [each for each in only if each not in served]:
+        raise InvalidInput(f"{strange[0]} is no served submission of {sweep.id}.")
+    chosen = list(only) or served
+    if not 2 <= len(chosen) <= MAX_VARIANTS:
+        raise InvalidInput(
+            f"{sweep.id} gives {len(chosen)} served variants, and an experiment compares 2 to {MAX_VARIANTS}.",
+            hint="Choose some with --only ID, once for each.",
+        )
+    variants = [
+        Variant(name=f"variant-{place}", model=one.id)
+        for place, one in enumerate(sweep.submissions, 1)
+        if one.id in chosen
+    ]
+    try:
+        return ExperimentRequest(
+            name=name or re.sub(r"[^a-z0-9]+", "-", sweep.id)[-64:].strip("-"),
+            competition=competition,
+            variants=tuple(variants),
+        )
+    except ValidationError as error:
+        raise InvalidInput(one_sentence(error)) from None
 
 
 def _users(experiment: Experiment) -> str:

@@ -111,7 +111,10 @@ def _columns(board: Leaderboard, sort: str) -> list[Column]:
         ]
     columns.append(("thumbs up>", lambda row: words.percent(row.thumbs_up_ratio)))
     if is_by_ratio:
-        columns.append(("95 % interval>", _ratio_interval))
+        columns.append(
+            ("95 % interval>", lambda row: _interval(row.score_low, row.score_high, words.percent))
+        )
+    columns.append(("for one look>", _ratio_interval))
     columns += [
         ("ratings>", lambda row: row.feedback_count),
         ("length>", lambda row: _decimal(row.mean_conversation_length)),

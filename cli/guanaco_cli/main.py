@@ -30,6 +30,7 @@ from guanaco_cli import (
     stress,
     submissions,
     submit,
+    sweeps,
     webhook,
 )
 from guanaco_cli.completion import mend_bash_words
@@ -56,6 +57,10 @@ COMMANDS = (
     doctor.app,
 )
 GROUPS = {
+    "sweep": (
+        sweeps.app,
+        "Many variants of one repo: `guanaco sweep FILE`; show, cancel, deactivate.",
+    ),
     "alias": (aliases.alias_app, "Names of your submissions: set, list, remove."),
     "conversations": (
         conversations.app,

@@ -56,11 +56,26 @@ def print_report(report: StressReport) -> None:
     )
     for reason in report.reasons:
         console.line(reason)
+    _print_sharing(report)
     if report.loads:
         _print_loads(report)
     for line in plot(report):
         style = {True: RED, False: GREEN, None: None}[line.is_over]
         console.line(line.text, style=style)
+
+
+def _print_sharing(report: StressReport) -> None:
+    if report.reused is not None:
+        whose = report.reused.submission_id or "another developer's submission"
+        console.line(
+            f"The load is that of {whose} on the same model server, {words.moment(report.reused.at)};"
+            f" {report.reused.own_requests} requests of its own kept to every limit."
+        )
+    if report.beside is not None:
+        console.line(
+            f"{report.beside.submissions} other submissions shared the model server;"
+            f" beside the check {report.beside.mean:.1f} of their requests were under way, {report.beside.most} at most."
+        )
 
 
 def print_requests(report: StressReport) -> None:

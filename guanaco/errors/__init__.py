@@ -25,6 +25,7 @@ GuanacoError
 │   ├── SubmissionNotFound, ConversationNotFound, MessageNotFound, KeyNotFound, ArtifactNotFound, CompetitionNotFound,
 │   │   WebhookNotFound, FeedbackNotFound, NotRated, AccountNotFound, ExperimentNotFound, FlagNotFound
 │   ├── ReportNotFound           the submission has no stress report yet
+│   ├── SweepNotFound            the developer has no sweep of that id
 │   ├── CardNotFound             the submission has no model card
 │   └── SeasonNotFound           the competition has no final ranking yet
 ├── Conflict                     the present state does not allow it
@@ -75,6 +76,7 @@ GuanacoError
 │   ├── BudgetExceeded           (developer) the developer's GPUs have cost the month's budget
 │   ├── ModelServerDied          (developer) it could not start or kept dying
 │   ├── ModelServerTooSlow       (developer) not ready within the time allowed
+│   ├── ModelServerLost          (platform) it went away while it was checked
 │   ├── ContentCheckFailed       (developer) it serves, but what it says cannot be used
 │   ├── QuantizationUnsupported  (developer) the model cannot be quantized so when it is served
 │   ├── QuantizationTooLossy     (developer) quantized, it predicts text worse; both figures are in it

@@ -223,6 +223,13 @@ class SubmissionNotFound(NotFound):
         )
 
 
+class SweepNotFound(NotFound):
+    code = "sweep_not_found"
+
+    def __init__(self, sweep_id: str) -> None:
+        super().__init__(f"No sweep {sweep_id}.", hint="`guanaco sweep list` lists yours.")
+
+
 class CardNotFound(NotFound):
     code = "card_not_found"
 

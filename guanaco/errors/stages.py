@@ -207,6 +207,14 @@ class StressCheckFailed(SubmissionFailure):
     code = "stress_check_failed"
 
 
+class ModelServerLost(SubmissionFailure):
+    """The model server went away while it was checked, which says nothing of the model."""
+
+    code = "model_server_lost"
+    blame = Blame.PLATFORM
+    is_retryable = True
+
+
 class CanaryWorse(SubmissionFailure):
     code = "canary_worse"
 

@@ -8,9 +8,11 @@ import os
 import resource
 import signal
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FrameType
 
 import uvicorn
 
@@ -31,9 +33,13 @@ from guanaco_server.runtime.data_dir import PSEUDONYM_KEY, DataDir
 from guanaco_server.settings import Settings
 from guanaco_server.submissions.pipeline.engine import make_tables
 
-# Every so many new objects the young ones are looked through, which holds everything up: 94 ms for 50,000 objects of which
-# most are garbage in cycles, as a FastAPI request leaves; 9 ms for 5,000. The older ones as seldom as before.
-GC_THRESHOLD = (5_000, 200, 100)
+# A look for garbage holds everything up. Every so many new objects the young ones are looked through: 94 ms for 50,000
+# objects of which most are garbage in cycles, as a FastAPI request leaves; 9 ms for 5,000. After so many such looks, those that
+# were left by them: 109 ms after 200, 19 ms after 10. After so many of these, all.
+GC_THRESHOLD = (5_000, 10, 100)
+# How long a thread that wants the interpreter waits before it asks the one that has it. With Python's 5 ms the event loop, which
+# gives it away at each system call, stood still for 320 ms while several threads read from a Hub, and for 50 with 0.5.
+SWITCH_S = 0.000_5
 STOP_PATIENCE_S = 5  # open streams get this long when the platform stops; an API that others replace waits for its own
 
 
@@ -146,6 +152,7 @@ class _Server(GuardedServer):
         self._gateways = gateways
         self._on_ready = on_ready
         self.is_ready_told = False
+        self._starting: asyncio.Task[None] | None = None
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -160,9 +167,25 @@ class _Server(GuardedServer):
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         """Start the platform, answer requests until a signal, and stop the platform. A start that fails raises its error."""
+        self._starting = asyncio.current_task()
         with self.capture_signals():
-            async with self._platform.running():
-                await super().serve(sockets)
+            try:
+                async with self._platform.running():
+                    self._starting = None
+                    await super().serve(sockets)
+            except asyncio.CancelledError:
+                if self._starting is None:
+                    raise
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Do as uvicorn, and end a start at once: it may wait for its database for minutes."""
+        super().handle_exit(sig, frame)
+        if self._starting is not None:
+            self._starting.get_loop().call_soon_threadsafe(self._end_start)
+
+    def _end_start(self) -> None:
+        if self._starting is not None:
+            self._starting.cancel()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -172,6 +195,7 @@ class _Server(GuardedServer):
                 await self._gateways.start()
             gc.freeze()  # what is there for good is never looked through again: that took 200 ms every so often
             gc.set_threshold(*GC_THRESHOLD)
+            sys.setswitchinterval(SWITCH_S)
             self.is_ready_told = True
             await asyncio.to_thread(self._on_ready, Started(self._url, key.key if key else None))
 

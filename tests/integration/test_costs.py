@@ -13,8 +13,8 @@ from guanaco.recipes import Recipe
 from guanaco_server.assembly.platform import fleet_readers
 from guanaco_server.costs.meter import CostMeter
 from guanaco_server.database.database import Database
+from guanaco_server.deployments.deployment import Deployment
 from guanaco_server.deployments.model_server import ServerLoad
-from guanaco_server.deployments.service import Deployment
 from guanaco_server.deployments.tables import Phase
 from guanaco_server.observability.exposition import scrape
 from guanaco_server.observability.fleet import FleetCensus
@@ -73,7 +73,7 @@ async def test_gpus_cost_from_ready_until_they_are_withdrawn(world: Priced) -> N
     assert (cost.gpus_now, cost.currency) == (0, "USD")
 
 
-async def test_those_that_share_gpus_pay_equal_parts(world: Priced) -> None:
+async def test_those_that_share_gpus_and_are_idle_pay_equal_parts(world: Priced) -> None:
     await world.deploy()
     world.clock.advance(HOUR)
     shared = Deployment(OTHER, 1, "a" * 64, 1_096, recipe=RECIPE, developer="bob")
@@ -86,6 +86,68 @@ async def test_those_that_share_gpus_pay_equal_parts(world: Priced) -> None:
     world.clock.advance(HOUR)
     assert (await world.spent(), await world.spent(OTHER)) == ((4.0, 12.0), (4.0, 12.0))
     assert (await world.costs.costs()).gpu_hours == 8.0, "2 GPUs for 4 hours"
+
+
+async def share(world: Priced) -> None:
+    """Have two submissions of two developers share an engine of 2 GPUs from now on."""
+    await world.deploy()
+    shared = Deployment(OTHER, 1, "a" * 64, 1_096, recipe=RECIPE, developer="bob")
+    await world.deployments.wish(shared)
+    await world.deployments.mark_ready(OTHER, "memory://1")
+
+
+async def test_the_busy_part_of_a_shared_engine_is_paid_by_tokens(world: Priced) -> None:
+    """Somebody was answered in half of the time, and one had 3 of 4 tokens."""
+    await share(world)
+    await world.deployments.record_use({ID: 900.0, OTHER: 300.0}, {ID: HOUR})
+    world.clock.advance(2 * HOUR)
+    assert await world.spent() == pytest.approx((2.5, 7.5)), "half of an hour, 3/4 of the other"
+    assert await world.spent(OTHER) == pytest.approx((1.5, 4.5))
+    await world.withdraw(OTHER)
+    world.clock.advance(HOUR)
+    assert await world.spent(OTHER) == pytest.approx((1.5, 4.5)), "what is over stays as it was"
+    assert await world.spent() == pytest.approx((4.5, 13.5)), "it is alone now"
+    costs = await world.costs.costs()
+    assert costs.gpu_hours == pytest.approx(6.0), "2 GPUs for 3 hours"
+    assert {one.developer: round(one.cost, 6) for one in costs.developers} == {
+        "ada": 13.5,
+        "bob": 4.5,
+    }
+
+
+async def test_a_third_that_joins_begins_another_division(world: Priced) -> None:
+    await share(world)
+    await world.deployments.record_use({ID: 10.0}, {ID: HOUR})
+    world.clock.advance(HOUR)
+    third = Deployment("acme-third_v1", 1, "a" * 64, 1_096, recipe=RECIPE, developer="ada")
+    await world.publish(await world.account(Role.DEVELOPER, "carl"), "acme-third_v1")
+    await world.deployments.wish(third)
+    await world.deployments.mark_ready("acme-third_v1", "memory://1")
+    world.clock.advance(HOUR)
+    assert (await world.spent())[0] == pytest.approx(2 + 2 / 3, abs=0.01)
+    assert (await world.spent(OTHER))[0] == pytest.approx(2 / 3, abs=0.01)
+    assert (await world.spent("acme-third_v1"))[0] == pytest.approx(2 / 3, abs=0.01)
+    assert (await world.costs.costs()).gpu_hours == pytest.approx(4.0, abs=0.01)
+
+
+async def test_each_days_cost_is_divided_by_that_days_use(world: Priced) -> None:
+    await share(world)
+    world.clock.advance(24 * HOUR + 1)
+    await world.deployments.record_use({ID: 10.0}, {ID: 1.0})
+    world.clock.advance(HOUR)
+    await world.deployments.record_use({ID: 10.0}, {ID: HOUR})
+    assert (await world.spent(OTHER))[0] == pytest.approx(24, abs=0.01), "not for the last hour"
+    assert (await world.costs.costs()).gpu_hours == pytest.approx(50, abs=0.01)
+
+
+async def test_a_budget_counts_what_was_used_by_tokens(world: Priced) -> None:
+    """Ada used all of the tokens of 20 hours: 2 GPUs at 3 an hour are more than her 100."""
+    await share(world)
+    world.clock.advance(20 * HOUR)
+    assert await world.costs.require_within_budget("ada") is None
+    await world.deployments.record_use({ID: 10.0}, {ID: 20 * HOUR})
+    with pytest.raises(BudgetExceeded):
+        await world.costs.require_within_budget("ada")
 
 
 async def test_sleep_costs_nothing(world: Priced) -> None:

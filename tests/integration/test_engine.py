@@ -19,7 +19,8 @@ from guanaco.submissions import GenerationParams
 from guanaco_server.artifacts.stores.local import LocalStore
 from guanaco_server.clusters.cluster import DeploymentSpec, ReplicaPhase
 from guanaco_server.clusters.local.cluster import LocalCluster
-from guanaco_server.clusters.local.servers import ReplicaRecord, read_instance
+from guanaco_server.clusters.local.nursery import NurseryProcess
+from guanaco_server.clusters.local.servers import LOG_NAME, ReplicaRecord, read_instance
 from guanaco_server.demo.hub_server import LocalHub
 from guanaco_server.demo.tiny_repo import make_tiny_repo
 from guanaco_server.deployments.model_server import (
@@ -32,6 +33,8 @@ from guanaco_server.deployments.model_server import (
 )
 from guanaco_server.deployments.vllm_server import VllmServer
 from guanaco_server.submissions.pipeline.quantization_check import perplexity
+from tests.fixtures.forked import forked_server
+from tests.fixtures.ports import free_port
 from tests.fixtures.reward_repos import LIKED, make_reward_repo
 from tests.fixtures.serializer_jobs import IMPORTS, KEY, REPO, job_for, make_artifact
 from tests.fixtures.world import eventually
@@ -63,11 +66,12 @@ def store(tmp_path: Path) -> LocalStore:
     return LocalStore(tmp_path / "artifacts")
 
 
+LIMITS = ("--max-model-len", "512", "--kv-cache-memory-bytes", "67108864")
+
+
 @asynccontextmanager
-async def model_server(
-    folder: Path, artifact: Path, *, is_warm: bool = False
-) -> AsyncIterator[LocalCluster]:
-    """vLLM over the artifact, in a cluster whose platform lives for as long as this does."""
+async def model_server(folder: Path, artifact: Path) -> AsyncIterator[LocalCluster]:
+    """vLLM over the artifact, started by its command, in a cluster whose platform lives for as long as this does."""
     with (folder / "platform.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         cluster = LocalCluster(
@@ -77,21 +81,11 @@ async def model_server(
             (21_000, 29_999),
             drain_s=0,
             engine_python=PYTHON,
-            warm_servers=1,
         )
         await cluster.start()
-        if is_warm:
-            await cluster.expect_server()
         command = f"-m guanaco_server.engine.serve --artifact {artifact.as_uri()} --name tiny_v1"
-        limits = (
-            "--port",
-            "{port}",
-            "--max-model-len",
-            "512",
-            "--kv-cache-memory-bytes",
-            "67108864",
-        )
-        spec = DeploymentSpec("m-tiny", (str(PYTHON), *command.split(), *limits), IMPORTS)
+        further = ("--port", "{port}", *LIMITS)
+        spec = DeploymentSpec("m-tiny", (str(PYTHON), *command.split(), *further), IMPORTS)
         await cluster.apply_deployment(spec)
         try:
             yield cluster
@@ -109,7 +103,7 @@ async def test_vllm_generates_from_the_artifact_and_ends_with_its_platform(
     hub: LocalHub, store: LocalStore, tmp_path: Path
 ) -> None:
     await make_artifact(store, job_for(hub))
-    async with model_server(tmp_path, tmp_path / "artifacts" / KEY, is_warm=True) as cluster:
+    async with model_server(tmp_path, tmp_path / "artifacts" / KEY) as cluster:
         endpoint = await healthy(cluster)
         vllm = VllmServer()
         greedy = GenerationParams(temperature=0, stopping_words=[], max_output_tokens=8)
@@ -163,16 +157,30 @@ async def test_vllm_generates_from_the_artifact_and_ends_with_its_platform(
 
 
 async def test_vllm_scores_candidates_by_a_reward_models_artifact(
-    hub: LocalHub, store: LocalStore, repo: Path, tmp_path: Path
+    hub: LocalHub, store: LocalStore, repo: Path, tmp_path: Path, nursery: NurseryProcess
 ) -> None:
-    """Here of two labels; tests/e2e/test_served_by_vllm.py has one of one label."""
+    """It is forked, as all servers but the first test's are. Here of two labels; tests/e2e/test_served_by_vllm.py has one of one label."""
     labels = 2
     shutil.rmtree(repo)
     make_reward_repo(repo, liked="?", labels=labels)
     await make_artifact(store, job_for(hub))
-    async with model_server(tmp_path, tmp_path / "artifacts" / KEY) as cluster:
-        endpoint = await healthy(cluster)
+    port, folder = free_port(), tmp_path / "server"
+    arguments = ("--artifact", (tmp_path / "artifacts" / KEY).as_uri(), "--name", "tiny_v1")
+    async with forked_server(nursery, folder, *arguments, "--port", str(port), *LIMITS) as server:
+        endpoint = f"http://127.0.0.1:{port}"
         vllm = VllmServer()
+
+        async def is_healthy() -> bool:
+            assert server.is_running(), (folder / LOG_NAME).read_text()[-3_000:]
+            return await vllm.is_healthy(endpoint)
+
+        await eventually(is_healthy, within_s=READY_S)
+        process = psutil.Process(server.leader.pid)
+        assert process.cmdline()[2:4] == ["guanaco_server.engine.serve", "--artifact"]
+        assert len(server.leader.group()) == 2
+        assert server.leader.carries(f"tests/{folder.name}")
+        assert _shown(process.pid, "Seccomp") == "2"
+        assert _shown(process.pid, "NoNewPrivs") == "1"
         prompt = "You: Hello\nLuna:"
         texts = [f"{prompt} I am fine.", f"{prompt} How are you?", f"{prompt} no"]
         logits = await vllm.classify(endpoint, "tiny_v1", texts)

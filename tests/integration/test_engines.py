@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
 from guanaco.accounts import Role
 from guanaco.errors import ModelServerDied
+from guanaco_server.chat.gateway.places import HELD_S
+from guanaco_server.chat.tables import GatewayPlacesRow
 from guanaco_server.database.database import Database
+from guanaco_server.deployments.deployment import Deployment
 from guanaco_server.deployments.model_server import ServerLoad
-from guanaco_server.deployments.service import Deployment
+from guanaco_server.deployments.overview import EngineCapacity
 from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.tables import Phase
 from guanaco_server.deployments.versions import beside
 from guanaco_server.submissions.pipeline.server_start import evidence
 from tests.fixtures.reconciling import reconciler_of
+from tests.fixtures.scaled import IDLE_S, Scaled
 from tests.fixtures.world import World
 
 FIRST, SECOND = "acme-tiny_v1", "acme-tiny_v2"
@@ -55,6 +60,14 @@ class Shared(World):
         return {row.submission_id: row.phase for row in await self.deployments.list_wishes()}
 
 
+class Sharing(Scaled):
+    """A world that scales, where two submissions share an engine and others have their own."""
+
+    def deployment(self, submission_id: str) -> Deployment:
+        is_private = submission_id not in (FIRST, SECOND)
+        return replace(super().deployment(submission_id), is_private=is_private)
+
+
 @pytest.fixture
 async def world(database: Database) -> Shared:
     shared = Shared(database)
@@ -65,7 +78,9 @@ async def world(database: Database) -> Shared:
 async def test_two_submissions_share_one_model_server(world: Shared) -> None:
     assert world.cluster.starts == [NAME]
     assert world.deployments.replicas(FIRST) == world.deployments.replicas(SECOND) != ()
-    assert world.deployments.model_name(SECOND) == FIRST, "the name it was started with"
+    assert world.deployments.model_name(SECOND) == f"{FIRST}#{'a' * 64}", (
+        "the name it was started with, and its artifact"
+    )
 
 
 @pytest.mark.parametrize(
@@ -74,6 +89,22 @@ async def test_two_submissions_share_one_model_server(world: Shared) -> None:
 async def test_another_engine_is_not_shared(world: Shared, other: dict[str, object]) -> None:
     third = replace(Deployment("acme-tiny_v3", 1, "a" * 64, 1_096), **other)
     assert (await world.deployments.wish(third)).server_key == "acme-tiny_v3"
+
+
+async def test_none_joins_while_a_gateway_of_the_version_before_serves(world: Shared) -> None:
+    """It would ask the shared server for a model that the server does not know."""
+    old = GatewayPlacesRow(
+        submission_id=FIRST, gateway="old", held=1, wanted=1, apps={"app": 1}, submissions=None
+    )
+    old.held_until = world.clock.now() + timedelta(seconds=HELD_S)
+    async with world.database.write() as session:
+        session.add(old)
+    assert (await world.deploy("acme-tiny_v3")).server_key == "acme-tiny_v3"
+    assert (await world.deployments.wish(Deployment(SECOND, 1, "a" * 64, 1_096))).server == FIRST, (
+        "one that has joined before stays"
+    )
+    world.clock.advance(HELD_S + 1)
+    assert (await world.deploy("acme-tiny_v4")).server_key == FIRST
 
 
 async def test_teardown_of_one_leaves_the_other_served(world: Shared) -> None:
@@ -170,10 +201,21 @@ async def test_a_redeploy_of_one_moves_it_alone(world: Shared) -> None:
     assert third.server_key == key, "new ones join the newest"
 
 
-async def test_each_has_its_share_of_the_capacity(world: Shared) -> None:
-    for submission_id in (FIRST, SECOND):
-        await world.deployments.note(submission_id, capacity=9)
-    assert sorted(await world.deployments.capacities()) == [(FIRST, 1, 4), (SECOND, 1, 4)]
+async def test_an_engine_carries_the_most_that_any_check_showed(world: Shared) -> None:
+    """The second was checked while the first was used."""
+    await world.deployments.note(FIRST, capacity=40)
+    await world.deployments.note(SECOND, capacity=9)
+    assert await world.overview.capacities() == {FIRST: EngineCapacity((FIRST, SECOND), 1, 40)}
+
+
+async def test_the_load_of_a_shared_server_is_counted_once(world: Shared) -> None:
+    (endpoint,) = world.deployments.replicas(FIRST)
+    world.model_server.loads = {endpoint: ServerLoad(3, 1)}
+    assert await world.overview.server_loads() == {FIRST: [ServerLoad(3, 1)]}
+    await world.withdraw(FIRST)
+    assert await world.overview.server_loads() == {SECOND: [ServerLoad(3, 1)]}, (
+        "the one that began it has gone"
+    )
 
 
 async def test_one_that_joins_has_the_replicas_of_the_others(world: Shared) -> None:
@@ -186,3 +228,53 @@ async def test_one_that_joins_has_the_replicas_of_the_others(world: Shared) -> N
         assert row is not None
         assert row.applied_replicas == 2
     assert world.cluster.starts == [NAME]
+
+
+@pytest.fixture
+async def scaled(database: Database) -> Sharing:
+    world = Sharing(database, servers=2, feedback_target=1)
+    for submission_id in (FIRST, SECOND):
+        await world.serve(submission_id)
+    return world
+
+
+async def test_replicas_come_from_the_sum_of_what_is_asked_of_all(scaled: Sharing) -> None:
+    await scaled.deployments.note(FIRST, capacity=10)
+    (endpoint,) = scaled.deployments.replicas(SECOND)
+    scaled.model_server.loads = {endpoint: ServerLoad(7, 0)}
+    for _ in range(3):
+        await scaled.autoscaler.step()
+        scaled.clock.advance(5)
+    for submission_id in (FIRST, SECOND):
+        assert (await scaled.row(submission_id)).wanted_replicas == 2
+    await scaled.reconciler.reconcile()
+    assert scaled.cluster.deployments[NAME].spec.replicas == 2
+
+
+async def test_an_engine_sleeps_when_all_its_submissions_are_idle(database: Database) -> None:
+    scaled = Sharing(database, feedback_target=1)
+    http = await scaled.http(Role.BACKEND, "app")
+    for submission_id in (FIRST, SECOND):
+        await scaled.serve(submission_id)
+        await scaled.rate(http, await scaled.open(http, submission_id))
+    scaled.clock.advance(IDLE_S + 1)
+    await scaled.deployments.record_traffic({SECOND: scaled.clock.now()})
+    await scaled.autoscaler.step()
+    assert await scaled.phase(FIRST) is Phase.READY, "its sleep alone would free nothing"
+    scaled.clock.advance(IDLE_S + 1)
+    await scaled.autoscaler.step()
+    assert [await scaled.phase(name) for name in (FIRST, SECOND)] == [Phase.SLEEPING] * 2
+
+
+async def test_two_that_wake_on_one_engine_need_the_room_of_one(scaled: Sharing) -> None:
+    """Of two places for servers another submission has one."""
+    await scaled.serve("other_v1")
+    for submission_id in (FIRST, SECOND):
+        assert await scaled.deployments.put_to_sleep(submission_id, scaled.clock.now())
+    await scaled.reconciler.reconcile()
+    for submission_id in (FIRST, SECOND):
+        await scaled.deployments.wake(submission_id)
+    for _ in range(2):
+        await scaled.reconciler.reconcile()
+    assert [await scaled.phase(name) for name in (FIRST, SECOND)] == [Phase.READY] * 2
+    assert await scaled.phase("other_v1") is Phase.READY, "nobody had to go"

@@ -347,6 +347,10 @@ async def test_results_count_each_user_once_with_intervals(database: Database) -
         terse["thumbs_up_ratio"]["value"] - control["thumbs_up_ratio"]["value"]
     )
     assert difference["low"] < difference["value"] < difference["high"]
+    always = terse["thumbs_up_difference_always"]
+    assert always["value"] == difference["value"]
+    assert always["low"] < difference["low"] < difference["high"] < always["high"]
+    assert control["thumbs_up_difference_always"] is None
 
 
 async def test_who_is_deleted_leaves_the_results(database: Database) -> None:

@@ -11,7 +11,7 @@ from guanaco_server.assembly.platform import census_counts
 from guanaco_server.database.database import Database
 from guanaco_server.database.migrations import upgrade
 from guanaco_server.database.schema import wait_until_current
-from guanaco_server.deployments.service import Deployment
+from guanaco_server.deployments.deployment import Deployment
 from guanaco_server.http.health import Health
 from guanaco_server.observability.census import Census
 from tests.fixtures.world import World

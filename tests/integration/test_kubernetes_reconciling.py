@@ -16,7 +16,7 @@ from guanaco.accounts import Role
 from guanaco_server.clusters.cluster import Trouble
 from guanaco_server.clusters.kubernetes.cluster import KubernetesCluster
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.service import Deployment
+from guanaco_server.deployments.deployment import Deployment
 from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.tables import DeploymentRow, Phase
 from guanaco_server.deployments.vllm_server import VllmServer
@@ -206,7 +206,7 @@ async def test_a_published_server_without_a_machine_waits_and_comes_back_by_itse
     unserved = (await world.submissions.require_visible(ada, ONE)).unserved
     assert unserved is not None
     assert unserved.problem.startswith("No machine can take it: 0/3 nodes are available")
-    counted = await world.deployments.count_unserved()
+    counted = await world.overview.count_unserved()
     assert {kind for kind, count in counted.items() if count} == {"unplaced"}
     await asyncio.sleep(kubernetes.options().pending_s + 1)
     assert world.given_up == []

@@ -17,9 +17,9 @@ from guanaco_server.clusters.cluster import Cluster, ReplicaPhase, ReplicaState
 from guanaco_server.clusters.federation import Federation, Region
 from guanaco_server.clusters.kubernetes.cluster import KubernetesCluster
 from guanaco_server.database.database import Database
+from guanaco_server.deployments.deployment import Deployment
 from guanaco_server.deployments.health import HANGS_AFTER
 from guanaco_server.deployments.model_server import Generation
-from guanaco_server.deployments.service import Deployment
 from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.tables import Phase
 from guanaco_server.deployments.vllm_server import VllmServer

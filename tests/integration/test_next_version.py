@@ -17,7 +17,7 @@ from guanaco.recipes import Recipe
 from guanaco.submissions import Stage, Status
 from guanaco_server.chat.tables import ConversationRow
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.service import Deployment
+from guanaco_server.deployments.deployment import Deployment
 from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.submissions import lifecycle
 from guanaco_server.submissions.tables import StageRunRow

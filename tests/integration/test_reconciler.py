@@ -14,9 +14,10 @@ from guanaco.submissions import Quantization, Status
 from guanaco_server.clusters.cluster import DeploymentSpec
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.backoff import BURST, LONGEST_DELAY_S
+from guanaco_server.deployments.deployment import Deployment
 from guanaco_server.deployments.health import HANGS_AFTER, DeploymentHealth
 from guanaco_server.deployments.reconciler import STABLE_S
-from guanaco_server.deployments.service import RENEW_S, Deployment
+from guanaco_server.deployments.service import RENEW_S
 from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.tables import Phase
 from guanaco_server.engine.artifact_source import URLS_VARIABLE
@@ -197,10 +198,10 @@ async def test_a_submission_says_since_when_and_why_nothing_answers_for_it(world
     assert unserved is not None
     assert (unserved.trouble, unserved.since) == ("crashed", world.clock.now())
     assert unserved.problem == "Its model server exited with status 7."
-    assert (await world.deployments.count_unserved())["crashed"] == 1
+    assert (await world.overview.count_unserved())["crashed"] == 1
     await world.reconciler.reconcile()
     assert (await world.submissions.require_visible(ada, ID)).unserved is None
-    assert not any((await world.deployments.count_unserved()).values())
+    assert not any((await world.overview.count_unserved()).values())
 
 
 async def test_a_store_out_of_reach_counts_as_no_restart(database: Database) -> None:

@@ -8,8 +8,8 @@ from guanaco.accounts import Role
 from guanaco_server.clusters.federation import Federation, Region
 from guanaco_server.clusters.placement import RegionShare
 from guanaco_server.database.database import Database
+from guanaco_server.deployments.deployment import Deployment
 from guanaco_server.deployments.health import HANGS_AFTER
-from guanaco_server.deployments.service import Deployment
 from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.tables import DeploymentRow
 from tests.fixtures.failing_cluster import FailingCluster

@@ -16,8 +16,8 @@ from guanaco.accounts import Role
 from guanaco_server.clusters.local.cluster import LocalCluster
 from guanaco_server.clusters.local.servers import ReplicaRecord
 from guanaco_server.database.database import Database
+from guanaco_server.deployments.deployment import Deployment
 from guanaco_server.deployments.health import HANGS_AFTER
-from guanaco_server.deployments.service import Deployment
 from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.tables import DeploymentRow, Phase
 from guanaco_server.deployments.vllm_server import VllmServer

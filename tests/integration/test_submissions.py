@@ -13,7 +13,7 @@ from guanaco.accounts import Role
 from guanaco.errors import StageFault
 from guanaco.submissions import Outcome, Stage, Status
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.service import Deployment
+from guanaco_server.deployments.deployment import Deployment
 from guanaco_server.submissions import lifecycle
 from guanaco_server.submissions.pipeline.records import PipelineRun
 from tests.fixtures.world import World, eventually

@@ -14,12 +14,13 @@ from guanaco.accounts import Role
 from guanaco.errors import Overloaded
 from guanaco_server.chat.gateway.places import HELD_S, TurnPlace
 from guanaco_server.chat.gateway.turn_queue import Asker
+from guanaco_server.chat.tables import GatewayPlacesRow
 from guanaco_server.database.database import Database
+from guanaco_server.deployments.deployment import Deployment
 from guanaco_server.deployments.memory_server import Script
-from guanaco_server.deployments.service import Deployment
 from tests.fixtures.world import World, eventually
 
-MODEL = "acme-tiny_v1"
+MODEL, SIBLING = "acme-tiny_v1", "acme-tiny_v2"
 
 
 class Gateway(World):
@@ -39,9 +40,18 @@ class Gateway(World):
         await other.routing.refresh()
         return other
 
-    def ask(self, asker: str = "app/user") -> asyncio.Task[TurnPlace]:
+    async def share_engine(self, *submissions: str) -> None:
+        """Publish further submissions of the same artifact, which share the engine."""
+        ada = await self.account(Role.DEVELOPER, "ada")
+        for submission_id in submissions:
+            await self.publish(ada, submission_id)
+            await self.deployments.wish(Deployment(submission_id, 1, "a" * 64, 1_088))
+            await self.deployments.mark_ready(submission_id, f"memory://{MODEL}")
+        await self.routing.refresh()
+
+    def ask(self, asker: str = "app/user", model: str = MODEL) -> asyncio.Task[TurnPlace]:
         """Take a place for this app's user."""
-        return asyncio.create_task(self.places.take(MODEL, Asker(*asker.split("/"))))
+        return asyncio.create_task(self.places.take(model, Asker(*asker.split("/"))))
 
     async def is_waiting(self, count: int) -> None:
         async def are_there() -> bool:
@@ -168,6 +178,76 @@ async def test_an_app_that_floods_a_model_waits_for_itself(database: Database) -
     refused = [turn for turn in flood if turn.done() and isinstance(turn.exception(), Overloaded)]
     assert len(refused) >= 200 - 2 * 16
     for turn in flood:
+        turn.cancel()
+
+
+async def test_a_flooded_submission_leaves_its_sibling_its_share(database: Database) -> None:
+    """Both are on one engine of eight places; the flood comes first, from many apps."""
+    world = await measured(database, 8)
+    await world.share_engine(SIBLING)
+    under_way = [await world.ask(f"app-{number}/a") for number in range(8)]
+    flood = [world.ask(f"app-{number}/a") for number in range(200)]
+    await eventually(lambda: some_refused(flood))
+    quiet = [world.ask("app/a", SIBLING) for _ in range(8)]
+    await asyncio.sleep(0)
+    for ended in range(4):
+        under_way[ended].__exit__()
+        await asyncio.sleep(0)
+        assert done(quiet) == ended + 1, "each place that gets free is theirs until they have half"
+    under_way[4].__exit__()
+    await asyncio.sleep(0)
+    assert (world.places.in_flight(MODEL), world.places.in_flight(SIBLING)) == (4, 4)
+    assert not any(turn.done() and turn.exception() for turn in quiet), "none was refused"
+    for turn in flood + quiet:
+        turn.cancel()
+
+
+async def test_what_a_submission_does_not_use_its_sibling_may(database: Database) -> None:
+    world = await measured(database, 8)
+    await world.share_engine(SIBLING)
+    assert len(await asyncio.gather(*(world.ask() for _ in range(8)))) == 8
+    assert not world.places.crowded()
+
+
+@pytest.mark.both_databases
+async def test_gateways_share_an_engine_by_submission(database: Database) -> None:
+    """One submission floods one gateway, its sibling is asked at the other."""
+    first = await measured(database, 8)
+    await first.share_engine(SIBLING)
+    second = await first.beside()
+    await second.deployments.learn_endpoints()
+    flood = [first.ask(f"app-{number}/a") for number in range(60)]
+    await agree(first, second)
+    assert first.places.in_flight(MODEL) == 8
+    quiet = [second.ask("app/a", SIBLING) for _ in range(8)]
+    for _ in range(8):  # as turns of the flood end, the sibling comes to its half
+        ended = next(turn for turn in flood if turn.done())
+        if first.places.in_flight(MODEL) > 4:
+            ended.result().__exit__()
+            flood.remove(ended)
+        await agree(first, second)
+        assert first.places.in_flight(MODEL) + second.places.in_flight(SIBLING) <= 8
+    assert (first.places.in_flight(MODEL), second.places.in_flight(SIBLING)) == (4, 4)
+    for turn in flood + quiet:
+        turn.cancel()
+
+
+async def test_places_that_a_gateway_of_the_version_before_holds_for_a_sibling_count(
+    database: Database,
+) -> None:
+    world = await measured(database, 8)
+    await world.share_engine(SIBLING)
+    until = world.clock.now() + timedelta(seconds=HELD_S)
+    async with database.write() as session:
+        session.add(
+            GatewayPlacesRow(
+                submission_id=SIBLING, gateway="old", held=6, wanted=6, apps=None, held_until=until
+            )
+        )
+    turns = [world.ask() for _ in range(8)]
+    await agree(world)
+    assert done(turns) == 2
+    for turn in turns:
         turn.cancel()
 
 

@@ -119,17 +119,18 @@ def test_shared_ranks_and_scores_are_shown_with_their_interval(server: Any, caps
     assert dict(script.requests[0].url.params) == {"competition": "autumn", "sort": "rank"}
     rows = shown_rows(capsys)
     assert [cells[0] for cells in rows] == ["=1", "=1", "3", "d_v1"]
-    assert rows[0][4:] == ["1,034", "980", "to", "1,090", "50%", "2", "4.0"]
+    assert rows[0][4:] == ["1,034", "980", "to", "1,090", "50%", "10%", "to", "90%", "2", "4.0"]
 
 
 def test_a_score_that_is_the_ratio_is_shown_once_and_what_it_is_sorted_by_too(
     server: Any, capsys: Any
 ) -> None:
-    score = {"score": 0.5, "score_low": 0.1, "score_high": 0.9}
+    score = {"score": 0.5, "score_low": 0.05, "score_high": 0.95}
     retention = {"value": 0.25, "low": None, "high": None, "n": 4}
     server(board("thumbs_up", row("a_v1", 1, retention=retention, **score)))
     assert run(["leaderboard", "--sort", "retention"]) == 0
-    cells = ["1", "a_v1", "ada", "deployed", "50%", "10%", "to", "90%", "2", "4.0", "25%"]
+    always, one_look = ["5%", "to", "95%"], ["10%", "to", "90%"]
+    cells = ["1", "a_v1", "ada", "deployed", "50%", *always, *one_look, "2", "4.0", "25%"]
     assert shown_rows(capsys) == [cells]
 
 

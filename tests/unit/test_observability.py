@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import re
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
 
 from guanaco.errors import ModelTimedOut
-from guanaco_server.observability.exposition import scrape
+from guanaco_server.observability.exposition import Exposition, scrape
 from guanaco_server.observability.logs import JsonFormatter, TextFormatter
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.observability.redaction import Redaction
@@ -143,6 +148,38 @@ def value(metrics: Metrics, sample: str, **labels: str) -> float | None:
             if found.name == sample and found.labels == labels:
                 return found.value
     return None
+
+
+class HeldCollector(Collector):
+    """A scrape that goes on until the test lets it end."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.may_end = threading.Event()
+
+    def collect(self) -> Iterator[Metric]:
+        self.begun += 1
+        assert self.may_end.wait(60)
+        yield GaugeMetricFamily("held", "Was held.", value=self.begun)
+
+
+async def test_scrapes_at_once_are_written_once_and_hold_nobody_up() -> None:
+    metrics = Metrics()
+    held = HeldCollector()
+    held.may_end.set()
+    metrics.registry.register(held)
+    held.may_end.clear()
+    exposition = Exposition(metrics)
+    before = held.begun
+    first, second = asyncio.create_task(exposition.text()), asyncio.create_task(exposition.text())
+    while held.begun == before:
+        await asyncio.sleep(0)  # the event loop goes on
+    first.cancel()  # its client left
+    held.may_end.set()
+    assert b"\nheld " in await second
+    assert held.begun == before + 1
+    assert b"\nheld " in await exposition.text()
+    assert held.begun == before + 2, "it is not kept"
 
 
 def test_the_page_has_each_metric_of_a_submission() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from guanaco_server.routing.occupancy import Occupancy
+from guanaco_server.scaling.replicas import EnginePlaces
 
 
 class Counts:
@@ -12,7 +13,7 @@ class Counts:
 
     def __init__(self, **capacities: int) -> None:
         self.turns: dict[str, int] = {}
-        self.capacities = capacities
+        self.capacities = {name: EnginePlaces((name,), count) for name, count in capacities.items()}
         self.crowded: set[str] = set()
         self.gate = asyncio.Event()
         self.gate.set()
@@ -23,7 +24,7 @@ class Counts:
         await self.gate.wait()
         return found
 
-    async def read(self) -> dict[str, int]:
+    async def read(self) -> dict[str, EnginePlaces]:
         return self.capacities
 
 
@@ -55,3 +56,17 @@ async def test_an_older_count_does_not_undo_a_newer_one() -> None:
     await newer
     await older
     assert counts.occupancy.full == {"a"}
+
+
+async def test_a_submission_may_use_what_those_on_its_engine_do_not() -> None:
+    counts = Counts()
+    counts.capacities = {"a": EnginePlaces(("a", "b"), 8)}
+    counts.turns = {"a": 7}
+    await counts.occupancy.refresh()
+    assert not counts.occupancy.full
+    counts.turns = {"a": 7, "b": 1}
+    await counts.occupancy.refresh()
+    assert counts.occupancy.full == {"a"}, "the other one still has its share"
+    counts.turns = {"a": 4, "b": 4}
+    await counts.occupancy.refresh()
+    assert counts.occupancy.full == {"a", "b"}

@@ -76,7 +76,7 @@ class NextCompetition(Competition):
 
 
 def test_season_frozen_by_an_older_version_recomputes_to_the_same_bytes() -> None:
-    content = final_ranking(COMPETITION, RATINGS, OWNERS, ())
+    content = final_ranking(COMPETITION, RATINGS, OWNERS, (), schema=1)
     assert content == FROZEN
     assert hashlib.sha256(content).hexdigest() == FROZEN_SHA256
 
@@ -84,9 +84,26 @@ def test_season_frozen_by_an_older_version_recomputes_to_the_same_bytes() -> Non
 def test_new_fields_of_a_competition_change_no_season() -> None:
     later = NextCompetition.model_validate(COMPETITION.model_dump())
     assert later.motto
-    content = final_ranking(later, RATINGS, OWNERS, ())
+    content = final_ranking(later, RATINGS, OWNERS, (), schema=1)
     assert content == FROZEN
     assert hashlib.sha256(content).hexdigest() == FROZEN_SHA256
+
+
+def test_a_new_season_has_the_intervals_of_the_board() -> None:
+    content = final_ranking(COMPETITION, RATINGS, OWNERS, ())
+    document = json.loads(content)
+    assert document.pop("schema") == schema_of(content) == 2
+    now, before = read_entries(content), read_entries(FROZEN)
+    assert document["competition"] == json.loads(FROZEN)["competition"]
+    for one, entry in now.items():
+        assert entry.low is not None
+        assert entry.high is not None
+        assert (entry.score, entry.up, entry.down) == (
+            before[one].score,
+            before[one].up,
+            before[one].down,
+        )
+        assert entry.low < (before[one].low or 0) < (before[one].high or 0) < entry.high
 
 
 def test_unknown_assignment_rule_is_written_by_its_name() -> None:
@@ -99,12 +116,12 @@ def test_unknown_assignment_rule_is_written_by_its_name() -> None:
 
 def test_document_of_the_next_version_is_readable() -> None:
     document = json.loads(FROZEN)
-    document["schema"] = 2
+    document["schema"] = 3
     document["competition"] |= {"motto": "Nothing ventured", "ranking": "plackett_luce"}
     for line in document["standings"]:
         line["tier"] = "gold"
     later = json.dumps(document).encode()
     assert schema_of(FROZEN) == 1
-    assert schema_of(later) == 2
+    assert schema_of(later) == 3
     assert read_entries(later) == read_entries(FROZEN)
     assert [entry.rank for entry in read_entries(later).values()] == [1, 1, 2]

@@ -247,7 +247,10 @@ def test_each_removed_setting_tells_the_value_that_holds_now() -> None:
         "conversation_open_s": 0,
         "ratings_per_minute": RATINGS_PER_MINUTE,
     }
-    assert now.keys() == REMOVED.keys()
+    replaced = {"warm_model_servers": "engine_nursery"}
+    assert now.keys() | replaced.keys() == REMOVED.keys()
+    assert all(name in REMOVED[before] for before, name in replaced.items())
+    assert all(name in Settings.model_fields for name in replaced.values())
     for name, value in now.items():
         figure = f"{value:.1f}" if value < 1 else f"{value:.0f}"
         assert re.search(rf"(?<![\d.]){re.escape(figure)}(?![\d])", REMOVED[name]), name

@@ -7,13 +7,19 @@ from collections import Counter
 
 import pytest
 
-from guanaco_server.chat.gateway.place_shares import ANY_APP, PlaceClaim, app_parts, places_for
+from guanaco_server.chat.gateway.place_shares import ANY_APP, PlaceClaim, parts_here, places_for
 from guanaco_server.chat.gateway.turn_queue import Asker, TurnQueue
 
 
 def of(name: str) -> Asker:
-    """``app/user``."""
-    return Asker(*name.split("/"))
+    """``app/user``, or ``submission/app/user``."""
+    *key, app, user = name.split("/")
+    return Asker(app, user, *key)
+
+
+def claim(held: int, order: bytes = b"", **demands: int) -> PlaceClaim:
+    """One submission's, by app."""
+    return PlaceClaim(held, {("", app): count for app, count in demands.items()}, order)
 
 
 def served(queue: TurnQueue, count: int, *, places: int = 1) -> list[str]:
@@ -26,7 +32,7 @@ def served(queue: TurnQueue, count: int, *, places: int = 1) -> list[str]:
         ticket = queue.next()
         assert ticket is not None
         under_way.append(ticket.asker)
-        given.append("/".join(ticket.asker))
+        given.append("/".join(name for name in ticket.asker.path if name))
     return given
 
 
@@ -37,6 +43,17 @@ def test_apps_take_turns_however_many_turns_one_of_them_sends() -> None:
     for name in ("quiet/a", "quiet/b", "other/a"):
         queue.add(of(name))
     assert served(queue, 6) == ["loud/a", "quiet/a", "other/a", "loud/a", "quiet/b", "loud/a"]
+
+
+def test_submissions_take_turns_before_apps() -> None:
+    queue = TurnQueue()
+    for number in range(100):
+        queue.add(of(f"loud/app-{number}/a"))
+    for name in ("quiet/app-0/a", "quiet/app-0/a"):
+        queue.add(of(name))
+    given = served(queue, 5)
+    assert [name.split("/")[0] for name in given] == ["loud", "quiet", "loud", "quiet", "loud"]
+    assert queue.crowd_out().asker.key == "loud", "whoever floods waits for themselves"
 
 
 def test_users_of_an_app_take_turns() -> None:
@@ -74,7 +91,7 @@ def test_the_counts_stay_true_whatever_happens(seed: int) -> None:
     chance, queue = random.Random(seed), TurnQueue()
     waiting, under_way = [], []
     for _ in range(2_000):
-        asker = Asker(f"app-{chance.randrange(3)}", f"user-{chance.randrange(5)}")
+        asker = of(f"s-{chance.randrange(2)}/app-{chance.randrange(3)}/user-{chance.randrange(5)}")
         match chance.randrange(5):
             case 0 | 1:
                 waiting.append(queue.add(asker))
@@ -91,45 +108,62 @@ def test_the_counts_stay_true_whatever_happens(seed: int) -> None:
     for asker in under_way:
         queue.end(asker)
     assert (queue.waiting, queue.in_flight, queue.next()) == (0, 0, None)
-    assert not queue._apps, "nothing is kept of those who have gone"
+    assert not queue._engine.children, "nothing is kept of those who have gone"
 
 
 def test_a_gateway_alone_holds_what_it_needs_and_a_reserve() -> None:
-    assert places_for(PlaceClaim(0, {"app": 0}), [], 8) == 2
-    assert places_for(PlaceClaim(4, {"app": 5}), [], 8) == 8
-    assert places_for(PlaceClaim(0, {"app": 100}), [], 8) == 8
+    assert places_for(claim(0, app=0), [], 8) == 2
+    assert places_for(claim(4, app=5), [], 8) == 8
+    assert places_for(claim(0, app=100), [], 8) == 8
 
 
 def test_gateways_that_want_more_than_there_is_get_it_in_proportion() -> None:
-    assert places_for(PlaceClaim(0, {"app": 30}, b"a"), [PlaceClaim(0, {"app": 10}, b"b")], 8) == 6
-    assert places_for(PlaceClaim(0, {"app": 10}, b"b"), [PlaceClaim(0, {"app": 30}, b"a")], 8) == 2
-    assert (
-        places_for(PlaceClaim(0, {"app": 1}, b"b"), [PlaceClaim(0, {"app": 1_000}, b"a")], 8) == 1
-    ), "nobody gets none"
+    assert places_for(claim(0, b"a", app=30), [claim(0, b"b", app=10)], 8) == 6
+    assert places_for(claim(0, b"b", app=10), [claim(0, b"a", app=30)], 8) == 2
+    assert places_for(claim(0, b"b", app=1), [claim(0, b"a", app=1_000)], 8) == 1, (
+        "nobody gets none"
+    )
 
 
 def test_gateways_share_by_app_first() -> None:
     """One app has ten times the turns, at both gateways; the other is at one gateway only."""
     mixed, other = (
-        PlaceClaim(0, {"large": 50, "small": 10}, b"a"),
-        PlaceClaim(0, {"large": 50}, b"b"),
+        claim(0, b"a", large=50, small=10),
+        claim(0, b"b", large=50),
     )
     assert places_for(mixed, [other], 16) == 12, (
         "half for the small one, and half of the other half"
     )
     assert places_for(other, [mixed], 16) == 4
-    assert app_parts(mixed, [other], 16) == {"large": 4, "small": 8}
-    assert app_parts(mixed, [], 100) == {}, "there is enough for all"
+    assert parts_here(mixed, [other], 16) == {("", "large"): 4, ("", "small"): 8, ("",): 12}
+    assert parts_here(mixed, [], 100) == {}, "there is enough for all"
+
+
+def test_gateways_share_by_submission_before_app() -> None:
+    """One submission has two apps and a hundred turns, its sibling one app with ten."""
+    flooded = PlaceClaim(0, {("loud", "a"): 50, ("loud", "b"): 50}, b"a")
+    sibling = PlaceClaim(0, {("quiet", "a"): 10}, b"b")
+    assert places_for(flooded, [sibling], 16) == 8
+    assert places_for(sibling, [flooded], 16) == 8
+    one = PlaceClaim(0, flooded.demands | sibling.demands, b"a")
+    parts = parts_here(one, [], 16)
+    assert (parts["loud",], parts["quiet",], parts["loud", "a"]) == (8, 8, 4)
+
+
+def test_what_a_submission_does_not_use_its_sibling_may() -> None:
+    flooded = PlaceClaim(0, {("loud", "a"): 50}, b"a")
+    assert places_for(flooded, [PlaceClaim(0, {("quiet", "a"): 2}, b"b")], 16) == 14
+    assert places_for(flooded, [PlaceClaim(0, {}, b"b")], 16) == 16
 
 
 def test_a_gateway_of_the_version_before_counts_as_one_app() -> None:
-    before = PlaceClaim(0, {ANY_APP: 90}, b"b")
-    assert places_for(PlaceClaim(0, {"app": 10}, b"a"), [before], 8) == 4
+    before = PlaceClaim(0, {("", ANY_APP): 90}, b"b")
+    assert places_for(claim(0, b"a", app=10), [before], 8) == 4
 
 
 def test_apps_take_turns_by_their_parts() -> None:
     queue = TurnQueue()
-    queue.parts = {"large": 1.0, "small": 3.0}
+    queue.parts = {("", "large"): 1.0, ("", "small"): 3.0}
     for app in ("large", "small"):
         for _ in range(8):
             queue.add(Asker(app, "user"))
@@ -138,10 +172,8 @@ def test_apps_take_turns_by_their_parts() -> None:
 
 
 def test_no_place_is_taken_before_it_was_given_up() -> None:
-    assert places_for(PlaceClaim(0, {"app": 10}), [PlaceClaim(7, {"app": 10})], 8) == 1
-    assert places_for(PlaceClaim(7, {"app": 10}), [PlaceClaim(1, {"app": 10})], 8) == 7, (
-        "turns under way keep theirs"
-    )
+    assert places_for(claim(0, app=10), [claim(7, app=10)], 8) == 1
+    assert places_for(claim(7, app=10), [claim(1, app=10)], 8) == 4, "three of them end first"
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -155,18 +187,18 @@ def test_gateways_never_hold_more_than_there_is_and_agree_in_the_end(seed: int) 
         number = chance.randrange(4)
         wanted = chance.randint(0, 12)
         mine = PlaceClaim(
-            min(busy[number], gateways[number].held), {"app": wanted}, bytes([number])
+            min(busy[number], gateways[number].held), {("", "app"): wanted}, bytes([number])
         )
         others = gateways[:number] + gateways[number + 1 :]
-        held = places_for(mine, others, capacity)
-        gateways[number] = PlaceClaim(held, {"app": wanted}, bytes([number]))
+        held = max(mine.held, places_for(mine, others, capacity))
+        gateways[number] = PlaceClaim(held, {("", "app"): wanted}, bytes([number]))
         busy[number] = chance.randint(0, min(held, wanted))
         assert sum(claim.held for claim in gateways) <= capacity
     for _ in range(2):
         for number in range(4):
             others = gateways[:number] + gateways[number + 1 :]
-            held = places_for(PlaceClaim(0, {"app": 10}, bytes([number])), others, capacity)
-            gateways[number] = PlaceClaim(held, {"app": 10}, bytes([number]))
+            held = places_for(PlaceClaim(0, {("", "app"): 10}, bytes([number])), others, capacity)
+            gateways[number] = PlaceClaim(held, {("", "app"): 10}, bytes([number]))
     held_by = Counter(claim.held for claim in gateways)
     assert sum(claim.held for claim in gateways) == capacity
     assert max(held_by) - min(held_by) <= 1

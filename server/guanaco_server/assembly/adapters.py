@@ -170,7 +170,7 @@ def _compute(settings: Settings, data_dir: DataDir, model_server: ModelServer) -
         drain_s=settings.reply_timeout_s,
         server_memory_bytes=settings.engine_memory_bytes,
         engine_python=settings.engine_python,
-        warm_servers=0 if settings.engine_command else settings.warm_model_servers,
+        has_nursery=settings.engine_nursery and not settings.engine_command,
     )
     return Compute(
         cluster=cluster,

@@ -36,7 +36,7 @@ from guanaco_server.http.routes import add_routes
 from guanaco_server.idempotency.requests import IdempotentRequests, keep_as_json
 from guanaco_server.leaderboard import api as leaderboard_api
 from guanaco_server.notifications import api as notifications_api
-from guanaco_server.observability.exposition import CONTENT_TYPE, scrape
+from guanaco_server.observability.exposition import CONTENT_TYPE, Exposition
 from guanaco_server.observability.http import Observed
 from guanaco_server.openai import api as openai_api
 from guanaco_server.routing import api as routing_api
@@ -225,6 +225,7 @@ def _include_routes(app: FastAPI, rooms: Rooms) -> None:
     routers = (
         accounts_api.router(rooms.accounts.accounts, rooms.accounts.audit, auth),
         submissions_api.router(submissions.service, submissions.events, auth),
+        submissions_api.sweep_router(submissions.sweeps, auth),
         submissions_api.alias_router(submissions.service, auth),
         submissions_api.trial_router(rooms.pipeline.trials, rooms.pipeline.plans, auth),
         submissions_api.check_router(rooms.pipeline.checks, auth),
@@ -254,6 +255,7 @@ def _include_routes(app: FastAPI, rooms: Rooms) -> None:
 def _include_operations(app: FastAPI, platform: Platform) -> None:
     """Add the routes that an operator's tools ask for; a worker answers these only."""
     routes = health.router(platform.health)
+    metrics = Exposition(platform.metrics)
 
     @routes.get(
         "/metrics",
@@ -261,6 +263,6 @@ def _include_operations(app: FastAPI, platform: Platform) -> None:
         response_class=PlainTextResponse,
     )
     async def read_metrics() -> Response:
-        return Response(scrape(platform.metrics), media_type=CONTENT_TYPE)
+        return Response(await metrics.text(), media_type=CONTENT_TYPE)
 
     add_routes(app, routes)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-
-from sqlalchemy.exc import InterfaceError, OperationalError
+from functools import partial
 
 from guanaco.accounts import CreatedKey
 from guanaco_server.artifacts.stores.store import wait_until_usable
 from guanaco_server.assembly.adapters import Adapters, build_adapters
 from guanaco_server.assembly.rooms import Rooms, build_rooms
-from guanaco_server.database.database import Database, unavailable
+from guanaco_server.database.database import Database
 from guanaco_server.database.migrations import upgrade
+from guanaco_server.database.patience import StartPatience
 from guanaco_server.database.schema import wait_until_current
 from guanaco_server.database.transaction_ids import TransactionIdCensus
 from guanaco_server.http.health import Health
@@ -20,7 +20,7 @@ from guanaco_server.observability.by_submission import ServerStatistics
 from guanaco_server.observability.census import Census, Counts
 from guanaco_server.observability.fleet import FleetCensus, FleetReaders, SubmissionReview
 from guanaco_server.observability.metrics import Metrics
-from guanaco_server.runtime.data_dir import DataDir
+from guanaco_server.runtime.data_dir import DataDir, key_of_setting
 from guanaco_server.settings import Settings
 from guanaco_server.web.room import WebOptions
 from guanaco_server.workers.heartbeat import Loop
@@ -32,7 +32,7 @@ def build_platform(settings: Settings, data_dir: DataDir) -> Platform:
         settings,
         Database(settings.sqlalchemy_url, settings.sqlalchemy_replica_url),
         build_adapters(settings, data_dir),
-        pseudonym_key=_pseudonym_key(settings, data_dir),
+        pseudonym_key=pseudonym_key_of(settings, data_dir),
         web_options=WebOptions.of(settings),
     )
 
@@ -54,6 +54,7 @@ class Platform:
         self.adapters = adapters
         self.metrics = Metrics()
         self.first_key: CreatedKey | None = None
+        self.patience = StartPatience(database)
         self.rooms: Rooms = build_rooms(
             database,
             adapters,
@@ -97,14 +98,13 @@ class Platform:
     async def running(self) -> AsyncIterator[None]:
         """Start the database, then the loops of this process's role; stop them in the opposite order.
 
+        A database that goes away during the start is waited for.
+
         Raises:
-            DatabaseUnavailable: It failed during the start.
+            DatabaseUnavailable: It did not come back.
         """
         async with AsyncExitStack() as stack:
-            try:
-                await self._start(stack)
-            except (OperationalError, InterfaceError) as error:
-                raise unavailable(error) from error
+            await self._start(stack)
             yield
 
     async def _start(self, stack: AsyncExitStack) -> None:
@@ -122,20 +122,22 @@ class Platform:
         if self.settings.role == "worker":
             stack.push_async_callback(self.adapters.compute.leadership.close)
             await self.adapters.compute.leadership.watch()
-            await self._heartbeat.enter()
+            await self.patience.carry_out(self._heartbeat.enter)
         for loop in self._loops():
             stack.push_async_callback(loop.stop)
-            await loop.start()
+            await self.patience.carry_out(loop.start, undo=loop.stop)
 
     async def _prepare_database(self) -> None:
         if self.settings.does_migrate:
             await self.database.check()
-            await upgrade(self.database)
+            await self.patience.carry_out(partial(upgrade, self.database))
         else:
             await wait_until_current(self.database)
-        await self.rooms.feedback.erasures.replay()
+        await self.patience.carry_out(self.rooms.feedback.erasures.replay)
         if self.settings.role == "all":
-            self.first_key = await self.rooms.accounts.accounts.create_first_key()
+            self.first_key = await self.patience.carry_out(
+                self.rooms.accounts.accounts.create_first_key
+            )
 
     def _loops(self) -> tuple[Loop, ...]:
         """Return the loops that run beside the requests, in the order in which they start.
@@ -158,7 +160,13 @@ class Platform:
                 return serving
             case "worker":
                 rooms.deployments.service.note_reconciler(False)
-                return (rooms.pipeline.pipeline, self._heartbeat, self._census, self._id_census)
+                return (
+                    rooms.pipeline.pipeline,
+                    self._heartbeat,
+                    rooms.places,  # for the checks
+                    self._census,
+                    self._id_census,
+                )
             case "all":
                 return (
                     rooms.pipeline.pipeline,
@@ -195,14 +203,14 @@ def census_counts(rooms: Rooms, role: str) -> Counts:
     return Counts(
         submissions=rooms.submissions.service.count_by_status,
         oldest_queued=rooms.submissions.service.oldest_queued,
-        deployments=rooms.deployments.service.count_by_phase,
-        unserved=rooms.deployments.service.count_unserved,
+        deployments=rooms.deployments.overview.count_by_phase,
+        unserved=rooms.deployments.overview.count_unserved,
         workers=workers,
     )
 
 
 def fleet_readers(rooms: Rooms) -> FleetReaders:
-    deployments = rooms.deployments.service
+    overview = rooms.deployments.overview
 
     async def servers() -> dict[str, ServerStatistics]:
         return {
@@ -211,15 +219,15 @@ def fleet_readers(rooms: Rooms) -> FleetReaders:
                 sum(load.waiting for load in loads),
                 max(load.kv_cache_usage for load in loads),
             )
-            for submission_id, loads in (await deployments.server_loads()).items()
+            for submission_id, loads in (await overview.server_loads()).items()
         }
 
     return FleetReaders(
-        servers=servers, gpus_wanted=deployments.gpus_wanted, spending=rooms.costs.service.fleet
+        servers=servers, gpus_wanted=overview.gpus_wanted, spending=rooms.costs.service.fleet
     )
 
 
-def _pseudonym_key(settings: Settings, data_dir: DataDir) -> bytes:
+def pseudonym_key_of(settings: Settings, data_dir: DataDir) -> bytes:
     if settings.pseudonym_key is not None:
-        return settings.pseudonym_key.get_secret_value().encode()
+        return key_of_setting(settings.pseudonym_key.get_secret_value())
     return data_dir.pseudonym_key()

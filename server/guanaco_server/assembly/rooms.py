@@ -15,7 +15,7 @@ from guanaco_server.artifacts.room import ArtifactsRoom, build_artifacts, build_
 from guanaco_server.assembly.adapters import Adapters
 from guanaco_server.chat.conversations import records as chat_records
 from guanaco_server.chat.conversations.activity import ConversationActivity
-from guanaco_server.chat.gateway.places import TurnPlaces
+from guanaco_server.chat.gateway.places import CheckPlaces, TurnPlaces, has_older_gateway
 from guanaco_server.chat.room import ChatRoom, build_activity, build_chat, build_places
 from guanaco_server.compat.room import CompatRoom, build_compat
 from guanaco_server.competitions.room import CompetitionsRoom, build_competitions
@@ -102,7 +102,14 @@ def build_rooms(
     workers = build_workers(database, clock, settings=settings)
     configs = build_configs(store, adapters.start_child)
     deployments = build_deployments(
-        database, clock, compute, model_server, store, configs=configs, settings=settings
+        database,
+        clock,
+        compute,
+        model_server,
+        store,
+        configs=configs,
+        has_older_gateway=has_older_gateway,
+        settings=settings,
     )
     submissions = build_submissions(
         database,
@@ -130,6 +137,8 @@ def build_rooms(
         compute,
         model_server,
         deployments=deployments.service,
+        overview=deployments.overview,
+        idle=deployments.idle,
         read_owners=submissions.service.owners,
         count_feedback=leaderboard.counts.kept,
         count_streams=activity.open_streams,
@@ -139,8 +148,10 @@ def build_rooms(
     places = build_places(
         database,
         clock,
+        engine_of=deployments.service.engine_of,
         capacity=scaling.capacities.known,
         replicas=deployments.service.replicas,
+        record_use=deployments.service.record_use,
         metrics=metrics,
         settings=settings,
     )
@@ -299,6 +310,7 @@ def build_rooms(
         costs=costs.service,
         submissions=submissions.service,
         stress=stress.service,
+        take_place=CheckPlaces(places, scaling.capacities.read).take,
         queue_for=competitions.service.queue_for,
         list_workers=workers.workers.list_known if settings.role == "worker" else _nobody,
         metrics=metrics,

@@ -29,7 +29,7 @@ from guanaco_server.backups.document import (
 )
 from guanaco_server.backups.folder import BackupFolder, files_of
 from guanaco_server.backups.postgresql import DatabaseSnapshot
-from guanaco_server.runtime.data_dir import PSEUDONYM_KEY
+from guanaco_server.runtime.data_dir import PSEUDONYM_KEY, key_of_file, key_of_setting
 from guanaco_server.settings import Settings
 
 ARTIFACTS = "artifacts.json"
@@ -112,10 +112,10 @@ def secrets_of(settings: Settings) -> list[SecretReference]:
 def pseudonym_key(settings: Settings) -> bytes | None:
     """Return the platform's key; None where there is none yet."""
     if settings.pseudonym_key is not None:
-        return settings.pseudonym_key.get_secret_value().encode()
+        return key_of_setting(settings.pseudonym_key.get_secret_value())
     path = settings.data_dir / PSEUDONYM_KEY
     try:
-        return bytes.fromhex(path.read_text())
+        return key_of_file(path)
     except FileNotFoundError:
         return None
     except (OSError, ValueError):

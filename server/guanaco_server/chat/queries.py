@@ -339,6 +339,14 @@ async def places_of_others(
     return (await session.scalars(statement)).all()
 
 
+async def has_older_gateway(session: AsyncSession, now: datetime) -> bool:
+    """Whether a gateway of the version before was asked for a reply lately: it knows a submission's model by the submission's name only."""
+    found = select(GatewayPlacesRow.gateway).where(
+        GatewayPlacesRow.submissions.is_(None), GatewayPlacesRow.held_until > now
+    )
+    return await session.scalar(found.limit(1)) is not None
+
+
 async def hold_places(
     session: AsyncSession, gateway: str, rows: Sequence[GatewayPlacesRow], now: datetime
 ) -> None:

@@ -12,7 +12,7 @@ from guanaco_server.chat.conversations.history import HistoryCache, history_read
 from guanaco_server.chat.conversations.service import ConversationService
 from guanaco_server.chat.gateway.best_of import BestOf, RewardModels
 from guanaco_server.chat.gateway.generation import Deadlines, ReplyGenerator
-from guanaco_server.chat.gateway.places import TurnPlaces
+from guanaco_server.chat.gateway.places import RecordUse, TurnPlaces
 from guanaco_server.chat.gateway.replies import PreviewService, ReplyService
 from guanaco_server.chat.gateway.turn_log import TurnLog, TurnStatements
 from guanaco_server.chat.gateway.turn_statements import PostgresqlTurns, SqliteTurns
@@ -59,18 +59,22 @@ def build_places(
     database: Database,
     clock: Clock,
     *,
+    engine_of: Callable[[str], str],
     capacity: Callable[[str], int | None],
     replicas: Callable[[str], Sequence[str]],
+    record_use: RecordUse,
     metrics: Metrics,
     settings: Settings,
 ) -> TurnPlaces:
-    """The places at each model, which routing needs before there is a gateway."""
+    """The places at each engine, which routing needs before there is a gateway."""
     return TurnPlaces(
         database,
         clock,
         metrics,
+        engine_of=engine_of,
         capacity=capacity,
         replicas=replicas,
+        record_use=record_use,
         max_streams=settings.replica_max_streams,
         wait_s=settings.turn_wait_s,
     )
@@ -113,6 +117,7 @@ def build_chat(
         Deadlines(settings.first_token_timeout_s, settings.reply_timeout_s, settings.failover_s),
         deployments.replicas,
         deployments.model_name,
+        routing.find_again,
         deployments.report_fault,
         metrics,
         best_of,

@@ -111,10 +111,10 @@ class ErasedConversationRow(Table):
 
 
 class GatewayPlacesRow(Table):
-    """The places at a submission's model servers that a gateway process holds until ``held_until``, and those it wants.
+    """The places at an engine that a gateway process holds until ``held_until``, and those it wants.
 
-    ``submission_id`` is the key of a deployment, so a version beside has places of its own. ``apps`` says which app wants how
-    many; None by a gateway of the version before.
+    ``submission_id`` is the engine's key. ``submissions`` says which app of which deployment wants how many, ``apps`` adds
+    them up for the version before; by that version ``submissions`` is None, and ``submission_id`` is a deployment's key.
     """
 
     __tablename__ = "gateway_places"
@@ -124,4 +124,5 @@ class GatewayPlacesRow(Table):
     held: Mapped[int]
     wanted: Mapped[int]
     apps: Mapped[dict[str, int] | None] = mapped_column(JsonColumn)
+    submissions: Mapped[dict[str, dict[str, int]] | None] = mapped_column(JsonColumn)
     held_until: Mapped[datetime] = mapped_column(UtcDateTime)

@@ -150,6 +150,18 @@ class Cluster(Protocol):
         """Give these secrets to servers that the cluster itself starts from now on, on another machine; nothing that runs is touched."""
         ...
 
+    @property
+    def can_relabel(self) -> bool:
+        """Whether a server that runs may become another one in place (``relabel``)."""
+        ...
+
+    async def relabel(self, spec: DeploymentSpec) -> None:
+        """Take note that the server of this name is to be what the spec says, without a restart: somebody gives it its new model.
+
+        If it ends before, applying the spec starts it anew.
+        """
+        ...
+
     async def observe(self, name: str) -> ReplicaState | None:
         """The server's state, None if there is no such deployment."""
         ...

@@ -93,6 +93,13 @@ class Federation:
         present = self._seen.get(spec.name, {})
         await self._everywhere(lambda _, cluster: cluster.renew_secrets(spec), present)
 
+    @property
+    def can_relabel(self) -> bool:
+        return False
+
+    async def relabel(self, spec: DeploymentSpec) -> None:
+        """Nothing: a pod's template names its artifact, and a pod that starts again loads that one."""
+
     async def observe(self, name: str) -> ReplicaState | None:
         """Return the state of the nearest server that runs. ``replicas`` holds the servers of every region."""
         states = await self._look(name)

@@ -110,6 +110,13 @@ class MemoryCluster:
     async def renew_secrets(self, spec: DeploymentSpec) -> None:
         self.renewed.append(spec.name)
 
+    @property
+    def can_relabel(self) -> bool:
+        return True
+
+    async def relabel(self, spec: DeploymentSpec) -> None:
+        self.deployments[spec.name].spec = spec
+
     async def observe(self, name: str) -> ReplicaState | None:
         deployment = self.deployments.get(name)
         return deployment.state if deployment else None

@@ -53,6 +53,13 @@ class RedactedCluster:
     async def renew_secrets(self, spec: DeploymentSpec) -> None:
         await self._cluster.renew_secrets(spec)
 
+    @property
+    def can_relabel(self) -> bool:
+        return self._cluster.can_relabel
+
+    async def relabel(self, spec: DeploymentSpec) -> None:
+        await self._cluster.relabel(spec)
+
     async def observe(self, name: str) -> ReplicaState | None:
         state = await self._cluster.observe(name)
         return None if state is None else self._clean_state(state)

@@ -28,11 +28,11 @@ def lower(pid: int) -> None:
     _set_group_nice(pid, LOWER_BY)
 
 
-def lower_until_raised(pid: int) -> None:
+def lower_until_raised(pid: int, by: int = LOWER_BY) -> None:
     """Lower the priority of a process that leads a session. Nothing where it could not be raised again."""
     if may_raise():
-        _set_nice(os.PRIO_PROCESS, pid, _lower_nice())
-    _set_group_nice(pid, LOWER_BY)
+        _set_nice(os.PRIO_PROCESS, pid, _lower_nice(by))
+    _set_group_nice(pid, by)
 
 
 def raise_again(pid: int) -> bool:
@@ -70,8 +70,8 @@ def _nice() -> int:
     return os.getpriority(os.PRIO_PROCESS, os.getpid())
 
 
-def _lower_nice() -> int:
-    return min(LOWEST, _nice() + LOWER_BY)
+def _lower_nice(by: int = LOWER_BY) -> int:
+    return min(LOWEST, _nice() + by)
 
 
 def _set_nice(kind: int, who: int, nice: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, or_, select, update
+from sqlalchemy import ColumnElement, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco_server.costs.tables import GpuIntervalRow
@@ -19,11 +19,30 @@ async def open_interval(
     )
 
 
-async def close(
-    session: AsyncSession, submission_id: str, server: str | None, at: datetime
+async def open_of_engine(session: AsyncSession, engine: str) -> list[GpuIntervalRow]:
+    """Read the open intervals of those that share an engine."""
+    found = select(GpuIntervalRow).where(
+        GpuIntervalRow.engine == engine, GpuIntervalRow.ended_at.is_(None)
+    )
+    return list((await session.scalars(found.order_by(GpuIntervalRow.id))).all())
+
+
+async def add_tokens(
+    session: AsyncSession, submission_id: str, server: str | None, count: float
 ) -> None:
+    """Add weighted tokens to the open interval, if its GPUs are shared."""
     await session.execute(
-        update(GpuIntervalRow).where(*_open(submission_id, server)).values(ended_at=at)
+        update(GpuIntervalRow)
+        .where(*_open(submission_id, server), GpuIntervalRow.engine.is_not(None))
+        .values(tokens=func.coalesce(GpuIntervalRow.tokens, 0.0) + count)
+    )
+
+
+async def add_busy(session: AsyncSession, engine: str, seconds: float) -> None:
+    await session.execute(
+        update(GpuIntervalRow)
+        .where(GpuIntervalRow.engine == engine, GpuIntervalRow.ended_at.is_(None))
+        .values(busy_s=func.coalesce(GpuIntervalRow.busy_s, 0.0) + seconds)
     )
 
 

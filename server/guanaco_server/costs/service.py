@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
+
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.costs import Costs, DeveloperCost, Spending, SubmissionCost
 from guanaco.errors import BudgetExceeded, InvalidInput
 from guanaco_server.costs import queries
+from guanaco_server.costs.meter import parts_by_use
 from guanaco_server.costs.tables import GpuIntervalRow
 from guanaco_server.database.database import Database
 from guanaco_server.observability.by_submission import Spend
@@ -36,7 +39,7 @@ class CostService:
         if since > until:
             raise InvalidInput("`since` must not be after `until`, nor in the future.")
         async with self._database.read() as session:
-            rows = await queries.between(session, since, until)
+            rows = await self._between(session, since, until)
         return Costs(
             **_spending(rows, since, until).model_dump(),
             since=since,
@@ -49,7 +52,7 @@ class CostService:
     async def spent(self, since: datetime, until: datetime) -> float:
         """Return what all GPUs cost within a period."""
         async with self._database.read() as session:
-            rows = await queries.between(session, since, until)
+            rows = await self._between(session, since, until)
         return _spending(rows, since, until).cost
 
     async def fleet(self) -> FleetSpending:
@@ -57,7 +60,7 @@ class CostService:
         now = self._clock.now()
         since = _month_of(now)
         async with self._database.read() as session:
-            rows = await queries.between(session, since, now)
+            rows = await self._between(session, since, now)
         held = [row for row in rows if row.ended_at is None]
         gpus: defaultdict[str, float] = defaultdict(float)
         per_hour: defaultdict[str, float] = defaultdict(float)
@@ -80,7 +83,7 @@ class CostService:
         """Return what the submission has cost so far."""
         now = self._clock.now()
         async with self._database.read() as session:
-            rows = await queries.of_submission(session, submission_id)
+            rows = await self._divided(session, await queries.of_submission(session, submission_id))
         since = min((row.began_at for row in rows), default=now)
         return self._submission(submission_id, developer, rows, since, now)
 
@@ -91,7 +94,7 @@ class CostService:
             return None
         now = self._clock.now()
         async with self._database.read() as session:
-            rows = await queries.between(session, _month_of(now), now, developer)
+            rows = await self._between(session, _month_of(now), now, developer)
         spent = _spending(rows, _month_of(now), now).cost
         if spent >= budget:
             raise BudgetExceeded(developer, spent, budget, self._budgets.currency)
@@ -100,6 +103,27 @@ class CostService:
         warning = f"The GPUs of {developer} have cost {spent:,.2f} of this month's {budget:,.2f} {self._budgets.currency}; at the whole budget nothing new is deployed."
         logger.warning(warning)
         return warning
+
+    async def _between(
+        self,
+        session: AsyncSession,
+        since: datetime,
+        until: datetime,
+        developer: str | None = None,
+    ) -> list[GpuIntervalRow]:
+        return await self._divided(session, await queries.between(session, since, until, developer))
+
+    async def _divided(
+        self, session: AsyncSession, rows: Sequence[GpuIntervalRow]
+    ) -> list[GpuIntervalRow]:
+        """Divide what is still shared by its use so far. The rows are read only."""
+        now, parts = self._clock.now(), dict[int, float]()
+        for engine in {row.engine for row in rows if row.ended_at is None and row.engine}:
+            parts |= parts_by_use(await queries.open_of_engine(session, engine), now)
+        for row in rows:
+            session.expunge(row)
+            row.part = parts.get(row.id, row.part)
+        return list(rows)
 
     def _by_developer(
         self, rows: Iterable[GpuIntervalRow], since: datetime, until: datetime

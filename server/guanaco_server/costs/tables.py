@@ -14,7 +14,8 @@ from guanaco_server.database.types import UtcDateTime
 class GpuIntervalRow(Table):
     """Open as long as ``ended_at`` is none. ``server`` is the key of a version beside the one that serves. The price stays as it was, whatever the price table says later.
 
-    ``part`` is the share of the cost that this submission pays, where several share the GPUs; None for all of it.
+    ``part`` is the share of the cost that this submission pays, where several share the GPUs; None for all of it. Of such an
+    ``engine``, ``tokens`` are those that the submission used, weighted, and ``busy_s`` the seconds in which anybody used it.
     """
 
     __tablename__ = "gpu_intervals"
@@ -34,6 +35,9 @@ class GpuIntervalRow(Table):
     began_at: Mapped[datetime] = mapped_column(UtcDateTime)
     ended_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     part: Mapped[float | None]
+    engine: Mapped[str | None] = mapped_column(String(160))
+    tokens: Mapped[float | None]
+    busy_s: Mapped[float | None]
 
     @property
     def gpus(self) -> float:
@@ -53,4 +57,5 @@ class GpuIntervalRow(Table):
             gpu_hour_price=self.gpu_hour_price,
             began_at=at,
             part=part,
+            engine=self.engine,
         )

@@ -4,7 +4,8 @@ An engine is what the model server is: an artifact, a length, a quantization, a 
 platform (``engine_digest``). Deployments that differ only in what each request carries (prompt, parameters, stops) share one.
 
     open      the engine that the next deployment of its digest joins; there is at most one
-    private   no digest: what only measures
+    private   no digest: what only measures, and what came while a gateway of the version before served: that gateway
+              would ask a shared server for a model by a name that the server does not know
     closed    a redeploy has begun a newer one: those that use it stay, nobody joins
 
 An engine is there as long as a deployment uses it. It is named after the deployment that began it, and the model server
@@ -16,19 +17,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import secrets
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco_server.database.commit_order import in_commit_order
 from guanaco_server.deployments import queries
+from guanaco_server.deployments.deployment import Deployment
 from guanaco_server.deployments.specs import EngineOptions
 from guanaco_server.deployments.tables import DeploymentRow, EngineRow
 from guanaco_server.deployments.versions import MARK, beside, is_beside, submission_of
-
-if TYPE_CHECKING:
-    from guanaco_server.deployments.service import Deployment
 
 
 def engine_digest(deployment: Deployment, options: EngineOptions) -> str | None:
@@ -49,9 +48,15 @@ def engine_digest(deployment: Deployment, options: EngineOptions) -> str | None:
 
 
 async def assign(
-    session: AsyncSession, deployment: Deployment, options: EngineOptions, now: datetime
+    session: AsyncSession,
+    deployment: Deployment,
+    options: EngineOptions,
+    now: datetime,
+    *,
+    may_join: bool,
 ) -> str:
-    """Return the engine that the deployment is to use: an open one, or a new one. A version beside always begins a new one.
+    """Return the engine that the deployment is to use: an open one, or a new one. A version beside always begins a new one, and
+    so does one that may not join, which then is alone.
 
     The deployment's row says afterwards which it uses. Until the transaction ends nobody else is given an engine.
     """
@@ -61,18 +66,38 @@ async def assign(
     if found is not None:
         own = await queries.by_submission(session, key)
         is_own = own is not None and own.run == deployment.run and own.server_key == found.id
-        if is_own or not is_beside(key):
+        if is_own or (may_join and not is_beside(key)):
             return found.id
-        found.digest = None
-        await session.flush()  # before another one has it
+        if is_beside(key):
+            found.digest = None
+            await session.flush()  # before another one has it
+        else:
+            digest = None
     engine = await _new_name(session, deployment)
     row = await session.get(EngineRow, engine)
     if row is None:
         row = EngineRow(id=engine)
         session.add(row)
+    row.token = row.token or secrets.token_urlsafe(32)
     row.digest, row.run, row.made_at = digest, deployment.run, now
     await session.flush()
     return engine
+
+
+async def exchange(session: AsyncSession, one: str, other: str) -> None:
+    """Let the deployments of each of two engines use the other. A token stays with its server, whatever that holds."""
+    first, second = await session.get(EngineRow, one), await session.get(EngineRow, other)
+    users, others = await queries.of_engine(session, one), await queries.of_engine(session, other)
+    for moved, engine in ((users, other), (others, one)):
+        for row in moved:
+            row.server = engine if engine != row.submission_id else None
+    if first is not None and second is not None:
+        digests, runs = (second.digest, first.digest), (second.run, first.run)
+        first.digest = second.digest = None
+        await session.flush()  # a digest is unique
+        first.digest, second.digest = digests
+        first.run, second.run = runs
+    await session.flush()
 
 
 async def leave(session: AsyncSession, row: DeploymentRow) -> None:

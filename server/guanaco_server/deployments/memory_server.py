@@ -12,8 +12,10 @@ from guanaco_server.deployments.model_server import (
     Chunk,
     GeneratedToken,
     Generation,
+    HoldsAnotherModel,
     ModelServerFault,
     ServerLoad,
+    SwapOrder,
 )
 
 Rewards = Callable[[str], tuple[float, ...]]
@@ -46,16 +48,31 @@ class MemoryModelServer:
         self.scored: list[tuple[str, str]] = []
         self.rewards: Rewards = lambda text: (float(len(text)),)
         self.reward_delay_s = 0.0
+        self.artifacts: dict[str, str] = {}
+        self.swaps: list[tuple[str, SwapOrder]] = []
+        self.swap_fault: ModelServerFault | None = None
         self.classified: list[tuple[str, tuple[str, ...]]] = []
 
     async def is_healthy(self, endpoint: str) -> bool:
         return endpoint not in self.unhealthy
+
+    async def held_artifact(self, endpoint: str) -> str | None:
+        return self.artifacts.get(endpoint)
+
+    async def swap(self, endpoint: str, order: SwapOrder) -> None:
+        self.swaps.append((endpoint, order))
+        if self.swap_fault is not None:
+            raise self.swap_fault
+        self.artifacts[endpoint] = order.artifact_uri.rstrip("/").rpartition("/")[2]
 
     async def generate(self, endpoint: str, generation: Generation) -> AsyncGenerator[Chunk, None]:
         self.generations.append(generation)
         script = self.scripts.pop(0) if len(self.scripts) > 1 else self.scripts[0]
         if endpoint in self.unhealthy:
             raise ModelServerFault("The model server cannot be reached.")
+        expected = generation.model.partition("#")[2]
+        if self.artifacts.get(endpoint, expected) != expected:
+            raise HoldsAnotherModel("The model server holds another model.")
         try:
             if endpoint in self.silent:
                 await asyncio.Event().wait()

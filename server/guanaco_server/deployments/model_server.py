@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Protocol
 
@@ -124,12 +124,38 @@ class RequestRefused(ModelServerFault):
     """The request is refused, and any other server would refuse it too."""
 
 
+class HoldsAnotherModel(ModelServerFault):
+    """The server was given another model since, or is being given one: the right one is elsewhere."""
+
+
 class NotANumber(ModelServerFault):
     """The server refused because the model computed NaN."""
 
 
+class ServerBusy(ModelServerFault):
+    """The server has not changed its model, for it still answers with the one that it has."""
+
+
+@dataclass(frozen=True)
+class SwapOrder:
+    """The artifact that a model server is to hold, and the secrets for it."""
+
+    artifact_uri: str
+    token: str = field(repr=False)
+    urls: Mapping[str, str] = field(default_factory=dict, repr=False)
+    drain_s: float = 60.0
+
+
 class ModelServer(Protocol):
     async def is_healthy(self, endpoint: str) -> bool: ...
+
+    async def held_artifact(self, endpoint: str) -> str | None:
+        """Return the key of the artifact that the server holds; None if it cannot say, and was given no other since its start."""
+        ...
+
+    async def swap(self, endpoint: str, order: SwapOrder) -> None:
+        """Have the server take another artifact's weights. ServerBusy while its replies are not complete; after any other ModelServerFault it must be replaced."""
+        ...
 
     def generate(self, endpoint: str, generation: Generation) -> AsyncGenerator[Chunk, None]:
         """Stream the reply; closing the iterator cancels the generation. Raises ModelServerFault."""

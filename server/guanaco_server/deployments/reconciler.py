@@ -32,9 +32,12 @@ from guanaco.errors import ClusterRefused, ClusterUnreachable, StoreUnreachable
 from guanaco_server.clusters.cluster import Cluster, Trouble
 from guanaco_server.database.commits import CommitWatch
 from guanaco_server.deployments.backoff import Backoff
+from guanaco_server.deployments.deployment import PUBLISHED, Deployment
 from guanaco_server.deployments.health import DeploymentHealth, HangDetector, ServerState
-from guanaco_server.deployments.service import PUBLISHED, Deployment, DeploymentService
+from guanaco_server.deployments.model_server import ModelServerFault, ServerBusy
+from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.deployments.specs import deployment_name
+from guanaco_server.deployments.swaps import hot_engines
 from guanaco_server.deployments.tables import DeploymentRow, Phase
 from guanaco_server.runtime.background import Background
 from guanaco_server.runtime.clock import Clock
@@ -75,8 +78,9 @@ class Reconciler:
         admit: Callable[[], Awaitable[None]],
         regions: frozenset[str],
         commits: CommitWatch,
+        hot_engines: int,
     ) -> None:
-        """``admit`` gives room to deployments that wait for it. A deployment outside ``regions`` is moved; no regions, no moves."""
+        """``hot_engines`` servers of deployments that sleep are kept. ``admit`` gives room to deployments that wait for it. A deployment outside ``regions`` is moved; no regions, no moves."""
         self._deployments = deployments
         self._cluster = cluster
         self._clock = clock
@@ -86,6 +90,8 @@ class Reconciler:
         self._is_leader = is_leader
         self._regions = regions
         self._commits = commits
+        self._hot_engines = hot_engines
+        self._hot: frozenset[str] = frozenset()
         self._is_in_charge = False
         self._has_work = True
         self._to_welcome: set[str] = set()
@@ -147,6 +153,8 @@ class Reconciler:
         await self._admit()
         rows = await self._deployments.list_wishes()
         running = await self._cluster.list_deployments()
+        if self._cluster.can_relabel:
+            self._hot = hot_engines(rows, self._hot_engines)
         self._has_work = bool(rows or running or self._tasks)
         for users in _by_engine(rows):
             self._spawn(users[0].server_key, self._tend_safely(users, running))
@@ -183,7 +191,7 @@ class Reconciler:
 
     async def _welcome(self, row: DeploymentRow) -> DeploymentHealth:
         """After a start of the platform, use a server that still runs. A missing one was stopped by us and does not count as a crash."""
-        seen = await self._deployments.look(row.server_key)
+        seen = await self._look(row)
         self._to_welcome.discard(row.submission_id)
         if seen.state is ServerState.HEALTHY:
             await self._deployments.mark(row.submission_id, Phase.READY, seen.endpoints, seen=row)
@@ -238,13 +246,17 @@ class Reconciler:
 
     async def _keep_stopped(self, row: DeploymentRow, running: list[str]) -> None:
         self._deployments.note_replicas(row.submission_id, ())
-        is_running = deployment_name(row.server_key) in running
-        if is_running and await self._deployments.stop_if_unused(row):
+        name = deployment_name(row.server_key)
+        if (
+            name in running
+            and name not in self._hot
+            and await self._deployments.stop_if_unused(row)
+        ):
             logger.info("stopped the server of %s: it is %s", row.submission_id, row.phase)
 
     async def _tend(self, row: DeploymentRow, others: list[DeploymentRow]) -> DeploymentHealth:
         """Bring the engine to what it should be, for the deployment that leads and the others that use it."""
-        seen = await self._deployments.look(row.server_key)
+        seen = await self._look(row)
         self._note_problem(row.submission_id, seen.problem)
         await self._write_down(row, seen)
         if seen.state is ServerState.HEALTHY:
@@ -258,6 +270,27 @@ class Reconciler:
             await self._give_up_on([row, *others])
         if seen.state is not ServerState.MISSING:
             await self._deployments.renew_secrets(row)
+        return seen
+
+    async def _look(self, row: DeploymentRow) -> DeploymentHealth:
+        """Look at the engine. One that holds another artifact than it should is given the right one first, or is stopped."""
+        seen = await self._deployments.look(row.server_key)
+        if seen.state is not ServerState.HEALTHY:
+            return seen
+        if not await self._deployments.holds_another(row, seen.endpoints):
+            return seen
+        await self._deployments.publish_replicas(row, ())
+        try:
+            for endpoint in seen.endpoints:
+                await self._deployments.swap(row, endpoint)
+        except ServerBusy as error:
+            logger.info("%s waits for its server: %s", row.submission_id, error)
+            return DeploymentHealth(ServerState.STARTING)
+        except ModelServerFault as error:
+            logger.warning("%s gets a server of its own: %s", row.submission_id, error)
+            await self._deployments.stop_server_of(row)
+            return DeploymentHealth(ServerState.MISSING, trouble=Trouble.OBJECT_MISSING)
+        logger.info("%s has taken over a server of its shape", row.submission_id)
         return seen
 
     async def _write_down(self, row: DeploymentRow, seen: DeploymentHealth) -> None:

@@ -11,9 +11,11 @@ from guanaco_server.clusters.compute import Compute
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.beside import VersionsBeside
 from guanaco_server.deployments.model_server import ModelServer
+from guanaco_server.deployments.overview import DeploymentOverview
 from guanaco_server.deployments.reconciler import GiveUp, Reconciler
-from guanaco_server.deployments.service import DeploymentService
+from guanaco_server.deployments.service import DeploymentService, HasOlderGateway
 from guanaco_server.deployments.specs import EngineOptions
+from guanaco_server.deployments.swaps import IdleServers, SwapShapes
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.settings import Settings
 
@@ -22,6 +24,8 @@ from guanaco_server.settings import Settings
 class DeploymentsRoom:
     service: DeploymentService
     versions: VersionsBeside
+    overview: DeploymentOverview
+    idle: IdleServers
 
 
 def build_deployments(
@@ -32,6 +36,7 @@ def build_deployments(
     store: ArtifactStore,
     *,
     configs: ArtifactConfigs,
+    has_older_gateway: HasOlderGateway,
     settings: Settings,
 ) -> DeploymentsRoom:
     default_command = [compute.python, "-m", "guanaco_server.engine.serve"]
@@ -44,9 +49,22 @@ def build_deployments(
     )
     is_budgeted = bool(settings.max_gpus or settings.max_model_servers)
     service = DeploymentService(
-        database, clock, compute.cluster, model_server, store, configs, engine, is_budgeted
+        database,
+        clock,
+        compute.cluster,
+        model_server,
+        store,
+        configs,
+        engine,
+        has_older_gateway,
+        is_budgeted,
     )
-    return DeploymentsRoom(service, VersionsBeside(database, clock, model_server, service))
+    return DeploymentsRoom(
+        service,
+        VersionsBeside(database, clock, model_server, service),
+        DeploymentOverview(database, model_server),
+        IdleServers(compute.cluster, SwapShapes(store, configs, engine)),
+    )
 
 
 def build_reconciler(
@@ -72,4 +90,5 @@ def build_reconciler(
         is_leader=compute.leadership.is_leading,
         regions=compute.regions,
         commits=database.watch_commits(deployments.woken),
+        hot_engines=settings.hot_engines,
     )

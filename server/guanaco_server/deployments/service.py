@@ -8,24 +8,31 @@ writes them down, for the processes that have none.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.recipes import Recipe
-from guanaco.submissions import Quantization, Unserved
+from guanaco.submissions import Unserved
 from guanaco_server.artifacts.checking.configs import ArtifactConfigs
 from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.clusters.cluster import Cluster, DeploymentSpec, Trouble
 from guanaco_server.costs.meter import CostMeter
 from guanaco_server.database.database import Database
 from guanaco_server.deployments import engines, queries
+from guanaco_server.deployments.deployment import PUBLISHED, Deployment
 from guanaco_server.deployments.health import DeploymentHealth, look
-from guanaco_server.deployments.model_server import ModelServer, ModelServerFault, ServerLoad
+from guanaco_server.deployments.model_server import (
+    ModelServer,
+    ModelServerFault,
+    ServerBusy,
+    SwapOrder,
+)
 from guanaco_server.deployments.specs import (
     EngineOptions,
     RecipeChooser,
@@ -34,96 +41,18 @@ from guanaco_server.deployments.specs import (
     model_server_spec,
 )
 from guanaco_server.deployments.tables import DeploymentRow, EngineRow, Phase
-from guanaco_server.deployments.versions import ServedVersion, submission_of
+from guanaco_server.deployments.versions import served_model
+from guanaco_server.engine.artifact_source import URLS_VARIABLE
+from guanaco_server.formats.control import TOKEN_VARIABLE
 from guanaco_server.runtime.clock import Clock
 
-LOADS_AT_ONCE = 32  # model servers that are asked at the same time
 RENEW_S = 1_200  # a third of the shortest life that a presigned URL has
 RENEW_AGAIN_S = 60
 LONGEST_START_S = 3_600  # what took longer was no start: the platform was down meanwhile
-
-
-@dataclass(frozen=True)
-class Deployment:
-    """What should be served. ``submission_id`` is the deployment's key; ``server`` is the engine that it was given, if that is not named so.
-
-    A private one shares its model server with no other.
-    """
-
-    submission_id: str
-    run: int
-    artifact_key: str
-    max_model_tokens: int
-    quantization: Quantization | None = None
-    replicas: int = 1
-    recipe: Recipe | None = None
-    developer: str = ""
-    server: str | None = None
-    queue: str | None = None
-    is_private: bool = False
-
-    @staticmethod
-    def of(row: DeploymentRow) -> Deployment:
-        return Deployment(
-            row.submission_id,
-            row.run,
-            row.artifact_key,
-            row.max_model_tokens,
-            row.quantization,
-            row.wanted_replicas,
-            row.recipe,
-            row.developer,
-            row.server,
-            row.queue,
-        )
-
-    def as_version(self, version: ServedVersion) -> Deployment:
-        """Return the same, as that version was served."""
-        return replace(
-            self,
-            artifact_key=version.artifact_key,
-            max_model_tokens=version.max_model_tokens,
-            quantization=version.quantization,
-            recipe=version.recipe,
-        )
-
-    @property
-    def server_key(self) -> str:
-        return self.server or self.submission_id
-
-    @property
-    def model(self) -> str:
-        """The name by which its model server knows the model: that of the submission which began the engine."""
-        return submission_of(self.server_key)
-
-    @property
-    def gpu_count(self) -> int:
-        """Return the GPUs of one replica. A server without a recipe counts as one."""
-        return self.recipe.gpu_count if self.recipe else 1
-
-
-PUBLISHED = (Phase.READY, Phase.RESTARTING)  # its server should answer
 STARTS = "A model server is starting."
 
-_WITHOUT_REPLICAS = frozenset({Phase.WAITING, Phase.SLEEPING, Phase.WAKING})
 
-
-@dataclass(frozen=True)
-class ReplicaStatus:
-    """One replica of a deployment. ``endpoint`` is None while it does not answer."""
-
-    state: Phase
-    endpoint: str | None
-
-
-def replicas_of(row: DeploymentRow) -> list[ReplicaStatus]:
-    """The replicas as the reconciler last saw them: those that answer first, the nearest at the top."""
-    if row.phase in _WITHOUT_REPLICAS:
-        return []
-    answering = [ReplicaStatus(row.phase, endpoint) for endpoint in row.endpoints]
-    missing = max(0, row.applied_replicas - len(answering))
-    silent = Phase.STARTING if row.phase is Phase.READY else row.phase
-    return answering + [ReplicaStatus(silent, None)] * missing
+HasOlderGateway = Callable[[AsyncSession, datetime], Awaitable[bool]]
 
 
 class DeploymentService:
@@ -136,20 +65,23 @@ class DeploymentService:
         store: ArtifactStore,
         configs: ArtifactConfigs,
         engine: EngineOptions,
+        has_older_gateway: HasOlderGateway,
         is_budgeted: bool,
     ) -> None:
-        """``is_budgeted``: a new deployment waits until there is room for it."""
+        """``is_budgeted``: a new deployment waits until there is room for it. Beside an older gateway none joins another's engine."""
         self._database = database
         self._clock = clock
         self._cluster = cluster
         self._model_server = model_server
         self._store = store
         self._engine = engine
+        self._has_older_gateway = has_older_gateway
         self._first_phase = Phase.WAITING if is_budgeted else Phase.STARTING
         self.meter = CostMeter(engine.recipes.fleet.prices)
         self.recipes = RecipeChooser(store, configs, engine.recipes)
         self._replicas: dict[str, tuple[str, ...]] = {}
-        self._models: dict[str, str] = {}
+        self._engines: dict[str, str] = {}
+        self._artifacts: dict[str, str] = {}
         self._suspects: set[str] = set()
         self._renew_at: dict[str, datetime] = {}
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -161,8 +93,12 @@ class DeploymentService:
         return self._replicas.get(submission_id, ())
 
     def model_name(self, key: str) -> str:
-        """Return the name by which the model servers of this deployment know its model."""
-        return self._models.get(key, submission_of(key))
+        """Return how a request names the model of this deployment: by its engine and its artifact."""
+        return served_model(self.engine_of(key), self._artifacts.get(key))
+
+    def engine_of(self, key: str) -> str:
+        """Return the key of the engine that this deployment uses."""
+        return self._engines.get(key, key)
 
     def note_reconciler(self, is_here: bool) -> None:
         """Note whether this process reconciles. One that does not reads the endpoints from the table."""
@@ -184,7 +120,8 @@ class DeploymentService:
         self._replicas = {
             row.submission_id: tuple(row.endpoints) for row in rows if row.phase is Phase.READY
         }
-        self._models = {row.submission_id: row.model for row in rows}
+        self._engines = {row.submission_id: row.server_key for row in rows}
+        self._artifacts = {row.submission_id: row.artifact_key for row in rows}
 
     def report_fault(self, submission_id: str) -> None:
         """Have the reconciler check this server now, because the gateway saw it fail."""
@@ -198,7 +135,7 @@ class DeploymentService:
         """
         async with self._database.write() as session:
             given = await self.wish_within(session, deployment)
-        self.note_replicas(deployment.submission_id, (), given.model)
+        self.note_replicas(deployment.submission_id, (), given.server_key, deployment.artifact_key)
         return given
 
     async def expect_server(self) -> None:
@@ -213,7 +150,13 @@ class DeploymentService:
         if row is not None:
             await self.divide_costs(session, row)
         has_room = row is not None and row.run == deployment.run and row.phase.has_server
-        engine = await engines.assign(session, deployment, self._engine, now)
+        engine = await engines.assign(
+            session,
+            deployment,
+            self._engine,
+            now,
+            may_join=not await self._has_older_gateway(session, now),
+        )
         if row is not None and row.server_key != engine:
             await engines.leave(session, row)
         if row is None:
@@ -300,52 +243,6 @@ class DeploymentService:
             since=row.unserved_since, trouble=row.trouble, problem=row.problem or STARTS
         )
 
-    async def count_unserved(self) -> dict[str, int]:
-        """Count the published deployments for which no model server answers, by what keeps it; `starting` where nothing does."""
-        found = Counter(
-            row.trouble or "starting"
-            for row in await self.list_wishes()
-            if row.unserved_since is not None and row.phase in PUBLISHED and not row.is_beside
-        )
-        return {kind: found[kind] for kind in ("starting", *Trouble)}
-
-    async def count_by_phase(self) -> dict[str, int]:
-        found = Counter(row.phase for row in await self.list_wishes())
-        return {phase.value: found[phase] for phase in Phase}
-
-    async def gpus_wanted(self) -> dict[str, int]:
-        """Return how many GPUs of each type should serve now."""
-        found: Counter[str] = Counter()
-        rows = [row for row in await self.list_wishes() if row.phase is not Phase.SLEEPING]
-        for row in {row.server_key: row for row in rows}.values():
-            if row.recipe is not None:
-                found[row.recipe.gpu_type] += row.recipe.gpu_count * row.wanted_replicas
-        return dict(found)
-
-    async def server_loads(self) -> dict[str, list[ServerLoad]]:
-        """Return by submission how busy its servers are. Those that do not answer are left out."""
-        asked = [
-            (row.owner, endpoint)
-            for row in await self.list_wishes()
-            if row.phase in (Phase.READY, Phase.DRAINING)
-            for endpoint in row.endpoints
-        ]
-        places = asyncio.Semaphore(LOADS_AT_ONCE)
-
-        async def load(endpoint: str) -> ServerLoad | None:
-            async with places:
-                try:
-                    return await self._model_server.load(endpoint)
-                except ModelServerFault:
-                    return None
-
-        loads = await asyncio.gather(*(load(endpoint) for _, endpoint in asked))
-        found: defaultdict[str, list[ServerLoad]] = defaultdict(list)
-        for (owner, _), said in zip(asked, loads, strict=True):
-            if said is not None:
-                found[owner].append(said)
-        return found
-
     async def apply(self, deployment: Deployment) -> None:
         """Make the server run, unless the wish was withdrawn meanwhile, or another run or version has taken its place."""
         name = deployment_name(deployment.server_key)
@@ -353,6 +250,51 @@ class DeploymentService:
             if await self._is_current(deployment):
                 await self._cluster.apply_deployment(await self._spec(deployment))
                 self._note_renewed(name)
+
+    async def take_server(self, submission_id: str, donor_id: str) -> bool:
+        """Give the server of a deployment that sleeps to one that wakes; the reconciler has it swapped. False if either has changed meanwhile."""
+        async with self._database.write() as session:
+            await engines.lock(session)
+            row = await queries.locked(session, submission_id)
+            donor = await queries.locked(session, donor_id)
+            if row is None or donor is None or row.phase is not Phase.WAKING:
+                return False
+            idle = [donor, *await queries.others_of_engine(session, donor)]
+            siblings = await queries.others_of_engine(session, row)
+            is_free = all(user.phase is Phase.SLEEPING for user in idle)
+            if not is_free or any(other.phase.has_server for other in siblings):
+                return False
+            await engines.exchange(session, row.server_key, donor.server_key)
+            for user in (row, *siblings, *idle):
+                self._engines[user.submission_id] = user.server_key
+            return await queries.admit(
+                session, submission_id, Phase.WAKING, Phase.RESTARTING, self._clock.now()
+            )
+
+    async def holds_another(self, row: DeploymentRow, endpoints: Sequence[str]) -> bool:
+        """Whether one of these servers of the deployment holds another artifact than it should."""
+        if not self._cluster.can_relabel:
+            return False
+        try:
+            held = [await self._model_server.held_artifact(endpoint) for endpoint in endpoints]
+        except ModelServerFault:
+            return False  # the next look tells whether it answers
+        return any(one not in (None, row.artifact_key) for one in held)
+
+    async def swap(self, row: DeploymentRow, endpoint: str) -> None:
+        """Have the server take the deployment's artifact. ServerBusy if it has to be asked again; after any other ModelServerFault it must be replaced."""
+        deployment, name = Deployment.of(row), deployment_name(row.server_key)
+        async with self._locks[name]:
+            if not await self._is_current(deployment):
+                raise ServerBusy("Another deployment uses the server by now.")
+            spec = await self._spec(deployment)
+            token = spec.secrets.get(TOKEN_VARIABLE)
+            if token is None:
+                raise ModelServerFault("The server was started without control routes.")
+            await self._cluster.relabel(spec)
+            uri = self._store.uri(deployment.artifact_key)
+            urls = json.loads(spec.secrets.get(URLS_VARIABLE, "{}"))
+            await self._model_server.swap(endpoint, SwapOrder(uri, token, urls))
 
     async def renew_secrets(self, row: DeploymentRow) -> None:
         """Give fresh URLs to servers that the cluster moves by itself, when the last ones are older than RENEW_S."""
@@ -401,6 +343,8 @@ class DeploymentService:
         )
         # Beside the URLs, because a certificate that is renewed must not make another spec.
         secrets = {**spec.secrets, **self._store.environment()}
+        if engine is not None and engine.token and self._cluster.can_relabel:
+            secrets[TOKEN_VARIABLE] = engine.token
         return replace(spec, replicas=replicas, secrets=secrets, queue=deployment.queue)
 
     async def stop_unwanted(self, name: str) -> None:
@@ -440,6 +384,20 @@ class DeploymentService:
             row = await queries.by_submission(session, key)
             others = await queries.others_of_engine(session, row) if row else ()
         return any(other.phase in PUBLISHED for other in others)
+
+    async def siblings(self, key: str) -> list[tuple[str, int]]:
+        """Return submission and run of the other deployments that are ready on its engine."""
+        async with self._database.read() as session:
+            row = await queries.by_submission(session, key)
+            others = await queries.others_of_engine(session, row) if row else ()
+        return [(other.owner, other.run) for other in others if other.phase is Phase.READY]
+
+    async def ready_since(self, key: str, endpoint: str) -> datetime | None:
+        """Return since when a replica serves that is ready; None for one that is away."""
+        row = await self.find(key)
+        if row is None or row.phase is not Phase.READY or endpoint not in row.endpoints:
+            return None
+        return row.updated_at
 
     async def stop_replica(self, server_key: str, endpoint: str) -> bool:
         """Stop one replica that hangs, and no other; False where its cluster does that by itself."""
@@ -483,8 +441,8 @@ class DeploymentService:
             if restarts is not None:
                 row.restarts = restarts
             await self.meter_replicas(session, row)
-            model = row.model
-        self.note_replicas(submission_id, tuple(endpoints), model)
+            engine, artifact = row.server_key, row.artifact_key
+        self.note_replicas(submission_id, tuple(endpoints), engine, artifact)
 
     async def mark_ready(self, submission_id: str, endpoint: str) -> None:
         """Record that the server has generated text. The gateway may use it, and the reconciler takes it over."""
@@ -506,18 +464,32 @@ class DeploymentService:
             unserved = None if endpoints else self._clock.now()
             async with self._database.write() as session:
                 await queries.note_endpoints(session, row.submission_id, endpoints, unserved)
-        self.note_replicas(row.submission_id, endpoints, row.model)
+        self.note_replicas(row.submission_id, endpoints, row.server_key, row.artifact_key)
 
     def note_replicas(
-        self, submission_id: str, endpoints: tuple[str, ...], model: str | None = None
+        self,
+        submission_id: str,
+        endpoints: tuple[str, ...],
+        engine: str | None = None,
+        artifact: str | None = None,
     ) -> None:
-        """Set the endpoints that this process's gateway uses, and the name by which they know the model if that has changed."""
-        if model is not None:
-            self._models[submission_id] = model
+        """Set the endpoints that this process's gateway uses, and the engine whose replicas they are and its artifact if those have changed."""
+        if engine is not None:
+            self._engines[submission_id] = engine
+        if artifact is not None:
+            self._artifacts[submission_id] = artifact
         if endpoints:
             self._replicas[submission_id] = endpoints
         else:
             self._replicas.pop(submission_id, None)
+
+    async def note_taken_over(
+        self, submission_id: str, endpoints: tuple[str, ...], engine: str
+    ) -> None:
+        """Set the endpoints that a version beside had until now."""
+        row = await self.find(submission_id)
+        artifact = row.artifact_key if row else None
+        self.note_replicas(submission_id, endpoints, engine, artifact)
 
     async def note(self, submission_id: str, **columns: Any) -> None:
         """Write columns that do not change the phase."""
@@ -553,24 +525,22 @@ class DeploymentService:
                 session, submission_id, from_phase, to_phase, self._clock.now()
             )
 
+    async def record_use(self, tokens: Mapping[str, float], busy_s: Mapping[str, float]) -> None:
+        """Write down by deployment which tokens it has used, and by engine for how long it was used, where GPUs are shared."""
+        users = Counter(self._engines.values())
+        busy_s = {engine: busy_s[engine] for engine in sorted(busy_s) if users[engine] > 1}
+        tokens = {key: tokens[key] for key in sorted(tokens) if self.engine_of(key) in busy_s}
+        if not busy_s or not self._engine.recipes.fleet.gpus:
+            return
+        async with self._database.write() as session:
+            await engines.lock(session)
+            await self.meter.note_use(session, tokens, busy_s, self._clock.now())
+
     async def record_traffic(self, times: Mapping[str, datetime]) -> None:
         """Write down when each of these submissions was last asked for something."""
         async with self._database.write() as session:
             for submission_id, at in times.items():
                 await queries.note_traffic(session, submission_id, at)
-
-    async def capacities(self) -> list[tuple[str, int, int | None]]:
-        """Return submission, replicas, and its share of the capacity of one replica, of each deployment that is ready.
-
-        Those that share an engine have equal shares of it.
-        """
-        async with self._database.read() as session:
-            rows = await queries.ready(session)
-        users = Counter(row.server_key for row in rows)
-        return [
-            (row.submission_id, row.applied_replicas, _share(row.capacity, users[row.server_key]))
-            for row in rows
-        ]
 
     def take_suspects(self) -> set[str]:
         suspects, self._suspects = self._suspects, set()
@@ -579,7 +549,8 @@ class DeploymentService:
     async def divide_costs(self, session: AsyncSession, row: DeploymentRow) -> None:
         """Divide what its engine costs between all that use it now."""
         users = [row, *await queries.others_of_engine(session, row)]
-        await self.meter.divide(session, [user.submission_id for user in users], self._clock.now())
+        keys = [user.submission_id for user in users]
+        await self.meter.divide(session, row.server_key, keys, self._clock.now())
 
     async def meter_replicas(self, session: AsyncSession, row: DeploymentRow) -> None:
         """Begin to count what its replicas cost, if it is ready, within the caller's transaction."""
@@ -601,8 +572,3 @@ def _is_as_seen(row: DeploymentRow | None, seen: DeploymentRow) -> bool:
         seen.phase,
         seen.server_key,
     )
-
-
-def _share(capacity: int | None, users: int) -> int | None:
-    """Return one user's part of a capacity: at least one turn at a time, unless there is none."""
-    return None if capacity is None else min(capacity, max(1, capacity // users))

@@ -13,7 +13,7 @@ from guanaco.recipes import Recipe
 from guanaco.submissions import Quantization
 from guanaco_server.database.tables import Table
 from guanaco_server.database.types import EnumText, JsonColumn, Pydantic, UtcDateTime
-from guanaco_server.deployments.versions import is_beside, submission_of
+from guanaco_server.deployments.versions import is_beside, served_model, submission_of
 
 
 class Phase(OpenEnum):
@@ -96,9 +96,14 @@ class DeploymentRow(Table):
         return self.server or self.submission_id
 
     @property
-    def model(self) -> str:
-        """The name by which its model server knows the model."""
+    def engine_name(self) -> str:
+        """The name by which its model server knows any model that it holds: that of the submission which began the engine."""
         return submission_of(self.server_key)
+
+    @property
+    def model(self) -> str:
+        """The model that a request to its server expects there."""
+        return served_model(self.server_key, self.artifact_key)
 
     @property
     def owner(self) -> str:
@@ -122,7 +127,7 @@ class DeploymentRow(Table):
 class EngineRow(Table):
     """A model server that deployments share (``engines.py``). ``run`` is that of the deployment that began it.
 
-    ``digest`` says what it is; None where nobody joins it (any more).
+    ``digest`` says what it is; None where nobody joins it (any more). ``token`` opens the control routes of its model server.
     """
 
     __tablename__ = "engines"
@@ -130,4 +135,5 @@ class EngineRow(Table):
     id: Mapped[str] = mapped_column(String(160), primary_key=True)
     digest: Mapped[str | None] = mapped_column(String(64), unique=True)
     run: Mapped[int]
+    token: Mapped[str | None] = mapped_column(String(64))
     made_at: Mapped[datetime] = mapped_column(UtcDateTime)

@@ -18,6 +18,8 @@ from urllib.parse import urlsplit
 
 import httptools
 
+from guanaco_server.formats.control import ARTIFACT_HEADER
+
 READ_AHEAD_BYTES = 65_536
 LEFTOVER_S = 5.0  # an answer that was read as far as it matters may take so long to end
 KEPT_CONNECTIONS = 256  # idle ones, of one server
@@ -57,11 +59,13 @@ class Upstream:
         self._tls: ssl.SSLContext | None = None
 
     async def post(
-        self, endpoint: str, path: str, body: bytes, traceparent: str = ""
+        self, endpoint: str, path: str, body: bytes, traceparent: str = "", artifact: str = ""
     ) -> UpstreamResponse:
         """Send the request and return the response once its headers are here. Raises UpstreamError."""
         origin = Origin.of(endpoint)
         trace = f"traceparent: {traceparent}\r\n".encode() if traceparent else b""
+        if artifact:
+            trace += f"{ARTIFACT_HEADER}: {artifact}\r\n".encode()
         request = (
             b"POST %b HTTP/1.1\r\nHost: %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%b\r\n"
             % ((origin.path + path).encode(), origin.header, len(body), trace)

@@ -18,6 +18,7 @@ from guanaco.recipes import Recipe
 from guanaco.submissions import Quantization
 
 MARK = "@"  # in no submission's id
+ARTIFACT_MARK = "#"  # nor this
 
 
 def beside(submission_id: str, run: int) -> str:
@@ -30,6 +31,12 @@ def is_beside(key: str) -> bool:
 
 def submission_of(key: str) -> str:
     return key.partition(MARK)[0]
+
+
+def served_model(server_key: str, artifact_key: str | None) -> str:
+    """Return how a request names the model that it expects: by the engine's name and, after a #, by its artifact."""
+    name = submission_of(server_key)
+    return f"{name}{ARTIFACT_MARK}{artifact_key}" if artifact_key else name
 
 
 def run_of(key: str) -> int:

@@ -22,20 +22,33 @@ from guanaco_server.deployments.model_server import (
     Chunk,
     GeneratedToken,
     Generation,
+    HoldsAnotherModel,
     ModelServerFault,
     NotANumber,
     RequestRefused,
     ServerLoad,
 )
+from guanaco_server.deployments.versions import ARTIFACT_MARK
 from guanaco_server.observability.redaction import Redaction
 
 NAN_REFUSAL = (
     "Out of range float"  # what vLLM 0.32 answers, with 400, when an answer would hold NaN
 )
 REFUSALS = (400, 413, 422)
+OTHER_MODEL = 409  # engine/control.py's
 MAX_TOKENS = 2**31 - 1  # what the database holds; no reply has as many
 FINISH_REASON = r"^[A-Za-z_]{0,32}$"
 CHOSEN_ONLY = 0  # `logprobs`: of the chosen tokens, and of no others
+
+
+def name_of(model: str) -> str:
+    """Return the name by which vLLM knows the model that a request expects."""
+    return model.partition(ARTIFACT_MARK)[0]
+
+
+def artifact_of(model: str) -> str:
+    """Return the artifact that a request expects; empty for any."""
+    return model.partition(ARTIFACT_MARK)[2]
 
 
 def request_body(generation: Generation) -> dict[str, Any]:
@@ -49,7 +62,7 @@ def _sampling(generation: Generation) -> dict[str, Any]:
     seed = {} if generation.seed is None else {"seed": generation.seed}
     salt = {"cache_salt": generation.cache_salt} if generation.cache_salt else {}
     return {
-        "model": generation.model,
+        "model": name_of(generation.model),
         "prompt": generation.prompt,
         **sampling_fields(generation.params),
         **seed,
@@ -64,7 +77,7 @@ def candidates_body(generation: Generation) -> dict[str, Any]:
 
 def score_body(model: str, text: str) -> dict[str, Any]:
     return {
-        "model": model,
+        "model": name_of(model),
         "prompt": text,
         "max_tokens": 1,
         "temperature": 0,
@@ -74,7 +87,7 @@ def score_body(model: str, text: str) -> dict[str, Any]:
 
 def classify_body(model: str, texts: Sequence[str]) -> dict[str, Any]:
     return {
-        "model": model,
+        "model": name_of(model),
         "input": list(texts),
         "use_activation": False,  # the logits themselves
         "truncate_prompt_tokens": -1,  # to --max-model-len
@@ -123,6 +136,8 @@ def refusal(status: int, body: bytes) -> ModelServerFault:
     except UNREADABLE:
         why = None
     kind = RequestRefused if status in REFUSALS else ModelServerFault
+    if status == OTHER_MODEL:
+        kind = HoldsAnotherModel
     if why and NAN_REFUSAL in why:
         kind = NotANumber
     return kind(f"The model server answered with status {status}{f': {why}' if why else '.'}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
@@ -15,11 +15,14 @@ from guanaco_server.deployments.model_server import (
     Chunk,
     Generation,
     ModelServerFault,
+    ServerBusy,
     ServerLoad,
+    SwapOrder,
 )
 from guanaco_server.deployments.upstream import Upstream, UpstreamError
 from guanaco_server.deployments.vllm_protocol import (
     StreamReader,
+    artifact_of,
     candidates_body,
     classify_body,
     read_candidates,
@@ -30,6 +33,7 @@ from guanaco_server.deployments.vllm_protocol import (
     request_body,
     score_body,
 )
+from guanaco_server.formats.control import ARTIFACT_HEADER, SWAP_PATH
 
 if TYPE_CHECKING:
     import httpx
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
 COMPLETIONS = "/v1/completions"
 CONNECT_TIMEOUT_S = 5.0
 HEALTH_TIMEOUT_S = 3.0  # vLLM answers in milliseconds unless it hangs
+SWAP_TIMEOUT_S = 600.0  # for reading the weights
 MAX_ANSWER_BYTES = 16 * 1024**2  # 16 candidates of 4,096 tokens with their log-probabilities: 6 MB
 SILENT = "The model server fell silent."
 MAX_PAGE_BYTES = 2 * 1024**2  # health, and metrics: 100 KB
@@ -53,10 +58,34 @@ class VllmServer:
 
     async def is_healthy(self, endpoint: str) -> bool:
         try:
-            status, _ = await self._get(f"{endpoint}/health")
+            status, _, _ = await self._get(f"{endpoint}/health")
         except ModelServerFault:
             return False
         return status == HTTPStatus.OK
+
+    async def held_artifact(self, endpoint: str) -> str | None:
+        _, _, headers = await self._get(f"{endpoint}/health")
+        return headers.get(ARTIFACT_HEADER)
+
+    async def swap(self, endpoint: str, order: SwapOrder) -> None:
+        pages = await self._client()
+        import httpx
+
+        given = {"artifact": order.artifact_uri, "urls": dict(order.urls)}
+        try:
+            answer = await pages.post(
+                f"{endpoint}{SWAP_PATH}",
+                json={**given, "drain_s": order.drain_s},
+                headers={"Authorization": f"Bearer {order.token}"},
+                timeout=order.drain_s + SWAP_TIMEOUT_S,
+            )
+        except httpx.HTTPError as error:
+            raise _unreachable(error) from None
+        fault = refusal(answer.status_code, answer.content)
+        if answer.status_code == HTTPStatus.SERVICE_UNAVAILABLE:
+            raise ServerBusy(str(fault))
+        if answer.status_code != HTTPStatus.OK:
+            raise fault
 
     async def generate(self, endpoint: str, generation: Generation) -> AsyncGenerator[Chunk, None]:
         if generation.candidate_count > 1:
@@ -69,6 +98,7 @@ class VllmServer:
                 COMPLETIONS,
                 msgspec.json.encode(request_body(generation)),
                 generation.traceparent,
+                artifact_of(generation.model),
             )
             try:
                 if answer.status != HTTPStatus.OK:
@@ -91,19 +121,24 @@ class VllmServer:
 
     async def candidates(self, endpoint: str, generation: Generation) -> Candidates:
         body = candidates_body(generation)
-        return read_candidates(await self._ask(endpoint, COMPLETIONS, body, generation.traceparent))
+        return read_candidates(
+            await self._ask(
+                endpoint, COMPLETIONS, body, generation.model, traceparent=generation.traceparent
+            )
+        )
 
     async def classify(
         self, endpoint: str, model: str, texts: Sequence[str]
     ) -> tuple[tuple[float, ...], ...]:
-        body = await self._ask(endpoint, "/classify", classify_body(model, texts))
+        body = await self._ask(endpoint, "/classify", classify_body(model, texts), model)
         return read_logits(body, len(texts))
 
     async def score(self, endpoint: str, model: str, text: str) -> tuple[float, ...]:
-        return read_prompt_logprobs(await self._ask(endpoint, COMPLETIONS, score_body(model, text)))
+        answer = await self._ask(endpoint, COMPLETIONS, score_body(model, text), model)
+        return read_prompt_logprobs(answer)
 
     async def load(self, endpoint: str) -> ServerLoad:
-        status, body = await self._get(f"{endpoint}/metrics")
+        status, body, _ = await self._get(f"{endpoint}/metrics")
         if status != HTTPStatus.OK:
             raise refusal(status, body)
         return read_load(body.decode(errors="replace"))
@@ -114,13 +149,15 @@ class VllmServer:
             await (await self._pages).aclose()
 
     async def _ask(
-        self, endpoint: str, path: str, body: dict[str, Any], traceparent: str = ""
+        self, endpoint: str, path: str, body: dict[str, Any], model: str, traceparent: str = ""
     ) -> bytes:
         """Return the whole answer. Closing the connection ends the server's work."""
         with _translated():
             async with asyncio.timeout(self._answer_timeout_s):
                 encoded = msgspec.json.encode(body)
-                answer = await self._upstream.post(endpoint, path, encoded, traceparent)
+                answer = await self._upstream.post(
+                    endpoint, path, encoded, traceparent, artifact_of(model)
+                )
                 try:
                     said = await answer.read_all(MAX_ANSWER_BYTES)
                 finally:
@@ -129,11 +166,14 @@ class VllmServer:
             raise refusal(answer.status, said)
         return said
 
-    async def _get(self, url: str) -> tuple[int, bytes]:
-        """Status and body, which must come whole within ``HEALTH_TIMEOUT_S``."""
+    async def _client(self) -> httpx.AsyncClient:
         if self._pages is None:
             self._pages = asyncio.create_task(asyncio.to_thread(_make_pages))
-        pages = await asyncio.shield(self._pages)
+        return await asyncio.shield(self._pages)
+
+    async def _get(self, url: str) -> tuple[int, bytes, Mapping[str, str]]:
+        """Status, body and headers, which must come whole within ``HEALTH_TIMEOUT_S``."""
+        pages = await self._client()
         import httpx
 
         body = bytearray()
@@ -151,7 +191,7 @@ class VllmServer:
             raise ModelServerFault(SILENT) from None
         except httpx.HTTPError as error:
             raise _unreachable(error) from None
-        return answer.status_code, bytes(body)
+        return answer.status_code, bytes(body), answer.headers
 
 
 def _make_pages() -> httpx.AsyncClient:

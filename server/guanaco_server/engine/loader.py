@@ -12,6 +12,7 @@ import logging
 import math
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from torch import nn
 
 from guanaco_server.engine.artifact_errors import DamagedArtifactError
 from guanaco_server.engine.artifact_source import ArtifactSource, ModelFolder, read_manifest
-from guanaco_server.engine.local_tensors import Selection, read_local
+from guanaco_server.engine.local_tensors import EVERYTHING, Selection, read_local
 from guanaco_server.engine.node_cache import read_copy, read_through_cache
 from guanaco_server.engine.remote_tensors import read_remote
 from guanaco_server.engine.vllm_internals import (
@@ -33,6 +34,7 @@ from guanaco_server.engine.vllm_internals import (
     is_of_another_rank,
     local_expert_ids,
     register_model_loader,
+    reload_weights,
     tensor_parallel_rank,
 )
 from guanaco_server.formats.manifest import TENSORS_NAME, Manifest, TensorRecord
@@ -74,59 +76,81 @@ class ArtifactLoader(BaseModelLoader):
             raise ValueError(
                 f"--load-format {LOAD_FORMAT} needs artifact and folder in --model-loader-extra-config."
             )
-        self._source = ArtifactSource.from_environment(extra["artifact"])
-        self._folder = ModelFolder(Path(extra["folder"]), bool(extra.get("is_cached")))
+        self._artifact = ArtifactTensors(
+            ArtifactSource.from_environment(extra["artifact"]),
+            ModelFolder(Path(extra["folder"]), bool(extra.get("is_cached"))),
+        )
 
     def download_model(self, model_config: ModelConfig) -> None:
         """Do nothing: the tensors are streamed."""
 
     def load_weights(self, model: nn.Module, model_config: ModelConfig) -> None:
         started = time.perf_counter()
-        manifest = read_manifest(self._folder.path)
-        loaded = model.load_weights(self._tensors(manifest, self._selection(model, model_config)))
+        uri = self._artifact.source.uri
+        loaded = model.load_weights(self._artifact.read(_selection(model, model_config)))
         # vLLM's own loader asks the same of unquantized models whose class reports what it loaded.
         if loaded is not None and model_config.quantization is None:
             missing = {name for name, _ in model.named_parameters()} - loaded
             if missing:
                 raise DamagedArtifactError(
-                    f"{self._source.uri} has no weights for {', '.join(sorted(missing))}."
+                    f"{uri} has no weights for {', '.join(sorted(missing))}."
                 )
-        logger.info("Loaded %s in %.2f s", self._source.uri, time.perf_counter() - started)
+        logger.info("Loaded %s in %.2f s", uri, time.perf_counter() - started)
 
-    def _selection(self, model: nn.Module, model_config: ModelConfig) -> Selection:
-        """Leave out the layers of other pipeline stages and, if asked (--enable-ep-weight-filter), the experts of other ranks."""
-        experts = local_expert_ids(model_config)
-        rank, ranks = tensor_parallel_rank()
-        return Selection(
-            is_wanted=lambda name: (
-                not is_of_another_rank(name, experts) and not is_in_another_stage(name, model)
-            ),
-            rank=rank,
-            ranks=ranks,
-            is_ours_alone=lambda name: experts is not None and is_expert(name),
-        )
 
-    def _tensors(
-        self, manifest: Manifest, selection: Selection
-    ) -> Iterator[tuple[str, torch.Tensor]]:
-        for record, view in self._read(manifest, selection):
+class SwappingWorker:
+    """What vLLM adds to its worker: taking the weights of another artifact of the same shape."""
+
+    def guanaco_reload(
+        self, artifact: str, urls: dict[str, str], folder: str, is_cached: bool
+    ) -> None:
+        """Raises an error where the tensors cannot be had; the model is then of no use any more."""
+        source = ArtifactSource(artifact, urls)
+        tensors = ArtifactTensors(source, ModelFolder(Path(folder), is_cached))
+        reload_weights(self, tensors.read(EVERYTHING))
+
+
+def _selection(model: nn.Module, model_config: ModelConfig) -> Selection:
+    """Leave out the layers of other pipeline stages and, if asked (--enable-ep-weight-filter), the experts of other ranks."""
+    experts = local_expert_ids(model_config)
+    rank, ranks = tensor_parallel_rank()
+    return Selection(
+        is_wanted=lambda name: (
+            not is_of_another_rank(name, experts) and not is_in_another_stage(name, model)
+        ),
+        rank=rank,
+        ranks=ranks,
+        is_ours_alone=lambda name: experts is not None and is_expert(name),
+    )
+
+
+@dataclass(frozen=True)
+class ArtifactTensors:
+    """The verified tensors of an artifact, wherever it is."""
+
+    source: ArtifactSource
+    folder: ModelFolder
+
+    def read(self, selection: Selection) -> Iterator[tuple[str, torch.Tensor]]:
+        for record, view in self._views(read_manifest(self.folder.path), selection):
             yield record.name, as_tensor(record, view)
 
-    def _read(
+    def _views(
         self, manifest: Manifest, selection: Selection
     ) -> Iterator[tuple[TensorRecord, memoryview]]:
-        folder = self._folder.path
-        if self._source.folder is not None:
-            return read_local(folder / TENSORS_NAME, manifest, selection)
-        if not self._folder.is_cached:
+        tensors = self.folder.path / TENSORS_NAME
+        if self.source.folder is not None:
+            return read_local(tensors, manifest, selection)
+        url = self.source.url(TENSORS_NAME)
+        if not self.folder.is_cached:
             if selection.ranks > 1:
                 logger.info(
                     "Each rank reads whole tensors: without a node cache there is no file to share, and vLLM's weight loaders slice whole tensors."
                 )
-            return read_remote(self._source.url(TENSORS_NAME), manifest, selection)
-        if (folder / TENSORS_NAME).exists():
-            return read_copy(folder / TENSORS_NAME, manifest, selection)
-        return read_through_cache(self._source.url(TENSORS_NAME), manifest, folder, selection)
+            return read_remote(url, manifest, selection)
+        if tensors.exists():
+            return read_copy(tensors, manifest, selection)
+        return read_through_cache(url, manifest, self.folder.path, selection)
 
 
 @functools.cache

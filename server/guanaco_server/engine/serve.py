@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -35,14 +34,17 @@ from guanaco_server.confinement.profiles import SYSTEM_PROGRAMS, confine_program
 from guanaco_server.engine import lifeline
 from guanaco_server.engine.artifact_errors import ArtifactError
 from guanaco_server.engine.artifact_source import ArtifactSource, ModelFolder, model_folder
+from guanaco_server.engine.control import ControlLayer, ServedArtifact
 from guanaco_server.engine.memory_limit import limit_memory
 from guanaco_server.engine.node_cache import NodeCache
+from guanaco_server.formats.control import TOKEN_VARIABLE
+from guanaco_server.formats.ranks import has_ranks
 
 HOME_FOLDERS = (".cache", ".config", ".triton")  # vLLM's, torch's and the compilers'
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - vLLM's processes share memory there
 TRACES = "--otlp-traces-endpoint"  # vLLM's own
-RANKS = re.compile(r"--?(tp|pp|dp|(tensor|pipeline|data)[-_]parallel|distributed[-_]executor)")
 FREE_PORT = 0  # any that the kernel chooses: torch opens one for its ranks, of which there is one
+WORKER_EXTENSION = "guanaco_server.engine.loader.SwappingWorker"
 KV_CACHE_BYTES = 1024**3
 BLOCK_TOKENS = 32  # CPU attention takes multiples of 32; small blocks give more prefix cache hits
 ENVIRONMENT = {
@@ -75,8 +77,9 @@ def main(argv: list[str] | None = None) -> None:
     limit_memory(is_kernels=is_cpu_build())
     lifeline.hold()
     try:
-        with _findable_packages(), model_folder(source, _cache(options)) as found:
-            _serve(options, found, further)
+        cache = _cache(options)
+        with _findable_packages(), model_folder(source, cache) as found:
+            _serve(options, source, cache, found, further)
     except ArtifactError as error:
         sys.exit(str(error))
 
@@ -87,18 +90,19 @@ def access_of(options: argparse.Namespace, further: list[str], source: ArtifactS
     Ranks that share a model talk to each other on ports that they choose, and so does vLLM's engine on a GPU: there
     every port stays.
     """
-    is_alone = is_cpu_build() and not any(map(RANKS.match, further))
+    is_alone = is_cpu_build() and not has_ranks(further)
     watched, artifact = lifeline.named(), source.folder
+    if artifact is not None and TOKEN_VARIABLE in os.environ:
+        artifact = artifact.parent  # it may be given another one of the store
     caches = [Path("~").expanduser() / name for name in HOME_FOLDERS]
-    for folder in caches:
+    if options.cache_dir:
+        caches.append(options.cache_dir)
+    for folder in caches:  # a folder that is not there yet cannot be allowed
         with suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
     return Access(
         reads=tuple(path for path in (watched, artifact) if path),
-        writes=(
-            *(Path(tempfile.gettempdir()), SHARED_MEMORY, *caches),
-            *((options.cache_dir,) if options.cache_dir else ()),
-        ),
+        writes=(*(Path(tempfile.gettempdir()), SHARED_MEMORY, *caches),),
         executes=SYSTEM_PROGRAMS,
         devices=(Path("/dev"),),
         connects=ports_of(options.artifact, *source.urls.values(), *traces_to(further))
@@ -136,7 +140,13 @@ def _cache(options: argparse.Namespace) -> NodeCache | None:
     return NodeCache.usable(options.cache_dir, options.cache_bytes)
 
 
-def _serve(options: argparse.Namespace, found: ModelFolder, further: list[str]) -> None:
+def _serve(
+    options: argparse.Namespace,
+    source: ArtifactSource,
+    cache: NodeCache | None,
+    found: ModelFolder,
+    further: list[str],
+) -> None:
     is_cpu = is_cpu_build()
     if is_cpu:
         threads = os.environ.get("OMP_NUM_THREADS") or max(1, len(os.sched_getaffinity(0)) - 1)
@@ -146,6 +156,16 @@ def _serve(options: argparse.Namespace, found: ModelFolder, further: list[str]) 
     from guanaco_server.engine import vllm_internals
 
     args = _arguments(options, found, further)
+    if (token := os.environ.pop(TOKEN_VARIABLE, "")) and _is_one_process(args):
+        args.middleware.append(f"{ControlLayer.__module__}.{ControlLayer.__qualname__}")
+        args.worker_extension_cls = WORKER_EXTENSION
+        args.guanaco_served = ServedArtifact(
+            source,
+            found,
+            lambda other: model_folder(other, cache),
+            args.quantization,
+            token,
+        )
     if is_cpu and (ranks := _ranks(args)):
         os.environ["OMP_NUM_THREADS"] = str(max(1, int(threads) // ranks))
     elif is_cpu:
@@ -154,6 +174,11 @@ def _serve(options: argparse.Namespace, found: ModelFolder, further: list[str]) 
         vllm_internals.serve_forked(args, found.path)
         return
     vllm_internals.serve(args)
+
+
+def _is_one_process(args: Any) -> bool:
+    """Whether one API server speaks to one worker, so that a swap has all of the model and all of the requests."""
+    return not _ranks(args) and (args.api_server_count or 1) == 1 and args.nnodes == 1
 
 
 def _ranks(args: Any) -> int:

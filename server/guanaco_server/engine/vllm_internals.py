@@ -3,6 +3,7 @@
     loading     the base class of loaders, and vLLM's own choice of the experts and layers that a rank loads
     arguments   the parser of ``vllm serve``
     serving     ``run_server``; on the CPU the same with a fork where vLLM would spawn processes
+    swapping    ``reload_weights`` in the worker, and what must be forgotten after it
 
 tests/integration/test_vllm_internals.py fails when vLLM's version is another, or when one of these names is gone.
 Importing this module imports torch, so serve.py does it after it has set the environment.
@@ -10,14 +11,18 @@ Importing this module imports torch, so serve.py does it after it has set the en
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+import math
 import os
 from argparse import Namespace
+from collections.abc import Iterable
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import torch
 from torch import nn
@@ -36,16 +41,33 @@ from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
 from guanaco_server.confinement.profiles import forbid_processes
 from guanaco_server.engine import lifeline
+from guanaco_server.engine.artifact_source import ArtifactSource, ModelFolder
 
 VLLM_VERSION = "0.32"
 THREADS_VARIABLE = "GUANACO_ENGINE_THREADS"
 CLASSIFIER = "TransformersForSequenceClassification"
+IMPORTED_LATE = (  # by functions of vLLM, while a server starts: 0.4 s of processor time
+    "vllm.entrypoints.openai.chat_completion.api_router",
+    "vllm.entrypoints.openai.responses.api_router",
+    "vllm.entrypoints.generate.structured_decisions.api_router",
+    "vllm.entrypoints.serve.profile.api_router",
+    "vllm.entrypoints.anthropic.api_router",
+    "vllm.model_executor.layers.quantization.online.base",
+    "vllm.v1.attention.backends.cpu_attn",
+    "vllm.v1.core.sched.scheduler",
+    "guanaco_server.engine.loader",
+    "uvicorn.protocols.websockets.auto",
+    "uvicorn.protocols.http.auto",
+)
+RELOAD = "guanaco_reload"  # of loader.py's SwappingWorker
+FORGET_TRIES, FORGET_PAUSE_S = 200, 0.02
 ROUTES_LOGGER = "vllm.entrypoints.launchers.launcher"  # 36 lines at each start
 
 __all__ = [
     "THREADS_VARIABLE",
     "VLLM_VERSION",
     "BaseModelLoader",
+    "EngineWeights",
     "InProcessExecutor",
     "LoadConfig",
     "ModelConfig",
@@ -57,6 +79,7 @@ __all__ = [
     "local_expert_ids",
     "parse_arguments",
     "register_model_loader",
+    "reload_weights",
     "serve",
     "serve_forked",
     "tensor_parallel_rank",
@@ -81,6 +104,46 @@ class InProcessExecutor(UniProcExecutor):
         result = super().initialize_from_config(kv_cache_configs)
         forbid_processes()
         return result
+
+
+class EngineWeights:
+    """A running engine's weights, for ``control.py``; ``engine`` is vLLM's client of it."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+
+    async def load(self, source: ArtifactSource, found: ModelFolder) -> None:
+        order: dict[str, Any] = {"artifact": source.uri, "urls": dict(source.urls)}
+        order |= {"folder": str(found.path), "is_cached": found.is_cached}
+        await self._engine.collective_rpc(RELOAD, kwargs=order)
+        await self._forget()
+        await self._generate()
+
+    async def _forget(self) -> None:
+        """A request whose client has gone may hold its blocks for a step more; until then vLLM forgets none."""
+        for _ in range(FORGET_TRIES):
+            if await self._engine.reset_prefix_cache():
+                return
+            await asyncio.sleep(FORGET_PAUSE_S)
+        raise RuntimeError("The prefix cache of the model before cannot be emptied.")
+
+    async def _generate(self) -> None:
+        from vllm import SamplingParams
+        from vllm.inputs import TokensPrompt
+
+        params = SamplingParams(temperature=0, max_tokens=1, logprobs=0)
+        prompt, name = TokensPrompt(prompt_token_ids=[0]), f"guanaco-swap-{uuid4().hex}"
+        scores = []
+        async for output in self._engine.generate(prompt, params, name):
+            scores += [score for each in output.outputs[0].logprobs for score in each.values()]
+        if not scores or not all(math.isfinite(score.logprob) for score in scores):
+            raise RuntimeError("It generates no token after the swap.")
+        await self._forget()
+
+
+def reload_weights(worker: Any, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+    """Put these tensors into the places of those that the worker's model has."""
+    worker.model_runner.reload_weights(weights_iterator=tensors)
 
 
 class _ExpertFilter:
@@ -150,19 +213,23 @@ def tensor_parallel_rank() -> tuple[int, int]:
     return get_tensor_model_parallel_rank(), get_tensor_model_parallel_world_size()
 
 
-def import_all(*, is_forking: bool) -> None:
-    """Import now what every server imports before it serves. No thread may be left by it: who confines itself has one."""
+def import_all() -> None:
+    """Import now what every server of the CPU build imports before it serves. No thread may be left by it."""
     import uvloop  # noqa: F401
     import vllm.engine.arg_utils
     import vllm.entrypoints.launchers.api_server.entry
     import vllm.entrypoints.launchers.cli_args
     import vllm.entrypoints.serve.utils.api_utils
     import vllm.v1.engine.async_llm
+    import vllm.v1.engine.core
+    import vllm.v1.worker.cpu_model_runner
+    import vllm.v1.worker.cpu_worker  # noqa: F401
 
-    if is_forking:
-        import vllm.v1.engine.core
-        import vllm.v1.worker.cpu_model_runner
-        import vllm.v1.worker.cpu_worker  # noqa: F401
+    for name in IMPORTED_LATE:
+        with suppress(
+            ImportError
+        ):  # another version has it elsewhere, and a server imports it itself
+            import_module(name)
     with suppress(ImportError):
         titles = import_module("setproctitle")  # vLLM's dependency
         titles.getproctitle()  # at its first call it looks for the command line as it was given

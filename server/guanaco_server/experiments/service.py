@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean, median
 
 from sqlalchemy import Subquery
@@ -42,6 +43,7 @@ from guanaco_server.experiments.running import RunningExperiments
 from guanaco_server.experiments.tables import ExperimentRow
 from guanaco_server.prompts.service import PromptService, is_by_chat_template
 from guanaco_server.runtime.clock import Clock
+from guanaco_server.statistics.confidence_sequences import ALPHA, difference_sequence
 from guanaco_server.statistics.intervals import (
     mean_interval,
     median_interval,
@@ -185,7 +187,7 @@ class ExperimentService:
             experiment=name,
             state=row.state,
             at=self._clock.now(),
-            variants=[_results(each, names[0], found) for each in names],
+            variants=[_results(each, names, found) for each in names],
         )
 
     async def _with_ids(self, account: Account, request: ExperimentRequest) -> ExperimentRequest:
@@ -248,7 +250,8 @@ class _OutcomesByVariant:
         return (votes.up, votes.total) if votes else (0, 0)
 
 
-def _results(variant: str, first: str, found: _OutcomesByVariant) -> VariantResults:
+def _results(variant: str, names: Sequence[str], found: _OutcomesByVariant) -> VariantResults:
+    first, alpha = names[0], ALPHA / max(1, len(names) - 1)  # variants never change after the start
     users, conversations = found.sizes.get(variant, (0, 0))
     up, total = found.votes_of(variant)
     lengths, times = found.lengths.get(variant, ()), found.reply_ms.get(variant, ())
@@ -259,7 +262,10 @@ def _results(variant: str, first: str, found: _OutcomesByVariant) -> VariantResu
         thumbs_up=up,
         thumbs_down=total - up,
         thumbs_up_ratio=_estimate(up / total, wilson_interval(up, total), total) if total else None,
-        thumbs_up_difference=_difference(variant, first, found),
+        thumbs_up_difference=_difference(variant, first, found, newcombe_interval),
+        thumbs_up_difference_always=_difference(
+            variant, first, found, partial(difference_sequence, alpha=alpha)
+        ),
         conversation_length=_estimate(fmean(lengths), mean_interval(lengths), len(lengths))
         if lengths
         else None,
@@ -267,12 +273,17 @@ def _results(variant: str, first: str, found: _OutcomesByVariant) -> VariantResu
     )
 
 
-def _difference(variant: str, first: str, found: _OutcomesByVariant) -> Estimate | None:
+def _difference(
+    variant: str,
+    first: str,
+    found: _OutcomesByVariant,
+    interval: Callable[[tuple[int, int], tuple[int, int]], tuple[float, float]],
+) -> Estimate | None:
     ours, theirs = found.votes_of(variant), found.votes_of(first)
     if variant == first or not ours[1] or not theirs[1]:
         return None
     difference = ours[0] / ours[1] - theirs[0] / theirs[1]
-    return _estimate(difference, newcombe_interval(ours, theirs), ours[1] + theirs[1])
+    return _estimate(difference, interval(ours, theirs), ours[1] + theirs[1])
 
 
 def _estimate(value: float, interval: tuple[float, float] | None, n: int) -> Estimate:

@@ -123,7 +123,7 @@ class FeedbackService:
         order: Order = "oldest",
     ) -> FeedbackPage:
         """Return a page of copies. The last cursor of ``oldest`` order later leads to what is new; None: nothing follows."""
-        await self._submissions.require_visible(account, submission_id)
+        await self._submissions.ensure_visible(account, submission_id)
         within = NumberRange.following(cursor, order)
         await self._copies.make_missing(submission_id)
         async with self._database.read(may_be_stale=True) as session:
@@ -144,7 +144,7 @@ class FeedbackService:
             raise FeedbackNotFound(feedback_id)
         submission_id, document = found
         try:
-            await self._submissions.require_visible(account, submission_id)
+            await self._submissions.ensure_visible(account, submission_id)
         except SubmissionNotFound:
             raise FeedbackNotFound(feedback_id) from None
         return reader(Feedback).from_json(document)
@@ -158,7 +158,7 @@ class FeedbackService:
         cursor: str | None = None,
     ) -> Export:
         """Export all copies that follow the cursor now, oldest first, page by page."""
-        await self._submissions.require_visible(account, submission_id)
+        await self._submissions.ensure_visible(account, submission_id)
         after = cursors.decode(cursor)
         await self._copies.make_missing(submission_id)
         source = await self._database.reader()
@@ -174,7 +174,7 @@ class FeedbackService:
 
     async def stream(self, account: Account, submission_id: str) -> AsyncIterator[Feedback]:
         """Yield all copies that there are now, oldest first."""
-        await self._submissions.require_visible(account, submission_id)
+        await self._submissions.ensure_visible(account, submission_id)
         await self._copies.make_missing(submission_id)
         source = await self._database.reader()
         async with source.read() as session:

@@ -12,16 +12,19 @@ import contextlib
 import errno
 import socket
 from collections.abc import Callable
+from types import FrameType
 
 import uvicorn
 
 from guanaco.errors import TooManyConnections
 from guanaco_server.http.front_door import FrontDoor
 from guanaco_server.http.protocol import refusal_of
+from guanaco_server.runtime.waiting import happens
 
 ACCEPTED_AT_ONCE = 64  # in a pass of the loop: 6 ms
 REFUSED_AT_ONCE = 512  # 6 ms too
 BACKLOG = 4_096  # connects at once that the kernel holds for us
+DATE_S = 1.0  # an answer's Date header has whole seconds
 REST_S = 0.5  # after the process or the machine had no file left for one more
 EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
@@ -92,6 +95,24 @@ class GuardedServer(uvicorn.Server):
         super().__init__(config)
         self._door = door
         self._listeners: list[Listener] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping = asyncio.Event()
+
+    async def main_loop(self) -> None:
+        """Keep the Date header until a signal comes. uvicorn's own loop looks ten times a second whether one came."""
+        self._loop = asyncio.get_running_loop()
+        while not await self.on_tick(0):
+            await happens(DATE_S, self._stopping)
+
+    def stop(self) -> None:
+        """Have `serve` end."""
+        self.should_exit = True
+        self._stopping.set()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        super().handle_exit(sig, frame)
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._stopping.set)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup([])

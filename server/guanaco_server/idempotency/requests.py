@@ -45,7 +45,9 @@ from guanaco_server.observability.scope import request_ids
 KEY = b"idempotency-key"
 REPLAYED = "idempotent-replayed"
 MAX_KEY_CHARS = 255
-KEEPS_ITS_OWN = frozenset({"/api/v1/submissions"})  # its keys are honoured for good
+KEEPS_ITS_OWN = frozenset(
+    {"/api/v1/submissions", "/api/v1/sweeps"}
+)  # its keys are honoured for good
 OF_CONVERSATION = re.compile(r"/conversations/([^/]{1,64})/")
 NOT_REPEATED = frozenset(
     {HEADER, TRACE_ID_HEADER, "date", "server", "connection", "transfer-encoding"}

@@ -97,7 +97,7 @@ class LeaderboardService:
         self, account: Account, submission_id: str, competition_id: str | None = None
     ) -> SubmissionMetrics:
         """Return the metrics in one competition, or in all together: then a user has one vote in each."""
-        await self._submissions.require_visible(account, submission_id)
+        await self._submissions.ensure_visible(account, submission_id)
         async with self._database.read(may_be_stale=True) as session:
             found = await queries.aggregates(session, submission_id, competition_id)
         today = self._clock.now().astimezone(UTC).date().toordinal()

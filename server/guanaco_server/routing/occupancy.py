@@ -1,7 +1,9 @@
 """Which submissions are at capacity: as many of their turns are answered, or wait, as their stress check showed them to hold.
 
 The database is counted once a refresh: a turn is counted from its claim to its end, in whichever process it is. What
-waits in this process is known at once. The places of a version that a redeploy brings up beside are counted too. An open conversation without a turn costs a model server nothing, and does not count.
+waits in this process is known at once. The places of a version that a redeploy brings up beside are counted too. Submissions that
+share an engine share its places: each may use what the others do not, and its equal share in any case. An open conversation without a
+turn costs a model server nothing, and does not count.
 """
 
 from __future__ import annotations
@@ -11,18 +13,20 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Set
 
 from guanaco_server.deployments.versions import submission_of
+from guanaco_server.scaling.replicas import EnginePlaces
 
 ReadCounts = Callable[[], Awaitable[Mapping[str, int]]]
+ReadCapacities = Callable[[], Awaitable[Mapping[str, EnginePlaces]]]
 
 
 class Occupancy:
     def __init__(
         self,
         count_turns: ReadCounts,
-        read_capacities: ReadCounts,
+        read_capacities: ReadCapacities,
         crowded: Callable[[], Set[str]],
     ) -> None:
-        """Turns, and how many there may be, by submission; ``crowded`` are those for which turns wait here."""
+        """Turns by submission, how many there may be by engine; ``crowded`` are those for which turns wait here."""
         self._count_turns = count_turns
         self._read_capacities = read_capacities
         self._crowded = crowded
@@ -41,9 +45,13 @@ class Occupancy:
         if began < self._began:  # a count that began later has overtaken this one
             return
         self._began = began
-        held = Counter[str]()
-        for key, capacity in capacities.items():
-            held[submission_of(key)] += capacity
+        room = Counter[str]()
+        for engine in capacities.values():
+            turns = {key: counted.get(submission_of(key), 0) for key in engine.users}
+            least = max(1, engine.places // len(turns))
+            for key, own in turns.items():
+                of_others = sum(turns.values()) - own
+                room[submission_of(key)] += max(least, engine.places - of_others)
         self._full = frozenset(
-            name for name, capacity in held.items() if counted.get(name, 0) >= capacity
+            name for name, places in room.items() if counted.get(name, 0) >= places
         )

@@ -9,7 +9,7 @@ from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.commits import CommitWatch
 from guanaco_server.deployments.beside import VersionsBeside
 from guanaco_server.deployments.service import DeploymentService
-from guanaco_server.routing.occupancy import Occupancy, ReadCounts
+from guanaco_server.routing.occupancy import Occupancy, ReadCapacities, ReadCounts
 from guanaco_server.routing.service import CountVotes, RoutingService
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.scaling.sleep import Sleeper
@@ -36,14 +36,14 @@ def build_routing(
     competitions: CompetitionService,
     count_votes: CountVotes,
     count_turns: ReadCounts,
-    read_capacities: ReadCounts,
+    read_capacities: ReadCapacities,
     crowded: Callable[[], Set[str]],
     traffic: TrafficRecorder,
     sleeper: Sleeper,
     canaries: CanaryRecorder,
     commits: CommitWatch,
 ) -> RoutingRoom:
-    """``count_votes`` counts by competition; open turns and capacities are by submission, ``crowded`` those for which turns wait."""
+    """``count_votes`` counts by competition; open turns are by submission, capacities by engine, ``crowded`` those for which turns wait."""
     service = RoutingService(
         clock,
         submissions,

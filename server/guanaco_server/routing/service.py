@@ -339,6 +339,12 @@ class RoutingService:
         endpoints = await self._sleeper.wake(submission_id)
         return replace(live, endpoints=endpoints, model=self._deployments.model_name(submission_id))
 
+    async def find_again(self, submission_id: str) -> tuple[str, ...]:
+        """Return the endpoints of a submission whose server was given another model. It is woken if it sleeps; ModelWaking if that takes too long."""
+        await self._deployments.refresh_endpoints()
+        found = self._deployments.replicas(submission_id)
+        return found or await self._sleeper.wake(submission_id)
+
     async def _look_again(self) -> None:
         """A snapshot that is begun after now: whoever misses something shares the next one, which is at most a second away."""
         now = time.monotonic()

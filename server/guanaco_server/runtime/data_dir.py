@@ -19,9 +19,38 @@ from typing import Self
 from guanaco.errors import DataDirInUse, InvalidSettings
 
 PSEUDONYM_KEY = "pseudonym.key"
+KEY_BYTES = 32
+HEXADECIMAL = "hex:"  # what follows stands for its bytes, as all of the file does
+BRING_BACK = "Bring the key back: with another one every user gets a new pseudonym."
 LOCK_PATIENCE_S = (
     3  # model servers touch the lock for a moment when they look whether the platform lives
 )
+
+
+def key_of_setting(text: str) -> bytes:
+    """Read the pseudonym key that the settings give: its characters, or after ``hex:`` what a key file holds."""
+    if text.startswith(HEXADECIMAL):
+        return _bytes_of(text.removeprefix(HEXADECIMAL), "GUANACO_PSEUDONYM_KEY")
+    return _not_empty(text.encode(), "GUANACO_PSEUDONYM_KEY")
+
+
+def key_of_file(path: Path) -> bytes:
+    return _bytes_of(path.read_text(), str(path))
+
+
+def _bytes_of(text: str, place: str) -> bytes:
+    try:
+        return _not_empty(bytes.fromhex(text), place)
+    except ValueError:
+        raise InvalidSettings(
+            f"The pseudonym key in {place} is not hexadecimal.", hint=BRING_BACK
+        ) from None
+
+
+def _not_empty(key: bytes, place: str) -> bytes:
+    if not key:
+        raise InvalidSettings(f"The pseudonym key in {place} is empty.", hint=BRING_BACK)
+    return key
 
 
 class DataDir:
@@ -57,14 +86,24 @@ class DataDir:
 
     def pseudonym_key(self) -> bytes:
         """The key of the user pseudonyms, made at the first call."""
-        return self._secret(PSEUDONYM_KEY)
+        path = self.path / PSEUDONYM_KEY
+        try:
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            return key_of_file(path)
+        with os.fdopen(handle, "w") as file:
+            file.write(secrets.token_hex(KEY_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+        return key_of_file(path)
 
     def lend_key(self, folder: Path) -> None:
         """The same key for the data folder of another process of this platform."""
+        self.pseudonym_key()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle = os.open(folder / PSEUDONYM_KEY, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(handle, "w") as file:
-            file.write(self.pseudonym_key().hex())
+            file.write((self.path / PSEUDONYM_KEY).read_text())
 
     def _take_lock(self, lock: int) -> None:
         deadline = time.monotonic() + LOCK_PATIENCE_S
@@ -77,15 +116,3 @@ class DataDir:
                     os.close(lock)
                     raise DataDirInUse(str(self.path)) from None
                 time.sleep(0.05)
-
-    def _secret(self, name: str) -> bytes:
-        path = self.path / name
-        try:
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        except FileExistsError:
-            return bytes.fromhex(path.read_text())
-        with os.fdopen(handle, "w") as file:
-            file.write(secrets.token_hex(32))
-            file.flush()
-            os.fsync(file.fileno())
-        return bytes.fromhex(path.read_text())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -16,6 +16,7 @@ from guanaco_server.clusters.cluster import Cluster
 from guanaco_server.deployments.backoff import Backoff
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.deployments.specs import deployment_name
+from guanaco_server.deployments.swaps import IdleServers
 from guanaco_server.deployments.tables import DeploymentRow, Phase
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.scaling.budget import Budget, Claim, Room, RoomPlan, Tenant, share
@@ -42,6 +43,7 @@ class Admission:
         budget: Budget,
         feedback_target: int,
         awake_floor: Callable[[], int],
+        idle: IdleServers,
     ) -> None:
         self._clock = clock
         self._cluster = cluster
@@ -50,6 +52,7 @@ class Admission:
         self._budget = budget
         self._feedback_target = feedback_target
         self._awake_floor = awake_floor
+        self._idle = idle
         self._pace = Backoff(clock)
 
     async def step(self) -> None:
@@ -58,20 +61,35 @@ class Admission:
         self._pace.forget_all_but({row.submission_id for row in rows if row.phase in ASKING})
         if not any(row.phase in ASKING for row in rows):
             return
+        rows = await self._take_over(rows)
         usage = await self._usage.read()
+        by_id = {row.submission_id: row for row in rows}
         having = {row.server_key for row in rows if row.phase.has_server}
-        joining = [row for row in rows if row.phase in ROUSED and row.server_key in having]
-        for row in joining:
-            await self._grant(row)
-        asking = [row for row in rows if row not in joining]
+        claims = list(self._claims(rows, usage))
+        for claim in claims:
+            if by_id[claim.submission_id].server_key in having:
+                await self._grant(by_id[claim.submission_id])
         plan = share(
             self._budget,
-            tenants_of(asking, usage, self._feedback_target),
-            list(self._claims(asking, usage)),
+            tenants_of(rows, usage, self._feedback_target),
+            _one_an_engine(claims, by_id, having),
             await self._leaving(rows),
             self._clock.now(),
         )
         await self._carry_out(plan, rows)
+        if plan.victims:
+            await self._take_over(await self._deployments.list_wishes())
+
+    async def _take_over(self, rows: list[DeploymentRow]) -> list[DeploymentRow]:
+        """Give those that wake the servers of their shape that nobody needs, and return what is so afterwards."""
+        for row in [row for row in rows if row.phase is Phase.WAKING]:
+            donor = await self._idle.find_for(row, rows)
+            if donor is None:
+                continue
+            if await self._deployments.take_server(row.submission_id, donor.submission_id):
+                logger.info("%s takes over the server of %s", row.submission_id, donor.server_key)
+            rows = await self._deployments.list_wishes()
+        return rows
 
     def _claims(
         self, rows: list[DeploymentRow], usage: dict[str, DeploymentUsage]
@@ -113,18 +131,39 @@ class Admission:
                 if await self._deployments.put_to_sleep(user.submission_id, unused_since):
                     logger.info("%s is put to sleep: its room is needed", user.submission_id)
         for submission_id, why in plan.waits.items():
-            if rows[submission_id].waits_for != why:
-                logger.info("%s waits for room: %s", submission_id, why)
-                await self._deployments.note(submission_id, waits_for=why)
+            for row in _roused_with(rows[submission_id], each):
+                if row.waits_for != why:
+                    logger.info("%s waits for room: %s", row.submission_id, why)
+                    await self._deployments.note(row.submission_id, waits_for=why)
         for submission_id in plan.granted:
             if self._pace.allows(submission_id):
-                await self._grant(rows[submission_id])
+                for row in _roused_with(rows[submission_id], each):
+                    await self._grant(row)
 
     async def _grant(self, row: DeploymentRow) -> None:
         """Give it its room. A new deployment is started by its pipeline stage, one that wakes by the reconciler."""
         logger.info("%s has room: it was %s", row.submission_id, row.phase)
         to_phase = Phase.STARTING if row.phase is Phase.WAITING else Phase.RESTARTING
         await self._deployments.admit(row.submission_id, row.phase, to_phase)
+
+
+def _one_an_engine(
+    claims: Iterable[Claim], rows: Mapping[str, DeploymentRow], having: Set[str]
+) -> list[Claim]:
+    """Leave out the claims for engines that have room, and all but the most urgent claim for one that has none."""
+    found: dict[str, Claim] = {}
+    for claim in sorted(claims, key=lambda claim: (claim.is_patient, claim.since)):
+        engine = rows[claim.submission_id].server_key
+        if engine not in having:
+            found.setdefault(engine, claim)
+    return list(found.values())
+
+
+def _roused_with(claimant: DeploymentRow, rows: Iterable[DeploymentRow]) -> list[DeploymentRow]:
+    """Return a deployment that asked for room, and those of its engine that wait for it too."""
+    engine = claimant.server_key
+    also = [row for row in rows if row.server_key == engine and row.phase in ROUSED]
+    return also if claimant in also else [claimant, *also]
 
 
 def users_by_engine(rows: Iterable[DeploymentRow]) -> dict[str, list[DeploymentRow]]:

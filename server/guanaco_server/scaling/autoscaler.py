@@ -1,4 +1,7 @@
-"""Reads each deployment's load and writes down how many replicas it should have, or that it sleeps.
+"""Reads each engine's load and writes down how many replicas it should have, or that it sleeps.
+
+What shares an engine is decided together: its replicas come from the sum of what is asked of all, and it sleeps when each of its
+deployments may. One of several does not sleep alone, because that would free nothing.
 
 Every ``interval_s``; with nothing deployed it waits for a commit.
 It only writes the wish; the reconciler brings the cluster to it. Samples are in memory: a controller that has just
@@ -17,6 +20,7 @@ from sqlalchemy.exc import DBAPIError
 
 from guanaco_server.database.commits import LOOK_ANYWAY_S, CommitWatch
 from guanaco_server.deployments.model_server import ModelServer, ModelServerFault, ServerLoad
+from guanaco_server.deployments.overview import by_engine, capacity_of
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.deployments.tables import DeploymentRow, Phase
 from guanaco_server.runtime.background import Background
@@ -89,7 +93,7 @@ class Autoscaler:
         await self._background.stop()
 
     async def step(self) -> None:
-        """Decide once for every deployment that is ready and published."""
+        """Decide once for every engine whose deployments are ready and published."""
         rows = await self._deployments.list_wishes()
         self._has_work = bool(rows)
         limits = self._policy.limits_at(self._clock.now())
@@ -97,21 +101,23 @@ class Autoscaler:
         if not has_replicas and not self._policy.feedback_target:
             return
         usage = await self._usage.read()
-        ready = [row for row in rows if _may_be_scaled(row, usage)]
-        self._samples = {
-            row.submission_id: self._samples.get(row.submission_id, ()) for row in ready
-        }
-        have_server, kept = awake_of(rows), self._kept_awake(ready, usage)
+        having = [row for row in rows if row.phase.has_server]
+        ready = [row for row in having if _may_be_scaled(row, usage)]
+        engines = by_engine(ready)
+        self._samples = {engine: self._samples.get(engine, ()) for engine in engines}
+        kept, sharing = self._kept_awake(ready, usage), by_engine(having)
+        have_server = awake_of(rows)
         awake = [
-            row
-            for row in ready
-            if row.submission_id in kept
-            or not await self._put_to_sleep(row, usage[row.submission_id], have_server)
+            users
+            for engine, users in engines.items()
+            if len(users) < len(sharing[engine])
+            or any(row.submission_id in kept for row in users)
+            or not await self._put_to_sleep(users, usage, have_server)
         ]
         if has_replicas:
-            await asyncio.gather(*(self._sample(row, usage) for row in awake))
-            for row in awake:
-                await self._scale(row, rows, usage, limits)
+            await asyncio.gather(*(self._sample(users, usage) for users in awake))
+            for users in awake:
+                await self._scale(users, rows, usage, limits)
 
     async def _run(self) -> None:
         while True:
@@ -137,42 +143,64 @@ class Autoscaler:
         return frozenset(row.submission_id for row in chats[:floor])
 
     async def _put_to_sleep(
-        self, row: DeploymentRow, usage: DeploymentUsage, have_server: Set[str]
+        self,
+        users: list[DeploymentRow],
+        usage: dict[str, DeploymentUsage],
+        have_server: Set[str],
     ) -> bool:
-        idle_since = self._clock.now() - timedelta(seconds=self._policy.idle_s)
-        if (
-            not is_rated(usage, self._policy.feedback_target)
-            or usage.open_streams
-            or usage.is_needed(have_server)
-            or row.updated_at > idle_since
-        ):
+        """Put an engine to sleep that none of its deployments needs. Return whether it sleeps."""
+        if not all(self._is_idle(row, usage[row.submission_id], have_server) for row in users):
             return False
-        slept = await self._deployments.put_to_sleep(row.submission_id, idle_since)
-        if slept:
+        idle_since = self._clock.now() - timedelta(seconds=self._policy.idle_s)
+        slept = [
+            row
+            for row in users
+            if await self._deployments.put_to_sleep(row.submission_id, idle_since)
+        ]
+        frees_nothing = "; its model server stays for others, so this frees nothing"
+        for row in slept:
             logger.info(
-                "%s is put to sleep: it has %d ratings and had no traffic for %g s",
+                "%s is put to sleep: it has %d ratings and had no traffic for %g s%s",
                 row.submission_id,
-                usage.feedback,
+                usage[row.submission_id].feedback,
                 self._policy.idle_s,
+                "" if len(slept) == len(users) else frees_nothing,
             )
-        return slept
+        return len(slept) == len(users)
 
-    async def _sample(self, row: DeploymentRow, usage: dict[str, DeploymentUsage]) -> None:
+    def _is_idle(self, row: DeploymentRow, usage: DeploymentUsage, have_server: Set[str]) -> bool:
+        idle_since = self._clock.now() - timedelta(seconds=self._policy.idle_s)
+        return (
+            is_rated(usage, self._policy.feedback_target)
+            and not usage.open_streams
+            and not usage.is_needed(have_server)
+            and row.updated_at <= idle_since
+            and last_used(row) <= idle_since
+        )
+
+    async def _sample(self, users: list[DeploymentRow], usage: dict[str, DeploymentUsage]) -> None:
         """Sample the load. Where one address stands for several replicas, the answer of one is taken for all. Open streams always count."""
-        loads = await self._loads(row.submission_id)
+        lead = users[0]
+        loads = await self._loads(lead.submission_id)
         if not loads:
             return
-        now, each = self._clock.now(), 1.0
+        now, each, starting = self._clock.now(), 1.0, 0
         if self._policy.shares_addresses:
-            each = max(1.0, row.applied_replicas / len(loads))
+            each = max(1.0, lead.applied_replicas / len(loads))
+        else:
+            starting = max(0, lead.wanted_replicas - len(loads))
         running = round(sum(load.running for load in loads) * each)
         waiting = round(sum(load.waiting for load in loads) * each)
-        running = max(running, usage[row.submission_id].open_streams - waiting)
-        samples = (*self._samples[row.submission_id], LoadSample(now, running, waiting))
+        streams = sum(usage[row.submission_id].open_streams for row in users)
+        places = round(len(loads) * each * self._capacity(users))
+        unseen = max(0, streams - running - waiting)  # they wait in a gateway, or came just now
+        begun = min(unseen, max(0, places - running))
+        sample = LoadSample(now, running + begun, waiting + unseen - begun, starting)
+        samples = (*self._samples[lead.server_key], sample)
         oldest = now - timedelta(seconds=self._policy.limits.memory_s)
         while len(samples) > 1 and samples[1].at <= oldest:
             samples = samples[1:]
-        self._samples[row.submission_id] = samples
+        self._samples[lead.server_key] = samples
 
     async def _loads(self, submission_id: str) -> list[ServerLoad]:
         """Return the load of each server; none at all if one does not answer."""
@@ -183,39 +211,44 @@ class Autoscaler:
             logger.debug("no load of %s: %s", submission_id, fault)
             return []
 
+    def _capacity(self, users: list[DeploymentRow]) -> int:
+        return capacity(capacity_of(users), self._policy.engine_args)
+
     async def _scale(
         self,
-        row: DeploymentRow,
+        users: list[DeploymentRow],
         rows: list[DeploymentRow],
         usage: dict[str, DeploymentUsage],
         limits: ReplicaLimits,
     ) -> None:
         now = self._clock.now()
-        samples = self._samples[row.submission_id]
+        lead = max(users, key=lambda row: row.wanted_replicas)
+        samples = self._samples[lead.server_key]
         load = DeploymentLoad(
-            row.wanted_replicas,
-            capacity(row.capacity, self._policy.engine_args),
+            lead.wanted_replicas,
+            self._capacity(users),
             samples,
-            min(row.wanted_replicas, usage[row.submission_id].open_streams),
-            row.scaled_at,
+            min(lead.wanted_replicas, sum(usage[row.submission_id].open_streams for row in users)),
+            max((row.scaled_at for row in users if row.scaled_at), default=None),
         )
         wanted = decide(load, limits, now)
-        if wanted > row.wanted_replicas:
-            wanted = row.wanted_replicas + self._room(row, rows, usage, wanted)
-        if wanted == row.wanted_replicas:
+        if wanted > lead.wanted_replicas:
+            wanted = lead.wanted_replicas + self._room(lead, rows, usage, wanted)
+        if all(row.wanted_replicas == wanted for row in users):
             return
         latest = samples[-1] if samples else LoadSample(now, 0, 0)
         logger.info(
             "%s gets %d replicas instead of %d: %d requests run and %d wait, at %d a replica",
-            row.submission_id,
+            ", ".join(row.submission_id for row in users),
             wanted,
-            row.wanted_replicas,
+            lead.wanted_replicas,
             latest.running,
             latest.waiting,
             load.capacity,
         )
-        row.wanted_replicas = wanted
-        await self._deployments.note(row.submission_id, wanted_replicas=wanted, scaled_at=now)
+        for row in users:
+            row.wanted_replicas = wanted
+            await self._deployments.note(row.submission_id, wanted_replicas=wanted, scaled_at=now)
         self._deployments.woken.set()
 
     def _room(

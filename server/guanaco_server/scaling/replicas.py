@@ -1,10 +1,11 @@
 """How many replicas a deployment should have, and how many requests one replica carries at once.
 
-    needed(sample) = ceil((running + waiting) * (1 + spare) / (capacity * target))
+    needed(sample) = ceil((running + unplaced) * (1 + spare) / (capacity * target))
+    unplaced       = those that wait, less the places of the replicas that are starting: they are for these
     up:   the least that any sample of the last ``up_window_s`` needed, at most ``up_step`` more at a time
     down: the most that any sample of the last ``down_window_s`` needed, at most ``down_step`` fewer at a time
 
-The number needed does not depend on the number there is, so a constant load has one answer and nothing flaps.
+The number needed does not depend on the number that serves, so a constant load has one answer and nothing flaps.
 Without samples over the whole window nothing is decided: a controller that has just started knows nothing.
 
 ``decide`` is a pure function of the samples, the limits and the time. Capacity comes from the stress check, by
@@ -16,13 +17,13 @@ more, hence the floor.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
 
 from guanaco.submissions import StressReport
-from guanaco_server.deployments.service import DeploymentService
+from guanaco_server.deployments.overview import DeploymentOverview
 
 
 @dataclass(frozen=True)
@@ -51,11 +52,12 @@ class ReplicaLimits:
 
 @dataclass(frozen=True)
 class LoadSample:
-    """Requests that a deployment's replicas were working on, and those that waited for one."""
+    """Requests that an engine's replicas were working on, and those that waited for one, while so many replicas were starting."""
 
     at: datetime
     running: int
     waiting: int
+    starting: int = 0
 
 
 @dataclass(frozen=True)
@@ -94,11 +96,16 @@ def _needed(
     return [
         max(
             limits.min_replicas,
-            _rounded_up((sample.running + sample.waiting) * (1 + limits.spare) / a_replica),
+            _rounded_up(_turns(sample, load.capacity) * (1 + limits.spare) / a_replica),
         )
         for sample in load.samples
         if sample.at >= since
     ]
+
+
+def _turns(sample: LoadSample, capacity: int) -> int:
+    """Return the turns that need a place which is not there yet, nor starting. A queue that grows during a start is no reason for more."""
+    return sample.running + max(0, sample.waiting - sample.starting * max(1, capacity))
 
 
 def _rounded_up(replicas: float) -> int:
@@ -138,22 +145,33 @@ def capacity(shown: int | None, engine_args: Sequence[str]) -> int:
     return most if shown is None else min(shown, most)
 
 
+@dataclass(frozen=True)
+class EnginePlaces:
+    """How many turns all replicas of an engine carry at once, and which deployments share them."""
+
+    users: tuple[str, ...]
+    places: int
+
+
 class CapacityReader:
-    """Reads the capacity of each ready deployment over all its replicas. A submission that was never measured has none."""
+    """Reads what the engines that serve now carry. One that was never measured has no places."""
 
-    def __init__(self, deployments: DeploymentService, engine_args: Sequence[str]) -> None:
-        self._deployments = deployments
+    def __init__(self, overview: DeploymentOverview, engine_args: Sequence[str]) -> None:
+        self._overview = overview
         self._engine_args = engine_args
-        self._known: dict[str, int] = {}
+        self._known: dict[str, EnginePlaces] = {}
 
-    def known(self, submission_id: str) -> int | None:
-        """What the last ``read`` found."""
-        return self._known.get(submission_id)
+    def known(self, engine: str) -> int | None:
+        """How many places the last ``read`` found."""
+        found = self._known.get(engine)
+        return found.places if found is not None else None
 
-    async def read(self) -> dict[str, int]:
+    async def read(self) -> Mapping[str, EnginePlaces]:
         self._known = {
-            submission_id: replicas * capacity(shown, self._engine_args)
-            for submission_id, replicas, shown in await self._deployments.capacities()
-            if shown is not None
+            engine: EnginePlaces(
+                found.users, found.replicas * capacity(found.capacity, self._engine_args)
+            )
+            for engine, found in (await self._overview.capacities()).items()
+            if found.capacity is not None
         }
         return self._known

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from guanaco_server.clusters.compute import Compute
 from guanaco_server.database.commits import CommitWatch
 from guanaco_server.deployments.model_server import ModelServer
+from guanaco_server.deployments.overview import DeploymentOverview
 from guanaco_server.deployments.service import DeploymentService
+from guanaco_server.deployments.swaps import IdleServers
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.scaling.admission import Admission
 from guanaco_server.scaling.autoscaler import Autoscaler, ScalingPolicy
@@ -37,6 +39,8 @@ def build_scaling(
     model_server: ModelServer,
     *,
     deployments: DeploymentService,
+    overview: DeploymentOverview,
+    idle: IdleServers,
     read_owners: ReadOwners,
     count_feedback: ReadCounts,
     count_streams: ReadCounts,
@@ -49,7 +53,7 @@ def build_scaling(
     return ScalingRoom(
         traffic=TrafficRecorder(clock, deployments),
         sleeper=Sleeper(deployments, settings.wake_wait_s),
-        capacities=CapacityReader(deployments, settings.engine_args),
+        capacities=CapacityReader(overview, settings.engine_args),
         usage=usage,
         autoscaler=Autoscaler(
             deployments,
@@ -68,6 +72,7 @@ def build_scaling(
             policy.budget,
             policy.feedback_target,
             awake_floor=lambda: policy.schedule.floors(clock.now()).awake,
+            idle=idle,
         ),
     )
 

@@ -43,11 +43,15 @@ class EngineSettings(BaseModel):
         ge=GIB,
         description="Main memory that a model server on this machine may take beside twice its weights, a KV cache on the CPU included.",
     )
-    warm_model_servers: int = Field(
-        default=1,
+    engine_nursery: bool = Field(
+        default=True,
+        description="Whether model servers on this machine are forked from a process that has imported vLLM: a start without the imports. It takes 0.6 GB from the check of a submission until 15 minutes after the last start. The CPU build only.",
+    )
+    hot_engines: int = Field(
+        default=0,
         ge=0,
-        le=8,
-        description="Model servers on this machine that are started while a submission is checked, so that their imports are over when its weights are there; each takes 0.6 GB. They end 15 minutes after the last submission. 0 makes none.",
+        le=64,
+        description="Model servers on this machine that stay although their submissions sleep, so that the next one of the same shape that wakes takes over its process by a swap of the weights. They are stopped where room is asked for. 0 keeps none.",
     )
     engine_ports: tuple[int, int] = Field(
         default=(21_000, 29_999), description="Ports of model servers, first and last."

@@ -20,6 +20,7 @@ OTHER_VARIABLES = {
     "GUANACO_RUN": "the run of a deployment",
     "GUANACO_ENGINE_THREADS": "threads of a model server on the CPU",
     "GUANACO_ARTIFACT_URLS": "signed URLs of the artifact that a model server reads",
+    "GUANACO_CONTROL_TOKEN": "what whoever swaps a model server's weights shows to it",
     "GUANACO_ENGINE_MEMORY": "the memory limit of a model server's processes, in bytes",
     "GUANACO_TICKET": "where a serializer job finds its work",
     # Scripts and tests
@@ -47,6 +48,7 @@ REMOVED: dict[str, str] = {
     "assignment_snapshot_days": "an assignment can always be made again for 30 days.",
     "webhook_poll_s": "events for webhooks are always searched for every 5 s.",
     "conversation_open_s": "an open conversation always counts for 0.0 s against its model's capacity: only its turns do.",
+    "warm_model_servers": "model servers of one machine are forked from one process that has imported vLLM, unless engine_nursery is false.",
     "ratings_per_minute": "a user may always give 30 ratings within a minute.",
 }
 

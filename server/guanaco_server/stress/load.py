@@ -14,6 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from guanaco.errors import Overloaded
 from guanaco_server.deployments.model_server import Generation, ModelServer, ModelServerFault
 
 REQUEST_TIMEOUT_S = 30.0  # a request that takes longer counts as failed
@@ -90,13 +91,18 @@ def arrivals(load: Load) -> Iterator[float]:
         due_s += draws.expovariate(load.rate)
 
 
+async def run_in_turn(measure: Measure, prompts: Sequence[str]) -> list[RequestResult]:
+    """Send one request after the other."""
+    return [await _measured(measure, prompt, time.perf_counter()) for prompt in prompts]
+
+
 async def _measured(measure: Measure, prompt: str, due: float) -> RequestResult:
     try:
         async with asyncio.timeout(REQUEST_TIMEOUT_S):
             return await measure(prompt, due)
     except TimeoutError:
         return RequestResult(error=f"no whole answer within {REQUEST_TIMEOUT_S:g} s")
-    except ModelServerFault as fault:
+    except (ModelServerFault, Overloaded) as fault:
         return RequestResult(error=str(fault))
 
 

@@ -14,7 +14,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from guanaco.submissions import GenerationParams, StressLoad, StressReport
+from guanaco.submissions import (
+    GenerationParams,
+    ReusedLoad,
+    StressBeside,
+    StressLoad,
+    StressReport,
+)
 from guanaco_server.deployments.model_server import Generation, ModelServer
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.stress.load import (
@@ -24,8 +30,10 @@ from guanaco_server.stress.load import (
     Results,
     measure_reply,
     measure_scores,
+    run_in_turn,
     run_load,
 )
+from guanaco_server.stress.sharing import BesideLoad, KnownLoad, SharedEngine
 from guanaco_server.stress.verdict import (
     KNEE,
     Thresholds,
@@ -42,6 +50,7 @@ FIRST_CONCURRENCY = (
 STEP_DOWN = 4
 DOUBLINGS = 3
 DOUBLED_S = 1.0
+OWN_REQUESTS = 4  # one of each length of conversation
 SLOWER = "a reply takes more than twice as long"
 BEHIND = "replies wait longer and longer"
 
@@ -81,29 +90,54 @@ class StressService:
         prompts: Sequence[str],
         params: GenerationParams,
         cache_salt: str,
+        shared: SharedEngine | None = None,
     ) -> StressReport:
         async def measure(prompt: str, due: float) -> RequestResult:
             generation = Generation(model, prompt, params, cache_salt=cache_salt)
             return await measure_reply(self._model_server, endpoint, generation, due)
 
-        return await self._checked(measure, prompts, self._thresholds)
+        return await self._checked(endpoint, measure, prompts, self._thresholds, shared)
 
-    async def check_reward(self, endpoint: str, model: str, prompts: Sequence[str]) -> StressReport:
+    async def check_reward(
+        self,
+        endpoint: str,
+        model: str,
+        prompts: Sequence[str],
+        shared: SharedEngine | None = None,
+    ) -> StressReport:
         """Each request scores the candidates of one reply."""
 
         async def measure(prompt: str, due: float) -> RequestResult:
             texts = [prompt + candidate for candidate in CANDIDATES]
             return await measure_scores(self._model_server, endpoint, model, texts, due)
 
-        return await self._checked(measure, prompts, self._reward_thresholds)
+        return await self._checked(endpoint, measure, prompts, self._reward_thresholds, shared)
 
     async def _checked(
-        self, measure: Measure, prompts: Sequence[str], thresholds: Thresholds
+        self,
+        endpoint: str,
+        measure: Measure,
+        prompts: Sequence[str],
+        thresholds: Thresholds,
+        shared: SharedEngine | None,
     ) -> StressReport:
+        if shared is None:
+            return await self._loaded(_Check(measure, prompts, thresholds, self._clock))
+        beside = BesideLoad(self._model_server, endpoint, shared)
+        check = _Check(beside.placed(measure), prompts, thresholds, self._clock)
+        async with beside.watched():
+            report = await check.own_requests(shared.known) if shared.known else None
+            if report is None:
+                report = await self._loaded(check, seeks_knee=False)
+        told = beside.told()
+        reasons = [*report.reasons, _sentence(told)] if report.reasons else []
+        return report.model_copy(update={"beside": told, "reasons": reasons})
+
+    async def _loaded(self, check: _Check, *, seeks_knee: bool = True) -> StressReport:
+        """Send the loads. The knee is not sought where others use the server: it is found by disturbing them."""
         started = time.perf_counter()
-        check = _Check(measure, prompts, thresholds, self._clock)
         report = await check.verdict(self.plan)
-        if report.is_passed and report.e2e_ms is not None:
+        if seeks_knee and report.is_passed and report.e2e_ms is not None:
             await check.find_knee(report)
         return report.model_copy(
             update={
@@ -153,6 +187,24 @@ class _Check:
             if not self.loads[-1].is_borne:
                 return
 
+    async def own_requests(self, known: KnownLoad) -> StressReport | None:
+        """Report a load that is known, if a few requests alone keep to every limit with these prompts and parameters; else None."""
+        started, prompts = time.perf_counter(), self._prompts[:OWN_REQUESTS]
+        results = await run_in_turn(self._measure, prompts)
+        took_s = time.perf_counter() - started
+        load = Load(known.report.offered_rate, len(prompts))
+        report = judge(results, load, self._thresholds, self._clock.now(), took_s)
+        if not report.is_passed or self._over(report):
+            return None
+        reused = ReusedLoad(
+            submission_id=known.submission_id,
+            at=known.report.reused.at if known.report.reused else known.report.at,
+            own_requests=len(prompts),
+        )
+        return known.report.model_copy(
+            update={"at": report.at, "duration_s": took_s, "reused": reused}
+        )
+
     async def _first_rate(self) -> float:
         """The rate at which a few requests would be under way, by one that is sent alone."""
         alone = (await run_load(self._measure, self._prompts[:1], Load(1.0, 1)))[0]
@@ -194,3 +246,7 @@ class _Check:
                 why=why,
             )
         )
+
+
+def _sentence(beside: StressBeside) -> str:
+    return f"Beside it {beside.submissions} other submissions used the model server, with {beside.mean:.1f} requests under way on average and {beside.most} at most."

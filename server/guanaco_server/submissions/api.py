@@ -24,6 +24,7 @@ from guanaco.submissions import (
     SubmissionEvent,
     SubmissionRequest,
 )
+from guanaco.sweeps import Sweep, SweepRequest
 from guanaco.trials import PromptTrial, RenderedPrompt
 from guanaco_server.accounts.auth import Auth
 from guanaco_server.accounts.service import Account
@@ -36,6 +37,7 @@ from guanaco_server.submissions.pipeline.traffic_plans import TrafficPlans
 from guanaco_server.submissions.prompt_trials import PromptTrials
 from guanaco_server.submissions.quotas import QuotaService
 from guanaco_server.submissions.service import SubmissionService
+from guanaco_server.submissions.sweeps import SweepService
 
 MAX_SEQ = 2**31 - 1  # what the database's integer holds
 
@@ -87,7 +89,7 @@ def router(submissions: SubmissionService, feed: EventFeed, auth: Auth) -> Route
         follow: bool = True,
         account: Account = developer,
     ) -> StreamingResponse:
-        await submissions.require_visible(account, submission_id)
+        await submissions.ensure_visible(account, submission_id)
         return event_stream(encoded(feed.follow(submission_id, last_event_id, wait=follow)))
 
     @routes.get("/{submission_id}/card")
@@ -150,6 +152,50 @@ def router(submissions: SubmissionService, feed: EventFeed, auth: Auth) -> Route
     @routes.post("/{submission_id}/teardown")
     async def teardown(submission_id: str, account: Account = developer) -> Submission:
         return await submissions.teardown(account, submission_id)
+
+    return routes
+
+
+def sweep_router(sweeps: SweepService, auth: Auth) -> Routes:
+    routes = Routes(prefix="/api/v1/sweeps", tags=["submissions"])
+    developer = auth.require(Role.DEVELOPER)
+
+    @routes.post("", status_code=202)
+    async def submit_sweep(
+        request: SweepRequest,
+        idempotency_key: IdempotencyKey = None,
+        hub_token: HubToken = None,
+        account: Account = developer,
+    ) -> Sweep:
+        """Enter all variants, or none. The same Idempotency-Key with the same request returns the same sweep, for good."""
+        return await sweeps.submit(account, request, idempotency_key, hub_token)
+
+    @routes.get("")
+    async def list_sweeps(account: Account = developer) -> list[Sweep]:
+        """The caller's 100 newest."""
+        return await sweeps.list_own(account)
+
+    @routes.get("/{sweep_id}")
+    async def read_sweep(sweep_id: str, account: Account = developer) -> Sweep:
+        return await sweeps.get(account, sweep_id)
+
+    @routes.post("/{sweep_id}/cancel")
+    async def cancel_sweep(sweep_id: str, account: Account = developer) -> Sweep:
+        """Cancel those of its submissions that are in progress."""
+        return await sweeps.cancel(account, sweep_id)
+
+    @routes.post("/{sweep_id}/deactivate")
+    async def deactivate_sweep(sweep_id: str, account: Account = developer) -> Sweep:
+        return await sweeps.deactivate(account, sweep_id)
+
+    @routes.post("/{sweep_id}/reactivate")
+    async def reactivate_sweep(sweep_id: str, account: Account = developer) -> Sweep:
+        return await sweeps.reactivate(account, sweep_id)
+
+    @routes.post("/{sweep_id}/teardown")
+    async def teardown_sweep(sweep_id: str, account: Account = developer) -> Sweep:
+        """Tear down those of its submissions that are served."""
+        return await sweeps.teardown(account, sweep_id)
 
     return routes
 

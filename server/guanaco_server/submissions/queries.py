@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Row, delete, exists, func, or_, select
+from sqlalchemy import ColumnElement, Row, and_, delete, exists, func, not_, or_, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -16,6 +16,7 @@ from guanaco.submissions import (
     RolloutPhase,
     Stage,
     Status,
+    StressReport,
     SubmissionKind,
 )
 from guanaco_server.artifacts.checking.model_card import StoredCard
@@ -30,8 +31,10 @@ from guanaco_server.submissions.tables import (
     SubmissionEventRow,
     SubmissionNumberRow,
     SubmissionRow,
+    SweepRow,
 )
 
+MAX_SWEEPS = 100  # in a list
 READS_THE_HUB = (Status.QUEUED, Status.CHECKING, Status.SERIALIZING)
 
 
@@ -123,24 +126,35 @@ async def add_run_start(
 
 
 async def count_own(session: AsyncSession, account_id: str, statuses: Collection[Status]) -> int:
-    statement = select(func.count()).where(
+    """Count the account's submissions with these statuses; a sweep counts once."""
+    each = func.distinct(func.coalesce(SubmissionRow.sweep, SubmissionRow.id))
+    statement = select(func.count(each)).where(
         SubmissionRow.account_id == account_id, SubmissionRow.status.in_(statuses)
     )
-    return await session.scalar(statement.select_from(SubmissionRow)) or 0
+    return await session.scalar(statement) or 0
 
 
 async def artifact_bytes(
-    session: AsyncSession, account_id: str, statuses: Collection[Status], but: str | None
+    session: AsyncSession,
+    account_id: str,
+    statuses: Collection[Status],
+    but: SubmissionRow | None,
 ) -> int:
-    """Add up the weights of the account's submissions with these statuses, except one; each artifact counts once."""
-    artifact = func.coalesce(SubmissionRow.artifact_key, SubmissionRow.id)
+    """Add up the weights of the account's submissions with these statuses; each artifact counts once.
+
+    Except one submission, and those of its sweep that are made into the same artifact.
+    """
+    artifact = func.coalesce(SubmissionRow.artifact_key, SubmissionRow.sweep, SubmissionRow.id)
     each = (
         select(func.max(SubmissionRow.weight_bytes).label("size"))
         .where(SubmissionRow.account_id == account_id, SubmissionRow.status.in_(statuses))
         .group_by(artifact)
     )
     if but is not None:
-        each = each.where(SubmissionRow.id != but)
+        each = each.where(SubmissionRow.id != but.id)
+    if but is not None and but.sweep is not None:
+        is_same = and_(SubmissionRow.sweep == but.sweep, SubmissionRow.dtype == but.dtype)
+        each = each.where(or_(SubmissionRow.sweep.is_(None), not_(is_same)))
     total = await session.scalar(select(func.sum(each.subquery().c.size)))
     return int(total or 0)
 
@@ -175,6 +189,34 @@ async def by_idempotency_key(
             SubmissionRow.account_id == account_id, SubmissionRow.idempotency_key == key
         )
     )
+
+
+async def sweep(session: AsyncSession, sweep_id: str) -> SweepRow | None:
+    return await session.get(SweepRow, sweep_id)
+
+
+async def sweep_by_key(session: AsyncSession, account_id: str, key: str) -> SweepRow | None:
+    return await session.scalar(
+        select(SweepRow).where(SweepRow.account_id == account_id, SweepRow.idempotency_key == key)
+    )
+
+
+async def sweeps(session: AsyncSession, account_id: str | None) -> Sequence[SweepRow]:
+    """Read the newest sweeps of an account, or of all."""
+    statement = select(SweepRow).order_by(SweepRow.created_at.desc(), SweepRow.id.desc())
+    if account_id is not None:
+        statement = statement.where(SweepRow.account_id == account_id)
+    return (await session.scalars(statement.limit(MAX_SWEEPS))).all()
+
+
+async def of_sweeps(session: AsyncSession, sweep_ids: Collection[str]) -> Sequence[SubmissionRow]:
+    """Read the submissions of these sweeps, each sweep's in its order."""
+    if not sweep_ids:
+        return []
+    statement = select(SubmissionRow).where(
+        SubmissionRow.sweep.in_(sweep_ids), SubmissionRow.deleted_at.is_(None)
+    )
+    return (await session.scalars(statement.order_by(SubmissionRow.sweep_place))).all()
 
 
 async def newest_first(
@@ -488,6 +530,19 @@ async def last_events(
     statement = select(SubmissionEventRow).where(SubmissionEventRow.submission_id == submission_id)
     ordered = statement.order_by(SubmissionEventRow.seq.desc()).limit(limit)
     return (await session.scalars(ordered)).all()
+
+
+async def reports_of_runs(
+    session: AsyncSession, runs: Sequence[tuple[str, int]]
+) -> list[tuple[SubmissionRow, StressReport]]:
+    """Read the stress reports of these runs, each with its submission."""
+    is_one = tuple_(StressReportRow.submission_id, StressReportRow.run).in_(runs)
+    found = await session.execute(
+        select(SubmissionRow, StressReportRow.report)
+        .join(StressReportRow, StressReportRow.submission_id == SubmissionRow.id)
+        .where(is_one)
+    )
+    return [(row, report) for row, report in found]
 
 
 async def latest_report(session: AsyncSession, submission_id: str) -> StressReportRow | None:

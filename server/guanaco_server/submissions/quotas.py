@@ -1,6 +1,6 @@
 """What each developer may use: runs of the pipeline an hour, submissions that are live or in progress, bytes of weights.
 
-Every check is made in the transaction that takes a place, which holds the developer's row: of two requests at the same
+A sweep counts once, as one submission and as one run. Every check is made in the transaction that takes a place, which holds the developer's row: of two requests at the same
 time the second counts the first. Admins have no limits.
 """
 
@@ -22,7 +22,7 @@ from guanaco_server.runtime.clock import Clock
 from guanaco_server.settings import Settings
 from guanaco_server.submissions import queries
 from guanaco_server.submissions.lifecycle import SERVED
-from guanaco_server.submissions.tables import QuotaRow
+from guanaco_server.submissions.tables import QuotaRow, SubmissionRow
 
 WINDOW = timedelta(hours=1)
 LIVE = frozenset((*SERVED, *IN_PROGRESS))
@@ -112,7 +112,7 @@ class QuotaService:
             row = await queries.by_id(session, submission_id)
             if row is None or await self._accounts.role_of(row.account_id) is Role.ADMIN:
                 return
-            await self._require_room(session, row.account_id, weight_bytes, submission_id)
+            await self._require_room(session, row.account_id, weight_bytes, row)
 
     async def require_room(self, account: Account, weight_bytes: int) -> None:
         """Check weights that were not submitted. Raise StorageQuotaExceeded if the developer has no room for them."""
@@ -122,7 +122,7 @@ class QuotaService:
             await self._require_room(session, account.id, weight_bytes, None)
 
     async def _require_room(
-        self, session: AsyncSession, account_id: str, weight_bytes: int, but: str | None
+        self, session: AsyncSession, account_id: str, weight_bytes: int, but: SubmissionRow | None
     ) -> None:
         limits = self._defaults.but(await queries.quota(session, account_id))
         used = await queries.artifact_bytes(session, account_id, LIVE, but)

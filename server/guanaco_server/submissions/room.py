@@ -20,6 +20,7 @@ from guanaco_server.submissions.rollouts.loop import ListVotes, RolloutLoop
 from guanaco_server.submissions.rollouts.records import RolloutRecords
 from guanaco_server.submissions.rollouts.service import RolloutService
 from guanaco_server.submissions.service import SubmissionService
+from guanaco_server.submissions.sweeps import SweepService
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class SubmissionsRoom:
     """``changes`` announces each change of a status within this process."""
 
     service: SubmissionService
+    sweeps: SweepService
     quotas: QuotaService
     hub_tokens: HubTokens
     events: EventFeed
@@ -67,6 +69,7 @@ def build_submissions(
     )
     return SubmissionsRoom(
         service,
+        SweepService(database, clock, changes, quotas, service),
         quotas,
         hub_tokens,
         EventFeed(database),

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 
-from pydantic import SecretStr
+from pydantic import BaseModel, SecretStr
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -264,6 +264,11 @@ class SubmissionService:
             row = await visible_row(session, account, submission_id)
             return await read_whole(self._deployments, session, row)
 
+    async def ensure_visible(self, account: Account, submission_id: str) -> None:
+        """Raise SubmissionNotFound for another developer's submission. Reads no more than its row."""
+        async with self._database.read() as session:
+            await visible_row(session, account, submission_id)
+
     async def require_choosable(self, account: Account, named: str) -> SubmissionBrief:
         """The submission that an account names to talk to, by its id or alias; a developer's own, any for others.
 
@@ -406,37 +411,60 @@ class SubmissionService:
         idempotency_key: str | None,
         hub_token: SecretStr | None,
     ) -> SubmissionRow:
-        request_hash = hashlib.sha256(request.model_dump_json().encode()).hexdigest()
+        digest = request_hash(request)
         async with self._database.write() as session:
             if idempotency_key is not None:
                 await queries.lock_quota(session, account.id)  # of two racers one waits here
                 known = await queries.by_idempotency_key(session, account.id, idempotency_key)
-                if known is not None and known.request_hash != request_hash:
+                if known is not None and known.request_hash != digest:
                     raise IdempotencyConflict
                 if known is not None:
                     return known
             await self._quotas.take(session, account)
             row = await self._new_row(session, account, request)
-            row.idempotency_key, row.request_hash = idempotency_key, request_hash
-            session.add(row)
-            await session.flush()
-            await self._hub_tokens.keep(session, row.id, hub_token, row.created_at)
-            await lifecycle.append_event(
-                session,
-                row.id,
-                EventKind.STATUS,
-                f"Submitted {row.repo}.",
-                at=row.created_at,
-                data={"status": Status.QUEUED},
-            )
+            row.idempotency_key, row.request_hash = idempotency_key, digest
+            await self._add(session, row, hub_token, f"Submitted {row.repo}.")
         return row
+
+    async def add_variants(
+        self,
+        session: AsyncSession,
+        account: Account,
+        sweep_id: str,
+        variants: Sequence[SubmissionRequest],
+        hub_token: SecretStr | None,
+    ) -> list[SubmissionRow]:
+        """Make a sweep's submissions within the caller's transaction, which has taken a place for them all."""
+        rows = []
+        for place, request in enumerate(variants, 1):
+            row = await self._new_row(session, account, request)
+            row.sweep, row.sweep_place, row.request_hash = sweep_id, place, request_hash(request)
+            said = f"Submitted {row.repo}, variant {place} of {len(variants)} of {sweep_id}."
+            await self._add(session, row, hub_token, said)
+            rows.append(row)
+        return rows
+
+    async def _add(
+        self, session: AsyncSession, row: SubmissionRow, hub_token: SecretStr | None, said: str
+    ) -> None:
+        session.add(row)
+        await session.flush()
+        await self._hub_tokens.keep(session, row.id, hub_token, row.created_at)
+        await lifecycle.append_event(
+            session,
+            row.id,
+            EventKind.STATUS,
+            said,
+            at=row.created_at,
+            data={"status": Status.QUEUED},
+        )
 
     async def _new_row(
         self, session: AsyncSession, account: Account, request: SubmissionRequest
     ) -> SubmissionRow:
         reward = await self.aliases.resolved(session, account, request.reward)
         await self.rewards.require_usable(session, account, reward)
-        slug = re.sub(r"[^a-z0-9.-]+", "-", request.repo.lower())[:SLUG_CHARS]
+        slug = slug_of(request.repo)
         now = self._clock.now()
         return SubmissionRow(
             id=f"{slug}_v{await queries.next_number(session, slug)}",
@@ -458,6 +486,16 @@ class SubmissionService:
             created_at=now,
             updated_at=now,
         )
+
+
+def slug_of(repo: str) -> str:
+    """Return a repo's name as it stands in the ids of its submissions and sweeps."""
+    return re.sub(r"[^a-z0-9.-]+", "-", repo.lower())[:SLUG_CHARS]
+
+
+def request_hash(request: BaseModel) -> str:
+    """Return the digest by which a request that is repeated with its Idempotency-Key is known."""
+    return hashlib.sha256(request.model_dump_json().encode()).hexdigest()
 
 
 def _brief(row: SubmissionRow) -> SubmissionBrief:

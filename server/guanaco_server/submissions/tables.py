@@ -65,6 +65,8 @@ class SubmissionRow(Table):
     weight_bytes: Mapped[int | None] = mapped_column(BigInteger)
     artifact_key: Mapped[str | None] = mapped_column(String(64))
     tags: Mapped[list[str] | None] = mapped_column(JsonColumn)
+    sweep: Mapped[str | None] = mapped_column(String(128), index=True)
+    sweep_place: Mapped[int | None]
     card: Mapped[StoredCard | None] = mapped_column(Pydantic(StoredCard), deferred=True)
     run: Mapped[int] = mapped_column(default=1)
     event_count: Mapped[int] = mapped_column(default=0)
@@ -79,6 +81,26 @@ def is_understood(submission: SubmissionRow | Submission) -> bool:
     """Whether this version knows how the submission is to be served; a newer one may have stored it."""
     how = [submission.kind, submission.dtype, submission.quantization]
     return not any(unknown_members([*how, submission.formatter, submission.reward_formatter]))
+
+
+class SweepRow(Table):
+    """Variants of one repo that were entered together; each submission names its sweep, and its place in it from 1."""
+
+    __tablename__ = "sweeps"
+    __table_args__ = (
+        UniqueConstraint("account_id", "idempotency_key"),
+        Index("ix_sweeps_account_id_created_at", "account_id", "created_at"),
+    )
+
+    id: Mapped[str] = mapped_column(String(128), primary_key=True)
+    account_id: Mapped[str] = mapped_column(ForeignKey("accounts.id"))
+    developer: Mapped[str] = mapped_column(String(64))
+    name: Mapped[str] = mapped_column(String(193))
+    repo: Mapped[str] = mapped_column(String(193))
+    revision: Mapped[str | None] = mapped_column(String(128))
+    idempotency_key: Mapped[str | None] = mapped_column(String(128))
+    request_hash: Mapped[str] = mapped_column(String(64))
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
 class AliasRow(Table):

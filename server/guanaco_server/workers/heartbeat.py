@@ -97,8 +97,12 @@ class Heartbeat:
             return
         self._note_duty(True)
         self._is_on_duty = True
-        for duty in self._duties:
-            await duty.start()
+        try:
+            for duty in self._duties:
+                await duty.start()
+        except BaseException:
+            await self._leave_duty()  # all of them begin again, or another worker's do
+            raise
 
     async def _leave_duty(self) -> None:
         if not self._is_on_duty:

@@ -13,8 +13,7 @@ for one to become ready. After the first token, the reply has failed.
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
@@ -28,11 +27,13 @@ from guanaco.errors import (
 )
 from guanaco_server.chat.gateway.best_of import BestOf, Scene
 from guanaco_server.chat.gateway.deadline import Deadline
+from guanaco_server.chat.gateway.failure_log import FailureLog
 from guanaco_server.chat.gateway.places import TurnPlace, TurnPlaces
 from guanaco_server.chat.gateway.turn_queue import Asker
 from guanaco_server.deployments.model_server import (
     Chunk,
     Generation,
+    HoldsAnotherModel,
     ModelServer,
     ModelServerFault,
     RequestRefused,
@@ -49,8 +50,6 @@ from guanaco_server.routing.service import LiveSubmission
 SILENCE = "…"
 SAMPLES = 2
 POLL_S = 0.05  # between two looks for a replica, when none is left
-
-logger = logging.getLogger(__name__)
 
 
 Pieces = tuple[str, ...]  # texts that arrived together
@@ -93,11 +92,12 @@ class ReplyGenerator:
         deadlines: Deadlines,
         endpoints: Callable[[str], Sequence[str]],
         model_name: Callable[[str], str],
+        find_again: Callable[[str], Awaitable[Sequence[str]]],
         report_fault: Callable[[str], None],
         metrics: Metrics,
         best_of: BestOf,
     ) -> None:
-        """``endpoints`` are those of a submission's replicas that are ready now, ``model_name`` is how they know its model."""
+        """``endpoints`` are those of a submission's replicas that are ready now, ``model_name`` is what a request expects there. ``find_again`` looks where its model is if that server has been given another one."""
         self._model_server = model_server
         self._prompts = prompts
         self._places = places
@@ -105,9 +105,11 @@ class ReplyGenerator:
         self._deadlines = deadlines
         self._endpoints = endpoints
         self._model_name = model_name
+        self._find_again = find_again
         self._report_fault = report_fault
         self._metrics = metrics
         self._best_of = best_of
+        self._failures = FailureLog()
 
     async def generate(
         self,
@@ -195,6 +197,9 @@ class ReplyGenerator:
                             if texts := text.take(chunk):
                                 measured.note_text()
                                 yield texts
+                    place.note_tokens(
+                        text.prompt_tokens - text.cached_tokens, text.completion_tokens
+                    )
                     content = text.content
                     if not content and is_last and not goes_on:
                         content = SILENCE
@@ -232,11 +237,12 @@ class ReplyGenerator:
         first_token_by = began + limits.first_token_s
         endpoints: Sequence[str] = live.endpoints
         tried: set[str] = set()
+        has_moved = False
         places = self._places.held(live.version)
         while True:
             endpoint = self._replicas.choose(key, endpoints, tried, places)
             if endpoint is None:
-                endpoints = await self._another(live.serving.id, endpoints, began)
+                endpoints = await self._another(live.serving.id, began, has_moved)
                 generation = replace(generation, model=self._model_name(live.serving.id))
                 tried.clear()
                 continue
@@ -276,20 +282,21 @@ class ReplyGenerator:
                     return
                 except (ModelServerFault, TimeoutError) as failure:
                     step.note(error=type(failure).__name__)
-                    is_its_fault = self._note_failure(live.serving.id, ask, failure)
+                    has_moved = isinstance(failure, HoldsAnotherModel)
+                    is_its_fault = self._note_failure(live.serving.id, endpoint, ask, failure)
                     if live.shown is not None and is_its_fault and endpoint in live.endpoints:
                         live.shown.note_fault()
                     is_late = has_begun or loop.time() >= first_token_by
                     if error := self._final(live.serving.id, failure, has_begun, is_late):
                         raise error from None
 
-    async def _another(
-        self, submission_id: str, failed: Sequence[str], began: float
-    ) -> Sequence[str]:
+    async def _another(self, submission_id: str, began: float, has_moved: bool) -> Sequence[str]:
         """Once all replicas have failed: those that are ready then, if they are others or have come back in time."""
         loop = asyncio.get_running_loop()
         while loop.time() < began + self._deadlines.failover_s:
             await asyncio.sleep(POLL_S)
+            if has_moved and (found := await self._find_again(submission_id)):
+                return found
             if endpoints := self._endpoints(submission_id):
                 return endpoints
         raise ModelUnavailable(submission_id)
@@ -306,16 +313,17 @@ class ReplyGenerator:
             return self._model_server.generate(endpoint, generation)
         return self._best_of.generate(endpoint, generation, live.serving, scene, until)
 
-    def _note_failure(self, submission_id: str, ask: Ask, failure: Exception) -> bool:
+    def _note_failure(
+        self, submission_id: str, endpoint: str, ask: Ask, failure: Exception
+    ) -> bool:
         """Report the failure of a replica. A refusal or a long queue is not the server's fault: False."""
         is_timeout = isinstance(failure, TimeoutError)
-        logger.warning(
-            "the model server of %s failed: %s",
-            submission_id,
-            "it was too slow" if is_timeout else failure,
-            extra={"submission_id": submission_id},
-        )
+        why = "it was too slow" if is_timeout else str(failure)
+        self._failures.note(submission_id, endpoint, why)
         if isinstance(failure, RequestRefused) or (is_timeout and ask.is_answering):
+            return False
+        if isinstance(failure, HoldsAnotherModel):
+            self._report_fault(submission_id)
             return False
         ask.note_fault()
         self._report_fault(submission_id)

@@ -1,25 +1,27 @@
-"""How the gateway processes share a model's places: the decision alone, a pure function of what each of them says.
+"""How the gateway processes share an engine's places: the decision alone, a pure function of what each of them says.
 
-Each says how many places it holds and how many it wants: its turns under way and waiting, by app. The places are the apps'
-first: each app gets what it wants, or its max-min fair part of all of them. A gateway's aim is
+Each says how many places it holds and how many it wants: its turns under way and waiting, by submission and app. The places
+are the submissions' first: each gets what it wants, or its max-min fair part of all of them, so what one does not use the
+others may. A submission's part is its apps' by the same rule. A gateway's aim is
 
     all get what they want   that, and a reserve for its next turns, as far as places are left
     they want more           of each app's part, what the app's turns here are of its turns everywhere, but no gateway that
                              wants any gets none
 
 and it takes no place before another gateway has given it up. So the places that are held never exceed those that are there.
-Within a gateway, ``app_parts`` are the weights by which the apps take turns (turn_queue.py).
+Within a gateway, ``parts_here`` are the weights by which submissions and apps take turns (turn_queue.py).
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 Name = TypeVar("Name")
+Demand = tuple[str, str]  # the key of a deployment, and an app that talks to it
 
 LEAST_RESERVE = 2
 RESERVE = 0.5  # of what is wanted
@@ -28,30 +30,38 @@ ANY_APP = ""  # of a gateway of the version before, which does not say whose tur
 
 @dataclass(frozen=True)
 class PlaceClaim:
-    """``wanted`` by app. ``order`` decides between gateways that are equal otherwise: the smaller first."""
+    """``demands`` are the turns by submission and app. ``order`` decides between gateways that are equal otherwise: the smaller first."""
 
     held: int
-    apps: Mapping[str, int] = field(default_factory=dict)
+    demands: Mapping[Demand, int] = field(default_factory=dict)
     order: bytes = b""
 
     @property
     def wanted(self) -> int:
-        return sum(self.apps.values())
+        return sum(self.demands.values())
 
 
 def places_for(mine: PlaceClaim, others: Sequence[PlaceClaim], capacity: int) -> int:
-    """Return the places that this gateway may hold now, ``mine.held`` being those that it has turns in."""
+    """Return up to how many turns this gateway may begin now. Fewer than ``mine.held``, those under way, where others have claims
+    to some: those end, and no others begin."""
     free = max(0, capacity - sum(claim.held for claim in others))
-    return max(mine.held, min(_aim(mine, others, capacity), free))
+    return min(_aim(mine, others, capacity), free)
 
 
-def app_parts(mine: PlaceClaim, others: Sequence[PlaceClaim], capacity: int) -> Mapping[str, float]:
-    """Return how many of the places are each app's in this gateway; none while all get what they want."""
-    wanted = _by_app((mine, *others))
+def parts_here(
+    mine: PlaceClaim, others: Sequence[PlaceClaim], capacity: int
+) -> Mapping[tuple[str, ...], float]:
+    """Return how many of the places are each submission's, and each app's of it, in this gateway; none while all get what they want."""
+    wanted = _demands((mine, *others))
     if wanted.total() <= capacity:
         return {}
-    fair = fair_parts(wanted, capacity)
-    return {app: fair[app] * count / wanted[app] for app, count in mine.apps.items() if count}
+    fair, found = _fair(wanted, capacity), defaultdict[tuple[str, ...], float](float)
+    for demand, count in mine.demands.items():
+        if count:
+            part = fair[demand] * count / wanted[demand]
+            found[demand] = part
+            found[demand[:1]] += part
+    return found
 
 
 def fair_parts(wanted: Mapping[Name, float], total: float) -> dict[Name, float]:
@@ -74,16 +84,16 @@ def _aim(mine: PlaceClaim, others: Sequence[PlaceClaim], capacity: int) -> int:
 
 
 def _parts(claims: Sequence[PlaceClaim], capacity: int) -> list[int]:
-    """One at least, and the rest by the apps' fair parts, by the largest remainders."""
+    """One at least, and the rest by the fair parts, by the largest remainders."""
     parts = [0] * len(claims)
     order = sorted(range(len(claims)), key=lambda place: claims[place].order)
     for place in order[:capacity]:
         parts[place] = 1
     left = capacity - sum(parts)
-    wanted = _by_app(claims)
-    fair = fair_parts(wanted, capacity)
+    wanted = _demands(claims)
+    fair = _fair(wanted, capacity)
     more = [
-        max(0.0, sum(fair[app] * n / wanted[app] for app, n in claim.apps.items() if n) - part)
+        max(0.0, sum(fair[of] * n / wanted[of] for of, n in claim.demands.items() if n) - part)
         for claim, part in zip(claims, parts, strict=True)
     ]
     beyond = sum(more)
@@ -97,8 +107,21 @@ def _parts(claims: Sequence[PlaceClaim], capacity: int) -> list[int]:
     return parts
 
 
-def _by_app(claims: Sequence[PlaceClaim]) -> Counter[str]:
-    total = Counter[str]()
+def _fair(wanted: Mapping[Demand, float], total: float) -> dict[Demand, float]:
+    """The submissions' fair parts, each divided fairly between its apps."""
+    by_key: defaultdict[str, dict[Demand, float]] = defaultdict(dict)
+    for demand, count in wanted.items():
+        by_key[demand[0]][demand] = count
+    parts = fair_parts({key: sum(own.values()) for key, own in by_key.items()}, total)
+    return {
+        demand: part
+        for key, own in by_key.items()
+        for demand, part in fair_parts(own, parts[key]).items()
+    }
+
+
+def _demands(claims: Iterable[PlaceClaim]) -> Counter[Demand]:
+    total = Counter[Demand]()
     for claim in claims:
-        total.update(claim.apps)
+        total.update(claim.demands)
     return total

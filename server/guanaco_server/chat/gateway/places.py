@@ -1,9 +1,10 @@
-"""A model's places: how many turns its servers answer at once, and who waits for one.
+"""An engine's places: how many turns its servers answer at once, and who waits for one.
 
-    measured      what the stress check showed of a replica, times the replicas: shared by all gateway processes
+    measured      what the stress checks showed of a replica, times the replicas: shared by all gateway processes
     not measured  ``max_streams`` a replica, in this process alone
 
-Each version of a submission that serves has places of its own, by the key of its deployment, so a canary's are added.
+Submissions that share an engine share its places: each has its part, and what it does not use the others may. Each version of
+a submission that serves has an engine of its own, so the places of a canary are added.
 A turn takes a place before a model server is asked, and gives it back when its reply has ended, however it ends. Without
 a free place it waits in a fair queue (turn_queue.py), for ``wait_s`` at most. No more wait than can be answered within
 that time, as far as the last turns tell; beyond, whoever has the most waiting is refused.
@@ -18,20 +19,29 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from hashlib import blake2b
 from typing import Self
 
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.errors import Overloaded
 from guanaco_server.chat import queries
-from guanaco_server.chat.gateway.place_shares import ANY_APP, PlaceClaim, app_parts, places_for
+from guanaco_server.chat.gateway.place_shares import (
+    ANY_APP,
+    Demand,
+    PlaceClaim,
+    parts_here,
+    places_for,
+)
 from guanaco_server.chat.gateway.turn_queue import Asker, Ticket, TurnQueue
 from guanaco_server.chat.tables import GatewayPlacesRow
+from guanaco_server.costs.meter import weighted
 from guanaco_server.database.commit_order import in_commit_order
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.versions import submission_of
@@ -42,24 +52,30 @@ from guanaco_server.runtime.clock import Clock
 BEAT_S = 1.0
 SHORT_S = 0.2  # between two looks at what the others hold, while turns wait
 HELD_S = 5.0
-IDLE_S = 60.0  # a model that was not used for so long has no places here
+USE_S = 15.0  # between two times that it is written down who used an engine
+IDLE_S = 60.0  # an engine that was not used for so long has no places here
 ROTATION_S = 2.0  # gateways that are equal otherwise take turns at being first
 SMOOTHING = 0.1
 MOST_WAITING = 4_096
 WAITING_A_PLACE = 16  # while it is not known how long turns take
 LONGEST_RETRY_S = 60.0
 
+RecordUse = Callable[[Mapping[str, float], Mapping[str, float]], Awaitable[None]]
+
+CHECKS = Asker("guanaco:checks", "")
+
 logger = logging.getLogger(__name__)
 
 
 @dataclass(eq=False, slots=True)
-class _Model:
+class _Engine:
     """``granted`` places are this process's until ``granted_until``; with ``has_more`` it would get more if it asked.
 
     ``is_busy`` says that all gateways together want half of the places, or more.
     """
 
-    submission_id: str
+    key: str
+    asked: str  # the deployment that was asked last
     queue: TurnQueue = field(default_factory=TurnQueue)
     turns: dict[Ticket, asyncio.Future[None]] = field(default_factory=dict)
     granted: int = 0
@@ -67,21 +83,30 @@ class _Model:
     has_more: bool = True
     is_busy: bool = False
     used_at: float = 0.0
+    busy_since: float | None = None  # a turn is under way
+    busy_s: float = 0.0  # since that was last written down
     turn_s: float = 0.0  # what turns took lately
 
     @property
     def wanted(self) -> int:
         return self.queue.in_flight + self.queue.waiting
 
+    def note_busy(self) -> None:
+        """Count the time since the last call if a turn was under way then."""
+        now = time.monotonic()
+        if self.busy_since is not None:
+            self.busy_s += now - self.busy_since
+        self.busy_since = now if self.queue.in_flight else None
+
 
 class TurnPlace:
     """One turn's place, until the end of the ``with`` block."""
 
-    __slots__ = ("_asker", "_model", "_places", "_since", "waited_s")
+    __slots__ = ("_asker", "_engine", "_places", "_since", "waited_s")
 
-    def __init__(self, places: TurnPlaces, model: _Model, asker: Asker, waited_s: float) -> None:
+    def __init__(self, places: TurnPlaces, engine: _Engine, asker: Asker, waited_s: float) -> None:
         self._places = places
-        self._model = model
+        self._engine = engine
         self._asker = asker
         self._since = time.monotonic()
         self.waited_s = waited_s
@@ -89,8 +114,12 @@ class TurnPlace:
     def __enter__(self) -> Self:
         return self
 
+    def note_tokens(self, computed: int, generated: int) -> None:
+        """Count what a reply has used, for the division of its engine's cost."""
+        self._places._used[self._asker.key] += weighted(computed, generated)
+
     def __exit__(self, *_: object) -> None:
-        self._places._end(self._model, self._asker, time.monotonic() - self._since)
+        self._places._end(self._engine, self._asker, time.monotonic() - self._since)
 
 
 class TurnPlaces:
@@ -102,21 +131,28 @@ class TurnPlaces:
         clock: Clock,
         metrics: Metrics,
         *,
+        engine_of: Callable[[str], str],
         capacity: Callable[[str], int | None],
         replicas: Callable[[str], Sequence[str]],
+        record_use: RecordUse,
         max_streams: int,
         wait_s: float,
     ) -> None:
-        """``capacity`` is what a submission's ready replicas were measured to answer at once; None for one that was not measured."""
+        """``engine_of`` a deployment is the key of its engine; ``capacity`` is what that engine's ready replicas were measured
+        to answer at once, None for one that was not measured; ``replicas`` are a deployment's."""
         self._database = database
         self._clock = clock
         self._metrics = metrics
+        self._engine_of = engine_of
         self._capacity = capacity
         self._replicas = replicas
         self._max_streams = max_streams
         self._wait_s = wait_s
+        self._record_use = record_use
+        self._used: defaultdict[str, float] = defaultdict(float)
+        self._use_written_at = time.monotonic()
         self._gateway = secrets.token_hex(16)
-        self._models: dict[str, _Model] = {}
+        self._engines: dict[str, _Engine] = {}
         self._crowded: set[str] = set()
         self._lock = asyncio.Lock()
         self._asking: asyncio.Task[None] | None = None
@@ -131,143 +167,152 @@ class TurnPlaces:
         if self._asking is not None:
             self._asking.cancel()
             await asyncio.gather(self._asking, return_exceptions=True)
+        with suppress(DBAPIError, OSError):
+            await self.write_use()
         with suppress(DBAPIError, OSError):  # then they lapse
             async with self._database.write() as session:
                 await queries.drop_places(session, self._gateway)
 
     def crowded(self) -> set[str]:
-        """The submissions for which turns wait here."""
+        """The deployments for which turns wait here."""
         return self._crowded
 
-    def waiting(self, submission_id: str) -> int:
-        model = self._models.get(submission_id)
-        return model.queue.waiting if model is not None else 0
+    def waiting(self, key: str) -> int:
+        """The turns of this deployment that wait here."""
+        engine = self._engines.get(self._engine_of(key))
+        return engine.queue.waiting_of(key) if engine is not None else 0
 
-    def in_flight(self, submission_id: str) -> int:
-        model = self._models.get(submission_id)
-        return model.queue.in_flight if model is not None else 0
+    def in_flight(self, key: str) -> int:
+        engine = self._engines.get(self._engine_of(key))
+        return engine.queue.in_flight_of(key) if engine is not None else 0
 
-    def held(self, submission_id: str) -> int | None:
-        """The places that this process holds; None where they are not counted, or less than half of all are wanted."""
-        model = self._models.get(submission_id)
-        if model is None or not model.is_busy or not self._is_measured(model):
+    def held(self, key: str) -> int | None:
+        """The places that this process holds at the deployment's engine; None where they are not counted, or less than half of all are wanted."""
+        engine = self._engines.get(self._engine_of(key))
+        if engine is None or not engine.is_busy or not self._is_measured(engine):
             return None
-        return max(model.granted, model.queue.in_flight)
+        return max(engine.granted, engine.queue.in_flight)
 
-    async def take(self, submission_id: str, asker: Asker) -> TurnPlace:
-        """A place for a turn, to be used ``with``. Overloaded when too many wait, or for too long."""
-        model = self._models.get(submission_id)
-        if model is None:
-            model = self._models[submission_id] = _Model(submission_id)
+    async def take(self, key: str, asker: Asker) -> TurnPlace:
+        """A place for a turn of this deployment, to be used ``with``. Overloaded when too many wait, or for too long."""
+        name, asker = self._engine_of(key), asker._replace(key=key)
+        engine = self._engines.get(name)
+        if engine is None:
+            engine = self._engines[name] = _Engine(name, key)
+        engine.asked = key
         waited_s = 0.0
-        if model.queue.waiting or model.queue.in_flight >= self._limit(model):
-            waited_s = await self._wait(model, asker)
+        if engine.queue.waiting or engine.queue.in_flight >= self._limit(engine):
+            waited_s = await self._wait(engine, asker)
         else:
-            model.queue.begin(asker)
+            engine.queue.begin(asker)
+        if engine.busy_since is None:
+            engine.note_busy()
         self._metrics.note_turn_wait(waited_s)
-        return TurnPlace(self, model, asker, waited_s)
+        return TurnPlace(self, engine, asker, waited_s)
 
     async def share(self) -> None:
         """Agree with the other gateways on who holds which places from now on."""
         async with self._lock:
             now = time.monotonic()
-            measured = [model for model in self._models.values() if self._is_measured(model)]
-            used = [model for model in measured if model.wanted or model.used_at > now - IDLE_S]
-            for model in set(self._models.values()) - set(used):
-                model.granted = 0
+            measured = [engine for engine in self._engines.values() if self._is_measured(engine)]
+            used = [engine for engine in measured if engine.wanted or engine.used_at > now - IDLE_S]
+            for engine in set(self._engines.values()) - set(used):
+                engine.granted = 0
             self._forget_idle(now)
             if measured:
                 await self._share(used)
 
-    def _limit(self, model: _Model) -> int:
-        if not self._is_measured(model):
-            return self._max_streams * max(1, len(self._replicas(model.submission_id)))
-        return model.granted if time.monotonic() < model.granted_until else 0
+    def _limit(self, engine: _Engine) -> int:
+        if not self._is_measured(engine):
+            return self._max_streams * max(1, len(self._replicas(engine.asked)))
+        return engine.granted if time.monotonic() < engine.granted_until else 0
 
-    def _is_measured(self, model: _Model) -> bool:
-        return self._capacity(model.submission_id) is not None
+    def _is_measured(self, engine: _Engine) -> bool:
+        return self._capacity(engine.key) is not None
 
-    async def _wait(self, model: _Model, asker: Asker) -> float:
+    async def _wait(self, engine: _Engine, asker: Asker) -> float:
         """Wait for a place; for how long."""
         began = time.monotonic()
-        ticket = model.queue.add(asker)
-        turn = model.turns[ticket] = asyncio.get_running_loop().create_future()
-        self._note_waiting(model, 1)
-        if model.queue.waiting > self._most_waiting(model):
-            self._refuse(model, model.queue.crowd_out())
-        self._ask_for_more(model)
+        ticket = engine.queue.add(asker)
+        turn = engine.turns[ticket] = asyncio.get_running_loop().create_future()
+        self._note_waiting(engine, asker.key, 1)
+        if engine.queue.waiting > self._most_waiting(engine):
+            self._refuse(engine, engine.queue.crowd_out())
+        self._ask_for_more(engine)
         try:
             async with asyncio.timeout(self._wait_s):
                 await turn
         except BaseException as error:
-            if model.turns.pop(ticket, None) is not None:
-                model.queue.leave(ticket)
-                self._note_waiting(model, -1)
+            if engine.turns.pop(ticket, None) is not None:
+                engine.queue.leave(ticket)
+                self._note_waiting(engine, asker.key, -1)
             elif not turn.cancelled() and turn.exception() is None:  # it came at the very moment
-                self._end(model, asker)
+                self._end(engine, asker)
             if isinstance(error, TimeoutError):
-                raise self._overloaded(model) from None
+                raise self._overloaded(engine) from None
             raise
         return time.monotonic() - began
 
-    def _most_waiting(self, model: _Model) -> int:
+    def _most_waiting(self, engine: _Engine) -> int:
         """As many as can be answered within ``wait_s``."""
-        capacity = self._capacity(model.submission_id) or 1
-        places = max(1, self._limit(model) or capacity)
-        if not model.turn_s:
+        capacity = self._capacity(engine.key) or 1
+        places = max(1, self._limit(engine) or capacity)
+        if not engine.turn_s:
             return min(MOST_WAITING, WAITING_A_PLACE * places)
-        return min(MOST_WAITING, max(places, int(places * self._wait_s / model.turn_s)))
+        return min(MOST_WAITING, max(places, int(places * self._wait_s / engine.turn_s)))
 
-    def _refuse(self, model: _Model, ticket: Ticket) -> None:
-        turn = model.turns.pop(ticket)
-        self._note_waiting(model, -1)
+    def _refuse(self, engine: _Engine, ticket: Ticket) -> None:
+        turn = engine.turns.pop(ticket)
+        self._note_waiting(engine, ticket.asker.key, -1)
         if not turn.done():
-            turn.set_exception(self._overloaded(model))
+            turn.set_exception(self._overloaded(engine))
 
-    def _overloaded(self, model: _Model) -> Overloaded:
+    def _overloaded(self, engine: _Engine) -> Overloaded:
         """Try again when the turns that wait now have been answered."""
-        places = max(1, self._limit(model))
-        answered_s = model.queue.waiting * model.turn_s / places
+        places = max(1, self._limit(engine))
+        answered_s = engine.queue.waiting * engine.turn_s / places
         return Overloaded(
             f"More messages wait for this model than it can answer within {self._wait_s:g} s.",
             retry_after_s=min(LONGEST_RETRY_S, max(Overloaded.retry_after_s, answered_s)),
         )
 
-    def _end(self, model: _Model, asker: Asker, took_s: float | None = None) -> None:
-        model.queue.end(asker)
-        model.used_at = time.monotonic()
+    def _end(self, engine: _Engine, asker: Asker, took_s: float | None = None) -> None:
+        engine.queue.end(asker)
+        if not engine.queue.in_flight:
+            engine.note_busy()
+        engine.used_at = time.monotonic()
         if took_s is not None:
-            model.turn_s += (took_s - model.turn_s) * (SMOOTHING if model.turn_s else 1.0)
-        self._give_places(model)
+            engine.turn_s += (took_s - engine.turn_s) * (SMOOTHING if engine.turn_s else 1.0)
+        self._give_places(engine)
 
-    def _give_places(self, model: _Model) -> None:
+    def _give_places(self, engine: _Engine) -> None:
         """To those who wait, as far as there are any."""
-        while model.queue.waiting and model.queue.in_flight < self._limit(model):
-            ticket = model.queue.next()
+        while engine.queue.waiting and engine.queue.in_flight < self._limit(engine):
+            ticket = engine.queue.next()
             assert ticket is not None, "one waits"
-            turn = model.turns.pop(ticket)
-            self._note_waiting(model, -1)
+            turn = engine.turns.pop(ticket)
+            self._note_waiting(engine, ticket.asker.key, -1)
             if turn.done():  # its client has left at this very moment
-                model.queue.end(ticket.asker)
+                engine.queue.end(ticket.asker)
             else:
                 turn.set_result(None)
-        if model.queue.waiting and time.monotonic() >= model.granted_until:
-            self._ask_for_more(model)
+        if engine.queue.waiting and time.monotonic() >= engine.granted_until:
+            self._ask_for_more(engine)
 
-    def _note_waiting(self, model: _Model, change: int) -> None:
-        self._metrics.note_turns_waiting(submission_of(model.submission_id), change)
-        if model.queue.waiting:
-            self._crowded.add(model.submission_id)
+    def _note_waiting(self, engine: _Engine, key: str, change: int) -> None:
+        self._metrics.note_turns_waiting(submission_of(key), change)
+        if engine.queue.waiting_of(key):
+            self._crowded.add(key)
         else:
-            self._crowded.discard(model.submission_id)
+            self._crowded.discard(key)
 
-    def _ask_for_more(self, model: _Model) -> None:
+    def _ask_for_more(self, engine: _Engine) -> None:
         """Where asking can help; else the next beat comes soon enough."""
-        if not self._is_measured(model):
+        if not self._is_measured(engine):
             return
-        is_lapsed = time.monotonic() >= model.granted_until
+        is_lapsed = time.monotonic() >= engine.granted_until
         is_asking = self._asking is not None and not self._asking.done()
-        if (is_lapsed or model.has_more) and not is_asking:
+        if (is_lapsed or engine.has_more) and not is_asking:
             self._asking = asyncio.create_task(self._ask())
 
     async def _ask(self) -> None:
@@ -275,14 +320,40 @@ class TurnPlaces:
         while is_short:
             await self._share_if_possible()
             is_short = any(
-                model.queue.waiting and model.has_more and self._is_measured(model)
-                for model in self._models.values()
+                engine.queue.waiting and engine.has_more and self._is_measured(engine)
+                for engine in self._engines.values()
             )
+
+    async def write_use(self) -> None:
+        """Write down what was used since the last call; what cannot be written stays for the next one."""
+        self._use_written_at = time.monotonic()
+        for engine in self._engines.values():
+            engine.note_busy()
+        busy = {engine.key: engine.busy_s for engine in self._engines.values() if engine.busy_s}
+        used = dict(self._used)
+        if not busy:
+            return
+        await self._record_use(used, busy)
+        for key, tokens in used.items():
+            self._used[key] -= tokens
+            if self._used[key] <= 0:
+                del self._used[key]
+        for name, seconds in busy.items():
+            if name in self._engines:
+                self._engines[name].busy_s -= seconds
 
     async def _keep(self) -> None:
         while True:
             await asyncio.sleep(SHORT_S if self._crowded else BEAT_S)
             await self._share_if_possible()
+            if time.monotonic() > self._use_written_at + USE_S:
+                await self._write_use_if_possible()
+
+    async def _write_use_if_possible(self) -> None:
+        try:
+            await self.write_use()
+        except (DBAPIError, OSError) as error:
+            logger.warning("the use of engines is not written down, trying again: %s", error)
 
     async def _share_if_possible(self) -> None:
         try:
@@ -291,7 +362,7 @@ class TurnPlaces:
             logger.warning("places cannot be shared, trying again: %s", error)
             await asyncio.sleep(SHORT_S)
 
-    async def _share(self, used: Sequence[_Model]) -> None:
+    async def _share(self, used: Sequence[_Engine]) -> None:
         now = self._clock.now()
         until = now + timedelta(seconds=HELD_S)
         granted_until = time.monotonic() + HELD_S
@@ -300,48 +371,109 @@ class TurnPlaces:
             await in_commit_order(session, GatewayPlacesRow.__tablename__)
             held = await queries.places_of_others(session, self._gateway, now)
             rows = []
-            for model in used:
-                name = model.submission_id
+            for engine in used:
+                name = engine.key
                 others = [
-                    PlaceClaim(row.held, _apps_of(row), self._order(row.gateway, name))
-                    for row in held
-                    if row.submission_id == name
+                    PlaceClaim(
+                        sum(row.held for row in rows_of),
+                        _demands_of(rows_of),
+                        self._order(gateway, name),
+                    )
+                    for gateway, rows_of in self._by_gateway(held, name).items()
                 ]
                 mine = PlaceClaim(
-                    model.queue.in_flight, model.queue.wanted(), self._order(self._gateway, name)
+                    engine.queue.in_flight, engine.queue.wanted(), self._order(self._gateway, name)
                 )
                 capacity = self._capacity(name) or 0
-                granted[name] = places = places_for(mine, others, capacity)
-                model.granted = min(model.granted, places)  # at once: others may take the rest
-                model.queue.parts = app_parts(mine, others, capacity) if others else {}
-                model.has_more = places < capacity - sum(claim.held for claim in others)
+                granted[name] = places_for(mine, others, capacity)
+                held_here = max(mine.held, granted[name])
+                engine.granted = min(
+                    engine.granted, granted[name]
+                )  # at once: others may take the rest
+                engine.queue.parts = parts_here(mine, others, capacity) if others else {}
                 wanted = mine.wanted + sum(claim.wanted for claim in others)
-                model.is_busy = 2 * wanted >= capacity
+                free = capacity - sum(claim.held for claim in others)
+                engine.has_more = held_here < free and wanted <= capacity  # else it has its part
+                engine.is_busy = 2 * wanted >= capacity
                 rows.append(
                     GatewayPlacesRow(
                         submission_id=name,
                         gateway=self._gateway,
-                        held=places,
+                        held=held_here,
                         wanted=mine.wanted,
-                        apps=dict(mine.apps),
+                        apps=_by_app(mine.demands),
+                        submissions=_by_submission(mine.demands),
                         held_until=until,
                     )
                 )
             await queries.hold_places(session, self._gateway, rows, now)
-        for model in used:
-            model.granted, model.granted_until = granted[model.submission_id], granted_until
-            self._give_places(model)
+        for engine in used:
+            engine.granted, engine.granted_until = granted[engine.key], granted_until
+            self._give_places(engine)
 
-    def _order(self, gateway: str, submission_id: str) -> bytes:
+    def _by_gateway(
+        self, rows: Iterable[GatewayPlacesRow], engine: str
+    ) -> Mapping[str, list[GatewayPlacesRow]]:
+        """Group what is held at an engine. A gateway of the version before holds places for each submission by itself."""
+        found: defaultdict[str, list[GatewayPlacesRow]] = defaultdict(list)
+        for row in rows:
+            is_old = row.submissions is None
+            if (self._engine_of(row.submission_id) if is_old else row.submission_id) == engine:
+                found[row.gateway].append(row)
+        return found
+
+    def _order(self, gateway: str, engine: str) -> bytes:
         """Changes with time, so that nobody is the last for ever."""
         rotation = int(self._clock.now().timestamp() / ROTATION_S)
-        return blake2b(f"{rotation} {gateway} {submission_id}".encode(), digest_size=8).digest()
+        return blake2b(f"{rotation} {gateway} {engine}".encode(), digest_size=8).digest()
 
     def _forget_idle(self, now: float) -> None:
-        for name, model in list(self._models.items()):
-            if not model.wanted and model.used_at <= now - IDLE_S:
-                del self._models[name]
+        for name, engine in list(self._engines.items()):
+            if not engine.wanted and engine.used_at <= now - IDLE_S:
+                del self._engines[name]
 
 
-def _apps_of(row: GatewayPlacesRow) -> Mapping[str, int]:
-    return {ANY_APP: row.wanted} if row.apps is None else row.apps
+class CheckPlaces:
+    """Places for the checks of a submission, within its fair share of its engine. Also for processes that have no gateway."""
+
+    def __init__(
+        self, places: TurnPlaces, read_capacities: Callable[[], Awaitable[object]]
+    ) -> None:
+        self._places = places
+        self._read_capacities = read_capacities
+        self._read_at = float("-inf")
+
+    async def take(self, key: str) -> TurnPlace:
+        if time.monotonic() > self._read_at + BEAT_S:
+            self._read_at = time.monotonic()
+            await self._read_capacities()
+        return await self._places.take(key, CHECKS)
+
+
+async def has_older_gateway(session: AsyncSession, now: datetime) -> bool:
+    """Whether a gateway of the version before was asked for a reply lately. It asks a model server for a submission by the submission's own name."""
+    return await queries.has_older_gateway(session, now)
+
+
+def _demands_of(rows: Iterable[GatewayPlacesRow]) -> Mapping[Demand, int]:
+    """The version before says for one submission which app wants how many, the one before that only how many."""
+    found = Counter[Demand]()
+    for row in rows:
+        apps = {ANY_APP: row.wanted} if row.apps is None else row.apps
+        for key, wanted in (row.submissions or {row.submission_id: apps}).items():
+            found.update({(key, app): count for app, count in wanted.items()})
+    return found
+
+
+def _by_app(demands: Mapping[Demand, int]) -> dict[str, int]:
+    found = Counter[str]()
+    for (_, app), count in demands.items():
+        found[app] += count
+    return dict(found)
+
+
+def _by_submission(demands: Mapping[Demand, int]) -> dict[str, dict[str, int]]:
+    found: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    for (key, app), count in demands.items():
+        found[key][app] = count
+    return dict(found)

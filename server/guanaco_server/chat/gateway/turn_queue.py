@@ -1,27 +1,36 @@
-"""Who gets a model's next free place: fair by app first, then by the app's users, then by time.
+"""Who gets an engine's next free place: fair by submission first, then by app, then by the app's users, then by time.
 
-    a place is free   to the app that has the fewest turns under way, of those with equally few to the one whose turn it
-                      is; within the app to its users by the same rule; a user's own turns in their order. Where several
-                      gateways share the places, turns count in relation to the app's part here (place_shares.py)
-    too many wait     the newest turn of the user who has the most waiting, of the app that has the most waiting, goes
+    a place is free   to the submission that has the fewest turns under way, of those with equally few to the one whose turn
+                      it is; within it to its apps by the same rule, within the app to its users; a user's own turns in their
+                      order. Where several gateways share the places, turns count in relation to the part of the
+                      submission, and of the app, here (place_shares.py)
+    too many wait     the newest turn of the user who has the most waiting goes, of the app that has the most waiting, of
+                      the submission that has the most waiting
 
-So an app, or a user, who asks for more than their share waits for themselves only: the others do not notice (max-min
-fairness of places). It is a data structure: it neither waits nor knows the time.
+So a submission, an app or a user who asks for more than their share waits for themselves only: the others do not notice
+(max-min fairness of places), and what one does not use the others may. It is a data structure: it neither waits nor knows the time.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+Path = tuple[str, ...]  # of a submission, or of an app of it
+
 
 class Asker(NamedTuple):
-    """``account_id`` is the app's; ``user_id`` is the app's own name of the user."""
+    """``account_id`` is the app's; ``user_id`` is the app's own name of the user; ``key`` is that of the deployment asked."""
 
     account_id: str
     user_id: str
+    key: str = ""
+
+    @property
+    def path(self) -> Path:
+        return self.key, self.account_id, self.user_id
 
 
 @dataclass(eq=False, slots=True)
@@ -29,127 +38,142 @@ class Ticket:
     """One turn that waits."""
 
     asker: Asker
-    app: _App
-    user: _User
 
 
 @dataclass(eq=False, slots=True)
-class _User:
-    in_flight: int = 0
-    waiting: deque[Ticket] = field(default_factory=deque)
-
-
-@dataclass(eq=False, slots=True)
-class _App:
-    """``queue`` are the users who wait, in the order in which their turn comes."""
+class _Node:
+    """The engine, a submission, an app or a user. ``queue`` are the children that wait, in the order in which their turn comes;
+    ``tickets`` are a user's."""
 
     in_flight: int = 0
     waiting: int = 0
-    users: dict[str, _User] = field(default_factory=dict)
-    queue: OrderedDict[str, _User] = field(default_factory=OrderedDict)
+    children: dict[str, _Node] = field(default_factory=dict)
+    queue: OrderedDict[str, _Node] = field(default_factory=OrderedDict)
+    tickets: deque[Ticket] = field(default_factory=deque)
 
 
 class TurnQueue:
     def __init__(self) -> None:
-        self.in_flight = 0
-        self.waiting = 0
-        self._apps: dict[str, _App] = {}
-        self._queue: OrderedDict[str, _App] = OrderedDict()  # apps that wait
-        self.parts: Mapping[
-            str, float
-        ] = {}  # of the places here, by app; one that is missing counts as 1
+        self._engine = _Node()
+        self.parts: Mapping[Path, float] = {}  # of the places here; one that is missing counts as 1
+
+    @property
+    def in_flight(self) -> int:
+        return self._engine.in_flight
+
+    @property
+    def waiting(self) -> int:
+        return self._engine.waiting
+
+    def in_flight_of(self, key: str) -> int:
+        node = self._engine.children.get(key)
+        return node.in_flight if node is not None else 0
+
+    def waiting_of(self, key: str) -> int:
+        node = self._engine.children.get(key)
+        return node.waiting if node is not None else 0
 
     def begin(self, asker: Asker) -> None:
         """A turn takes a place at once."""
-        app, user = self._of(asker)
-        self._count(app, user, 1)
+        self._count(asker, 1)
 
     def end(self, asker: Asker) -> None:
         """A turn gives its place back."""
-        app, user = self._of(asker)
-        self._count(app, user, -1)
-        self._forget_idle(asker, app, user)
+        self._count(asker, -1)
+        self._forget_idle(asker)
 
     def add(self, asker: Asker) -> Ticket:
         """A turn waits."""
-        app, user = self._of(asker)
-        ticket = Ticket(asker, app, user)
-        user.waiting.append(ticket)
-        app.queue.setdefault(asker.user_id, user)
-        self._queue.setdefault(asker.account_id, app)
-        app.waiting += 1
-        self.waiting += 1
+        ticket = Ticket(asker)
+        node = self._engine
+        node.waiting += 1
+        for name in asker.path:
+            child = node.children.setdefault(name, _Node())
+            node.queue.setdefault(name, child)
+            child.waiting += 1
+            node = child
+        node.tickets.append(ticket)
         return ticket
 
     def next(self) -> Ticket | None:
         """The turn that takes the next place, and takes it; None when none waits."""
         if not self.waiting:
             return None
-        account_id, app = min(self._queue.items(), key=self._part_used)
-        user_id, user = _next_user(app)
-        ticket = user.waiting[0]
+        node, path = self._engine, Path()
+        passed: list[tuple[_Node, str]] = []
+        while node.queue:
+            name = self._next_of(node, path)
+            passed.append((node, name))
+            node, path = node.queue[name], (*path, name)
+        ticket = node.tickets[0]
         self._remove(ticket)
-        self._count(app, user, 1)
-        for queue, name in ((self._queue, account_id), (app.queue, user_id)):
-            if name in queue:
-                queue.move_to_end(name)
+        self._count(ticket.asker, 1)
+        for parent, name in passed:
+            if name in parent.queue:
+                parent.queue.move_to_end(name)
         return ticket
 
     def leave(self, ticket: Ticket) -> None:
         """A turn that waits gives up."""
         self._remove(ticket)
-        self._forget_idle(ticket.asker, ticket.app, ticket.user)
+        self._forget_idle(ticket.asker)
 
     def crowd_out(self) -> Ticket:
         """Remove a turn of whoever has the most waiting, the newest one. At least one turn must wait."""
-        app = max(reversed(self._queue.values()), key=lambda app: app.waiting)
-        user = max(reversed(app.queue.values()), key=lambda user: len(user.waiting))
-        ticket = user.waiting[-1]
+        node = self._engine
+        while node.queue:
+            node = max(reversed(node.queue.values()), key=lambda child: child.waiting)
+        ticket = node.tickets[-1]
         self.leave(ticket)
         return ticket
 
-    def wanted(self) -> dict[str, int]:
-        """Count the turns under way and waiting, by app."""
-        return {name: app.in_flight + app.waiting for name, app in self._apps.items()}
+    def wanted(self) -> dict[tuple[str, str], int]:
+        """Count the turns under way and waiting, by submission and app."""
+        return {
+            (key, account_id): app.in_flight + app.waiting
+            for key, submission in self._engine.children.items()
+            for account_id, app in submission.children.items()
+        }
 
-    def _part_used(self, item: tuple[str, _App]) -> float:
-        name, app = item
-        return app.in_flight / (self.parts.get(name) or 1.0)
+    def _next_of(self, node: _Node, path: Path) -> str:
+        """Usually the first, who has no turn under way."""
+        for name, child in node.queue.items():
+            if not child.in_flight:
+                return name
 
-    def _of(self, asker: Asker) -> tuple[_App, _User]:
-        app = self._apps.get(asker.account_id)
-        if app is None:
-            app = self._apps[asker.account_id] = _App()
-        user = app.users.get(asker.user_id)
-        if user is None:
-            user = app.users[asker.user_id] = _User()
-        return app, user
+        def part_used(item: tuple[str, _Node]) -> float:
+            name, child = item
+            return child.in_flight / (self.parts.get((*path, name)) or 1.0)
 
-    def _count(self, app: _App, user: _User, change: int) -> None:
-        self.in_flight += change
-        app.in_flight += change
-        user.in_flight += change
+        return min(node.queue.items(), key=part_used)[0]
+
+    def _count(self, asker: Asker, change: int) -> None:
+        for node in self._nodes(asker):
+            node.in_flight += change
+
+    def _nodes(self, asker: Asker) -> Iterator[_Node]:
+        node = self._engine
+        yield node
+        for name in asker.path:
+            child = node.children.get(name)
+            if child is None:
+                child = node.children[name] = _Node()
+            yield child
+            node = child
 
     def _remove(self, ticket: Ticket) -> None:
-        app, user = ticket.app, ticket.user
-        user.waiting.remove(ticket)
-        if not user.waiting:
-            del app.queue[ticket.asker.user_id]
-        app.waiting -= 1
-        self.waiting -= 1
-        if not app.waiting:
-            del self._queue[ticket.asker.account_id]
+        nodes = list(self._nodes(ticket.asker))
+        nodes[-1].tickets.remove(ticket)
+        for node in nodes:
+            node.waiting -= 1
+        for parent, child, name in zip(nodes, nodes[1:], ticket.asker.path, strict=False):
+            if not child.waiting:
+                del parent.queue[name]
 
-    def _forget_idle(self, asker: Asker, app: _App, user: _User) -> None:
-        if not user.in_flight and not user.waiting:
-            app.users.pop(asker.user_id, None)
-        if not app.users:
-            self._apps.pop(asker.account_id, None)
-
-
-def _next_user(app: _App) -> tuple[str, _User]:
-    """Usually the first, who has no turn under way."""
-    for name, user in app.queue.items():
-        if not user.in_flight:
-            return name, user
-    return min(app.queue.items(), key=lambda item: item[1].in_flight)
+    def _forget_idle(self, asker: Asker) -> None:
+        *parents, _ = self._nodes(asker)
+        for parent, name in zip(reversed(parents), reversed(asker.path), strict=True):
+            child = parent.children[name]
+            if child.in_flight or child.waiting:
+                return
+            del parent.children[name]

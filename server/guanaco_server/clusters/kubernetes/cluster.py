@@ -147,6 +147,13 @@ class KubernetesCluster:
             if current and not is_leaving(current):
                 await self._api.apply(secret_of(spec, current))
 
+    @property
+    def can_relabel(self) -> bool:
+        return False
+
+    async def relabel(self, spec: DeploymentSpec) -> None:
+        """Nothing: a pod's template names its artifact, and a pod that starts again loads that one."""
+
     async def observe(self, name: str) -> ReplicaState | None:
         deployment = self._deployment(name)
         if deployment is None or is_leaving(deployment):

@@ -3,7 +3,7 @@
     <folder>/.instance                      this folder's id, part of every process's marker
     <folder>/<name>/<number>/replica.json   a model server that was started
     <folder>/<name>/<number>/server.log     the output of its current process
-    <folder>/.warm/<number>                 a link to the files of a server that waits for its model
+    <folder>/.nursery/                      the log and the files of the process that forks model servers
 
 Model servers outlive a platform that was killed by the lifeline's grace period, so that its successor can adopt
 them (``start``). Jobs do not, because their stage runs again anyway.
@@ -30,6 +30,7 @@ from guanaco_server.clusters.cluster import (
     LineSink,
     ReplicaState,
 )
+from guanaco_server.clusters.local.nursery import Nursery
 from guanaco_server.clusters.local.processes import (
     POLL_S,
     GroupLeader,
@@ -44,11 +45,10 @@ from guanaco_server.clusters.local.servers import (
     read_instance,
     read_lines,
 )
-from guanaco_server.clusters.local.warm import WarmServers
 from guanaco_server.confinement import priority
 from guanaco_server.engine.lifeline import GRACE_VARIABLE, PATH_VARIABLE
 
-WARM = "warm"  # no deployment's name: those begin with m-
+NURSERY = "nursery"  # no deployment's name: those begin with m-
 RAISE_TRIES = 5  # the next health check tries again
 RAISE_PAUSE_S = 0.12  # Linux takes one such change in a tenth of a second
 SERVER_MEMORY_BYTES = 6 * 1024**3  # the tiny model with 1 GiB of KV cache takes 2
@@ -66,19 +66,21 @@ class LocalCluster:
         drain_s: float,
         server_memory_bytes: int = SERVER_MEMORY_BYTES,
         engine_python: Path = Path(sys.executable),
-        warm_servers: int = 0,
+        has_nursery: bool = False,
     ) -> None:
         """``drain_s`` is how long a replica that is no longer wanted may finish its replies.
 
-        ``server_memory_bytes`` is what each process of a model server may take beside its weights. ``warm_servers`` of
-        ``engine_python`` are started in advance.
+        ``server_memory_bytes`` is what each process of a model server may take beside its weights. ``has_nursery``: the
+        servers of ``engine_python`` are forked from a process that has imported vLLM.
         """
         self._folder = folder.absolute()
         self._lifeline = lifeline.absolute()
         self._drain_s = drain_s
         lifeline_environment = self._lifeline_environment(lifeline_grace_s)
-        self._warm = WarmServers(self._folder, engine_python, lifeline_environment, warm_servers)
-        self._starter = ServerStarter(ports, lifeline_environment, server_memory_bytes, self._warm)
+        self._nursery = Nursery(self._folder, engine_python, lifeline_environment, has_nursery)
+        self._starter = ServerStarter(
+            ports, lifeline_environment, server_memory_bytes, self._nursery
+        )
         self._instance = ""
         self._deployments: dict[str, LocalReplicas] = {}
         self._jobs: dict[str, asyncio.Task[JobResult]] = {}
@@ -97,7 +99,7 @@ class LocalCluster:
             leaders = [server.record.leader for server in replicas if server.is_running()]
             adopted += [one for one in leaders if one.carries(self._marker(folder.name))]
         killed = await kill_marked(f"{self._instance}/", spared=adopted)
-        self._warm.clear()
+        self._nursery.clear()
         logger.info(
             "found %d model servers again, killed %d other processes", len(adopted), len(killed)
         )
@@ -115,7 +117,7 @@ class LocalCluster:
                 del self._jobs[spec.name]
 
     async def expect_server(self) -> None:
-        self._warm.expect(self._marker(WARM))
+        self._nursery.expect(self._marker(NURSERY))
 
     async def apply_deployment(self, spec: DeploymentSpec) -> None:
         if spec.resources.nodes > 1:
@@ -124,8 +126,9 @@ class LocalCluster:
                 hint="Set a recipe with --nodes 1, or run the platform on Kubernetes.",
             )
 
-        def start(one: DeploymentSpec, folder: Path) -> LocalServer:
-            return self._starter.start(one, self._marker(spec.name), folder, self._ports())
+        async def start(one: DeploymentSpec, folder: Path) -> LocalServer:
+            await self.expect_server()
+            return await self._starter.start(one, self._marker(spec.name), folder, self._ports())
 
         async with self._locks[spec.name]:
             if spec.name not in self._deployments:
@@ -134,6 +137,14 @@ class LocalCluster:
 
     async def renew_secrets(self, spec: DeploymentSpec) -> None:
         """Nothing: a server that starts here is started by the platform, with fresh ones."""
+
+    @property
+    def can_relabel(self) -> bool:
+        return True
+
+    async def relabel(self, spec: DeploymentSpec) -> None:
+        async with self._locks[spec.name]:
+            self._replicas(spec.name).relabel(spec)
 
     async def observe(self, name: str) -> ReplicaState | None:
         async with self._locks[name]:
@@ -169,7 +180,7 @@ class LocalCluster:
         await asyncio.gather(
             *self._jobs.values(),
             *(replicas.stop() for replicas in self._deployments.values()),
-            self._warm.stop(),
+            self._nursery.stop(),
             return_exceptions=True,
         )
         self._deployments.clear()

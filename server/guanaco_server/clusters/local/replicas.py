@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from guanaco_server.clusters.cluster import DeploymentSpec, ReplicaPhase, ReplicaState
 from guanaco_server.clusters.local.servers import LOG_NAME, LocalServer
 
-Start = Callable[[DeploymentSpec, Path], LocalServer]
+Start = Callable[[DeploymentSpec, Path], Awaitable[LocalServer]]
 
 
 class LocalReplicas:
@@ -58,7 +58,14 @@ class LocalReplicas:
         await _stop_all(outdated.values())
         for number in wanted:
             if number in outdated or number not in self._servers:
-                self._servers[number] = start(one, self._folder / str(number))
+                self._servers[number] = await start(one, self._folder / str(number))
+
+    def relabel(self, spec: DeploymentSpec) -> None:
+        """Write down for each replica that it is what the spec says."""
+        one = replace(spec, replicas=1, secrets={})
+        for server in self:
+            server.record = replace(server.record, spec=one)
+            server.record.write(server.folder)
 
     async def state(self) -> ReplicaState | None:
         """Return the state of the first replica that runs, with all replicas; None without any. Stop the children of those that exited."""

@@ -15,9 +15,9 @@ import subprocess
 import tempfile
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from guanaco_server.clusters.cluster import (
     DeploymentSpec,
@@ -25,8 +25,8 @@ from guanaco_server.clusters.cluster import (
     ReplicaState,
     Resources,
 )
+from guanaco_server.clusters.local.nursery import Nursery
 from guanaco_server.clusters.local.processes import GroupLeader, spawn, stop_group
-from guanaco_server.clusters.local.warm import WarmServers
 from guanaco_server.confinement import priority
 from guanaco_server.engine.memory_limit import MEMORY_VARIABLE
 
@@ -35,37 +35,79 @@ LOG_NAME = "server.log"
 HOME_NAME = "home"
 TEMPORARY_NAME = "tmp"
 WEIGHT_COPIES = 2  # while they are loaded and rearranged
+REAP_S = 1.0
 LOG_BYTES = 1_048_576  # given at one call; the caller asks again
+
+
+class ServerProcess(Protocol):
+    """The process of a model server. ``exit_code`` is None while it runs, and where it is not ours to know."""
+
+    @property
+    def leader(self) -> GroupLeader: ...
+    @property
+    def exit_code(self) -> int | None: ...
+    def is_running(self) -> bool: ...
+
+    def reap(self) -> None:
+        """Leave nothing of one that has ended."""
+
+
+class ChildServer:
+    """One that was started by its command."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.leader = GroupLeader.of(process.pid)
+        self._process = process
+
+    @property
+    def exit_code(self) -> int | None:
+        return self._process.poll()
+
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    def reap(self) -> None:
+        """A killed process is a zombie while its last threads still die: it can be waited for some milliseconds later."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(REAP_S)
+
+
+@dataclass(frozen=True)
+class FoundServer:
+    """One that an earlier platform started."""
+
+    leader: GroupLeader
+    exit_code: int | None = None
+
+    def is_running(self) -> bool:
+        return self.leader.is_running()
+
+    def reap(self) -> None:
+        """Nothing: it is no child of ours."""
 
 
 @dataclass
 class LocalServer:
-    """``child`` is None for a process that an earlier platform started: its exit status is not ours to know.
-
-    ``has_priority`` once it has been raised to that of what serves.
-    """
+    """``has_priority`` once it has been raised to that of what serves."""
 
     folder: Path
     record: ReplicaRecord
-    child: subprocess.Popen[bytes] | None
+    process: ServerProcess
     has_priority: bool = False
 
     @staticmethod
     def found(folder: Path) -> LocalServer | None:
         """Return the server that an earlier platform wrote down."""
         record = ReplicaRecord.read(folder)
-        return LocalServer(folder, record, child=None) if record else None
+        return LocalServer(folder, record, FoundServer(record.leader)) if record else None
 
     def is_running(self) -> bool:
-        if self.child is not None:
-            return self.child.poll() is None
-        return self.record.leader.is_running()
+        return self.process.is_running()
 
     def state(self) -> ReplicaState:
         if self.is_running():
             return ReplicaState(ReplicaPhase.RUNNING, self.record.endpoint)
-        exit_code = None if self.child is None else self.child.returncode
-        return ReplicaState(ReplicaPhase.EXITED, self.record.endpoint, exit_code)
+        return ReplicaState(ReplicaPhase.EXITED, self.record.endpoint, self.process.exit_code)
 
     def raise_priority(self) -> bool:
         """Give it the platform's priority. False where that has to be tried again."""
@@ -79,7 +121,8 @@ class LocalServer:
 
     async def stop(self) -> None:
         """Stop the process and everything it started; remove its temporary files."""
-        await stop_group(self.record.leader, self.child)
+        await stop_group(self.record.leader)
+        self.process.reap()
         remove_private_folder(self.folder)
 
     def forget(self) -> None:
@@ -97,15 +140,18 @@ class ServerStarter:
     ports: tuple[int, int]
     environment: dict[str, str]
     memory_bytes: int
-    warm: WarmServers
+    nursery: Nursery
 
-    def start(
+    starting: set[int] = field(
+        default_factory=set
+    )  # ports of servers that are not written down yet
+
+    async def start(
         self, spec: DeploymentSpec, marker: str, folder: Path, taken: Collection[int]
     ) -> LocalServer:
         """Start one replica on a free port that is not ``taken``."""
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / LOG_NAME).unlink(missing_ok=True)
-        port = self._choose_port(taken)
+        _make_ready(folder)
+        port = self._choose_port({*taken, *self.starting})
         command = tuple(
             part.replace("{port}", str(port)).replace("{host}", HOST) for part in spec.command
         )
@@ -114,29 +160,30 @@ class ServerStarter:
             **spec.secrets,
             **self.environment,
             MEMORY_VARIABLE: str(self.memory_bytes + WEIGHT_COPIES * spec.artifact_bytes),
+            **own_folders(folder),
         }
-        child = self._start_warm(command, environment, marker, folder) or _start_cold(
-            command, environment, marker, folder
-        )
-        priority.lower_until_raised(child.pid)
-        record = ReplicaRecord(replace(spec, secrets={}), GroupLeader.of(child.pid), port)
-        record.write(folder)
-        return LocalServer(folder, record, child)
-
-    def _start_warm(
-        self, command: tuple[str, ...], environment: dict[str, str], marker: str, folder: Path
-    ) -> subprocess.Popen[bytes] | None:
-        """Let a warm server serve it. None where there is none for this command."""
-        if (found := self.warm.claim(command)) is None:
-            return None
-        log = folder / LOG_NAME
-        remove_private_folder(folder)
-        (folder / TEMPORARY_NAME).symlink_to(found.temporary)
+        self.starting.add(port)
         try:
-            found.call(command, environment, marker, log)
-        except OSError:
-            return None  # it has ended since; its temporary files go with the folder's
-        return found.process
+            process = await self._start(command, environment, marker, folder / LOG_NAME)
+        except BaseException:
+            remove_private_folder(folder)
+            raise
+        finally:
+            self.starting.discard(port)
+        priority.lower_until_raised(process.leader.pid)
+        record = ReplicaRecord(replace(spec, secrets={}), process.leader, port)
+        record.write(folder)
+        return LocalServer(folder, record, process)
+
+    async def _start(
+        self, command: tuple[str, ...], environment: dict[str, str], marker: str, log: Path
+    ) -> ServerProcess:
+        if forked := await self.nursery.claim(command, environment, marker, log):
+            return forked
+        with log.open("wb") as output:
+            return ChildServer(
+                spawn(command, environment, marker, cwd=log.parent, stdout=output.fileno())
+            )
 
     def _choose_port(self, taken: Collection[int]) -> int:
         first, last = self.ports
@@ -146,17 +193,9 @@ class ServerStarter:
         raise OSError(f"no free port between {first} and {last}")
 
 
-def _start_cold(
-    command: tuple[str, ...], environment: dict[str, str], marker: str, folder: Path
-) -> subprocess.Popen[bytes]:
-    with (folder / LOG_NAME).open("wb") as log:
-        return spawn(
-            command,
-            {**environment, **own_folders(folder)},
-            marker,
-            cwd=folder,
-            stdout=log.fileno(),
-        )
+def _make_ready(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / LOG_NAME).unlink(missing_ok=True)
 
 
 def own_folders(folder: Path) -> dict[str, str]:

@@ -1,9 +1,12 @@
 """Computes scores from votes by each ranking rule, and ranks from the scores' intervals.
 
-    thumbs_up      the ratio of thumbs up, with Wilson's interval
-    bradley_terry  1,000 + 400 / ln 10 · θ, so that 400 more is ten times the odds (as in Elo); θ ± 1.96 errors
+    thumbs_up      the ratio of thumbs up
+    bradley_terry  1,000 + 400 / ln 10 · θ, so that 400 more is ten times the odds (as in Elo)
     combined       the mean of the ratio and of the chance to beat another submission; half the sum of the two
                    standard errors bounds the error of that mean, however the two depend on each other
+
+Intervals hold at every look and for all submissions together (statistics/confidence_sequences.py), with an error of 5 %
+shared by all. Seasons of schema 1 have intervals for one look at one submission: Wilson's, and 1.96 standard errors.
 
 A submission's rank is 1 plus the number of submissions whose interval lies wholly above its own. Submissions that
 cannot be told apart share a rank. That is not transitive: A and B may share a rank, and B and C, although A is better
@@ -22,6 +25,11 @@ from guanaco.competitions import RankingRule
 from guanaco.errors import NewerVersionNeeded
 from guanaco_server.leaderboard.ranking import bradley_terry
 from guanaco_server.leaderboard.ranking.bradley_terry import CodedVotes
+from guanaco_server.statistics.confidence_sequences import (
+    asymptotic_multiple,
+    proportion_sequence,
+    shared_alpha,
+)
 from guanaco_server.statistics.intervals import Z_95, wilson_interval
 from guanaco_server.statistics.votes import VoteCount
 
@@ -81,6 +89,8 @@ def standings(
     votes: Mapping[str, VoteCount],
     ids: Sequence[str],
     by_user: Sequence[CodedVotes],
+    *,
+    is_for_one_look: bool = False,
 ) -> list[Standing]:
     """Rank the submissions that have votes, or for the other rules those that were compared.
 
@@ -89,18 +99,20 @@ def standings(
         votes: The votes by submission.
         ids: The submissions that ``by_user`` refers to by index.
         by_user: The votes of each user who compared submissions.
+        is_for_one_look: Use fixed-sample intervals, as seasons of schema 1 do.
 
     Returns:
         The best first: by rank, then by the score's lower end.
     """
     rated = {submission: count for submission, count in votes.items() if count.total}
+    alpha = None if is_for_one_look else shared_alpha(len(rated))
     match rule:
         case RankingRule.THUMBS_UP:
-            scores = {submission: _ratio(count) for submission, count in rated.items()}
+            scores = {submission: _ratio(count, alpha) for submission, count in rated.items()}
         case RankingRule.BRADLEY_TERRY:
-            scores = _strengths(ids, by_user)
+            scores = _strengths(ids, by_user, alpha)
         case RankingRule.COMBINED:
-            scores = _combined(rated, ids, by_user)
+            scores = _combined(rated, ids, by_user, alpha)
         case _:
             raise NewerVersionNeeded(f"a competition that is ranked by {rule}")
     return ranked(scores)
@@ -120,32 +132,57 @@ def compares_users(rule: RankingRule) -> bool:
     return rule is not RankingRule.THUMBS_UP
 
 
-def _ratio(count: VoteCount) -> Score:
-    low, high = wilson_interval(count.up, count.total)
+def _ratio(count: VoteCount, alpha: float | None) -> Score:
+    """Without ``alpha`` the interval is for one look."""
+    low, high = (
+        wilson_interval(count.up, count.total)
+        if alpha is None
+        else proportion_sequence(count.up, count.total, alpha)
+    )
     return Score(count.up / count.total, low, high)
 
 
-def _strengths(ids: Sequence[str], by_user: Sequence[CodedVotes]) -> dict[str, Score]:
+def _multiple(users: float, alpha: float | None) -> float:
+    """Return the standard errors to each side."""
+    return Z_95 if alpha is None else asymptotic_multiple(users, alpha)
+
+
+def _strengths(
+    ids: Sequence[str], by_user: Sequence[CodedVotes], alpha: float | None
+) -> dict[str, Score]:
     found = bradley_terry.fit(by_user, len(ids))
     return {
         ids[index]: _around(
-            ELO_AVERAGE + ELO * found.values[index], ELO * Z_95 * found.errors[index]
+            ELO_AVERAGE + ELO * found.values[index],
+            ELO * _multiple(found.compared[index], alpha) * found.errors[index],
         )
         for index in _compared(found)
     }
 
 
 def _combined(
-    rated: Mapping[str, VoteCount], ids: Sequence[str], by_user: Sequence[CodedVotes]
+    rated: Mapping[str, VoteCount],
+    ids: Sequence[str],
+    by_user: Sequence[CodedVotes],
+    alpha: float | None,
 ) -> dict[str, Score]:
+    """Half of the error is the ratio's, half the strength's, where intervals hold at every look."""
     found = bradley_terry.fit(by_user, len(ids))
     indexes = [index for index in _compared(found) if ids[index] in rated]
     chances = bradley_terry.chances_against_field(found, indexes)
+    half = alpha / 2 if alpha is not None else None
     scores = {}
     for index, (chance, error) in zip(indexes, chances, strict=True):
-        ratio = _ratio(rated[ids[index]])
-        ratio_error = (ratio.high - ratio.low) / 2 / Z_95
-        scores[ids[index]] = _around((ratio.value + chance) / 2, Z_95 * (ratio_error + error) / 2)
+        ratio = _ratio(rated[ids[index]], half)
+        value = (ratio.value + chance) / 2
+        if half is None:
+            ratio_error = (ratio.high - ratio.low) / 2 / Z_95
+            scores[ids[index]] = _around(value, Z_95 * (ratio_error + error) / 2)
+            continue
+        spread = asymptotic_multiple(found.compared[index], half) * error
+        scores[ids[index]] = Score(
+            value, (ratio.low + chance - spread) / 2, (ratio.high + chance + spread) / 2
+        )
     return scores
 
 

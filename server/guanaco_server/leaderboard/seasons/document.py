@@ -4,8 +4,11 @@
 
 The same ratings give the same bytes: keys are sorted, numbers are decimal strings of six places, and every sum is of
 whole numbers or in a fixed order (ranking/bradley_terry.py). The document has a schema of its own, so that a new
-field of ``Competition`` changes no season. To change the schema, add a second one, write its number as ``schema`` into
-the document, and keep the first: a season is always recomputed by the schema that it was frozen with.
+field of ``Competition`` changes no season. To change the schema, add another one, write its number as ``schema`` into
+the document, and keep the others: a season is always recomputed by the schema that it was frozen with.
+
+    1   intervals for one look at one submission; does not name its schema
+    2   intervals that hold at every look and for all submissions together, as the board shows them
 """
 
 from __future__ import annotations
@@ -34,7 +37,8 @@ from guanaco_server.leaderboard.ranking.estimators import proportion
 from guanaco_server.leaderboard.ranking.rules import Standing, VotesByUser, standings
 from guanaco_server.statistics.votes import VoteCount
 
-SCHEMA = 1  # documents of schema 1 do not name it
+SCHEMA = 2
+SCHEMAS = (1, 2)
 
 AllowedFlags = Collection[tuple[str, str]]  # (rating, rule)
 
@@ -126,6 +130,7 @@ def final_ranking(
     ratings: Collection[RecordedRating],
     owners: Mapping[str, Owner],
     allowed: AllowedFlags,
+    schema: int = SCHEMA,
 ) -> bytes:
     """Rank a frozen competition by its rule.
 
@@ -134,9 +139,10 @@ def final_ranking(
         ratings: All ratings that were recorded in it.
         owners: The owner of each submission.
         allowed: The flags that an admin had allowed before the freeze.
+        schema: One of ``SCHEMAS``.
 
     Returns:
-        The document, by ``SCHEMA``.
+        The document.
     """
     votes = _votes(competition, ratings, owners, allowed)
     ups: Counter[str] = Counter()
@@ -145,8 +151,15 @@ def final_ranking(
         (ups if thumbs_up else downs)[submission_id] += 1
     counts = {one: VoteCount(ups[one], downs[one]) for one in sorted(ups.keys() | downs.keys())}
     by_user = VotesByUser(votes)
-    found = standings(competition.ranking, counts, by_user.ids, by_user.comparable())
-    content = {
+    found = standings(
+        competition.ranking,
+        counts,
+        by_user.ids,
+        by_user.comparable(),
+        is_for_one_look=schema == 1,
+    )
+    content: dict[str, object] = {} if schema == 1 else {"schema": schema}
+    content |= {
         "competition": _CompetitionV1.model_validate(competition).model_dump(mode="json"),
         "standings": [_line(one, counts[one.submission_id], owners) for one in found],
     }

@@ -22,7 +22,7 @@ from guanaco_server.feedback import records
 from guanaco_server.leaderboard.flags import queries as flag_queries
 from guanaco_server.leaderboard.flags.rules import Owner
 from guanaco_server.leaderboard.seasons import queries
-from guanaco_server.leaderboard.seasons.document import SCHEMA, final_ranking, schema_of
+from guanaco_server.leaderboard.seasons.document import SCHEMA, SCHEMAS, final_ranking, schema_of
 from guanaco_server.leaderboard.tables import SeasonRow
 from guanaco_server.submissions.service import SubmissionService
 
@@ -43,7 +43,7 @@ class SeasonService:
         async with self._database.read() as session:
             known = await queries.season(session, competition_id)
         if known is None:
-            content = await self._rank(competition, competition.frozen_at)
+            content = await self._rank(competition, competition.frozen_at, SCHEMA)
             sha256 = hashlib.sha256(content).hexdigest()
             async with self._database.write() as session:
                 known = await queries.keep_season(
@@ -69,10 +69,10 @@ class SeasonService:
         season = await self.find(competition_id)
         competition = await self._competitions.find(competition_id)
         stored = season.ranking.encode()
-        if (schema := schema_of(stored)) != SCHEMA:
+        if (schema := schema_of(stored)) not in SCHEMAS:
             raise NewerVersionNeeded(f"a season whose document has schema {schema}")
         _require_known_rule(competition)
-        content = await self._rank(competition, season.frozen_at)
+        content = await self._rank(competition, season.frozen_at, schema)
         sha256 = hashlib.sha256(content).hexdigest()
         return SeasonCheck(
             competition=competition_id,
@@ -81,7 +81,7 @@ class SeasonService:
             is_same=content == stored and sha256 == season.sha256,
         )
 
-    async def _rank(self, competition: Competition, frozen_at: datetime) -> bytes:
+    async def _rank(self, competition: Competition, frozen_at: datetime, schema: int) -> bytes:
         owners = {
             brief.id: Owner(brief.account_id, brief.developer)
             for brief in await self._submissions.briefs()
@@ -89,7 +89,7 @@ class SeasonService:
         async with self._database.read() as session:
             ratings = await records.of_competition(session, competition.id)
             allowed = await flag_queries.allowed(session, competition.id, frozen_at)
-        return await asyncio.to_thread(final_ranking, competition, ratings, owners, allowed)
+        return await asyncio.to_thread(final_ranking, competition, ratings, owners, allowed, schema)
 
 
 def _require_known_rule(competition: Competition) -> None:

@@ -17,12 +17,18 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, aclosing
 from dataclasses import dataclass
 from typing import Any
 
-from guanaco.errors import ContentCheckFailed, CorruptConfig, ModelServerDied
+from guanaco.errors import (
+    ContentCheckFailed,
+    CorruptConfig,
+    ModelServerDied,
+    Overloaded,
+    StageFault,
+)
 from guanaco.submissions import GenerationParams, Level, Stage, Submission, SubmissionKind
 from guanaco_server.artifacts.checking.configs import ArtifactConfigs
 from guanaco_server.artifacts.stores.store import ArtifactStore
@@ -45,6 +51,8 @@ PROMPTS = ("Hello", "My name is", "2 + 2 =", "Once upon", "Why?")
 PROBE = GenerationParams(temperature=0, stopping_words=[], max_output_tokens=8)  # greedy
 OWN_PROBES = 3  # whole replies, side by side
 SHOWN_CHARS = 60
+
+TakePlace = Callable[[str], Awaitable[AbstractContextManager[object]]]
 
 
 CONVERSATION = "You: Hi! How was your day?\nLuna:"
@@ -70,7 +78,7 @@ class Probe:
 
 
 class ContentChecks:
-    """``deadline_s`` is the longest that a whole reply may take."""
+    """``take_place`` waits for a place at a deployment's engine; ``deadline_s`` is the longest that a whole reply may take."""
 
     def __init__(
         self,
@@ -80,8 +88,10 @@ class ContentChecks:
         prompts: PromptService,
         tokenizers: Tokenizers,
         model_server: ModelServer,
+        take_place: TakePlace,
         deadline_s: float,
     ) -> None:
+        self._take_place = take_place
         self._records = records
         self._store = store
         self._configs = configs
@@ -111,22 +121,24 @@ class ContentChecks:
         if submission.kind is SubmissionKind.CHAT:
             await self._check_replies(run, submission, endpoint, model)
             return
-        found = await check_scores(self._model_server, endpoint, model, self._deadline_s)
+        with await self._place(await self._records.deployment_key(run)):
+            found = await check_scores(self._model_server, endpoint, model, self._deadline_s)
         await self._records.log(run, Stage.DEPLOY, *found)
 
     async def _check_replies(
         self, run: PipelineRun, submission: Submission, endpoint: str, model: str
     ) -> None:
+        key = await self._records.deployment_key(run)
         probes = [
-            await self._probe(endpoint, Generation(model, prompt, PROBE, with_tokens=True))
+            await self._probe(key, endpoint, Generation(model, prompt, PROBE, with_tokens=True))
             for prompt in PROMPTS
         ]
         for name, check in REPLY_CHECKS.items():
             await self._pass(run, name, check(probes))
-        await self._check_ends(run, submission, endpoint, model)
+        await self._check_ends(run, key, submission, endpoint, model)
 
     async def _check_ends(
-        self, run: PipelineRun, submission: Submission, endpoint: str, model: str
+        self, run: PipelineRun, key: str, submission: Submission, endpoint: str, model: str
     ) -> None:
         assert submission.artifact_key is not None, "the serialize stage is done"
         params = submission.params
@@ -135,7 +147,7 @@ class ContentChecks:
         prompts = await conversation_prompts(self._prompts, prompted, most=OWN_PROBES)
         probes = await asyncio.gather(
             *(
-                self._probe(endpoint, Generation(model, prompt, params, cache_salt=salt))
+                self._probe(key, endpoint, Generation(model, prompt, params, cache_salt=salt))
                 for prompt in prompts
             )
         )
@@ -149,7 +161,20 @@ class ContentChecks:
             level=Level.WARNING,
         )
 
-    async def _probe(self, endpoint: str, generation: Generation) -> Probe:
+    async def _probe(self, key: str, endpoint: str, generation: Generation) -> Probe:
+        """Ask within the submission's fair share of a server that others use too. The wait for a place is no fault of the model."""
+        with await self._place(key):
+            return await self._placed_probe(endpoint, generation)
+
+    async def _place(self, key: str) -> AbstractContextManager[object]:
+        try:
+            return await self._take_place(key)
+        except Overloaded:
+            raise StageFault(
+                "No place for the content checks got free at the model server, which others use too."
+            ) from None
+
+    async def _placed_probe(self, endpoint: str, generation: Generation) -> Probe:
         text, reason, count, tokens = "", None, 0, list[GeneratedToken]()
         try:
             async with (

@@ -16,8 +16,8 @@ from guanaco.submissions import Quantization, Stage
 from guanaco_server.artifacts.checking.checks import check_quantization
 from guanaco_server.artifacts.checking.configs import ArtifactConfigs
 from guanaco_server.artifacts.checking.model_config import has_experts
+from guanaco_server.deployments.deployment import Deployment
 from guanaco_server.deployments.model_server import ModelServer, ModelServerFault, NotANumber
-from guanaco_server.deployments.service import Deployment
 from guanaco_server.submissions.pipeline.content_checks import no_number
 from guanaco_server.submissions.pipeline.records import PipelineRun, RunRecords
 from guanaco_server.tokenization.service import Tokenizers

@@ -28,12 +28,14 @@ from guanaco.submissions import (
     Submission,
 )
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.service import Deployment, DeploymentService
+from guanaco_server.deployments.deployment import Deployment
+from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.deployments.versions import ServedVersion, is_beside, run_of, submission_of
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions import lifecycle, queries
 from guanaco_server.submissions.events import StatusChanges
 from guanaco_server.submissions.hub_tokens import HubTokens
+from guanaco_server.submissions.pipeline.sweep_order import held_back, member_of
 from guanaco_server.submissions.reading import read_submission
 from guanaco_server.submissions.rollouts.records import RolloutRecords
 from guanaco_server.submissions.tables import (
@@ -107,14 +109,26 @@ class RunRecords:
         async with self._database.read() as session:
             return await self._hub_tokens.read(session, run.submission_id)
 
+    async def found_by_sweep(self, submission: Submission) -> dict[str, Any]:
+        """Return the facts to which the other variants of the submission's sweep are pinned; none if it is the first."""
+        async with self._database.read() as session:
+            members = await queries.of_sweeps(session, [submission.sweep or ""])
+        names = ("commit", "base_repo", "base_commit")
+        for row in members:
+            if row.commit is not None and row.id != submission.id:
+                return {name: getattr(row, name) for name in names}
+        return {}
+
     async def recipe_override(self, run: PipelineRun) -> RecipeOverride | None:
         async with self._database.read() as session:
             return (await _row(session, run)).recipe_override
 
     async def list_unfinished(self) -> list[UnfinishedRun]:
-        """List every run in progress, the oldest first."""
+        """List every run in progress, the oldest first; without the variants of a sweep that wait for another one."""
         async with self._database.read() as session:
             rows = await queries.unfinished_runs(session, IN_PROGRESS)
+            sweeps = {row.sweep for row, _ in rows if row.sweep is not None}
+            held = held_back(map(member_of, await queries.of_sweeps(session, sweeps)))
         for row, _ in rows:
             if not is_understood(row) and row.id not in self._left:
                 self._left.add(row.id)
@@ -126,7 +140,7 @@ class RunRecords:
                 waits_for,
             )
             for row, waits_for in rows
-            if is_understood(row)
+            if is_understood(row) and not (row.id in held and row.run == 1)
         ]
 
     async def is_wanted(self, run: PipelineRun) -> bool:
@@ -274,7 +288,9 @@ class RunRecords:
         async with self._database.write() as session:
             await self._require_wanted(session, run)
             given = await self._deployments.wish_within(session, deployment)
-        self._deployments.note_replicas(deployment.submission_id, (), given.model)
+        self._deployments.note_replicas(
+            deployment.submission_id, (), given.server_key, deployment.artifact_key
+        )
         return given
 
     async def withdraw(self, run: PipelineRun) -> str | None:

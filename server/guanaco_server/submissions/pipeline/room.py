@@ -22,7 +22,8 @@ from guanaco_server.settings import Settings
 from guanaco_server.stress.service import StressService
 from guanaco_server.submissions.events import StatusChanges
 from guanaco_server.submissions.hub_tokens import HubTokens
-from guanaco_server.submissions.pipeline.content_checks import ContentChecks
+from guanaco_server.submissions.pipeline.content_checks import ContentChecks, TakePlace
+from guanaco_server.submissions.pipeline.load_check import LoadCheck
 from guanaco_server.submissions.pipeline.quantization_check import QuantizationCheck
 from guanaco_server.submissions.pipeline.records import RunRecords
 from guanaco_server.submissions.pipeline.repo_checks import RepoChecks
@@ -81,6 +82,7 @@ def build_pipeline(
     costs: CostService,
     submissions: SubmissionService,
     stress: StressService,
+    take_place: TakePlace,
     queue_for: QueueFor,
     list_workers: ListWorkers,
     metrics: Metrics,
@@ -98,7 +100,14 @@ def build_pipeline(
         records,
         deployments,
         ContentChecks(
-            records, store, configs, prompts, tokenizers, model_server, settings.reply_timeout_s
+            records,
+            store,
+            configs,
+            prompts,
+            tokenizers,
+            model_server,
+            take_place,
+            settings.reply_timeout_s,
         ),
         quantization,
         costs,
@@ -116,7 +125,9 @@ def build_pipeline(
         tokenizers=tokenizers,
         deployments=deployments,
         server_start=server_start,
-        stress=stress,
+        load_check=LoadCheck(
+            database, clock, records, deployments, server_start, prompts, stress, take_place
+        ),
     )
     runner = StageRunner(parts, metrics)
     pipeline = Pipeline(

@@ -19,8 +19,9 @@ from guanaco.recipes import Recipe
 from guanaco.submissions import Level, Stage, Submission
 from guanaco_server.clusters.cluster import Trouble
 from guanaco_server.costs.service import CostService
+from guanaco_server.deployments.deployment import Deployment
 from guanaco_server.deployments.health import DeploymentHealth, ServerState
-from guanaco_server.deployments.service import Deployment, DeploymentService
+from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.submissions.pipeline.content_checks import ContentChecks
 from guanaco_server.submissions.pipeline.quantization_check import QuantizationCheck
 from guanaco_server.submissions.pipeline.records import PipelineRun, RunRecords, StageWaits
@@ -229,7 +230,9 @@ class ServerStart:
                 started, queued_at = time.monotonic(), None  # waiting for a place is no slow start
             lines, offset = await self._deployments.logs(server_key, offset)
             seen.extend(lines)
-            if lines and deployment.model == run.submission_id:  # else another developer's, perhaps
+            if (
+                lines and deployment.engine_name == run.submission_id
+            ):  # else another developer's, perhaps
                 await self._records.log(run, Stage.DEPLOY, *lines, level=Level.DEBUG)
             if sighting.state is ServerState.HEALTHY:
                 return sighting.endpoints[0]

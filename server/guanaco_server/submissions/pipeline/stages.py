@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from pydantic import SecretStr
 
@@ -26,7 +26,7 @@ from guanaco.errors import (
     StressCheckFailed,
 )
 from guanaco.prompts import Prompt
-from guanaco.submissions import Level, Stage, StressReport, Submission, SubmissionKind
+from guanaco.submissions import Level, Stage, Submission
 from guanaco_server.artifacts.checking.checks import (
     TOKENIZER_NAME,
     CheckedModel,
@@ -39,19 +39,19 @@ from guanaco_server.artifacts.checking.model_card import StoredCard
 from guanaco_server.artifacts.checking.process import RepoChecker
 from guanaco_server.artifacts.hub.hub import Hub, RepoFile, RepoSnapshot
 from guanaco_server.artifacts.service import ArtifactService
-from guanaco_server.deployments.model_server import cache_salt_of
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.prompts.service import PromptService, is_by_chat_template
 from guanaco_server.prompts.template_files import FILES
 from guanaco_server.scaling.replicas import capacity_shown
-from guanaco_server.stress.conversations import Prompted, conversation_prompts
-from guanaco_server.stress.service import SCORED_AT_ONCE, StressService
+from guanaco_server.submissions.pipeline.load_check import LoadCheck
 from guanaco_server.submissions.pipeline.records import PipelineRun, RunRecords
 from guanaco_server.submissions.pipeline.server_start import ServerStart
+from guanaco_server.submissions.pipeline.sweep_order import SharedChecks
 from guanaco_server.submissions.quotas import QuotaService
 from guanaco_server.tokenization.service import Tokenizers
 
 Facts = dict[str, Any]
+T = TypeVar("T")
 
 
 PIECE_BYTES = 4_194_304
@@ -72,7 +72,8 @@ class StageParts:
     tokenizers: Tokenizers
     deployments: DeploymentService
     server_start: ServerStart
-    stress: StressService
+    load_check: LoadCheck
+    shared_checks: SharedChecks = field(default_factory=SharedChecks)
 
 
 StageFunction = Callable[[StageParts, PipelineRun, Submission], Awaitable[Facts]]
@@ -93,10 +94,14 @@ def performs(stage: Stage) -> Callable[[StageFunction], StageFunction]:
 async def resolve(parts: StageParts, run: PipelineRun, submission: Submission) -> Facts:
     """Pin the commit; a redeploy keeps the one it had."""
     token = await parts.records.hub_token(run)
+    pinned: Facts = {}
+    if submission.sweep is not None and submission.commit is None:
+        pinned = await parts.records.found_by_sweep(submission)
+        submission = submission.model_copy(update=pinned)
     with _telling_of_gone_token(token, submission.commit and submission.repo):
-        snapshot = await _snapshot(hub_of(parts, token), submission)
+        snapshot = await _snapshot(hub_of(parts, token), parts, submission)
     await parts.records.log(run, Stage.RESOLVE, f"{snapshot.repo} is at commit {snapshot.commit}.")
-    return {"commit": snapshot.commit}
+    return pinned | {"commit": snapshot.commit}
 
 
 @performs(Stage.CHECK)
@@ -156,8 +161,7 @@ async def deploy(parts: StageParts, run: PipelineRun, submission: Submission) ->
 
 @performs(Stage.STRESS)
 async def stress(parts: StageParts, run: PipelineRun, submission: Submission) -> Facts:
-    assert submission.artifact_key is not None, "the serialize stage is done"
-    report = await _stressed(parts, run, submission, submission.artifact_key)
+    report = await parts.load_check.run(run, submission)
     await parts.records.save_report(run, report)
     key = await parts.records.deployment_key(run)
     await parts.deployments.note(key, capacity=capacity_shown(report))
@@ -166,6 +170,13 @@ async def stress(parts: StageParts, run: PipelineRun, submission: Submission) ->
             " ".join(report.reasons),
             hint=f"`guanaco stress {submission.id}` shows the report; a smaller model or fewer tokens answer faster.",
         )
+    if report.reused is not None:
+        await parts.records.log(
+            run,
+            Stage.STRESS,
+            f"{report.reused.own_requests} requests of its own kept to every limit; the load is that of {report.reused.at:%Y-%m-%d %H:%M}.",
+        )
+        return {}
     first = f"time to first token p95 {report.ttft_ms.p95:.0f} ms, " if report.ttft_ms else ""
     if report.e2e_ms:
         await parts.records.log(
@@ -181,32 +192,6 @@ async def publish(parts: StageParts, run: PipelineRun, submission: Submission) -
     """Make sure that the server still runs; the status is set with the stage's end."""
     await parts.server_start.require_ready(run)
     return {}
-
-
-async def _stressed(
-    parts: StageParts, run: PipelineRun, submission: Submission, artifact_key: str
-) -> StressReport:
-    endpoint = await parts.server_start.require_ready(run)
-    is_reward = submission.kind is SubmissionKind.REWARD
-    own = submission.reward_formatter if is_reward else None
-    plan = parts.stress.plan
-    prompts = await conversation_prompts(
-        parts.prompts,
-        Prompted(own or submission.formatter, artifact_key, submission.params),
-        most=plan.requests,
-    )
-    what = f"requests to score {SCORED_AT_ONCE} candidates" if is_reward else "requests"
-    await parts.records.log(
-        run,
-        Stage.STRESS,
-        f"Sending {plan.requests} {what}, at {plan.rate:g} a second or more.",
-    )
-    model = parts.deployments.model_name(await parts.records.deployment_key(run))
-    if is_reward:
-        return await parts.stress.check_reward(endpoint, model, prompts)
-    return await parts.stress.check(
-        endpoint, model, prompts, submission.params, cache_salt_of(submission.developer)
-    )
 
 
 @contextmanager
@@ -225,17 +210,37 @@ def hub_of(parts: StageParts, token: SecretStr | None) -> Hub:
     return parts.hub.with_token(token.get_secret_value() if token else None)
 
 
-async def _snapshot(hub: Hub, submission: Submission) -> RepoSnapshot:
-    return await hub.resolve(submission.repo, submission.commit or submission.revision)
+async def _snapshot(hub: Hub, parts: StageParts, submission: Submission) -> RepoSnapshot:
+    return await _once(
+        parts,
+        submission,
+        "files",
+        lambda: hub.resolve(submission.repo, submission.commit or submission.revision),
+    )
+
+
+async def _once(
+    parts: StageParts, submission: Submission, what: str, find: Callable[[], Awaitable[T]]
+) -> T:
+    """Find it once for all variants of a sweep; anew for each other run."""
+    if submission.sweep is None or submission.run != 1 or submission.commit is None:
+        return await find()
+    key = (submission.sweep, submission.commit, what)
+    return await parts.shared_checks.get(key, find)
 
 
 async def _checked(
     hub: Hub, parts: StageParts, submission: Submission
 ) -> tuple[RepoSnapshot, CheckedModel]:
-    """Checked again where it is needed again: a few small requests, and nothing stale is trusted."""
-    snapshot = await _snapshot(hub, submission)
-    model = await parts.checker.check(
-        hub, snapshot, parts.limits, submission.base_commit, submission.kind
+    """Checked again where it is needed again: a few small requests, and nothing stale is trusted. Variants of a sweep share it."""
+    snapshot = await _snapshot(hub, parts, submission)
+    model = await _once(
+        parts,
+        submission,
+        "model",
+        lambda: parts.checker.check(
+            hub, snapshot, parts.limits, submission.base_commit, submission.kind
+        ),
     )
     check_context(model, submission.params, submission.kind)
     return snapshot, model
@@ -250,7 +255,12 @@ async def examine(parts: StageParts, hub: Hub, submission: Submission) -> Checke
             is_quantized=model.is_quantized,
             has_experts=model.has_experts,
         )
-    await check_tokenizer(hub, snapshot, model, parts.tokenizers)
+
+    async def tokenizer_is_good() -> bool:
+        await check_tokenizer(hub, snapshot, model, parts.tokenizers)
+        return True
+
+    await _once(parts, submission, "tokenizer", tokenizer_is_good)
     await check_prompt(hub, snapshot, model, parts.prompts, submission.formatter)
     return model
 

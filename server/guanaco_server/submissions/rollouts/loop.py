@@ -133,7 +133,7 @@ class RolloutLoop:
             status = row.status
         self._deployments.note_replicas(rollout.key, ())
         name = rollout.submission_id  # a version beside has begun its own engine
-        self._deployments.note_replicas(name, endpoints, model=name)
+        await self._deployments.note_taken_over(name, endpoints, rollout.key)
         logger.info("%s is served by run %d now", rollout.submission_id, rollout.run)
         self._changes.announce(rollout.submission_id, status)
 

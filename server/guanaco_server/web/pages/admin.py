@@ -11,7 +11,7 @@ from guanaco.accounts import Role
 from guanaco.errors import InvalidInput
 from guanaco.feedback import ErasureRequest
 from guanaco.submissions import PIPELINE_STATUSES, Status
-from guanaco_server.deployments.service import replicas_of
+from guanaco_server.deployments.deployment import replicas_of
 from guanaco_server.http.routes import Routes
 from guanaco_server.submissions.service import SubmissionFilter
 from guanaco_server.web.guards import Member

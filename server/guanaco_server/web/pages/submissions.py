@@ -96,7 +96,7 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
         last_event_id: Annotated[int, Header(ge=0, le=MAX_SEQ)] = 0,
         member: Member = developer,
     ) -> Response:
-        await web.submissions.require_visible(member.account, submission_id)
+        await web.submissions.ensure_visible(member.account, submission_id)
         events = web.events.follow(submission_id, max(after, last_event_id))
         return event_stream(_with_end(encoded(events)))
 

@@ -1,0 +1,249 @@
+"""How far the leaderboard's intervals can be trusted by those who look all day: figures of docs/benchmarks.md.
+
+    make bench-evidence ARGS='--seasons=100'
+
+Three kinds of seasons, each looked at every 500 ratings, all from one seed:
+equal      20 submissions of the same ratio: how often was one ever shown above another?
+differ     ratios from Beta(12, 8), users who differ by their own taste and by the day, and Thompson sampling, which follows what is
+           shown: how often was a submission's interval ever beside the mean chance of those who rated it?
+decide     ratios from Beta(12, 8), top-two Thompson sampling as `adaptive` does it: after how many ratings is the leader known to be
+           within 5 points of the best, and is it?
+Prints a table, then one line of JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from guanaco_server.routing.policies import BETA
+from guanaco_server.statistics.confidence_sequences import (
+    GROWTH,
+    LOG_WEIGHT,
+    proportion_sequence,
+    shared_alpha,
+)
+from guanaco_server.statistics.intervals import Z_95
+
+Floats: TypeAlias = NDArray[np.float64]
+Counts: TypeAlias = NDArray[np.int64]
+
+SUBMISSIONS = 20
+PRIOR = 12.0, 8.0
+EVERY = 500
+RATINGS = 20_000
+MOST_RATINGS = 40_000
+WITHIN = 0.05
+TASTE = 0.8  # standard deviation of a user's log odds
+DAY = 0.5  # and of a day's; a look is a day
+DRAWS = 1_000  # for the chance of being the best
+HALVINGS = 22
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seasons", type=int, default=1_000)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    require_same_intervals()
+    began = time.perf_counter()
+    chance = np.random.default_rng(options.seed)
+    figures = {
+        "equal": equal_seasons(chance, options.seasons),
+        "differ": differing_seasons(chance, options.seasons),
+        "decide": decided_seasons(chance, options.seasons),
+        "seasons": options.seasons,
+        "seed": options.seed,
+        "submissions": SUBMISSIONS,
+        "seconds": round(time.perf_counter() - began, 1),
+    }
+    show(figures)
+    print(json.dumps(figures))
+
+
+def equal_seasons(chance: np.random.Generator, seasons: int) -> dict[str, float]:
+    up, total = _zeros(seasons), _zeros(seasons)
+    false_once = {"one look": np.zeros(seasons, bool), "every look": np.zeros(seasons, bool)}
+    for _ in range(RATINGS // EVERY):
+        new = chance.multinomial(EVERY, [1 / SUBMISSIONS] * SUBMISSIONS, size=seasons)
+        total += new
+        up += chance.binomial(new, 0.6)
+        for kind, (low, high) in (
+            ("one look", wilson(up, total)),
+            ("every look", sequence(up, total)),
+        ):
+            false_once[kind] |= low.max(axis=1) > high.min(axis=1)
+    return {kind: float(found.mean()) for kind, found in false_once.items()}
+
+
+def differing_seasons(chance: np.random.Generator, seasons: int) -> dict[str, float]:
+    """Return the share of seasons in which no interval of any submission ever missed."""
+    odds = _log_odds(chance.beta(*PRIOR, size=(seasons, SUBMISSIONS)))
+    up, total = _zeros(seasons), _zeros(seasons)
+    expected = np.zeros(up.shape)
+    held = {kind: np.ones(up.shape, bool) for kind in ("one look", "every look")}
+    rows = np.arange(seasons)
+    for _ in range(RATINGS // EVERY):
+        day = chance.normal(0, DAY, size=seasons)
+        # Within a look the posterior stays, as within a snapshot of the product; each user has a taste of their own.
+        drawn = chance.beta(
+            1 + up[:, :, None], 1 + total[:, :, None] - up[:, :, None], (*up.shape, EVERY)
+        )
+        chosen = drawn.argmax(axis=1)
+        taste = chance.normal(0, TASTE, size=chosen.shape)
+        chances = 1 / (1 + np.exp(-(odds[rows[:, None], chosen] + day[:, None] + taste)))
+        votes = chance.random(chosen.shape) < chances
+        place = (rows[:, None] * SUBMISSIONS + chosen).ravel()
+        size = up.size
+        total += np.bincount(place, minlength=size).reshape(up.shape)
+        up += np.bincount(place, votes.ravel(), size).reshape(up.shape).astype(np.int64)
+        expected += np.bincount(place, chances.ravel(), size).reshape(up.shape)
+        rated = total > 0
+        mean = np.where(rated, expected / np.maximum(total, 1), 0.5)
+        low, high = wilson(up, total)
+        held["one look"] &= ~rated | ((low <= mean) & (mean <= high))
+        held["every look"] &= log_evidence(mean, up, total) < _threshold()
+    return {
+        "one look, each submission": float(held["one look"].mean()),
+        "one look, all": float(held["one look"].all(axis=1).mean()),
+        "every look, each submission": float(held["every look"].mean()),
+        "every look, all": float(held["every look"].all(axis=1).mean()),
+    }
+
+
+def decided_seasons(chance: np.random.Generator, seasons: int) -> dict[str, float]:
+    truth = chance.beta(*PRIOR, size=(seasons, SUBMISSIONS))
+    up, total = _zeros(seasons), _zeros(seasons)
+    decided_after = np.full(seasons, math.inf)
+    is_wrong = np.zeros(seasons, bool)
+    for look in range(1, MOST_RATINGS // EVERY + 1):
+        open_ = np.flatnonzero(np.isinf(decided_after))
+        if not len(open_):
+            break
+        shares = top_two(best_chances(chance, up[open_], total[open_]))
+        new = chance.multinomial(EVERY, shares)
+        total[open_] += new
+        up[open_] += chance.binomial(new, truth[open_])
+        low, high = sequence(up[open_], total[open_])
+        leader = low.argmax(axis=1)
+        at = np.arange(len(open_))
+        leads, others = low[at, leader], high.copy()
+        others[at, leader] = 0
+        known = leads >= others.max(axis=1) - WITHIN
+        decided_after[open_[known]] = look * EVERY
+        is_wrong[open_[known]] = (truth[open_, leader] < truth[open_].max(axis=1) - WITHIN)[known]
+    known_ = np.isfinite(decided_after)
+    return {
+        "median ratings": float(np.median(np.minimum(decided_after, MOST_RATINGS))),
+        "quarter": float(np.quantile(np.minimum(decided_after, MOST_RATINGS), 0.25)),
+        "three quarters": float(np.quantile(np.minimum(decided_after, MOST_RATINGS), 0.75)),
+        "decided": float(known_.mean()),
+        "wrong": float(is_wrong.mean()),
+    }
+
+
+def best_chances(chance: np.random.Generator, up: Counts, total: Counts) -> Floats:
+    drawn = chance.beta(1 + up[:, :, None], 1 + (total - up)[:, :, None], (*up.shape, DRAWS))
+    best = drawn.argmax(axis=1)
+    place = np.arange(len(up))[:, None] * SUBMISSIONS + best
+    counts = np.bincount(place.ravel(), minlength=up.size).reshape(up.shape)
+    found: Floats = counts.astype(np.float64) + 0.01
+    found /= DRAWS + 0.01 * SUBMISSIONS
+    return found
+
+
+def top_two(chances: Floats) -> Floats:
+    """The formula of routing/policies.py for many seasons at once."""
+    odds = chances / (1 - chances)
+    shares = chances * (BETA + (1 - BETA) * (odds.sum(axis=1, keepdims=True) - odds))
+    whole: Floats = shares / shares.sum(axis=1, keepdims=True)
+    return whole
+
+
+def sequence(up: Counts, total: Counts) -> tuple[Floats, Floats]:
+    """The product's sequence for many submissions at once."""
+    ratio = up / np.maximum(total, 1)
+    ends = []
+    for outside in (np.zeros(up.shape), np.ones(up.shape)):
+        inside = ratio.copy()
+        for _ in range(HALVINGS):
+            middle = (outside + inside) / 2
+            is_out = log_evidence(middle, up, total) >= _threshold()
+            outside, inside = np.where(is_out, middle, outside), np.where(is_out, inside, middle)
+        ends.append(outside)
+    return ends[0], ends[1]
+
+
+def log_evidence(mean: Floats, up: Counts, total: Counts) -> Floats:
+    found = np.full(mean.shape, -np.inf)
+    for slope, growth in GROWTH:
+        found = np.logaddexp(found, slope * up - total * np.log1p(mean * growth))
+    return found + LOG_WEIGHT
+
+
+def wilson(up: Counts, total: Counts) -> tuple[Floats, Floats]:
+    n = np.maximum(total, 1)
+    ratio, shrink = up / n, 1 + Z_95**2 / n
+    centre = (ratio + Z_95**2 / (2 * n)) / shrink
+    spread = Z_95 / shrink * np.sqrt(ratio * (1 - ratio) / n + Z_95**2 / (4 * n * n))
+    return np.where(total > 0, centre - spread, 0), np.where(total > 0, centre + spread, 1)
+
+
+def require_same_intervals() -> None:
+    """Fail if the vectorised sequence is not the product's."""
+    up, total = np.array([0, 3, 60, 700, 9_000]), np.array([5, 4, 100, 1_000, 20_000])
+    low, high = sequence(up, total)
+    for at, (successes, trials) in enumerate(zip(up, total, strict=True)):
+        ours = proportion_sequence(int(successes), int(trials), shared_alpha(SUBMISSIONS))
+        if not np.allclose(ours, (low[at], high[at]), atol=1e-5):
+            raise SystemExit(f"the product's interval of {successes} of {trials} is {ours}")
+
+
+def show(figures: dict[str, Any]) -> None:
+    equal, differ, decide = figures["equal"], figures["differ"], figures["decide"]
+    rows = [
+        ("", "for one look", "at every look"),
+        ("equal: seasons with a false order", equal["one look"], equal["every look"]),
+        (
+            "differ: sequences that always held",
+            differ["one look, each submission"],
+            differ["every look, each submission"],
+        ),
+        (
+            "differ: seasons in which all always held",
+            differ["one look, all"],
+            differ["every look, all"],
+        ),
+    ]
+    for name, one, every in rows:
+        print(
+            f"{name:<44}",
+            *(f"{x:>14.1%}" if isinstance(x, float) else f"{x:>14}" for x in (one, every)),
+        )
+    print(
+        f"decide: {decide['median ratings']:,.0f} ratings in the median"
+        f" ({decide['quarter']:,.0f} to {decide['three quarters']:,.0f} the middle half), decided {decide['decided']:.1%}, wrong {decide['wrong']:.1%}"
+    )
+
+
+def _threshold() -> float:
+    return -math.log(shared_alpha(SUBMISSIONS))
+
+
+def _zeros(seasons: int) -> Counts:
+    return np.zeros((seasons, SUBMISSIONS), np.int64)
+
+
+def _log_odds(chances: Floats) -> Floats:
+    found: Floats = np.log(chances / (1 - chances))
+    return found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""Calls about sweeps: variants of one repo that are entered together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from guanaco.calls.submissions import with_hub_token
+from guanaco.calls.wire import API, Call, get, post, segment, to_json
+from guanaco.contract import reader
+from guanaco.sweeps import Sweep, SweepRequest
+
+
+def submit_sweep(
+    request: SweepRequest, *, idempotency_key: str | None = None, hub_token: str | None = None
+) -> Call[Sweep]:
+    """Enter all variants of a sweep, or none. ``guanaco.sweeps.load_sweep`` reads one from a file.
+
+    Without an Idempotency-Key of yours the request is its own: entering the same sweep again returns the first one.
+    """
+    return Call(
+        method="POST",
+        path=f"{API}/sweeps",
+        json=to_json(request),
+        headers={"Idempotency-Key": idempotency_key or f"sweep-{request.digest}"}
+        | with_hub_token(hub_token),
+        parse=reader(Sweep).from_json,
+        is_repeatable=True,
+    )
+
+
+def sweeps() -> Call[list[Sweep]]:
+    """Your sweeps, newest first; every developer's for an admin."""
+    return get("/sweeps", list[Sweep])
+
+
+def sweep(sweep_id: str) -> Call[Sweep]:
+    """A sweep with its submissions as they are now."""
+    return get(f"/sweeps/{segment(sweep_id)}", Sweep)
+
+
+def cancel_sweep(sweep_id: str) -> Call[Sweep]:
+    """Cancel those of its submissions that are in progress."""
+    return _changed(sweep_id, "cancel")
+
+
+def deactivate_sweep(sweep_id: str) -> Call[Sweep]:
+    """No new conversations for any of its submissions; the open ones go on."""
+    return _changed(sweep_id, "deactivate")
+
+
+def reactivate_sweep(sweep_id: str) -> Call[Sweep]:
+    """Open those of its submissions that were deactivated."""
+    return _changed(sweep_id, "reactivate")
+
+
+def teardown_sweep(sweep_id: str) -> Call[Sweep]:
+    """Tear down those of its submissions that are served."""
+    return _changed(sweep_id, "teardown")
+
+
+def _changed(sweep_id: str, verb: str) -> Call[Sweep]:
+    return replace(post(f"/sweeps/{segment(sweep_id)}/{verb}", Sweep), is_repeatable=True)

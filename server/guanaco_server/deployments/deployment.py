@@ -1,0 +1,96 @@
+"""A deployment as it is wished for, and its replicas as the reconciler last saw them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from guanaco.recipes import Recipe
+from guanaco.submissions import Quantization
+from guanaco_server.deployments.tables import DeploymentRow, Phase
+from guanaco_server.deployments.versions import ServedVersion, served_model, submission_of
+
+PUBLISHED = (Phase.READY, Phase.RESTARTING)  # its server should answer
+
+_WITHOUT_REPLICAS = frozenset({Phase.WAITING, Phase.SLEEPING, Phase.WAKING})
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """What should be served. ``submission_id`` is the deployment's key; ``server`` is the engine that it was given, if that is not named so.
+
+    A private one shares its model server with no other.
+    """
+
+    submission_id: str
+    run: int
+    artifact_key: str
+    max_model_tokens: int
+    quantization: Quantization | None = None
+    replicas: int = 1
+    recipe: Recipe | None = None
+    developer: str = ""
+    server: str | None = None
+    queue: str | None = None
+    is_private: bool = False
+
+    @staticmethod
+    def of(row: DeploymentRow) -> Deployment:
+        return Deployment(
+            row.submission_id,
+            row.run,
+            row.artifact_key,
+            row.max_model_tokens,
+            row.quantization,
+            row.wanted_replicas,
+            row.recipe,
+            row.developer,
+            row.server,
+            row.queue,
+        )
+
+    def as_version(self, version: ServedVersion) -> Deployment:
+        """Return the same, as that version was served."""
+        return replace(
+            self,
+            artifact_key=version.artifact_key,
+            max_model_tokens=version.max_model_tokens,
+            quantization=version.quantization,
+            recipe=version.recipe,
+        )
+
+    @property
+    def server_key(self) -> str:
+        return self.server or self.submission_id
+
+    @property
+    def engine_name(self) -> str:
+        """The name by which its model server knows any model that it holds: that of the submission which began the engine."""
+        return submission_of(self.server_key)
+
+    @property
+    def model(self) -> str:
+        """The model that a request to its server expects there."""
+        return served_model(self.server_key, self.artifact_key)
+
+    @property
+    def gpu_count(self) -> int:
+        """Return the GPUs of one replica. A server without a recipe counts as one."""
+        return self.recipe.gpu_count if self.recipe else 1
+
+
+@dataclass(frozen=True)
+class ReplicaStatus:
+    """One replica of a deployment. ``endpoint`` is None while it does not answer."""
+
+    state: Phase
+    endpoint: str | None
+
+
+def replicas_of(row: DeploymentRow) -> list[ReplicaStatus]:
+    """The replicas as the reconciler last saw them: those that answer first, the nearest at the top."""
+    if row.phase in _WITHOUT_REPLICAS:
+        return []
+    answering = [ReplicaStatus(row.phase, endpoint) for endpoint in row.endpoints]
+    missing = max(0, row.applied_replicas - len(answering))
+    silent = Phase.STARTING if row.phase is Phase.READY else row.phase
+    return answering + [ReplicaStatus(silent, None)] * missing

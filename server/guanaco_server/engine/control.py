@@ -1,0 +1,278 @@
+"""Which artifact a model server holds, and how it takes another one: an ASGI layer around vLLM's app.
+
+    GET  /health            with the header X-Guanaco-Artifact: the key of the artifact that it holds
+    POST /guanaco/swap      take another artifact's weights; only for the platform, which has the server's token
+    anything else           answered only if the request expects the artifact that is there, else 409
+
+    serving ──▶ draining ──▶ loading ──▶ serving (the new artifact)
+       ▲            │            └──▶ broken: ends itself, and is replaced by a new process
+       └────────────┘  too long, or another shape: nothing has changed
+
+A request that was let in keeps its model until its answer is complete: weights change only while none is open. One without
+the header is answered until the first swap: a gateway of the version before cannot know what is here afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import logging
+import os
+import signal
+import time
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol
+
+from guanaco_server.engine.artifact_errors import ArtifactError
+from guanaco_server.engine.artifact_source import ArtifactSource, ModelFolder, read_manifest
+from guanaco_server.formats.control import ARTIFACT_HEADER, SWAP_PATH
+from guanaco_server.formats.shape import shape_of, swap_refusal
+
+MAX_ORDER_BYTES = 1024**2
+OPEN_PATHS = frozenset(
+    {"/health", "/metrics", "/ping", "/version", "/load"}
+)  # say nothing of the model
+POLL_S = 0.005
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+_HEADER = ARTIFACT_HEADER.lower().encode()
+
+logger = logging.getLogger("vllm.guanaco")
+
+
+class State(StrEnum):
+    SERVING = "serving"
+    DRAINING = "draining"
+    LOADING = "loading"
+    BROKEN = "broken"
+
+
+class StillBusy(Exception):  # answered with 503: ask again
+    """Replies of the model that is there are not complete."""
+
+
+class SwapRefused(Exception):  # answered with 409: the server serves what it served before
+    """The artifact cannot be taken; nothing has changed."""
+
+
+class Weights(Protocol):
+    """The engine, as far as a swap needs it."""
+
+    async def load(self, source: ArtifactSource, found: ModelFolder) -> None:
+        """Take the weights, forget what was computed with the old ones, and generate a token."""
+        ...
+
+
+@dataclass(frozen=True)
+class SwapRequest:
+    """What the platform asks for: an artifact, the URLs of its files, and how long open replies may take before it."""
+
+    source: ArtifactSource
+    drain_s: float
+
+    @staticmethod
+    def read(body: bytes) -> SwapRequest:
+        given = json.loads(body)
+        urls = {str(path): str(url) for path, url in dict(given.get("urls", {})).items()}
+        return SwapRequest(ArtifactSource(str(given["artifact"]), urls), float(given["drain_s"]))
+
+
+class ServedArtifact:
+    """The artifact that this server holds, and the requests that are open."""
+
+    def __init__(
+        self,
+        source: ArtifactSource,
+        found: ModelFolder,
+        open_folder: Callable[[ArtifactSource], AbstractContextManager[ModelFolder]],
+        quantization: str | None,
+        token: str,
+    ) -> None:
+        """``open_folder`` provides an artifact's small files, verified, for as long as it is held."""
+        self.key = source.key
+        self.state = State.SERVING
+        self._shape = shape_of(read_manifest(found.path))
+        self._open_folder = open_folder
+        self._quantization = quantization
+        self._token = token.encode()
+        self._open = 0
+        self._has_swapped = False
+        self._held = ExitStack()
+        self._lock = asyncio.Lock()
+
+    def accepts(self, expected: str | None) -> bool:
+        if self.state is not State.SERVING:
+            return False
+        return expected == self.key or (expected is None and not self._has_swapped)
+
+    def is_authorized(self, header: bytes) -> bool:
+        return hmac.compare_digest(header, b"Bearer " + self._token)
+
+    def enter(self) -> None:
+        self._open += 1
+
+    def leave(self) -> None:
+        self._open -= 1
+
+    async def swap(self, order: SwapRequest, weights: Weights) -> None:
+        """Hold this artifact afterwards. SwapRefused if it still holds the one before; any other error has broken it."""
+        async with self._lock:
+            if order.source.key == self.key and self.state is State.SERVING:
+                return
+            held = ExitStack()
+            try:
+                found = await asyncio.to_thread(self._open_matching, order.source, held)
+                await self._drain(order.drain_s)
+            except ArtifactError as error:
+                await asyncio.to_thread(held.close)
+                raise SwapRefused(str(error)) from None
+            except BaseException:
+                await asyncio.to_thread(held.close)
+                raise
+            self.state, self._has_swapped = State.LOADING, True
+            try:
+                await weights.load(order.source, found)
+            except BaseException:
+                self.state = State.BROKEN
+                held.close()
+                raise
+            before, self._held = self._held, held
+            self.key, self.state = order.source.key, State.SERVING
+            await asyncio.to_thread(before.close)
+
+    def _open_matching(self, source: ArtifactSource, held: ExitStack) -> ModelFolder:
+        if self.state is not State.SERVING:
+            raise SwapRefused(f"It is {self.state}.")
+        found = held.enter_context(self._open_folder(source))
+        manifest = read_manifest(found.path)
+        if manifest.key != source.key:
+            raise SwapRefused(f"{source.uri} has the manifest of another artifact.")
+        if shape_of(manifest) != self._shape:
+            raise SwapRefused(f"{source.uri} has another shape than what is here.")
+        config = json.loads((found.path / "config.json").read_bytes())
+        if why := swap_refusal(config, self._quantization):
+            raise SwapRefused(why)
+        return found
+
+    async def _drain(self, limit_s: float) -> None:
+        """Let no request in, and wait until the open ones are answered."""
+        self.state = State.DRAINING
+        deadline = time.monotonic() + limit_s
+        while self._open:
+            if time.monotonic() >= deadline:
+                self.state = State.SERVING
+                raise StillBusy(f"{self._open} replies are not complete after {limit_s:g} s.")
+            await asyncio.sleep(POLL_S)
+
+
+class ControlLayer:
+    """vLLM makes it from its name, around its app. serve.py puts what it works with into vLLM's arguments."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        server = scope["app"].state
+        served: ServedArtifact = server.args.guanaco_served
+        path = scope["path"]
+        if path == SWAP_PATH:
+            await _answer_swap(served, server.engine_client, scope, receive, send)
+        elif path in OPEN_PATHS:
+            await self._app(scope, receive, _naming(served, send))
+        elif not served.accepts(_header(scope, _HEADER)):
+            await _answer(
+                send, 409, f"This server does not serve that model now: it is {served.state}."
+            )
+        else:
+            served.enter()
+            try:
+                await self._app(scope, receive, send)
+            finally:
+                served.leave()
+
+
+async def _answer_swap(
+    served: ServedArtifact, engine: Any, scope: Scope, receive: Receive, send: Send
+) -> None:
+    from guanaco_server.engine.vllm_internals import EngineWeights
+
+    if scope["method"] != "POST" or not served.is_authorized(
+        (_header(scope, b"authorization") or "").encode()
+    ):
+        await _answer(send, 404, "Not Found")
+        return
+    try:
+        order = SwapRequest.read(await _body(receive))
+    except (ValueError, KeyError, TypeError):
+        await _answer(send, 400, "The order cannot be read.")
+        return
+    started = time.monotonic()
+    # It goes on if the platform is gone meanwhile: half a swap is none.
+    work = asyncio.create_task(served.swap(order, EngineWeights(engine)), name="swap")
+    try:
+        await asyncio.shield(work)
+    except SwapRefused as error:
+        await _answer(send, 409, str(error))
+    except StillBusy as error:
+        await _answer(send, 503, str(error))
+    except Exception as error:  # whatever it was, the weights are neither model's
+        logger.exception("The swap to %s failed; this server ends", order.source.uri)
+        await _answer(send, 500, f"{type(error).__name__}: {error}")
+        os.kill(os.getpid(), signal.SIGTERM)
+    else:
+        took_s = time.monotonic() - started
+        logger.info("Swapped to %s in %.3f s", order.source.uri, took_s)
+        await _send(send, 200, {"artifact": served.key, "seconds": took_s})
+
+
+def _naming(served: ServedArtifact, send: Send) -> Send:
+    """Say in the answer's headers which artifact is here; nothing while there is none."""
+
+    async def named(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            key = served.key if served.state is State.SERVING else served.state
+            headers = [*message.get("headers", ()), (_HEADER, key.encode())]
+            message = {**message, "headers": headers}
+        await send(message)
+
+    return named
+
+
+def _header(scope: Mapping[str, Any], name: bytes) -> str | None:
+    return next((value.decode("latin-1") for key, value in scope["headers"] if key == name), None)
+
+
+async def _body(receive: Receive) -> bytes:
+    body = b""
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            raise ValueError("the platform has gone")
+        body += bytes(message.get("body", b""))
+        if len(body) > MAX_ORDER_BYTES:
+            raise ValueError("too long")
+        if not message.get("more_body"):
+            return body
+
+
+async def _answer(send: Send, status: int, why: str) -> None:
+    await _send(send, status, {"error": {"message": why, "code": status}})
+
+
+async def _send(send: Send, status: int, answer: Mapping[str, Any]) -> None:
+    body = json.dumps(answer).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

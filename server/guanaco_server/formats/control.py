@@ -1,0 +1,7 @@
+"""What the platform and a model server's control layer say to each other (``engine/control.py``)."""
+
+from __future__ import annotations
+
+ARTIFACT_HEADER = "X-Guanaco-Artifact"
+TOKEN_VARIABLE = "GUANACO_CONTROL_TOKEN"  # noqa: S105 - the name of a variable
+SWAP_PATH = "/guanaco/swap"

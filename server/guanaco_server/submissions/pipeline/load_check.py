@@ -1,0 +1,149 @@
+"""The stress check of a submission: a load of its own, or one that a submission of the same engine has passed lately.
+
+alone on its engine              a load, and the knee
+others use the engine            its requests take places as users' turns do (stress/sharing.py)
+  one of them passed lately,     a few requests of its own, with its prompts and parameters; if these keep to every
+  and asked as much of a request limit, the figures are that one's, and the report says so
+the server went away meanwhile   no verdict: the stage begins again once it is back
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from functools import partial
+
+from guanaco.errors import ModelServerLost
+from guanaco.submissions import Stage, StressReport, Submission, SubmissionKind
+from guanaco_server.database.database import Database
+from guanaco_server.deployments.model_server import cache_salt_of
+from guanaco_server.deployments.service import DeploymentService
+from guanaco_server.prompts.service import PromptService
+from guanaco_server.runtime.clock import Clock
+from guanaco_server.stress.conversations import Prompted, conversation_prompts
+from guanaco_server.stress.service import SCORED_AT_ONCE, StressService
+from guanaco_server.stress.sharing import KnownLoad, SharedEngine
+from guanaco_server.submissions import queries
+from guanaco_server.submissions.pipeline.content_checks import TakePlace
+from guanaco_server.submissions.pipeline.records import PipelineRun, RunRecords
+from guanaco_server.submissions.pipeline.server_start import ServerStart
+from guanaco_server.submissions.tables import SubmissionRow
+
+REUSED_FOR_S = (
+    86_400  # the same bytes on the same kind of machine answer tomorrow as they did today
+)
+LOST_LOOKS = 12
+LOOK_S = 0.25  # the reconciler looks each second
+
+
+class LoadCheck:
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        records: RunRecords,
+        deployments: DeploymentService,
+        server_start: ServerStart,
+        prompts: PromptService,
+        stress: StressService,
+        take_place: TakePlace,
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self._records = records
+        self._deployments = deployments
+        self._server_start = server_start
+        self._prompts = prompts
+        self._stress = stress
+        self._take_place = take_place
+
+    async def run(self, run: PipelineRun, submission: Submission) -> StressReport:
+        """Check the load. ModelServerLost if the server went away meanwhile."""
+        endpoint = await self._server_start.require_ready(run)
+        key = await self._records.deployment_key(run)
+        since = await self._deployments.ready_since(key, endpoint)
+        siblings = await self._deployments.siblings(key)
+        shared = None
+        if siblings:
+            known = await self._known_load(submission, siblings)
+            shared = SharedEngine(len(siblings), partial(self._take_place, key), known)
+        report = await self._checked(run, submission, endpoint, shared)
+        if report.errors and await self._is_lost(key, endpoint, since):
+            raise ModelServerLost(
+                "The model server went away during the stress check, which says nothing of the model.",
+                hint="Nothing is to be done: the check is made again when the server is back.",
+            )
+        return report
+
+    async def _checked(
+        self,
+        run: PipelineRun,
+        submission: Submission,
+        endpoint: str,
+        shared: SharedEngine | None,
+    ) -> StressReport:
+        assert submission.artifact_key is not None, "the serialize stage is done"
+        is_reward = submission.kind is SubmissionKind.REWARD
+        own = submission.reward_formatter if is_reward else None
+        plan = self._stress.plan
+        prompts = await conversation_prompts(
+            self._prompts,
+            Prompted(own or submission.formatter, submission.artifact_key, submission.params),
+            most=plan.requests,
+        )
+        what = f"requests to score {SCORED_AT_ONCE} candidates" if is_reward else "requests"
+        said = f"Sending {plan.requests} {what}, at {plan.rate:g} a second or more."
+        if shared is not None and shared.known is not None:
+            whose = shared.known.submission_id or "another developer's submission"
+            said = f"The load that {whose} passed on the same model server is not sent again; some {what} of its own are."
+        await self._records.log(run, Stage.STRESS, said)
+        model = self._deployments.model_name(await self._records.deployment_key(run))
+        if is_reward:
+            return await self._stress.check_reward(endpoint, model, prompts, shared)
+        salt = cache_salt_of(submission.developer)
+        return await self._stress.check(endpoint, model, prompts, submission.params, salt, shared)
+
+    async def _known_load(
+        self, submission: Submission, siblings: Sequence[tuple[str, int]]
+    ) -> KnownLoad | None:
+        """Find the latest load that a sibling has passed which asked as much of a request."""
+        since = self._clock.now() - timedelta(seconds=REUSED_FOR_S)
+        async with self._database.read() as session:
+            found = [
+                (row, report)
+                for row, report in await queries.reports_of_runs(session, siblings)
+                if report.is_passed
+                and (report.reused.at if report.reused else report.at) >= since
+                and _asked_as_much(row, submission)
+            ]
+        if not found:
+            return None
+        row, report = max(found, key=lambda pair: pair[1].at)
+        is_own = row.developer == submission.developer
+        return KnownLoad(report, row.id if is_own else None)
+
+    async def _is_lost(self, key: str, endpoint: str, since: datetime | None) -> bool:
+        """Whether the replica that was asked is away, or was away since the check began."""
+        self._deployments.report_fault(key)
+        for _ in range(LOST_LOOKS):
+            if await self._deployments.ready_since(key, endpoint) != since:
+                return True
+            await asyncio.sleep(LOOK_S)
+        return since is None
+
+
+def _asked_as_much(row: SubmissionRow, submission: Submission) -> bool:
+    theirs, own = row.params, submission.params
+    return (
+        row.kind is submission.kind
+        and _candidates(theirs.best_of, theirs.temperature)
+        == _candidates(own.best_of, own.temperature)
+        and theirs.max_input_tokens >= own.max_input_tokens
+        and theirs.max_output_tokens >= own.max_output_tokens
+    )
+
+
+def _candidates(best_of: int, temperature: float) -> int:
+    """How many replies a request makes: one where all would be the same."""
+    return best_of if temperature > 0 else 1

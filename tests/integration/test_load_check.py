@@ -1,0 +1,140 @@
+"""The stress check of a submission that shares its engine, and of one whose server goes away; cluster and engine are in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from guanaco.prompts import PromptFormatter
+from guanaco.submissions import GenerationParams, Outcome, Stage, Status, StressReport
+from guanaco_server.database.database import Database
+from guanaco_server.deployments.memory_server import Script
+from guanaco_server.deployments.model_server import ServerLoad
+from guanaco_server.deployments.specs import deployment_name
+from guanaco_server.submissions.pipeline import runner
+from guanaco_server.submissions.pipeline.records import PipelineRun
+from guanaco_server.submissions.tables import SubmissionRow
+from tests.fixtures.pipeline import ID, KEY, RUN, PipelineWorld, tiny_files
+
+SECOND = PipelineRun("acme-tiny_v2", 1)
+REQUESTS = 8
+CONTENT_REQUESTS = 5 + 3
+
+
+class Checked(PipelineWorld):
+    """A submission that is deployed and has passed its stress check; others of its artifact come after it."""
+
+    changes = {"stress_requests": REQUESTS, "stress_duration_s": 0.05, "stress_rate": 200}
+
+    async def submit(self, run: PipelineRun, **columns: Any) -> None:
+        now = self.clock.now()
+        row = {"params": GenerationParams(), "formatter": PromptFormatter()} | columns
+        async with self.database.write() as session:
+            session.add(
+                SubmissionRow(
+                    id=run.submission_id,
+                    account_id=self.developer.id,
+                    developer=self.developer.name,
+                    repo="acme/tiny",
+                    name="tiny",
+                    request_hash="",
+                    created_at=now,
+                    updated_at=now,
+                    artifact_key=KEY,
+                    status=Status.SERIALIZING,
+                    **row,
+                )
+            )
+
+    async def check(self, run: PipelineRun) -> StressReport:
+        """Deploy and check a submission, and return its report."""
+        assert await self.runner.run(run, Stage.DEPLOY) is Outcome.DONE
+        assert await self.runner.run(run, Stage.STRESS) is Outcome.DONE
+        return await self.submissions.stress_report(self.developer, run.submission_id)
+
+
+@pytest.fixture
+async def world(database: Database, tmp_path: Path) -> Checked:
+    world = Checked(database)
+    await world.serialized(tiny_files(tmp_path / "repo"))
+    first = await world.check(RUN)
+    assert (first.reused, first.beside) == (None, None)
+    world.model_server.generations.clear()
+    return world
+
+
+async def test_a_sibling_sends_no_load_of_its_own(world: Checked) -> None:
+    await world.submit(SECOND, params=GenerationParams(temperature=0.3))
+    report = await world.check(SECOND)
+    assert report.is_passed
+    assert report.reused is not None
+    assert (report.reused.submission_id, report.reused.own_requests) == (ID, 4)
+    assert report.beside is not None
+    assert report.beside.submissions == 1
+    assert len(world.model_server.generations) == CONTENT_REQUESTS + 4
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        GenerationParams(best_of=2),
+        GenerationParams(max_output_tokens=GenerationParams().max_output_tokens + 8),
+    ],
+    ids=["best_of", "max_output_tokens"],
+)
+async def test_what_asks_more_of_a_request_gets_a_load_of_its_own(
+    world: Checked, params: GenerationParams
+) -> None:
+    """Prompt and reply together are as long, so the engine is the same."""
+    plain = GenerationParams()
+    length = plain.max_input_tokens + plain.max_output_tokens
+    params = params.model_copy(update={"max_input_tokens": length - params.max_output_tokens})
+    await world.submit(SECOND, params=params)
+    report = await world.check(SECOND)
+    assert report.reused is None
+    assert report.beside is not None
+    assert report.requests >= REQUESTS
+
+
+async def test_own_requests_that_miss_a_limit_are_followed_by_a_load(world: Checked) -> None:
+    content, slow = [Script()] * CONTENT_REQUESTS, Script(fault="The model server broke off.")
+    world.model_server.scripts = [*content, slow, Script()]
+    await world.submit(SECOND)
+    report = await world.check(SECOND)
+    assert report.reused is None
+    assert report.is_passed
+
+
+async def test_the_load_beside_is_told(world: Checked) -> None:
+    (endpoint,) = world.deployments.replicas(ID)
+    world.model_server.loads[endpoint] = ServerLoad(3, 1)
+    await world.submit(SECOND)
+    report = await world.check(SECOND)
+    assert report.beside is not None
+    assert 3 <= report.beside.most <= 4
+
+
+async def test_a_server_that_is_killed_during_the_check_is_not_the_developers_fault(
+    world: Checked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is checked again once the reconciler has brought the server back."""
+    monkeypatch.setattr(runner, "RETRY_DELAYS_S", (0.0, 0.0))
+    (endpoint,) = world.deployments.replicas(ID)
+    await world.submit(SECOND)
+    assert await world.runner.run(SECOND, Stage.DEPLOY) is Outcome.DONE
+    world.model_server.unhealthy.add(endpoint)
+    world.cluster.die(deployment_name(ID))
+
+    async def reconcile() -> None:
+        await world.deployments.woken.wait()
+        for _ in range(3):
+            await world.reconciler.reconcile()
+
+    outcome, _ = await asyncio.gather(world.runner.run(SECOND, Stage.STRESS), reconcile())
+    assert outcome is Outcome.DONE
+    report = await world.submissions.stress_report(world.developer, SECOND.submission_id)
+    assert report.is_passed
+    assert world.deployments.replicas(SECOND.submission_id) != (endpoint,)

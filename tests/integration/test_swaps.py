@@ -1,0 +1,232 @@
+"""Waking by a swap: the server of a submission that sleeps takes the weights of one that wakes.
+
+The cluster and the model servers are in memory here; test_swapped_engines.py does it with real vLLM.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from guanaco.submissions import Status
+from guanaco_server.artifacts.stores.memory import MemoryStore
+from guanaco_server.database.database import Database
+from guanaco_server.deployments.deployment import Deployment
+from guanaco_server.deployments.model_server import ModelServerFault, ServerBusy
+from guanaco_server.deployments.specs import deployment_name
+from guanaco_server.deployments.tables import EngineRow, Phase
+from guanaco_server.formats.control import TOKEN_VARIABLE
+from guanaco_server.formats.shape import shape_of, swap_refusal
+from guanaco_server.submissions.tables import SubmissionRow
+from tests.fixtures.artifacts import random_tensors, write_artifact
+from tests.fixtures.scaled import QUIET_S, Scaled
+
+FIRST, SECOND = "acme-tiny_v1", "acme-tiny_v2"
+KEYS = {FIRST: "c" * 64, SECOND: "d" * 64}
+LLAMA = {"architectures": ["LlamaForCausalLM"]}
+
+pytestmark = pytest.mark.both_databases
+
+
+class Hot(Scaled):
+    """A world that keeps one server of a submission that sleeps."""
+
+    changes = {**Scaled.changes, "hot_engines": 1}
+
+    async def make_artifact(
+        self, folder: Path, key: str, config: dict[str, object], size: int = 64
+    ) -> None:
+        small = {"config.json": json.dumps(config).encode()}
+        manifest = write_artifact(folder / key, random_tensors(size), small, key)
+        assert isinstance(self.store, MemoryStore)
+        self.store.stage(key, manifest, small)
+        await self.store.publish(key)
+
+    def deployment(self, submission_id: str) -> Deployment:
+        return replace(
+            super().deployment(submission_id), artifact_key=KEYS[submission_id], is_private=False
+        )
+
+    async def serve_known(self, submission_id: str) -> str:
+        """Serve a submission by a server that knows which artifact it holds, and return its endpoint."""
+        await self.serve(submission_id)
+        endpoint = self.cluster.deployments[deployment_name(submission_id)].state.endpoint
+        self.model_server.artifacts[endpoint] = KEYS[submission_id]
+        async with (
+            self.database.write() as session
+        ):  # takes no new conversations, so nobody wants it awake
+            row = await session.get(SubmissionRow, submission_id)
+            assert row is not None
+            row.status = Status.INACTIVE
+        return endpoint
+
+
+class Cold(Hot):
+    """A world that keeps none."""
+
+    changes = {**Scaled.changes, "hot_engines": 0}
+
+
+async def one_asleep_one_hot(
+    world: Hot, folder: Path, second: dict[str, object] = LLAMA, size: int = 64
+) -> str:
+    """The second submission sleeps without a server; the first sleeps too, and its server is kept. Return its endpoint."""
+    await world.make_artifact(folder, KEYS[FIRST], LLAMA)
+    await world.make_artifact(folder, KEYS[SECOND], second, size)
+    await world.serve_known(SECOND)
+    await world.deployments.put_to_sleep(SECOND, world.clock.now())
+    endpoint = await world.serve_known(
+        FIRST
+    )  # it is used later, so its server is the one that stays
+    await world.deployments.put_to_sleep(FIRST, world.clock.now())
+    await world.reconciler.reconcile()
+    assert list(world.cluster.deployments) == [deployment_name(FIRST)]
+    world.cluster.starts.clear()
+    return endpoint
+
+
+async def wake(world: Hot, submission_id: str) -> None:
+    await world.deployments.wake(submission_id)
+    for _ in range(3):
+        await world.reconciler.reconcile()
+
+
+async def test_what_wakes_takes_over_a_hot_server_of_its_shape(
+    database: Database, tmp_path: Path
+) -> None:
+    world = Hot(database)
+    endpoint = await one_asleep_one_hot(world, tmp_path)
+    await wake(world, SECOND)
+    assert world.cluster.starts == [], "no process was started"
+    assert [at for at, _ in world.model_server.swaps] == [endpoint]
+    assert world.deployments.replicas(SECOND) == (endpoint,)
+    assert world.deployments.model_name(SECOND) == f"{FIRST}#{KEYS[SECOND]}"
+    spec = world.cluster.deployments[deployment_name(FIRST)].spec
+    assert world.store.uri(KEYS[SECOND]) in spec.command, "what a restart would load"
+    order = world.model_server.swaps[0][1]
+    async with database.read() as session:
+        rows = {name: await session.get(EngineRow, name) for name in (FIRST, SECOND)}
+    first = rows[FIRST]
+    assert first is not None
+    assert order.token == first.token == spec.secrets[TOKEN_VARIABLE]
+
+    await world.deployments.put_to_sleep(SECOND, world.clock.now())
+    await wake(world, FIRST)
+    assert world.cluster.starts == []
+    assert world.deployments.replicas(FIRST) == (endpoint,)
+    assert world.model_server.artifacts[endpoint] == KEYS[FIRST]
+
+
+async def test_its_own_hot_server_needs_no_swap(database: Database, tmp_path: Path) -> None:
+    world = Hot(database)
+    endpoint = await one_asleep_one_hot(world, tmp_path)
+    await wake(world, FIRST)
+    assert world.deployments.replicas(FIRST) == (endpoint,)
+    assert (world.cluster.starts, world.model_server.swaps) == ([], [])
+
+
+@pytest.mark.parametrize("why", ["size", "tied"])
+async def test_another_shape_starts_a_server_of_its_own(
+    database: Database, tmp_path: Path, why: str
+) -> None:
+    world = Hot(database)
+    if why == "size":
+        await one_asleep_one_hot(world, tmp_path, size=65)
+    else:
+        await one_asleep_one_hot(world, tmp_path, {**LLAMA, "tie_word_embeddings": True})
+    await wake(world, SECOND)
+    assert world.cluster.starts == [deployment_name(SECOND)]
+    assert world.model_server.swaps == []
+    assert await world.phase(SECOND) is Phase.READY
+
+
+async def test_a_swap_that_fails_is_replaced_by_a_new_process(
+    database: Database, tmp_path: Path
+) -> None:
+    world = Hot(database)
+    await one_asleep_one_hot(world, tmp_path)
+    world.model_server.swap_fault = ModelServerFault("The artifact is damaged.")
+    await wake(world, SECOND)
+    assert world.cluster.starts == [deployment_name(FIRST)], "under the name that it took over"
+    assert await world.phase(SECOND) is Phase.READY
+    row = await world.row(SECOND)
+    assert row.restarts == 0, "it is no crash"
+
+
+async def test_a_server_with_open_replies_is_waited_for(database: Database, tmp_path: Path) -> None:
+    world = Hot(database)
+    endpoint = await one_asleep_one_hot(world, tmp_path)
+    world.model_server.swap_fault = ServerBusy("One reply is not complete.")
+    await wake(world, SECOND)
+    assert await world.phase(SECOND) is Phase.RESTARTING
+    assert world.deployments.replicas(SECOND) == ()
+    world.model_server.swap_fault = None
+    await world.reconciler.reconcile()
+    assert world.deployments.replicas(SECOND) == (endpoint,)
+
+
+async def test_a_swap_that_a_killed_platform_began_is_ended_by_the_next(
+    database: Database, tmp_path: Path
+) -> None:
+    world = Hot(database)
+    endpoint = await one_asleep_one_hot(world, tmp_path)
+    await world.deployments.wake(SECOND)
+    assert await world.deployments.take_server(SECOND, FIRST)
+    await world.reconciler.reconcile()  # all that it finds is a server with the wrong artifact
+    assert world.deployments.replicas(SECOND) == (endpoint,)
+    assert world.model_server.artifacts[endpoint] == KEYS[SECOND]
+
+
+async def test_room_for_one_is_passed_on_by_a_swap(database: Database, tmp_path: Path) -> None:
+    """No server is kept hot: the least used submission gives its own up."""
+    world = Cold(database, servers=1, feedback_target=1)
+    await world.make_artifact(tmp_path, KEYS[FIRST], LLAMA)
+    await world.make_artifact(tmp_path, KEYS[SECOND], LLAMA)
+    await world.serve_known(SECOND)
+    await world.deployments.put_to_sleep(SECOND, world.clock.now())
+    await world.reconciler.reconcile()
+    endpoint = await world.serve_known(FIRST)
+    world.clock.advance(QUIET_S + 1)
+    starts = len(world.cluster.starts)
+    await wake(world, SECOND)
+    assert world.deployments.replicas(SECOND) == (endpoint,)
+    assert await world.phase(FIRST) is Phase.SLEEPING
+    assert len(world.cluster.starts) == starts
+
+
+def test_a_shape_is_all_but_the_numbers(tmp_path: Path) -> None:
+    def shape(name: str, size: int = 64, **files: bytes) -> str:
+        small = {"config.json": b"{}", **{f"{key}.json": text for key, text in files.items()}}
+        return shape_of(write_artifact(tmp_path / name, random_tensors(size), small, name))
+
+    assert shape("one") == shape("two")
+    assert (
+        len(
+            {
+                shape("same"),
+                shape("size", 65),
+                shape("other", tokenizer=b"{}"),
+                shape("third", tokenizer=b"[]"),
+            }
+        )
+        == 4
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "quantization", "names"),
+    [
+        ({"architectures": ["MixtralForCausalLM"]}, None, "MixtralForCausalLM"),
+        ({"architectures": ["LlamaForCausalLM"], "tie_word_embeddings": True}, None, "tied"),
+        ({"architectures": ["LlamaForCausalLM"], "quantization_config": {"x": 1}}, None, "quantized"),
+        ({"architectures": ["Qwen2ForCausalLM"]}, "some_bits", "some_bits"),
+        ({}, None, "architecture"),
+    ],
+)  # fmt: skip
+def test_what_is_not_known_to_be_right_is_refused_by_name(
+    config: dict[str, object], quantization: str | None, names: str
+) -> None:
+    assert names in (swap_refusal(config, quantization) or "")
