@@ -14,6 +14,7 @@ from guanaco.calls.wire import (
     Call,
     StreamCall,
     get,
+    hub_token_header,
     of_submission,
     post,
     put,
@@ -81,7 +82,7 @@ def submit(
         path=f"{API}/submissions",
         json=to_json(request),
         headers={"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
-        | with_hub_token(hub_token),
+        | hub_token_header(hub_token),
         parse=reader(Submission).from_json,
         is_repeatable=True,
     )
@@ -105,13 +106,13 @@ def check(
         repo, revision, None, params, formatter, dtype, quantization, kind, reward, reward_formatter
     )
     called = post("/checks", RepoCheck, request, timeout_s=CHECK_TIMEOUT_S)
-    return replace(called, headers=with_hub_token(hub_token), is_repeatable=True)
+    return replace(called, headers=hub_token_header(hub_token), is_repeatable=True)
 
 
 def plan(request: PlanRequest, *, hub_token: str | None = None) -> Call[PlanComparison]:
     """Estimate what some traffic needs: GPUs, replicas and money, for each type of GPU."""
     called = post("/plans", PlanComparison, request, timeout_s=CHECK_TIMEOUT_S)
-    return replace(called, headers=with_hub_token(hub_token), is_repeatable=True)
+    return replace(called, headers=hub_token_header(hub_token), is_repeatable=True)
 
 
 def render_prompt(
@@ -232,7 +233,7 @@ def redeploy(
     """
     request = RedeployRequest(canary=canary, canary_s=canary_s) if canary is not None else None
     call = post(of_submission(submission_id, "redeploy"), Submission, request)
-    return replace(call, headers=with_hub_token(hub_token))
+    return replace(call, headers=hub_token_header(hub_token))
 
 
 def rollback(submission_id: str) -> Call[Submission]:
@@ -309,10 +310,6 @@ def _request(
 
 def _formatter(given: Prompt | str | None) -> Prompt | None:
     return load_formatter(given) if isinstance(given, str) else given
-
-
-def with_hub_token(hub_token: str | None) -> dict[str, str]:
-    return {"X-Hub-Token": hub_token} if hub_token else {}
 
 
 def _change(submission_id: str, verb: str) -> Call[Submission]:

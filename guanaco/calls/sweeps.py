@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from guanaco.calls.submissions import with_hub_token
-from guanaco.calls.wire import API, Call, get, post, segment, to_json
+from guanaco.calls.wire import API, Call, get, hub_token_header, post, segment, to_json
 from guanaco.contract import reader
 from guanaco.sweeps import Sweep, SweepRequest
 
@@ -22,7 +21,7 @@ def submit_sweep(
         path=f"{API}/sweeps",
         json=to_json(request),
         headers={"Idempotency-Key": idempotency_key or f"sweep-{request.digest}"}
-        | with_hub_token(hub_token),
+        | hub_token_header(hub_token),
         parse=reader(Sweep).from_json,
         is_repeatable=True,
     )

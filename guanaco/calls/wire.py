@@ -92,6 +92,11 @@ def keyed(idempotency_key: str | None) -> dict[str, str]:
     return {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
 
 
+def hub_token_header(hub_token: str | None) -> dict[str, str]:
+    """Return the header that carries a developer's own Hub token; none without a token."""
+    return {"X-Hub-Token": hub_token} if hub_token else {}
+
+
 def patch(path: str, kind: type[T], body: BaseModel) -> Call[T]:
     """A call that changes a part of something; sending it again changes nothing more."""
     return Call(

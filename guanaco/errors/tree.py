@@ -43,6 +43,6 @@ def error_classes() -> dict[str, type[GuanacoError]]:
     waiting = [GuanacoError]
     while waiting:
         kind = waiting.pop()
-        found[kind.code] = kind
+        found.setdefault(kind.code, kind)  # a class that inherits its code is never meant by it
         waiting.extend(kind.__subclasses__())
     return found

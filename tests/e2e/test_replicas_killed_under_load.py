@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -109,7 +110,8 @@ async def test_no_turn_is_lost_and_none_fails_before_its_first_token(
             if is_hung_first:
                 os.kill(victim, signal.SIGSTOP)
                 await more_answers(users)
-            os.kill(victim, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # one that hung may have been replaced already
+                os.kill(victim, signal.SIGKILL)
             await more_answers(users)
         stop.set()
         await asyncio.gather(*talks)

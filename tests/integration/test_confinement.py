@@ -135,7 +135,7 @@ SERVER = (
 from guanaco_server.confinement.profiles import forbid_processes
 from guanaco_server.engine import serve
 
-def work(options, found, further):
+def work(options, source, cache, found, further):
     assert (found.path / "config.json").read_bytes()
     with socket.create_server(("127.0.0.1", options.port)):
         pass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -206,6 +207,8 @@ def standing_in(name: str) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-c", "import time; time.sleep(600)", "--name", name]
     process = subprocess.Popen(command)
     try:
+        while name not in psutil.Process(process.pid).cmdline():  # until it has become that program
+            time.sleep(0.01)
         yield process
     finally:
         process.kill()

@@ -314,6 +314,7 @@ async def test_it_ends_with_a_platform_that_is_killed_and_its_servers_are_found_
 ) -> None:
     platform = subprocess.Popen([sys.executable, "-c", PLATFORM, str(tmp_path)], cwd=ROOT)
     await until((tmp_path / "is-started").exists)
+    await until(lambda: nurseries(tmp_path))  # a new process has its command line a moment later
     process, server = the_nursery(tmp_path), leader(tmp_path)
     platform.kill()
     platform.wait()

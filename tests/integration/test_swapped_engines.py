@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 import time
@@ -28,7 +29,7 @@ from guanaco_server.deployments.vllm_server import VllmServer
 from guanaco_server.formats.control import TOKEN_VARIABLE
 from guanaco_server.formats.manifest import TENSORS_NAME
 from tests.fixtures.artifacts import flip_byte
-from tests.fixtures.named_models import LLAMA, QWEN2, Family, make_named_repo
+from tests.fixtures.named_models import LLAMA, make_named_repo
 from tests.fixtures.serializer_jobs import IMPORTS, job_for, make_artifact, source_of
 from tests.fixtures.world import eventually
 
@@ -57,6 +58,7 @@ async def machine(folder: Path) -> AsyncIterator[LocalCluster]:
             (21_000, 29_999),
             drain_s=0,
             engine_python=PYTHON,
+            has_nursery=True,
         )
         await cluster.start()
         try:
@@ -82,6 +84,7 @@ async def serve(cluster: LocalCluster, name: str, artifact: Path) -> str:
         if await vllm.is_healthy(state.endpoint):
             await vllm.close()
             return state.endpoint
+        await asyncio.sleep(0.05)
     raise AssertionError("vLLM did not start in time")
 
 
@@ -90,13 +93,10 @@ async def reply(vllm: VllmServer, endpoint: str, key: str) -> list[GeneratedToke
     return [token async for chunk in vllm.generate(endpoint, asked) for token in chunk.tokens]
 
 
-@pytest.mark.parametrize("family", [LLAMA, QWEN2], ids=["llama", "qwen2"])
-async def test_after_a_swap_the_replies_are_those_of_a_fresh_server(
-    tmp_path: Path, family: Family
-) -> None:
+async def test_after_a_swap_the_replies_are_those_of_a_fresh_server(tmp_path: Path) -> None:
     store, vllm = LocalStore(tmp_path / "artifacts"), VllmServer()
     texts = [
-        make_named_repo(tmp_path / "hub" / "acme" / f"m{token}", token, family) for token in TOKENS
+        make_named_repo(tmp_path / "hub" / "acme" / f"m{token}", token, LLAMA) for token in TOKENS
     ]
     with LocalHub(tmp_path / "hub") as hub:
         for token, key in zip(TOKENS, KEYS, strict=True):

@@ -106,7 +106,7 @@ async def test_shared_ranks_are_marked_and_not_highlighted(database: Database) -
     world = WebWorld(database)
     ada = await world.account(Role.DEVELOPER, "ada")
     backend = await world.account(Role.BACKEND, "app")
-    for name, ups in (("one_v1", 40), ("two_v1", 20), ("three_v1", 20)):
+    for name, ups in (("one_v1", 40), ("two_v1", 10), ("three_v1", 10)):
         await world.publish(ada, name)
         for number in range(40):
             await rate(world, backend, name, f"user-{number}", number < ups)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
+from guanaco_server.http import fair_share
 from guanaco_server.http.errors import ErrorForms
 from guanaco_server.http.fair_share import FairShare, Places
 
@@ -73,6 +74,31 @@ async def test_the_loop_makes_a_pass_between_two_steps() -> None:
         most, before = max(most, flood.steps - before), flood.steps
     assert flood.steps == 8 * 20
     assert most == 1
+
+
+async def test_a_flood_leaves_half_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    pauses: list[float] = []
+    flood = Flood(at_once=8)
+    loop = asyncio.get_running_loop()
+
+    def tick() -> float:
+        nonlocal now
+        now += 0.0025  # the clock is read before and after each step
+        return now
+
+    def call_later(delay: float, callback: Callable[..., object], *args: object) -> object:
+        if delay < fair_share.HOLD_S:
+            pauses.append(delay)
+        return later(0, callback, *args)
+
+    later = loop.call_later
+    monkeypatch.setattr(fair_share.time, "perf_counter", tick)
+    monkeypatch.setattr(loop, "call_later", call_later)
+    await asyncio.gather(*(flood.ask(f"/{number}") for number in range(8)))
+    assert flood.steps == 8 * 20
+    assert len(pauses) >= 140, "nearly every step was followed by one"
+    assert {round(pause, 6) for pause in pauses} == {0.0025}
 
 
 @pytest.mark.parametrize(("address", "key"), [("other", ""), ("flood", "other")])

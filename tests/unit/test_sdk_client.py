@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from guanaco import errors
 from guanaco.bots import BOTS
-from guanaco.calls import accounts, chat, competitions, feedback, submissions
+from guanaco.calls import accounts, chat, competitions, feedback, submissions, sweeps
 from guanaco.calls.wire import Call, StreamCall, nothing
 from guanaco.chat import Reply, Token
 from guanaco.client import AsyncClient, Client
@@ -21,6 +21,8 @@ from guanaco.contract import unknown_members
 from guanaco.experiments import ExperimentRequest, Variant
 from guanaco.plans import PlanRequest
 from guanaco.recipes import RecipeOverride
+from guanaco.submissions import SubmissionRequest
+from guanaco.sweeps import SweepRequest
 from tests.fixtures.wire import (
     NEW_WORD,
     Broken,
@@ -44,6 +46,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "create_key": ("alice", "developer"),
     "revoke_key": ("k1",),
     "submit": ("org/model",),
+    "submit_sweep": (SweepRequest(variants=(SubmissionRequest(repo="org/model", name="warm"),)),),
     "check": ("org/model",),
     "preview": ("id", BOT),
     "stream_preview": ("id", BOT),
@@ -69,7 +72,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
 }
 
 
-MODULES = (accounts, chat, competitions, feedback, submissions)
+MODULES = (accounts, chat, competitions, feedback, submissions, sweeps)
 BESIDES = {
     "parse_reply_event",
     "feedback_page",

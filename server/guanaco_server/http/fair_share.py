@@ -2,7 +2,8 @@
 
     chat gateway        never waits here: its routes are in front of this
     every other route   waits for one of a few places; callers take turns, however many requests each has sent
-    each of its steps   waits until the loop has made a pass since another request's step
+    each of its steps   waits until the loop has made a pass since another request's step, and, while further steps wait,
+                        has had as much time for others as that step took: a flood has at most half of the loop
 
 So a step of a reply waits for one step of the flood, where it waited for as many as there were requests under way.
 A request needs its place while it computes: it gives it up when it begins to stream, and at the latest after
@@ -12,6 +13,7 @@ A request needs its place while it computes: it gives it up when it begins to st
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import OrderedDict, deque
 from collections.abc import Coroutine, Generator
 from typing import Any
@@ -24,6 +26,7 @@ from guanaco_server.http.errors import ErrorForms
 AT_ONCE = 8
 HOLD_S = 0.25
 PATIENCE_S = 20.0
+LEAST_PAUSE_S = 0.001  # the finest that the loop's timers can do
 PROBES = frozenset(("/healthz", "/readyz", "/metrics"))  # an operator's tools must not wait
 KEY_BYTES = 40  # of an Authorization header, more than tell two callers apart
 WHY = "There are more requests than the platform can work on."
@@ -90,10 +93,11 @@ class _Place:
 
 
 class _Steps:
-    """Lets one request's step run in each pass of the event loop. Belongs to one event loop."""
+    """Lets one request's step run in each pass of the event loop, and in half of its time. Belongs to one event loop."""
 
     def __init__(self) -> None:
         self._is_free = True
+        self._spent_s = 0.0
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     def run(self, work: Coroutine[Any, Any, None]) -> _Stepped:
@@ -112,15 +116,22 @@ class _Steps:
         self._is_free = False
         asyncio.get_running_loop().call_soon(self._end)
 
+    def note(self, spent_s: float) -> None:
+        self._spent_s += spent_s
+
     def _end(self) -> None:
         """A pass is over: wake the next one, whose step runs in the following pass."""
+        if self._waiting and self._spent_s >= LEAST_PAUSE_S:
+            pause_s, self._spent_s = self._spent_s, 0.0
+            asyncio.get_running_loop().call_later(pause_s, self._end)
+            return
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():  # else it was cancelled
                 turn.set_result(None)
                 self._begin()
                 return
-        self._is_free = True
+        self._is_free, self._spent_s = True, 0.0
 
 
 class _Stepped:
@@ -139,10 +150,13 @@ class _Stepped:
                     yield from turn
                 except BaseException as error:  # noqa: BLE001 - it is for the coroutine
                     step, given = self._work.throw, error
+            began = time.perf_counter()
             try:
                 waited = step(given)
             except StopIteration:
                 return
+            finally:
+                self._steps.note(time.perf_counter() - began)
             try:
                 given = yield waited
                 step = self._work.send

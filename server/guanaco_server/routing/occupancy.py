@@ -48,7 +48,7 @@ class Occupancy:
         room = Counter[str]()
         for engine in capacities.values():
             turns = {key: counted.get(submission_of(key), 0) for key in engine.users}
-            least = max(1, engine.places // len(turns))
+            least = min(engine.places, max(1, engine.places // len(turns)))
             for key, own in turns.items():
                 of_others = sum(turns.values()) - own
                 room[submission_of(key)] += max(least, engine.places - of_others)

@@ -32,7 +32,8 @@ SLOPES = tuple(sign * STEEPEST / RATIO**k for k in range(SIZES) for sign in (1, 
 GROWTH = tuple((slope, math.expm1(slope)) for slope in SLOPES)
 LOG_WEIGHT = -math.log(len(SLOPES))
 
-HALVINGS = 34
+ITERATIONS = 60  # 4 to 9 are needed; what is returned errs outwards after any number
+TOLERANCE = 1e-11
 TIGHT_AT = 1_000.0  # users at which the asymptotic sequence is narrowest
 
 
@@ -76,19 +77,40 @@ def asymptotic_multiple(clusters: float, alpha: float) -> float:
 
 def log_evidence_against(mean: float, successes: int, trials: int) -> float:
     """Return log M of a mean within (0, 1)."""
+    return _evidence(mean, successes, trials)[0]
+
+
+def _evidence(mean: float, successes: int, trials: int) -> tuple[float, float]:
+    """Return log M of a mean within (0, 1), and its derivative by the mean."""
     logs = [slope * successes - trials * math.log1p(mean * growth) for slope, growth in GROWTH]
     most = max(logs)
-    return most + math.log(math.fsum(math.exp(log - most) for log in logs)) + LOG_WEIGHT
+    parts = [math.exp(log - most) for log in logs]
+    total = math.fsum(parts)
+    slopes = (
+        part * growth / (1 + mean * growth) for part, (_, growth) in zip(parts, GROWTH, strict=True)
+    )
+    return most + math.log(total) + LOG_WEIGHT, -trials * math.fsum(slopes) / total
 
 
 def _end(outside: float, inside: float, successes: int, trials: int, threshold: float) -> float:
-    """Bisect between a mean that may be excluded and one that is not; the result errs outwards."""
-    if log_evidence_against(outside, successes, trials) < threshold:
+    """Find the end of the interval between a mean that may be excluded and one that is not; the result errs outwards.
+
+    Newton's method, and bisection where its step would leave the bracket.
+    """
+    log, slope = _evidence(outside, successes, trials)
+    if log < threshold:
         return outside
-    for _ in range(HALVINGS):
-        middle = (outside + inside) / 2
-        if log_evidence_against(middle, successes, trials) >= threshold:
-            outside = middle
+    at = outside
+    for _ in range(ITERATIONS):
+        step = (threshold - log) / slope if slope else math.inf
+        if abs(step) < TOLERANCE or abs(outside - inside) < TOLERANCE:
+            break
+        at += step
+        if not min(outside, inside) < at < max(outside, inside):
+            at = (outside + inside) / 2
+        log, slope = _evidence(at, successes, trials)
+        if log >= threshold:
+            outside = at
         else:
-            inside = middle
+            inside = at
     return outside
