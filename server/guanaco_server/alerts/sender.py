@@ -33,7 +33,7 @@ class AlertSender:
         self._url = url
 
     async def has_pending(self) -> bool:
-        """Whether any message has yet to arrive, now or after another try."""
+        """Tell whether any message has yet to be delivered, now or by another try."""
         async with self._database.read() as session:
             return bool(await queries.pending(session))
 

@@ -1,4 +1,4 @@
-"""What was served, in periods of five minutes; alerts, and the messages about them."""
+"""Tables of what was served in periods of five minutes, of alerts, and of the messages about them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GrowingId = BigInteger().with_variant(Integer, "sqlite")
 
 
 class ServiceCountRow(Table):
-    """How often something happened in the five minutes from ``at`` on, over all processes (observability/tally.py)."""
+    """Counts how often something happened in the five minutes from ``at`` on, over all processes (observability/tally.py)."""
 
     __tablename__ = "service_counts"
 

@@ -38,7 +38,7 @@ class AlertWatch:
         has_receiver: bool,
         link_base: str,
     ) -> None:
-        """Without a receiver alerts are kept, and no messages written."""
+        """Keep alerts; write messages about them only if there is a receiver."""
         self._database = database
         self._clock = clock
         self._figures = figures

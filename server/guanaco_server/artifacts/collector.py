@@ -69,7 +69,7 @@ class ArtifactCollector:
         await self._background.stop()
 
     async def touch(self, session: AsyncSession, key: str) -> bool:
-        """To be called before one looks for an artifact: True keeps it for the grace, False says that it is on its way out."""
+        """Keep an artifact for the grace period and return True, or return False if it is being deleted. Call it before you look for one."""
         return await queries.touch(session, key, self._clock.now())
 
     async def keep(self, key: str) -> None:

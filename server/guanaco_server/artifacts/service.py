@@ -45,7 +45,7 @@ TENSOR_OVERHEAD_BYTES = 16_384  # more than a tensor's header and index entry ca
 
 @dataclass(frozen=True)
 class SerializerOptions:
-    """How this platform runs serializer jobs."""
+    """The options with which this platform runs serializer jobs."""
 
     command: tuple[str, ...]
     hub_endpoint: str
@@ -218,7 +218,7 @@ class _JobReader:
 
 
 def _read_line(line: str) -> dict[str, str]:
-    """What a job says as JSON, of texts only; empty for any other line. The job has read a stranger's files."""
+    """Parse a line of a job's output that is a JSON object of texts; return an empty one otherwise. The job has read a stranger's files."""
     try:
         said = json.loads(line)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""What the old client sends and reads."""
+"""Models of what the old client sends and reads."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ class OldClientService:
         )
 
     async def _reward_repos(self) -> dict[str, str]:
-        """By the reward model's id."""
+        """Return the repo of each reward model, by its id."""
         return {one.id: one.repo for one in await self.submissions.list_rewards()}
 
     async def list_competitions(self) -> list[Competition]:

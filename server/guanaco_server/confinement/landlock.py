@@ -1,4 +1,4 @@
-"""Which files and TCP ports a process may use (Landlock, since Linux 5.13; ports since 6.7; signals since 6.12).
+"""Limits which files and TCP ports a process may use (Landlock, since Linux 5.13; ports since 6.7; signals since 6.12).
 
 A process can only give up access, for itself and its later children. Whatever it cannot name, it cannot reach; nor can
 it look into a process outside: neither its memory nor its environment in /proc, even as root. The rules hold for the
@@ -32,7 +32,7 @@ NET_VERSION, SCOPE_VERSION = 4, 6
 
 @dataclass(frozen=True)
 class Access:
-    """What stays possible. Paths that are not there are left out. ``None`` for ports leaves them all.
+    """The access that a process keeps. Paths that are not there are left out. ``None`` for ports leaves them all.
 
     Beneath ``tidies`` empty folders may be removed, so that a process can remove its own temporary one.
     """

@@ -1,4 +1,4 @@
-"""Which layers of the confinement this machine has, found by trying each in a process of its own.
+"""Finds the layers of the confinement that this machine has, by trying each in a process of its own.
 
     python -m guanaco_server.confinement.layers FILE PORT     one JSON list; see ``examine``
 

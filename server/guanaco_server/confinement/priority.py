@@ -43,7 +43,7 @@ def raise_again(pid: int) -> bool:
 
 
 def has_groups() -> bool:
-    """Whether the kernel shares the processors out among sessions."""
+    """Tell whether the kernel shares the processors out among sessions."""
     try:
         return AUTOGROUP.read_text().strip() == "1"
     except OSError:
@@ -52,7 +52,7 @@ def has_groups() -> bool:
 
 @cache
 def may_raise() -> bool:
-    """Whether a nice value that was raised can be lowered again, tried on a thread that ends at once."""
+    """Tell whether a nice value that was raised can be lowered again; a thread that ends at once tries it."""
     may = []
 
     def attempt() -> None:

@@ -1,4 +1,4 @@
-"""What a process may do by who it is: no new privileges, no capabilities, a user of its own."""
+"""Takes privileges away from a process: no new privileges, no capabilities, a user of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each kind of process keeps; everything else is taken from it before it sees the first untrusted byte.
+"""Defines the access that each kind of process keeps. All else is taken from it before it sees the first untrusted byte.
 
     computation   templates, tokenizers: memory and its open pipes; no file, no network, no process, no one to signal
     checker       a try of a repo's small files: the same, and one folder
@@ -74,7 +74,7 @@ def confine_program(access: Access) -> None:
 
 
 def forbid_processes() -> None:
-    """From now on neither this process nor its threads may start another process or program."""
+    """Forbid this process and its threads to start another process or program from now on."""
     _try(seccomp.without_processes)
 
 

@@ -203,7 +203,7 @@ def unavailable(error: Exception) -> DatabaseUnavailable:
 
 
 def was_changed(result: Result[Any]) -> bool:
-    """Whether a guarded UPDATE of one row found it as it should be."""
+    """Tell whether a guarded UPDATE changed its row."""
     assert isinstance(result, CursorResult)
     return result.rowcount == 1
 

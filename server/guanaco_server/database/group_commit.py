@@ -46,7 +46,7 @@ class GroupCommit(Generic[Item, Result]):
             raise
 
     async def drain(self) -> None:
-        """Until nothing waits any more."""
+        """Wait until no write waits any more."""
         while self._writer is not None:
             await asyncio.wait([self._writer])
 

@@ -79,7 +79,7 @@ class LibpqConnection:
             self._waiting = None
 
     def _send(self) -> None:
-        """What the socket takes now, the rest when it takes more."""
+        """Send as much as the socket takes now, and the rest when it takes more."""
         try:
             is_sending = bool(self._pgconn.flush())
         except psycopg.Error as error:

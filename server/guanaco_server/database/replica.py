@@ -55,7 +55,7 @@ class Freshness:
         self._fresh_at = max(self._fresh_at, next(reached, self._fresh_at))
 
     def lag_s(self, now: float) -> float:
-        """How old what the replica shows may be."""
+        """Return how many seconds the replica may be behind."""
         return now - self._fresh_at
 
     def is_fresh(self, now: float) -> bool:

@@ -1,4 +1,4 @@
-"""Whether the database has the tables that this version needs; for processes that do not migrate by themselves.
+"""Checks that the database has the tables that this version needs; for processes that do not migrate by themselves.
 
 A newer schema is fine: a migration must leave the version before it working, so that old and new run side by side.
 """

@@ -18,7 +18,7 @@ Rows = deque[Any]
 
 
 class OneTripConnection(aiosqlite.Connection):
-    """What SQLAlchemy's dialect uses of a connection; its thread ends with the process."""
+    """The methods of a connection that SQLAlchemy's dialect uses; its thread ends with the process."""
 
     def __init__(self, connector: Callable[[], sqlite3.Connection]) -> None:
         super().__init__(connector, iter_chunk_size=64)

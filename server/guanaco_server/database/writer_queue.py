@@ -1,4 +1,4 @@
-"""Whose turn it is to write, where a database has one writer at a time (SQLite).
+"""Queues writers in order, for a database that has one writer at a time (SQLite).
 
 SQLite itself lets those who wait look again now and then, so the one that comes at the right moment is first: a chat's
 turn was seen to wait ten seconds while other requests came and wrote. Here they queue, and hold no connection meanwhile.

@@ -1,4 +1,4 @@
-"""What the demo's tiny model has read: a few sentences of friendly chat, one a line."""
+"""Holds the text that the demo's tiny model is made from: a few sentences of friendly chat, one a line."""
 
 CORPUS = """
 Hello there, it is so good to see you again.

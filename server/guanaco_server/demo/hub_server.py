@@ -151,7 +151,7 @@ class _Handler(BaseHTTPRequestHandler):
         return "Range" in self.headers and size > 0
 
     def _is_readable(self, folder: Path, revision: str) -> bool:
-        """Whether the files may be read; of a gated repo everybody sees what files there are."""
+        """Tell whether the request may read the files; everybody may list those of a gated repo."""
         if not self._is_there(folder, revision):
             return False
         if not self._opens(folder / GATED):
@@ -160,7 +160,7 @@ class _Handler(BaseHTTPRequestHandler):
         return True
 
     def _opens(self, mark: Path) -> bool:
-        """Whether the request has one of the tokens that are written in the mark, a line each."""
+        """Tell whether the request has one of the tokens in the mark file, which has one on each line."""
         if not mark.exists():
             return True
         given = self.headers.get("Authorization", "").removeprefix("Bearer ")

@@ -170,7 +170,7 @@ def _output(lines: list[list[int]], dimensions: dict[int, int]) -> Matrix:
 
 
 def _bigrams(lines: list[list[int]], dimensions: dict[int, int]) -> dict[int, Counter[int]]:
-    """What follows each dimension; a dimension that nothing follows starts a new sentence."""
+    """Count what follows each dimension; a dimension that nothing follows starts a new sentence."""
     following: defaultdict[int, Counter[int]] = defaultdict(Counter)
     for line in lines:
         for token, successor in itertools.pairwise(line):

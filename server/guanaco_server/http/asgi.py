@@ -1,4 +1,4 @@
-"""What a request says, read from ASGI without a framework."""
+"""Reads a request's headers, query and body from ASGI, without a framework."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From an error to an HTTP answer: one table, and one sentence for whatever was not foreseen.
+"""Turns errors into HTTP answers: one table, and one sentence for whatever was not foreseen.
 
 Errors have one form, ``ErrorBody``. Paths that speak another protocol have that protocol's (``ErrorForms``).
 """
@@ -61,7 +61,7 @@ logger = logging.getLogger(__name__)
 
 
 class ErrorBody(BaseModel):
-    """What went wrong, in the answer's body."""
+    """The body of an error's answer."""
 
     error: str = Field(description="Which error it is. It stays the same between versions.")
     detail: str = Field(description="One sentence for a person.")
@@ -88,7 +88,7 @@ def answer(error: errors.GuanacoError) -> JSONResponse:
 
 
 def _retry_after(error: errors.GuanacoError) -> str | None:
-    """Where the error knows better; at least a second."""
+    """Return the seconds after which the error says to try again, at least 1; None if it does not say."""
     if not isinstance(error, KNOWS_WHEN):
         return None
     seconds = error.retry_after_s
@@ -97,7 +97,7 @@ def _retry_after(error: errors.GuanacoError) -> str | None:
 
 @dataclass(frozen=True)
 class ErrorForm:
-    """How errors are answered: ``body`` describes the JSON that ``answer`` writes, ``statuses`` has those that differ from ours."""
+    """The form in which errors are answered: ``body`` describes the JSON that ``answer`` writes, ``statuses`` has those that differ from ours."""
 
     answer: Callable[[errors.GuanacoError], Response] = answer
     body: type[BaseModel] = ErrorBody
@@ -170,7 +170,7 @@ def as_guanaco_error(what: str, error: Exception) -> errors.GuanacoError:
 
 
 def _first_line(error: Exception) -> str:
-    """Without the statement."""
+    """Return the first line of the error, without the SQL statement."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 

@@ -150,7 +150,7 @@ class OverLimit(Exception):
 
 
 def network_of(address: str) -> str:
-    """What counts as one address: an IPv4 address, or the /64 network of an IPv6 one."""
+    """Return what is counted as one address: an IPv4 address, or the /64 network of an IPv6 one."""
     try:
         found = ip_address(address)
     except ValueError:
@@ -201,7 +201,7 @@ def host_of(hop: str) -> str:
 
 
 class Connection(Protocol):
-    """What the door knows of a connection. ``deadline`` is on the loop's clock."""
+    """A connection as the door sees it. ``deadline`` is on the loop's clock."""
 
     deadline: float
 
@@ -266,7 +266,7 @@ class FrontDoor:
         return True
 
     def enter(self, connection: Connection, address: str | None) -> bool:
-        """Whether the connection may stay. Where all places are taken, of all or of its address, idle ones make room."""
+        """Tell whether the connection may stay. If all places are taken, in total or for its address, idle connections are closed for it."""
         if len(self._inside) >= self.limits.connections and not self._make_room():
             self.note("full")
             return False

@@ -1,4 +1,4 @@
-"""Whether this process lives, and whether it can take work."""
+"""Reports whether this process is alive, and whether it can take work."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Health:
         self._is_schema_current = False  # once it is, it stays so: migrations only go forward
 
     async def problem(self) -> str | None:
-        """What keeps this process from taking work, in a few words."""
+        """Return in a few words why this process cannot take work; None if it can."""
         if not await self._database.is_up():
             return "database down"
         self._is_schema_current = self._is_schema_current or await is_current(self._database)

@@ -206,7 +206,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self.transport.abort()
 
     def _has_read_more(self) -> bool:
-        """Whether the client reads, slowly, what was written."""
+        """Tell whether the client has read more of what was written since the last look."""
         before, self._unsent_bytes = self._unsent_bytes, self.transport.get_write_buffer_size()
         return self._unsent_bytes > 0 and (before == 0 or self._unsent_bytes < before)
 
@@ -298,7 +298,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
 
 def protocol_of(door: FrontDoor) -> Any:
-    """What uvicorn takes as its ``http``: connections that go through this door."""
+    """Return a protocol class for uvicorn's ``http`` option whose connections go through this door."""
     return functools.partial(GuardedProtocol, door)
 
 

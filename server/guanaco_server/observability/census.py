@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Counts:
-    """Where each number comes from. A status or phase that nothing has is zero, not absent."""
+    """The counts by status and phase. A status or phase that nothing has is zero, not absent."""
 
     submissions: Callable[[], Awaitable[dict[str, int]]]
     oldest_queued: Callable[[], Awaitable[datetime | None]]

@@ -1,4 +1,4 @@
-"""How Prometheus gets the metrics: a port of their own, or the API's with an admin key.
+"""Serves the metrics to Prometheus: on a port of their own, or on the API's with an admin key.
 
 The text is written in a thread, by one scrape at a time: it takes 50 ms and more, during which nobody would be answered.
 """

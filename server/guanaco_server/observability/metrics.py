@@ -24,7 +24,7 @@ HTTP_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
 @dataclass(frozen=True)
 class IdGauges:
-    """How far PostgreSQL is from running out of ids (database/transaction_ids.py). ``ages`` and ``vacuum_at`` are by kind of id."""
+    """Gauges that say how far PostgreSQL is from running out of ids (database/transaction_ids.py). ``ages`` and ``vacuum_at`` are by kind of id."""
 
     ages: Mapping[str, int]
     vacuum_at: Mapping[str, int]
@@ -291,7 +291,7 @@ def _set_all(gauge: Gauge, values: Mapping[str, float]) -> None:
 
 
 class ReplyTimer:
-    """What is seen of one reply, timed from ``asked_at`` on the performance counter."""
+    """Times one reply, from ``asked_at`` on the performance counter."""
 
     __slots__ = ("_asked_at", "_first_token_s", "_is_whole", "_metrics", "_series", "_submission")
 

@@ -1,4 +1,4 @@
-"""Whose work this is: the ids that every log line of it carries."""
+"""Carries the ids that every log line of a piece of work has."""
 
 from __future__ import annotations
 

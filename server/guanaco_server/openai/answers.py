@@ -1,4 +1,4 @@
-"""What OpenAI's APIs answer: models, completions, the chunks of a stream, errors."""
+"""Models of what OpenAI's APIs answer: models, completions, the chunks of a stream, errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What OpenAI's completion APIs take, as far as a chat model of ours can do it; what it cannot is refused, not ignored.
+"""Models of the requests to OpenAI's completion APIs, as far as a chat model can answer them; the rest is refused, not ignored.
 
 A null is as good as nothing, and so is an empty list or object of what is refused: the official clients may send them.
 """

@@ -82,7 +82,7 @@ class OpenAiService:
         self._tokenizers = tokenizers
 
     def models(self, account: Account) -> list[NamedModel]:
-        """What the caller may name as a model."""
+        """Return the models that the caller may name."""
         own = account.role is Role.DEVELOPER
         named = [
             NamedModel(one.id, one.developer, one.created_at)
@@ -161,7 +161,7 @@ class OpenAiService:
         raise problem or NoModelAvailable
 
     def _names(self, account: Account, model: str, key: str) -> list[str]:
-        """What the model's name means to the caller; of several in the key's order: those that have room, else that are awake."""
+        """Return the submissions that a model's name means to the caller, in the key's order: those with room, or else those that are awake."""
         if self._require_model(account, model).id != AUTO:
             return [model]
         lives = self._routing.live()
@@ -171,7 +171,7 @@ class OpenAiService:
 
 
 def _key(*parts: str) -> str:
-    """What begins alike has the same one; short, for it is hashed again and again."""
+    """Return a key that is the same for chats with the same beginning; it is short, since it is hashed again and again."""
     return blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
 
 
@@ -283,7 +283,7 @@ def _require_same(conversation: Conversation, request: ChatCompletionRequest) ->
 
 
 def _recorded_turns(conversation: Conversation, last: Turn) -> list[Turn]:
-    """Without ``last``, where it is there already and waits for its answer."""
+    """Return the recorded turns, without ``last`` if it was recorded already and waits for its answer."""
     greeting = conversation.bot.first_message
     turns = [Turn(sender=Sender.BOT, content=greeting)] if greeting else []
     turns += [

@@ -36,7 +36,7 @@ Said = tuple[str, str]  # role and text
 
 @dataclass(frozen=True)
 class Shape:
-    """What a template wants of a conversation."""
+    """Describes which conversations a template accepts."""
 
     has_system: bool
     begins_with_user: bool

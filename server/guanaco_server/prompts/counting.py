@@ -42,7 +42,7 @@ EMPTY = CountedText("", "", "", 0, True)
 
 
 class AddedTokens(NamedTuple):
-    """What a piece adds to a prompt that ends with another, or what several are together."""
+    """The tokens that a piece adds to a prompt that ends with another one, or the tokens of several together."""
 
     tokens: int
     is_exact: bool
@@ -52,7 +52,7 @@ class TextCounts(Protocol):
     """Counts texts, in a thread. On the event loop both raise Uncounted, and ``count_later`` is for that."""
 
     def counts(self, texts: Sequence[str]) -> Sequence[int]:
-        """Without special tokens."""
+        """Count the tokens of each text, without special tokens."""
 
     def whole(self, text: str) -> int:
         """With the special tokens around it."""
@@ -122,11 +122,11 @@ class TokenCounter:
         return tokens if is_exact else self.whole(text)
 
     def sure(self, budget: int) -> int:
-        """What sums may come to so that the whole keeps to the budget, as good as always."""
+        """Return the largest sum of counts with which the whole prompt almost always stays within the budget."""
         return budget if self._breaks.is_sure else budget - budget // UNSURE
 
     def is_far_from(self, budget: int, tokens: int) -> bool:
-        """Whether so many, by a sum that is unsure at a junction or two, are within the budget for certain."""
+        """Tell whether a sum of counts, which may be off at one or two junctions, is certainly within the budget."""
         return self._breaks.is_sure and tokens <= budget - budget // UNSURE
 
     def count_inside(self, text: str) -> int:
@@ -175,7 +175,7 @@ class TokenCounter:
         return [self.piece(text) for text in texts]
 
     def step(self, left: CountedText, right: CountedText) -> AddedTokens:
-        """What ``right`` adds to a prompt that ends with ``left``."""
+        """Return the tokens that ``right`` adds to a prompt that ends with ``left``."""
         if not right.text:
             return AddedTokens(0, True)
         if not left.text:
@@ -206,14 +206,14 @@ class TokenCounter:
         return pieces, steps
 
     def kept_for(self, key: object, make: Callable[[], T]) -> T:
-        """What ``make`` counted once, for as long as the key lives."""
+        """Return what ``make`` counted, and keep it for as long as the key lives."""
         known: T | None = self._kept.get(key)
         if known is None:
             known = self._kept[key] = make()
         return known
 
     def alone(self, chunk: str) -> int:
-        """Without the special tokens that are put around a whole text."""
+        """Count a text without the special tokens that are put around a whole one."""
         count = self._alone.find(chunk)
         return self._counts([chunk])[0] if count is None else count
 
@@ -309,7 +309,7 @@ class Counters:
         return self._counters[artifact_key]
 
     def loaded_counter(self, artifact_key: str) -> TokenCounter | None:
-        """Without waiting: None for a tokenizer that is not in use."""
+        """Return the counter without waiting, or None for a tokenizer that is not in use."""
         counter = self._counters.get(artifact_key)
         if counter is not None:
             self._counters.move_to_end(artifact_key)

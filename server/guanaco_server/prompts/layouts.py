@@ -32,7 +32,7 @@ class Part:
 
 @dataclass(frozen=True, eq=False)  # one for each bot and user: counts are kept by its identity
 class Layout:
-    """What stands before and after the turns; a turn's text is made from it alone. ``made_of`` tells equal ones."""
+    """The text before and after the turns; a turn's text is made from the turn alone. ``made_of`` tells equal ones."""
 
     before: tuple[Part, ...]
     after: tuple[Part, ...]
@@ -48,7 +48,7 @@ class Layout:
 
     @cached_property
     def eager(self) -> int:
-        """How many of them go before any turn."""
+        """The number of parts that are dropped before any turn is."""
         return sum(part.priority > self.turn_priority for part in self.droppable)
 
     def with_begun(self, begun: str) -> Layout:
@@ -67,7 +67,7 @@ class Layout:
         return " " if asked and not asked[-1].isspace() else ""
 
     def kept(self, dropped: int) -> tuple[list[Part], list[Part]]:
-        """What is before and after the turns with the first of the droppable parts gone."""
+        """Return the parts before and after the turns, without the first ``dropped`` droppable ones."""
         gone = self.droppable[:dropped]
 
         def without(parts: Sequence[Part]) -> list[Part]:

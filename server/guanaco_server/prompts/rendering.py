@@ -1,4 +1,4 @@
-"""From a layout (texts around the turns, and the turns) to the prompt that fits into a token budget.
+"""Renders a layout (texts around the turns, and the turns) to a prompt that fits into a token budget.
 
 A layout's parts go by their priority, the highest first and 0 never; the turns go in blocks (truncation.py), and
 the newest user message never. The finished prompt is within the budget by an exact count. Here it is made of all the
@@ -111,7 +111,7 @@ class _Fitting:
         return AddedTokens(begin.tokens + sum([step[0] for step in steps]) + end.tokens, is_exact)
 
     def _shortened(self, cut: Cut, frame: Frame) -> str:
-        """What the sums took for short enough was not, or nothing that may be cut is left."""
+        """Shorten a prompt that is over the budget although the sums were within it, or say that nothing is left to cut."""
         for shorter in shorter_cuts(cut, frame, self._history):
             tokens, prompt = self._measured(shorter)
             if tokens <= self._budget:

@@ -157,7 +157,7 @@ class PromptService:
     async def _in_turn(
         self, template: Hashable, work: Callable[[], T], until: float, *, is_check: bool = False
     ) -> T:
-        """What ``work`` gives with the template process; it is one prompt."""
+        """Run ``work``, which renders one prompt, in the template process, and return its result."""
         allowance = Allowance(until=until)
         if is_check:
             allowance = Allowance(CHECK_STEPS, weighs_values=True, until=until)
@@ -252,7 +252,7 @@ class _PlainPrompt:
 
 
 def is_by_chat_template(formatter: Prompt) -> bool:
-    """Whether the model's repo must bring a chat template."""
+    """Tell whether the formatter needs a chat template from the model's repo."""
     if isinstance(formatter, PromptFile):
         return formatter.render == "chat_template"
     return isinstance(formatter, ChatTemplatePrompt)

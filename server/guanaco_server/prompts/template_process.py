@@ -63,7 +63,7 @@ class Job:
 
 @dataclass
 class Allowance:
-    """What one prompt may take, and has taken; ``until`` on ``time.monotonic`` somebody waits for it.
+    """The steps and bytes that one prompt may take and has taken; someone waits for it ``until`` a time on ``time.monotonic``.
 
     With ``weighs_values`` long texts and large numbers take steps too, which makes a template several times slower.
     """
@@ -138,7 +138,7 @@ class TemplateProcess:
         )
 
     def close(self) -> None:
-        """What is being rendered meanwhile fails, and so does whatever comes after."""
+        """End the process; a rendering in progress fails, and so does every later one."""
         for child in self._children:
             child.kill()
         idle = [self._idle.get() for _ in self._children]

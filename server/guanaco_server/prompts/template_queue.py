@@ -1,4 +1,4 @@
-"""Whose templates are rendered next: strangers' Jinja takes as long as it takes, and nobody else may wait for it.
+"""Chooses which template is rendered next, so that nobody waits for a stranger's slow Jinja.
 
     waiting    its template has one in flight, or all threads are taken; MAX_WAITING of a template at most
     turn       templates take turns, one prompt each, in the order in which they began to wait
@@ -51,7 +51,7 @@ class TemplateQueue:
         self._templates: OrderedDict[Hashable, _Template] = OrderedDict()
 
     async def run(self, template: Hashable, work: Callable[[], T], until: float) -> T:
-        """What ``work`` gives, in a thread; Overloaded when its turn does not come before ``until`` on the loop's clock."""
+        """Run ``work`` in a thread and return its result; raise Overloaded if its turn does not come before ``until`` on the loop's clock."""
         mine = self._templates.setdefault(template, _Template())
         if mine.is_full:
             raise Overloaded(FULL)
@@ -84,7 +84,7 @@ class TemplateQueue:
             self._end(template, mine)
 
     def _give_turns(self) -> None:
-        """To the templates that have waited longest, as long as threads are free."""
+        """Give turns to the templates that have waited longest, while threads are free."""
         for each in self._templates.values():
             if not self._free:
                 return

@@ -1,4 +1,4 @@
-"""What a conversation's prompts were made of, kept beside its turns: the next prompt costs what is new.
+"""Keeps the parts of a conversation's last prompt beside its turns, so that the next prompt costs only what is new.
 
     |head| text: the turns from the cut on … | new turns |tail|
 
@@ -88,7 +88,7 @@ class Transcript:
         return prompt
 
     def _known(self, turns: Sequence[Spoken]) -> int:
-        """How many of the turns were taken, by the very object that was the last of them."""
+        """Return how many of the turns were taken already, found by the identity of the last one."""
         if self._newest is not None:
             for place in range(len(turns), 0, -1):
                 if turns[place - 1] is self._newest:

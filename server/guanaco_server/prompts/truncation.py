@@ -1,4 +1,4 @@
-"""Which turns a prompt keeps: cut in blocks, so that its beginning stays the same for many turns.
+"""Decides which turns a prompt keeps. It cuts in blocks, so that the beginning stays the same for many turns.
 
     |persona|scenario|  turns …                          |reply:|
              dropped    ^ the cut stays put while the prompt grows, and when the budget is passed
@@ -36,7 +36,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What is around the turns. ``sizes[n]`` are its tokens with the first n of its droppable parts gone.
+    """The sizes of the text around the turns: ``sizes[n]`` are its tokens without the first n of its droppable parts.
 
     ``eager`` of these go before any turn does.
     """
@@ -58,7 +58,7 @@ class TurnSizes:
     tokens: Callable[[int], Sequence[int]]
 
     def newest_user(self, moment: int | None = None) -> int:
-        """Where the newest user message up to ``moment`` is; behind the last turn if there is none."""
+        """Return the index of the newest user message up to ``moment``; the number of turns if there is none."""
         last = len(self.is_user) - 1 if moment is None else moment
         for index in range(last, -1, -1):
             if self.is_user[index]:
@@ -108,7 +108,7 @@ class Replay:
         return self._origin + len(self._sums) - 1
 
     def forget(self) -> None:
-        """What is before the cut, which never moves back."""
+        """Forget the turns before the cut, which never moves back."""
         del self._sums[: self.cut.first - self._origin]
         self._origin = self.cut.first
 

@@ -23,7 +23,7 @@ class Vendor(StrEnum):
 
     @property
     def resource(self) -> str:
-        """What Kubernetes' device plugins call one GPU."""
+        """The name of one GPU in Kubernetes' device plugins."""
         return f"{self.value}.com/gpu"
 
 

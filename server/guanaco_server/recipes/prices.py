@@ -1,4 +1,4 @@
-"""What GPUs cost an hour, and how much a developer may spend. Put your own prices into ``gpu_prices``.
+"""Holds the prices of GPUs an hour, and how much a developer may spend. Put your own prices into ``gpu_prices``.
 
 The defaults give orders of magnitude: on demand, one GPU, US dollars, from public price lists of spring 2026.
 Between providers they differ several times over:

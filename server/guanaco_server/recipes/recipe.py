@@ -1,4 +1,4 @@
-"""From a model and what is asked of it to the cheapest GPUs of the platform that can do it.
+"""Finds the cheapest GPUs of the platform that can serve a model as it is asked for.
 
     for each type of GPU, for 1, 2, 4 … of them, for each way to split the model over them:
         do weights, activations and the wanted sessions' KV cache fit?      memory.py
@@ -247,7 +247,7 @@ def _no_recipe(
 
 @dataclass(frozen=True)
 class RecipePolicy:
-    """Without GPUs no recipes are made. ``images`` are model servers' images, where they differ from the cluster's own."""
+    """The rules by which recipes are made; none are made without GPUs. ``images`` are model servers' images, where they differ from the cluster's own."""
 
     fleet: Fleet = NO_GPUS
     sessions: int = 16

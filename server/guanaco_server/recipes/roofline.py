@@ -1,4 +1,4 @@
-"""How fast a replica is at best, and how much of that servers reach.
+"""Estimates how fast a replica can be at best, and how much of that servers reach.
 
 A step's time is the longer of reading and computing (the roofline: Williams, Waterman, Patterson, CACM 2009):
 

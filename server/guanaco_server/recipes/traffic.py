@@ -1,4 +1,4 @@
-"""How many replicas some traffic needs, and what they cost a month.
+"""Computes how many replicas some traffic needs, and what they cost a month.
 
 A message costs a replica its prefill, and its share of the decode steps that it takes part in:
 

@@ -124,7 +124,7 @@ def _render(template: str, config: dict[str, Any]) -> None:
 def variables(
     config: dict[str, Any], messages: list[dict[str, str]], *, asks_for_reply: bool = True
 ) -> dict[str, Any]:
-    """What a model server gives a chat template; ``config`` is tokenizer_config.json."""
+    """Return the variables that a model server gives a chat template; ``config`` is tokenizer_config.json."""
     given = {"messages": messages, "tools": None, "documents": None}
     return special_tokens(config) | given | {"add_generation_prompt": asks_for_reply}
 

@@ -29,7 +29,7 @@ NUMPY_FLOATS = {"F16": np.float16, "F32": np.float32, "F64": np.float64}
 
 
 def has_nan(data: Bytes, dtype: str) -> bool:
-    """Whether any element is not a number; False for integers."""
+    """Tell whether any element is not a number; False for integers."""
     if dtype not in NAN_BITS or not len(data):
         return False
     kind, largest = NAN_BITS[dtype]

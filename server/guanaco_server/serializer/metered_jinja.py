@@ -262,7 +262,7 @@ class _Metering(NodeTransformer):
 
 
 def _steps(node: nodes.Node) -> int:
-    """What it costs to run everything in a node once."""
+    """Return the steps that it takes to run everything in a node once."""
     steps = 1
     waiting = [node]
     while waiting:

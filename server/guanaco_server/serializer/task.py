@@ -79,7 +79,7 @@ class SerializerJob(BaseModel):
 
 
 class Upload(BaseModel):
-    """Where to write: ``folder``, or else one URL for each part of ``part_bytes`` (the last may be shorter).
+    """The destination of an artifact: ``folder``, or else one URL for each part of ``part_bytes`` (the last may be shorter).
 
     ``put_urls`` and ``get_urls`` are by file name; the journal has both. ``identity`` differs where what was
     uploaded before is gone.

@@ -1,4 +1,4 @@
-"""How many tokens a text can have at most, from tokenizer.json alone: mostly one for each byte.
+"""Computes how many tokens a text can have at most, from tokenizer.json alone: mostly one for each byte.
 
 A token stands for at least a character of what the normalizers and pre-tokenizers leave, or for a byte of it where
 bytes are tokens. So only what makes a text longer matters:
@@ -28,7 +28,7 @@ SPACE = "▁"
 
 @dataclass(frozen=True)
 class TokenBound:
-    """How many tokens a text has at most: ``around`` besides its own; a character that is not ASCII has more."""
+    """The most tokens that a text can have: ``around`` besides its own; a character that is not ASCII has more."""
 
     around: int
     factor: int
@@ -84,7 +84,7 @@ def _parts(component: Json | None, members: str) -> list[Json]:
 
 
 def _normalizer_growth(part: Json, space: int | None) -> tuple[int, int] | None:
-    """By which factor the characters beyond ASCII grow, and what comes before a text; None if not only they grow."""
+    """Return the factor by which characters beyond ASCII grow, and the bytes put before a text; None if others grow too."""
     kind = part.get("type")
     if kind in NORMALIZERS:
         return NORMALIZERS[kind], 0
@@ -114,7 +114,7 @@ def _pre_tokenizer_begin(part: Json, space: int | None) -> int | None:
 
 
 def _are_longer(added: list[Json], begins: int) -> bool:
-    """Whether each added token has more bytes than are put before a text, and is found as it is written."""
+    """Tell whether each added token has more bytes than are put before a text, and is matched as it is written."""
     return all(
         not token.get("normalized", True) and len(str(token.get("content")).encode()) > begins
         for token in added

@@ -1,4 +1,4 @@
-"""Where a text can be cut so that its parts are tokenized apart: read from tokenizer.json alone.
+"""Finds where a text can be cut so that its parts are tokenized apart. It reads tokenizer.json alone.
 
 Let a text be chunks p1 … pn. With ``count`` the tokens of a text,
 
@@ -67,7 +67,7 @@ NEWLINE_THEN_SLASH = (
 
 @dataclass(frozen=True)
 class Breaks:
-    """Where a tokenizer's text may be cut. ``after_newline`` are the characters before which a line's end is a break."""
+    """The places where a tokenizer's text may be cut. ``after_newline`` are the characters before which a line's end is a break."""
 
     specials: tuple[str, ...] = ()
     added_pairs: frozenset[str] = frozenset()
@@ -77,7 +77,7 @@ class Breaks:
     does_swallow_spaces: bool = False
 
     def is_break(self, left: str, right: str) -> bool:
-        """Whether ``right``, which follows ``left``, is tokenized regardless of what is before ``left``. Neither is empty."""
+        """Tell whether ``right``, which follows ``left``, is tokenized regardless of what is before ``left``. Neither is empty."""
         first = right[0]
         if left[-1] + first in self.added_pairs:
             return False
@@ -95,7 +95,7 @@ class Breaks:
 
     @property
     def is_sure(self) -> bool:
-        """Whether ordinary conversations are counted exactly."""
+        """True if ordinary conversations are counted exactly."""
         return bool(self.after_newline) or self.is_split_at_spaces
 
     def _is_free_letter(self, char: str) -> bool:
@@ -238,12 +238,12 @@ def _is_split_at_spaces(normalizers: list[Json], pre_tokenizers: list[Json]) -> 
 
 
 def _is_in_bytes(parts: list[Json]) -> bool:
-    """Whether a part may write whitespace as something else before it is split at."""
+    """Tell whether a part may rewrite whitespace before the text is split at it."""
     return any(_type(part) == "ByteLevel" for part in parts)
 
 
 def _is_spacing(normalizer: Json) -> bool:
-    """Whether it works character by character, but for runs of spaces, and keeps spaces apart from letters."""
+    """Tell whether a normalizer works character by character (except runs of spaces) and keeps spaces apart from letters."""
     if _type(normalizer) != "Replace":
         return _type(normalizer) in SPACING_NORMALIZERS
     return normalizer.get("pattern") == {"Regex": " {2,}"} or _replaced_char(normalizer) == " "

@@ -69,7 +69,7 @@ class LoadedTokenizer:
         return {"spelled": [self._respelled(word, unknown) for word in asked["words"]]}
 
     def cut(self, asked: Json) -> Json:
-        """How many characters of a text its first tokens cover; all of them if it has no more."""
+        """Return how many characters the first tokens of a text cover; all of them if it has no more tokens."""
         ends = [end for _, end in self._tokenizer.encode(asked["text"]).offsets]
         room = asked["tokens"]
         return {"chars": len(asked["text"]) if len(ends) <= room else ends[room - 1]}
@@ -123,7 +123,7 @@ def load(data: bytes) -> tuple[LoadedTokenizer, TokenizerFacts]:
 
 
 def _adds_the_same_to_all(tokenizer: Tokenizer, special_tokens: int) -> bool:
-    """Whether the special tokens around a text are as many for each; a post-processor might repeat the text."""
+    """Tell whether every text gets the same number of special tokens; a post-processor might repeat the text."""
     return all(
         len(tokenizer.encode(text))
         == special_tokens + len(tokenizer.encode(text, add_special_tokens=False))

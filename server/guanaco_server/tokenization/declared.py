@@ -1,4 +1,4 @@
-"""What a tokenizer.json declares, limited before the `tokenizers` library reads it. Runs in the tokenizer's own process.
+"""Limits what a tokenizer.json may declare, before the `tokenizers` library reads it. Runs in the tokenizer's own process.
 
 The library trusts its file: a pipeline of replacements that each double the text, a table that maps one character to
 megabytes, padding to 10^12 tokens, or a Unigram model of long pieces (344 bytes of memory for each byte of theirs)
@@ -200,7 +200,7 @@ def _check_regex(name: str, pattern: Any) -> None:
 
 
 def has_nested_repetition(regex: str) -> bool:
-    """Whether a group that is repeated without bound holds something that is, as in ``(a+)+``."""
+    """Tell whether a group that is repeated without bound contains an unbounded repetition, as in ``(a+)+``."""
     plain = re.sub(
         r"\\(?:[pP]\{[^}]*\}|.)", "x", regex, flags=re.DOTALL
     )  # escapes are single characters

@@ -1,4 +1,4 @@
-"""What the platform keeps of a tokenizer, which it never reads itself. The tokenizer's own process finds it out."""
+"""Holds the facts about a tokenizer that its own process reports; the platform never reads the tokenizer itself."""
 
 from __future__ import annotations
 

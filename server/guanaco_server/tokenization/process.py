@@ -118,7 +118,7 @@ class TokenizerProcess:
         return list(answer["spelled"])
 
     async def characters_of(self, text: str, tokens: int) -> int:
-        """How many characters of the text its first ``tokens`` tokens cover."""
+        """Return how many characters of the text its first ``tokens`` tokens cover."""
         answer = await self._ask({"do": "cut", "text": text, "tokens": tokens}, LOAD_CPU_S)
         return int(answer["chars"])
 

@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 class SmallFiles(Protocol):
-    """What is needed of an artifact store."""
+    """The part of an artifact store that reads small files."""
 
     async def read(self, key: str, path: str) -> bytes: ...
 
@@ -159,11 +159,11 @@ class Tokenizers:
         return await self._ask(artifact_key, lambda process: process.respelled(words))
 
     async def characters_of(self, artifact_key: str, text: str, tokens: int) -> int:
-        """How many characters of the text its first ``tokens`` tokens cover."""
+        """Return how many characters of the text its first ``tokens`` tokens cover."""
         return await self._ask(artifact_key, lambda process: process.characters_of(text, tokens))
 
     def close(self) -> None:
-        """What is being counted fails."""
+        """End the tokenizers' processes; counts in progress fail."""
         for artifact in self._artifacts.values():
             if artifact.opening is not None:
                 artifact.opening.cancel()

@@ -80,7 +80,7 @@ class CheckLimits:
 
 @dataclass(frozen=True)
 class CheckedModel:
-    """What is kept of a repo that passed. ``max_positions`` is None where the config does not say.
+    """The facts about a repo that passed its checks. ``max_positions`` is None where the config does not say.
 
     With an ``adapter``, all else is of its ``base``, whose ``small_files`` the adapter's own add to.
     """

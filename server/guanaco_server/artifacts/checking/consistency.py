@@ -1,4 +1,4 @@
-"""Whether config.json describes the tensors that the headers name: what vLLM would report after minutes, or never.
+"""Checks that config.json describes the tensors that the headers name, which vLLM would report after minutes or never.
 
     always            no number beyond what any model has: vLLM makes layers, caches and tables of that size
     every model       layers, rows of the embedding, and the hidden size, where the config says them

@@ -182,7 +182,7 @@ async def check_no_code(hub: Hub, snapshot: RepoSnapshot) -> None:
 
 
 def has_experts(config: dict[str, Any]) -> bool:
-    """Whether the model is a mixture of experts."""
+    """Tell whether the model is a mixture of experts."""
     nested = config.get("text_config")
     texts = [config, nested] if isinstance(nested, dict) else [config]
     return any(

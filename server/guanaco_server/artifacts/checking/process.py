@@ -215,7 +215,7 @@ class _CheckProcess:
 
 
 class _Reads:
-    """What one check reads of the Hub: of its repo, and of one base, and no more than it may.
+    """Reads from the Hub for one check: its repo and one base, within limits.
 
     Time in which the process waits for the Hub is not its own: the Hub has a limit for each answer.
     """

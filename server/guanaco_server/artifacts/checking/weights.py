@@ -1,4 +1,4 @@
-"""Which files hold a repo's weights, and what is in them: from the safetensors headers, without the weights."""
+"""Finds the files with a repo's weights and what is in them, from the safetensors headers, without the weights."""
 
 from __future__ import annotations
 
