@@ -1,4 +1,4 @@
-"""Who may do what: roles and API keys."""
+"""Models of accounts: roles and API keys."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class KeyRequest(BaseModel):
 
 
 class ApiKey(BaseModel):
-    """What can be read of a key after its creation; the secret is stored only as a hash."""
+    """An API key as it is shown after its creation; its secret is stored only as a hash."""
 
     id: str
     name: str
@@ -57,7 +57,7 @@ class CreatedKey(ApiKey):
 
 
 class Identity(BaseModel):
-    """Who a key speaks for."""
+    """The account that a key belongs to."""
 
     name: str
     role: Role

@@ -37,7 +37,7 @@ def read_alias(text: str) -> AliasName | None:
 
 
 class Alias(BaseModel):
-    """Which submission an alias names, and since when."""
+    """An alias: the submission that it names, and since when."""
 
     alias: str
     submission_id: str

@@ -1,4 +1,4 @@
-"""What the first two stages say of a repo that was not submitted."""
+"""Models of a repo's check: the findings of the first two stages, without a submission."""
 
 from __future__ import annotations
 

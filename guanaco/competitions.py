@@ -17,7 +17,7 @@ OPEN = "open"  # the competition that is always there, and that every submission
 
 
 class AssignmentKind(OpenEnum):
-    """How a new conversation's submission is chosen."""
+    """The policies that choose a new conversation's submission."""
 
     NEWEST = "newest"
     UNIFORM = "uniform"
@@ -54,7 +54,7 @@ class AssignmentRule(BaseModel):
 
 
 class EntryRule(BaseModel):
-    """Which published submissions take part."""
+    """The rule by which published submissions take part."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -68,7 +68,7 @@ class EntryRule(BaseModel):
 
 
 class RankingRule(OpenEnum):
-    """By the thumbs-up ratio's lower bound, by Bradley-Terry over paired votes, or by both."""
+    """The rules of ranking: by the thumbs-up ratio's lower bound, by Bradley-Terry over paired votes, or by both."""
 
     THUMBS_UP = "thumbs_up"
     BRADLEY_TERRY = "bradley_terry"

@@ -25,7 +25,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def is_tolerant(info: ValidationInfo) -> bool:
-    """Whether a validator runs for a ``Reader``."""
+    """Tell whether a validator runs for a ``Reader``."""
     return info.context is TOLERANT
 
 
@@ -44,7 +44,7 @@ class Reader(Generic[T]):
         return self._adapter.validate_json(data, extra="ignore", context=TOLERANT)
 
     def from_python(self, value: Any) -> T:
-        """From decoded JSON."""
+        """Read the value from decoded JSON."""
         if not self._keeps_unknown_fields:
             return self._adapter.validate_python(value, extra="ignore", context=TOLERANT)
         found = self._adapter.validate_python(value, extra="allow", context=TOLERANT)
@@ -88,7 +88,7 @@ def without_unknown_fields(model: M) -> M:
 
 
 def unknown_members(value: Any, place: str = "") -> Iterator[str]:
-    """Where a model holds a word or a prompt that this version does not know: ``formatter``, ``entry.0.kind``."""
+    """Yield the places where a model holds a word or a prompt that this version does not know: ``formatter``, ``entry.0.kind``."""
     if isinstance(value, OpenEnum):
         if value.is_unknown:
             yield place

@@ -1,4 +1,4 @@
-"""What GPUs cost: hours and money, by submission and by developer."""
+"""Models of the costs of GPUs: hours and money, by submission and by developer."""
 
 from __future__ import annotations
 

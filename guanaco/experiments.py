@@ -17,7 +17,7 @@ MAX_VARIANTS = 8
 
 
 class Overrides(BaseModel):
-    """What a conversation has in place of its submission's own; None leaves it."""
+    """Values that a conversation uses in place of its submission's own; None keeps the submission's."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -66,7 +66,7 @@ class ExperimentRequest(BaseModel):
         return self
 
     def overlaps(self, other: ExperimentRequest) -> bool:
-        """Whether a conversation could be in both."""
+        """Tell whether a conversation could be in both experiments."""
         is_apart = self.competition and other.competition and self.competition != other.competition
         return (
             not is_apart and self.users_from < other.users_to and other.users_from < self.users_to

@@ -48,7 +48,7 @@ class Rating(BaseModel):
 
 
 class RatingChange(BaseModel):
-    """What a rating was before it was changed, or withdrawn."""
+    """A rating as it was before it was changed or withdrawn."""
 
     feedback_id: str
     thumbs_up: bool
@@ -81,7 +81,7 @@ class Feedback(BaseModel):
 
 
 class FeedbackFilter(BaseModel):
-    """Which ratings; all that is given must hold."""
+    """Chooses ratings; all conditions that are given must hold."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -164,7 +164,7 @@ class Erasure(BaseModel):
 
     @property
     def summary(self) -> str:
-        """What there was, as the CLI and the pages say it."""
+        """The counts in a sentence, as the CLI and the pages say it."""
         if not self.conversations:
             return (
                 "No conversation of a user with that id was found, so none was erased. "

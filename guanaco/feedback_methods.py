@@ -1,4 +1,4 @@
-"""What clients do with feedback beyond single calls: walk through it, frame it, download it. A part of client.py."""
+"""Methods of the clients for feedback beyond single calls: iterate over it, frame it, download it. A part of client.py."""
 
 from __future__ import annotations
 

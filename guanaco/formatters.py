@@ -100,7 +100,7 @@ def _parse(path: Path, raw: bytes) -> dict[str, Any]:
 
 
 def _load_yaml(text: str) -> Any:
-    """Without aliases, a few lines of which can stand for gigabytes, and without depths that take quadratic time."""
+    """Parse YAML without aliases, a few lines of which can stand for gigabytes, and without depths that take quadratic time."""
     import yaml
 
     depth = 0

@@ -1,4 +1,4 @@
-"""How submissions compare."""
+"""Models of the leaderboard: how submissions compare."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Leaderboard(BaseModel):
 
 
 class LeaderboardSort(StrEnum):
-    """How the rows are sorted: ``rank`` by rank, then by the score's lower end; the others best first."""
+    """The orders of the rows: ``rank`` by rank, then by the score's lower end; the others best first."""
 
     RANK = "rank"
     THUMBS_UP = "thumbs_up"
@@ -131,7 +131,7 @@ class Season(BaseModel):
 
 
 class SeasonCheck(BaseModel):
-    """Whether a season has the same bytes when it is computed again from what is recorded."""
+    """The result of computing a season again from what is recorded: whether its bytes are the same."""
 
     competition: str
     sha256: str

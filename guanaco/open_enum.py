@@ -23,7 +23,7 @@ class OpenEnum(StrEnum):
 
     @property
     def is_unknown(self) -> bool:
-        """Whether this version does not know the member."""
+        """True if this version does not know the member."""
         return self._name_ == UNKNOWN
 
     @classmethod

@@ -28,7 +28,7 @@ StoppingWord = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 
 @dataclass(frozen=True)
 class Parameter:
-    """Where the use of a generation parameter differs from that of a plain field.
+    """Describes how a generation parameter is used beyond a plain field.
 
     Attributes:
         vllm: Its name in a request to the model server; the field's name otherwise.
@@ -143,7 +143,7 @@ def parameters(model: type[GenerationParams] = GenerationParams) -> tuple[Parame
 
 
 def sampling_fields(params: GenerationParams) -> dict[str, Any]:
-    """What a request to the model server says about sampling."""
+    """Return the fields of a request to the model server that control sampling."""
     wire_names, read, zeros = _sent(type(params))
     fields = dict(zip(wire_names, read(params), strict=True))
     for wire_name, zero in zeros:

@@ -1,4 +1,4 @@
-"""Which server, and with which key: what ``guanaco login`` stores and ``Client()`` reads.
+"""Stores the server and the key: ``guanaco login`` writes them and ``Client()`` reads them.
 
 A file of the user's own (0600), ``~/.config/guanaco/profile.json`` or what GUANACO_PROFILE names.
 GUANACO_URL and GUANACO_API_KEY take precedence. The file's key goes to the file's server only, so

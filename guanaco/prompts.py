@@ -1,4 +1,4 @@
-"""What turns a bot and a conversation into a prompt: five templates, the model's own chat template, or a prompt file.
+"""Models of what turns a bot and a conversation into a prompt: five templates, the model's own chat template, or a prompt file.
 
 A formatter's template is literal text with the fields ``{memory}``, ``{prompt}``, ``{message}``, ``{bot_name}``
 and ``{user_name}``. It is parsed once and joined, never given to ``str.format``, so that a stranger's

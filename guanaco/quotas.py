@@ -1,4 +1,4 @@
-"""What a developer may use of a platform, and what is used."""
+"""Models of quotas: the limits of a developer, and what they have used."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class QuotaUse(BaseModel):
 
 
 class Quota(BaseModel):
-    """What one developer has used of each limit. ``next_submission_at`` is set while the hour's submissions are used up."""
+    """One developer's limits, and what they have used of each. ``next_submission_at`` is set while the hour's submissions are used up."""
 
     account: str
     per_hour: QuotaUse

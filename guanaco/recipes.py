@@ -1,4 +1,4 @@
-"""How a model is served: on which GPUs, split how, with which arguments; and what an admin wants otherwise."""
+"""Models of recipes: the GPUs that serve a model, how it is split, with which arguments; and what an admin has set."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*")
 
 
 class ImageKind(OpenEnum):
-    """Which build of vLLM the model server needs."""
+    """The builds of vLLM that a model server may need."""
 
     CUDA = "cuda"
     ROCM = "rocm"

@@ -205,7 +205,7 @@ class RolloutPhase(OpenEnum):
 
 
 class RedeployRequest(BaseModel):
-    """How a redeploy of what is served takes over: at once, or after a canary."""
+    """A request for a redeploy, which takes over at once or after a canary."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -311,7 +311,7 @@ class Submission(BaseModel):
 
     @property
     def is_in_progress(self) -> bool:
-        """Whether the pipeline works on it, or a redeploy is under way. A canary that takes its share is not waited for."""
+        """True while the pipeline works on it, or a redeploy is under way. A canary that takes its share is not waited for."""
         rollout = self.rollout
         is_rolling = rollout is not None and rollout.phase.is_in_progress and not rollout.is_canary
         return self.status.is_in_progress or is_rolling
@@ -361,7 +361,7 @@ class Percentiles(BaseModel):
 
 
 class HistogramBin(BaseModel):
-    """How many values lie under ``upper_ms`` and not under the bin before."""
+    """The number of values under ``upper_ms`` and not under the bin before."""
 
     upper_ms: float
     count: int
@@ -391,7 +391,7 @@ class StressLoad(BaseModel):
 
 
 class StressBeside(BaseModel):
-    """What other submissions asked of the same model server during a stress check."""
+    """The load that other submissions put on the same model server during a stress check."""
 
     submissions: int = Field(description="Other submissions that shared the model server.")
     mean: float = Field(description="Their requests under way at a time, on average.")
@@ -399,7 +399,7 @@ class StressBeside(BaseModel):
 
 
 class ReusedLoad(BaseModel):
-    """Where the figures of a stress check come from that sent no load of its own: from a submission that shares its model server."""
+    """The submission that the figures of a stress check come from, if it sent no load of its own: one that shares its model server."""
 
     submission_id: str | None = Field(
         default=None, description="None where it is another developer's."

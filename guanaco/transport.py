@@ -50,7 +50,7 @@ class Address:
     key: str | None
 
     def options(self) -> dict[str, Any]:
-        """How httpx reaches it. A proxy from the environment has no business with this very machine."""
+        """The options with which httpx reaches the server. A proxy from the environment is not used for this very machine."""
         authorization = {"Authorization": f"Bearer {self.key}"} if self.key else {}
         parts = urlsplit(self.url)
         options = {
@@ -237,7 +237,7 @@ class Following(Generic[T]):
             raise self._cut_off()
 
     def pause_s(self, error: GuanacoError) -> float:
-        """How long to wait before connecting again; raises the error when that makes no sense."""
+        """Return how long to wait before connecting again; raise the error if trying again cannot help."""
         if not isinstance(error, ServerUnreachable):
             raise error
         if not self._call.is_resumable:

@@ -96,7 +96,7 @@ def rows_of(board: Leaderboard, sort: str = "rank") -> list[list[object]]:
 
 
 def _columns(board: Leaderboard, sort: str) -> list[Column]:
-    """By thumbs up, score and thumbs-up ratio are one figure; what it is sorted by is shown."""
+    """Choose the columns: ranked by thumbs up, score and ratio are one figure; the column that the table is sorted by is always shown."""
     is_by_ratio = board.ranking == "thumbs_up"
     shown = _strength if board.ranking == "bradley_terry" else _share
     columns: list[Column] = [

@@ -14,7 +14,7 @@ WEBHOOK = "/webhook"
 
 
 def me() -> Call[Identity]:
-    """Who the key speaks for."""
+    """Return the account of the key."""
     return get("/me", Identity)
 
 
@@ -30,7 +30,7 @@ def keys() -> Call[list[ApiKey]]:
 
 
 def revoke_key(key_id: str) -> Call[ApiKey]:
-    """From now on the key opens nothing. Admin."""
+    """Revoke a key at once. Admin."""
     return post(f"/keys/{segment(key_id)}/revoke", ApiKey)
 
 
@@ -81,7 +81,7 @@ def test_webhook() -> Call[Delivery]:
 
 
 def alerts() -> Call[Alerts]:
-    """Which alerts fire, what each compares now, and the last messages to the operator's webhook. Admin."""
+    """Return the alerts that fire, the values that each compares now, and the last messages to the operator's webhook. Admin."""
     return get("/alerts", Alerts)
 
 
@@ -91,7 +91,7 @@ def test_alerts() -> Call[AlertMessage]:
 
 
 def service_level() -> Call[ServiceLevel]:
-    """How well the platform keeps its promise, and how fast the error budget burns. Admin."""
+    """Return how well the platform keeps its service level, and how fast the error budget burns. Admin."""
     return get("/slo", ServiceLevel)
 
 
@@ -102,6 +102,6 @@ def erase_user(user_id: str, *, account: str | None = None) -> Call[Erasure]:
 
 
 def audit(*, cursor: str | None = None, limit: int = 100) -> Call[AuditPage]:
-    """Who read or erased users' raw data, newest first. Admin."""
+    """Return who read or erased users' raw data, newest first. Admin."""
     params = {"limit": str(limit)} | ({"cursor": cursor} if cursor else {})
     return get("/audit", AuditPage, params=params)

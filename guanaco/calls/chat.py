@@ -220,7 +220,7 @@ def stream_continue_reply(
 
 
 def assignment(conversation_id: str) -> Call[AssignmentReplay]:
-    """How a conversation got its submission, and whether the same choice gives it again. Admin."""
+    """Return how a conversation got its submission, and whether the same choice gives it again. Admin."""
     return get(
         of_conversation(conversation_id, "assignment"),
         AssignmentReplay,

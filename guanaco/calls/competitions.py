@@ -18,7 +18,7 @@ from guanaco.leaderboard import (
 def leaderboard(
     *, competition: str = OPEN, sort: LeaderboardSort | str = LeaderboardSort.RANK
 ) -> Call[Leaderboard]:
-    """How all submissions compare. Needs no key."""
+    """Return how all submissions compare. Needs no key."""
     params = {"competition": competition, "sort": str(sort)}
     return get("/leaderboard", Leaderboard, params=params)
 
@@ -92,7 +92,7 @@ def create_experiment(request: ExperimentRequest) -> Call[Experiment]:
 
 
 def start_experiment(name: str) -> Call[Experiment]:
-    """From now on new conversations take part. Admin."""
+    """Start an experiment: new conversations take part from now on. Admin."""
     return post(f"/experiments/{segment(name)}/start", Experiment)
 
 
@@ -102,5 +102,5 @@ def stop_experiment(name: str) -> Call[Experiment]:
 
 
 def experiment_results(name: str) -> Call[ExperimentResults]:
-    """What came of each variant, with 95 % intervals. Admin."""
+    """Return the results of each variant, with 95 % intervals. Admin."""
     return get(f"/experiments/{segment(name)}/results", ExperimentResults)

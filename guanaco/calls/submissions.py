@@ -256,17 +256,17 @@ def teardown(submission_id: str) -> Call[Submission]:
 
 
 def metrics(submission_id: str) -> Call[SubmissionMetrics]:
-    """How people like the submission."""
+    """Return the submission's metrics: ratings, conversations, and how they went."""
     return get(of_submission(submission_id, "metrics"), SubmissionMetrics)
 
 
 def recipe(submission_id: str) -> Call[RecipeStatus]:
-    """Which GPUs serve a submission and how, and what an admin has set."""
+    """Return which GPUs serve a submission and how, and what an admin has set."""
     return get(of_submission(submission_id, "recipe"), RecipeStatus)
 
 
 def set_recipe(submission_id: str, override: RecipeOverride) -> Call[RecipeStatus]:
-    """From the next redeploy on; an empty override leaves all to the platform again. Admin."""
+    """Set parts of a submission's recipe from the next redeploy on; an empty override leaves all to the platform again. Admin."""
     return put(f"{of_submission(submission_id, 'recipe')}", RecipeStatus, override)
 
 

@@ -1,4 +1,4 @@
-"""What an API call is before anybody sends it, and how calls are made."""
+"""Describes API calls before anybody sends them, and makes them."""
 
 from __future__ import annotations
 

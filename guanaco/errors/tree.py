@@ -8,7 +8,7 @@ from guanaco.open_enum import OpenEnum
 
 
 class Blame(OpenEnum):
-    """Who can do something about a failed stage."""
+    """The party that can do something about a failed stage."""
 
     DEVELOPER = "developer"
     PLATFORM = "platform"

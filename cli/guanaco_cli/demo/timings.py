@@ -1,4 +1,4 @@
-"""What happened on the demo's journey, and how long each part took."""
+"""Measures how long each part of the demo's journey took."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Journey:
 
 @dataclass(frozen=True)
 class DemoTimings:
-    """How long each part took. ``platform_share_s`` leaves out the model server's start (stage deploy) and the stress window."""
+    """The time that each part took. ``platform_share_s`` leaves out the model server's start (stage deploy) and the stress window."""
 
     submission_id: str
     repo: str

@@ -38,7 +38,7 @@ def router(accounts: AccountService, audit: AuditLog, auth: Auth) -> Routes:
 
     @routes.get("/audit", dependencies=[admin])
     async def read_audit_log(cursor: str | None = None, limit: Limit = 100) -> AuditPage:
-        """What admins did: reading or erasing users' data, keys, competitions, others' submissions. Newest first."""
+        """List what admins did, newest first: reading or erasing users' data, keys, competitions, others' submissions."""
         return await audit.list(limit, cursor)
 
     return routes

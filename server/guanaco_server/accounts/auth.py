@@ -48,7 +48,7 @@ class Auth:
         return guard
 
     def entrance(self, *roles: Role) -> Callable[[str], Awaitable[Account]]:
-        """From a key to its Account; Unauthenticated or Forbidden."""
+        """Return a check that turns a key into its Account, or raises Unauthenticated or Forbidden."""
         allowed = frozenset(roles) | {Role.ADMIN}
 
         async def enter(key: str) -> Account:

@@ -37,7 +37,7 @@ class ApiKeyRow(Table):
 
 
 class AuditRow(Table):
-    """Who did what to whom or what, for good; ``subject`` is never a user's own id."""
+    """An action for the audit log, kept for good; ``subject`` is never a user's own id."""
 
     __tablename__ = "audit"
     __table_args__ = {"sqlite_autoincrement": True}

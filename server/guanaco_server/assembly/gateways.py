@@ -70,7 +70,7 @@ class Gateways:
 
 
 def _environment(settings: Settings, port: int) -> dict[str, str]:
-    """What makes another process one of the same platform."""
+    """Return the environment that makes another process one of the same platform."""
     assert settings.database_url is not None, "checked at the start"
     values = {
         "ROLE": "api",

@@ -1,4 +1,4 @@
-"""What a backup says of itself, in its ``backup.json``. A folder without one is no backup."""
+"""Describes a backup in its ``backup.json``. A folder without one is no backup."""
 
 from __future__ import annotations
 

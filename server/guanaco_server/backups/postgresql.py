@@ -229,7 +229,7 @@ def _connected(url: str) -> Iterator[psycopg.Connection[Any]]:
 
 
 def _without_password(database_url: str) -> str:
-    """For a command line, which everybody on the machine can read."""
+    """Remove the password from a URL for a command line, which everybody on the machine can read."""
     url = make_url(database_url)
     open_url = URL.create(
         "postgresql", url.username, None, url.host, url.port, url.database, url.query

@@ -152,7 +152,7 @@ class Cluster(Protocol):
 
     @property
     def can_relabel(self) -> bool:
-        """Whether a server that runs may become another one in place (``relabel``)."""
+        """True if a running server can become another one in place (``relabel``)."""
         ...
 
     async def relabel(self, spec: DeploymentSpec) -> None:

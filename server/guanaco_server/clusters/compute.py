@@ -13,7 +13,7 @@ from guanaco_server.observability.redaction import Redaction
 
 @dataclass(frozen=True)
 class Compute:
-    """Where jobs and model servers run.
+    """The place where jobs and model servers run.
 
     ``python`` is the interpreter that has vLLM and the serializer there, ``cache_dir`` the folder in which a model
     server's machine keeps artifacts. ``regions`` names the clusters, where there are several. With

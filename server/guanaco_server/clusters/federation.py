@@ -40,7 +40,7 @@ class Region:
 
 @dataclass
 class _LogPlace:
-    """How far each region's log was read. The caller knows only the total."""
+    """The position up to which each region's log was read. The caller knows only the total."""
 
     total: int = 0
     offsets: dict[str, int] = field(default_factory=dict)

@@ -66,7 +66,7 @@ class MemoryCluster:
         deployment.state = ReplicaState(ReplicaPhase.RUNNING, endpoint)
 
     def trouble(self, name: str, problem: str | None) -> None:
-        """What the cluster says of a server that it goes on running."""
+        """Set the problem that the cluster reports about a server that goes on running."""
         deployment = self.deployments[name]
         deployment.state = replace(deployment.state, problem=problem)
 

@@ -41,7 +41,7 @@ def place(
     present: Collection[str],
     counts: Mapping[str, int],
 ) -> dict[str, int]:
-    """How many replicas go where. ``regions`` are those that answer; it stays where it is ``present``; empty without regions.
+    """Decide how many replicas go to which region. ``regions`` are those that answer; it stays where it is ``present``; empty without regions.
 
     Where no region has room the best one takes it: a full cluster says so itself.
     """

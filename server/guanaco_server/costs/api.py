@@ -1,4 +1,4 @@
-"""What GPUs cost, over HTTP: all for an admin, a submission's own for its developer."""
+"""Routes about the costs of GPUs: all for an admin, a submission's own for its developer."""
 
 from __future__ import annotations
 

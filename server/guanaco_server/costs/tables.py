@@ -1,4 +1,4 @@
-"""When which GPUs were held, for whom, and at which price."""
+"""Tables of which GPUs were held when, for whom, and at which price."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class ErasedUser:
 
 @dataclass(frozen=True)
 class _Platform:
-    """Who repeats erasures, in the audit log."""
+    """The actor that repeats erasures, in the audit log."""
 
     name: str = "(platform)"
 

@@ -48,7 +48,7 @@ class WebhookSender:
         self._busy: Counter[str] = Counter()
 
     async def has_pending(self) -> bool:
-        """Whether any delivery has yet to arrive, now or after another try."""
+        """Tell whether any delivery has yet to arrive, now or by another try."""
         async with self._database.read() as session:
             return await queries.has_pending(session)
 

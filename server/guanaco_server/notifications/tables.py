@@ -28,7 +28,7 @@ class WebhookRow(Table):
 
 
 class WebhookProgressRow(Table):
-    """Up to which event and which rating of a submission a webhook's deliveries are written."""
+    """The event and the rating of a submission up to which a webhook's deliveries are written."""
 
     __tablename__ = "webhook_progress"
 

@@ -251,7 +251,7 @@ def _tenant(
 
 
 def is_rated(usage: DeploymentUsage, feedback_target: int) -> bool:
-    """Whether it has what it was served for; a reward model is not rated, and waits for nothing."""
+    """Tell whether a deployment has the ratings that it was served for; a reward model is not rated, and counts as done."""
     if usage.is_reward:
         return feedback_target > 0
     return 0 < feedback_target <= usage.feedback

@@ -188,7 +188,7 @@ class _Sharing:
 
 
 def spare_replicas(budget: Budget, tenants: Iterable[Tenant], one: Room, wanted: int) -> int:
-    """How many more replicas, up to ``wanted``, fit into the room that is free."""
+    """Return how many more replicas, up to ``wanted``, fit into the room that is free."""
     taken = sum((tenant.room for tenant in tenants), Room())
     count = 0
     while count < wanted and budget.holds(taken := taken + one):

@@ -1,4 +1,4 @@
-"""How many replicas a deployment should have, and how many requests one replica carries at once.
+"""Decides how many replicas a deployment should have, from how many requests one replica carries at once.
 
     needed(sample) = ceil((running + unplaced) * (1 + spare) / (capacity * target))
     unplaced       = those that wait, less the places of the replicas that are starting: they are for these
@@ -62,7 +62,7 @@ class LoadSample:
 
 @dataclass(frozen=True)
 class DeploymentLoad:
-    """What is known of a deployment. ``samples`` are in the order of time; ``busy_replicas`` have an open stream;
+    """The load of a deployment. ``samples`` are in the order of time; ``busy_replicas`` have an open stream;
     ``capacity`` is how many requests one replica carries at once."""
 
     replicas: int
@@ -147,7 +147,7 @@ def capacity(shown: int | None, engine_args: Sequence[str]) -> int:
 
 @dataclass(frozen=True)
 class EnginePlaces:
-    """How many turns all replicas of an engine carry at once, and which deployments share them."""
+    """The turns that all replicas of an engine carry at once, and the deployments that share them."""
 
     users: tuple[str, ...]
     places: int
@@ -162,7 +162,7 @@ class CapacityReader:
         self._known: dict[str, EnginePlaces] = {}
 
     def known(self, engine: str) -> int | None:
-        """How many places the last ``read`` found."""
+        """Return the places that the last ``read`` found."""
         found = self._known.get(engine)
         return found.places if found is not None else None
 

@@ -63,5 +63,5 @@ class Sleeper:
 
 
 def _is_waking(row: DeploymentRow) -> bool:
-    """Whether the deployment was woken. One that restarts without a crash was woken, or its platform was started again."""
+    """Tell whether the deployment was woken. One that restarts without a crash was woken, or its platform was started again."""
     return row.phase is Phase.WAKING or (row.phase is Phase.RESTARTING and row.restarts == 0)

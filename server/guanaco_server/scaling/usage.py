@@ -1,4 +1,4 @@
-"""How much each deployment is needed: its owner, ratings, open streams, and its last traffic.
+"""Reads how much each deployment is needed: its owner, ratings, open streams, and its last traffic.
 
 The rooms above give the first three through functions; this room knows none of them.
 """
@@ -37,7 +37,7 @@ class DeploymentUsage:
         return self.ownership.users is not None
 
     def is_needed(self, awake: Set[str]) -> bool:
-        """Whether this is a reward model, and a submission that works with it has a server now."""
+        """Tell whether this is a reward model, and a submission that works with it has a server now."""
         return bool((self.ownership.users or frozenset()) & awake)
 
 

@@ -37,7 +37,7 @@ class Proportion:
 
 
 def is_worse(new: Proportion, old: Proportion, *, margin: float, alpha: float) -> bool:
-    """Whether the new one is worse by more than the margin, with a chance of at most ``alpha`` ever to say so wrongly."""
+    """Tell whether the new one is worse by more than the margin; the chance of ever saying so wrongly is at most ``alpha``."""
     return log_evidence(new, old, margin) >= -math.log(alpha)
 
 

@@ -83,7 +83,7 @@ async def run_load(
 
 
 def arrivals(load: Load) -> Iterator[float]:
-    """When each request is due, in seconds from the load's begin: a Poisson process that always draws the same gaps."""
+    """Yield when each request is due, in seconds from the load's begin: a Poisson process that always draws the same gaps."""
     draws = random.Random(0)  # noqa: S311 - no secret
     due_s = 0.0
     for _ in range(load.requests):

@@ -222,7 +222,7 @@ class _Check:
         return report, BEHIND if is_falling_behind(results) else None
 
     def _over(self, report: StressReport) -> bool:
-        """Whether any request missed a limit, though 95 % did not."""
+        """Tell whether any request missed a limit, although 95 % did not."""
         limits = self._thresholds.told()
         found = (
             (report.ttft_ms, limits.ttft_ms),

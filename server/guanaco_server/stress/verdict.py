@@ -119,7 +119,7 @@ def is_hopeless(results: Results, thresholds: Thresholds) -> bool:
 
 
 def is_falling_behind(results: Results) -> bool:
-    """Whether replies took twice as long at the load's end as at its begin: what waits grows, and would go on growing."""
+    """Tell whether replies took twice as long at the load's end as at its begin: the queue grows, and would go on growing."""
     waited = [result.e2e_ms for result in results if result.e2e_ms is not None]
     third = len(waited) // 3
     if third < LEAST_FOR_TREND:
@@ -164,7 +164,7 @@ def _errors(results: Results) -> list[str]:
 
 
 def _metrics(results: Results, thresholds: Thresholds) -> list[_Metric]:
-    """What was measured; a metric without values says nothing."""
+    """Return the metrics that were measured; one without values is left out."""
 
     def metric(what: str, values: Iterable[float | None], limit_ms: float) -> _Metric:
         return _Metric(what, [value for value in values if value is not None], limit_ms)
@@ -180,7 +180,7 @@ def _metrics(results: Results, thresholds: Thresholds) -> list[_Metric]:
 
 
 def _confidence(metrics: Sequence[_Metric], *, is_passed: bool, has_errors: bool) -> float | None:
-    """How sure the verdict is: for a pass of the least sure metric, for a failure of the surest. An error is certain."""
+    """Return the confidence of the verdict: for a pass that of the least sure metric, for a failure that of the surest. An error is certain."""
     if has_errors and not is_passed:
         return 1.0
     if not metrics:

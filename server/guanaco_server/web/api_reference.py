@@ -183,7 +183,7 @@ def _type(schema: Mapping[str, Any]) -> Iterator[TypePart]:
 
 
 def _about(schema: Mapping[str, Any], description: str) -> str:
-    """What it means, its bounds and its default."""
+    """Describe a field: its meaning, bounds and default."""
     choices = [schema, *schema.get("anyOf", ())]
     bounds = [
         text.format(f"{choice[key]:,}")

@@ -56,7 +56,7 @@ class Visitor:
 
     @property
     def user_id(self) -> str:
-        """What the platform knows her as."""
+        """The id by which the platform knows the beta user."""
         return USER_PREFIX + self.id[:USER_CHARS]
 
 
@@ -70,7 +70,7 @@ class ChatSummary:
 
 @dataclass(frozen=True)
 class Chat:
-    """What a beta user may see of her conversation."""
+    """A conversation as its beta user may see it."""
 
     conversation_id: str
     bot: Bot
@@ -220,7 +220,7 @@ class BetaChat:
 
 
 async def whole_reply(events: ReplyEvents) -> Reply:
-    """For pages without JavaScript."""
+    """Collect a reply's events into a whole reply, for pages without JavaScript."""
     async with aclosing(events):
         async for event in events:
             if isinstance(event, Reply):

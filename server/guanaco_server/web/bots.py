@@ -17,7 +17,7 @@ _FILE = TypeAdapter(dict[Slug, Bot])
 
 
 def read_bots(path: Path | None) -> dict[str, Bot]:
-    """By short name. A file is TOML, a table for each bot; InvalidSettings where it cannot be used."""
+    """Read the bots by short name from a TOML file with a table for each; raise InvalidSettings if it cannot be used."""
     if path is None:
         return BOTS
     try:

@@ -1,4 +1,4 @@
-"""Where the lines of the drawings go: numbers here, SVG in templates/charts.html.
+"""Computes where the lines of the drawings go; templates/charts.html makes SVG of the numbers.
 
 No style attribute is in any of it (the Content-Security-Policy forbids them): positions are SVG's own
 attributes, and colours are classes.
@@ -219,7 +219,7 @@ def _path(places: Sequence[tuple[float, float]]) -> str:
 
 
 def _ticks(top: float, whole: bool = False, count: int = 4, bottom: float = 0.0) -> list[float]:
-    """From at most ``bottom`` to at least ``top``, at round steps."""
+    """Return round values from at most ``bottom`` to at least ``top``."""
     rough = (top - bottom) / count
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(f * power for f in (1, 2, 2.5, 5, 10) if f * power >= rough)

@@ -27,7 +27,7 @@ async def read_form(request: Request) -> dict[str, str]:
 
 
 def require_same_origin(request: Request) -> None:
-    """By Fetch Metadata, which browsers send over https and to localhost, else by Origin."""
+    """Refuse a form from another site, by Fetch Metadata, which browsers send over https and to localhost, or else by Origin."""
     if (site := request.headers.get("sec-fetch-site")) is not None:
         is_ours = site == "same-origin"
     else:

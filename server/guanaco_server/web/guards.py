@@ -134,7 +134,7 @@ class Guards:
         answer.delete_cookie(CHAT_COOKIE, path=CHAT_PATH, httponly=True, samesite="lax")
 
     async def _look(self, request: Request) -> Viewer:
-        """Who is signed in; kept on the request, where an error's page finds it too."""
+        """Find who is signed in, and keep it on the request, where an error's page finds it too."""
         cookie = request.cookies.get(SESSION_COOKIE, "")
         account = await self._sessions.account(cookie) if cookie else None
         viewer = Viewer(account, cookie) if account else NOBODY

@@ -61,7 +61,7 @@ def page_route(pages: Pages, *, has_replica: bool) -> type[LateRoute]:
 
 
 def install_error_pages(app: FastAPI, pages: Pages) -> None:
-    """For paths that are no page, and for what nobody foresaw; programs go on getting JSON."""
+    """Install pages for unknown paths and unforeseen errors; programs go on getting JSON."""
     tell_http = app.exception_handlers[HTTPException]
     tell_unforeseen = app.exception_handlers[Exception]
 
@@ -94,7 +94,7 @@ def _answer(pages: Pages, request: Request, error: GuanacoError) -> Response:
 
 
 def _back(request: Request) -> str:
-    """Where to go after signing in: the page that was wanted, for a form its own page."""
+    """Return the page to go to after signing in: the one that was asked for, or a form's own page."""
     if request.method != "GET":
         return "/"
     query = f"?{request.url.query}" if request.url.query else ""

@@ -86,7 +86,7 @@ class Pages:
         return Markup(self._environment.get_template(template).render(**values))  # noqa: S704 - the template escapes
 
     def error(self, request: Request, error: GuanacoError) -> HTMLResponse:
-        """What went wrong as a page: its sentence, and what to do next."""
+        """Render an error as a page: its sentence, and what to do next."""
         status = status_of(error)
         return self.show(request, "error.html", status=status, error=error, code=status)
 

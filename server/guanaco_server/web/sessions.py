@@ -51,7 +51,7 @@ class SessionService:
         return NewSession(cookie, self._lifetime, account)
 
     async def account(self, cookie: str) -> Account | None:
-        """Who is signed in; None once the session has ended or its key was revoked."""
+        """Return the account that is signed in; None once the session has ended or its key was revoked."""
         async with self._database.read() as session:
             row = await queries.live_session(session, hash_of(cookie), self._clock.now())
         if row is None:

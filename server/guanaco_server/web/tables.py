@@ -1,4 +1,4 @@
-"""What the pages keep of their own: who is signed in, and who chats."""
+"""Tables of the pages: who is signed in, and who chats."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class VisitorRow(Table):
 
 
 class VisitorChatRow(Table):
-    """Which conversation is whose, and how it was rated on the chat page."""
+    """A visitor's conversation, and how they rated it on the chat page."""
 
     __tablename__ = "web_chats"
     __table_args__ = (Index("ix_web_chats_visitor_id_created_at", "visitor_id", "created_at"),)

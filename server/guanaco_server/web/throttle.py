@@ -16,7 +16,7 @@ HOME_BITS = 64  # of an IPv6 address: the rest one customer chooses freely
 
 
 def network_of(address: str) -> str:
-    """What one customer has of a provider: an IPv4 address, or an IPv6 network."""
+    """Return the part of an address that one customer of a provider has: an IPv4 address, or an IPv6 network."""
     try:
         found = ip_address(address)
     except ValueError:

@@ -1,4 +1,4 @@
-"""How a competition's scores are written and drawn: as figures, as bars, and as lines over time."""
+"""Writes and draws a competition's scores: as figures, as bars, and as lines over time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEAST_REACH = 100.0
 
 @dataclass(frozen=True)
 class Scale:
-    """From ``middle - reach`` to ``middle + reach``; ``is_votes`` where the score is the thumbs-up ratio itself."""
+    """The scale from ``middle - reach`` to ``middle + reach``; ``is_votes`` where the score is the thumbs-up ratio itself."""
 
     is_share: bool
     is_votes: bool
@@ -67,7 +67,7 @@ POINTS = 60  # as many as a sparkline of 120 pixels can tell apart
 async def sparks(
     history: ScoreHistoryReader, board: Leaderboard, rows: Sequence[LeaderboardRow]
 ) -> dict[str, charts.Spark]:
-    """How the score of each row went, of those that have a line yet."""
+    """Return the lines of the rows' scores over time, for rows that have one yet."""
     found = await history.scores([row.submission_id for row in rows], board.competition)
     least = scale_of(board).least_change
     lines = {
@@ -82,7 +82,7 @@ async def sparks(
 async def past_of(
     history: ScoreHistoryReader, board: Leaderboard, row: LeaderboardRow | None
 ) -> list[PastScore]:
-    """Until now; empty for what is not on the board."""
+    """Return a row's past scores until now; empty for one that is not on the board."""
     if row is None:
         return []
     found = await history.of(row.submission_id, board.competition)

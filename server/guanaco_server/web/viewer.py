@@ -1,4 +1,4 @@
-"""Who looks at a page, and the random numbers that their browser keeps in cookies.
+"""Identifies who looks at a page, by random numbers that their browser keeps in cookies.
 
 A cookie is 256 random bits. The database knows its hash only; the token that every form carries is a MAC
 under it (HMAC, RFC 2104), so that it fits no other cookie and needs no row of its own.

@@ -1,4 +1,4 @@
-"""Which workers live, who takes over what a dead one left, and who may do what only one may.
+"""Keeps the list of live workers, has one take over what a dead one left, and elects the leader.
 
     entered ──▶ seen, seen, … ──(silent for silence_s)──▶ claimed by one survivor ──▶ taken over ──(FORGET_S)──▶ forgotten
                                                              ▲                            │

@@ -1,4 +1,4 @@
-"""Which of several workers acts: the one that holds the Lease.
+"""Decides which of several workers acts: the one that holds the Lease.
 
 A holder renews it every RENEW_S; whoever sees it unchanged for DURATION_S takes it over. A holder that could
 not renew for ACT_S stops acting, before another one can begin. Clocks are never compared between machines.

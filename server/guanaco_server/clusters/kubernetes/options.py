@@ -1,4 +1,4 @@
-"""How the platform uses a Kubernetes cluster, read from the settings."""
+"""Options of how the platform uses a Kubernetes cluster, read from the settings."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class KubernetesOptions:
 
     @property
     def has_replica_addresses(self) -> bool:
-        """Whether each replica has its own address. Otherwise a Service's address stands for all."""
+        """True if each replica has its own address. Otherwise a Service's address stands for all."""
         return has_replica_addresses(self.endpoint)
 
     def endpoint_of(self, name: str, pod: Json | None = None) -> str:

@@ -1,4 +1,4 @@
-"""What the platform reads from Deployments, Jobs and pods: running or exited, and why.
+"""Reads from Deployments, Jobs and pods whether they run or have exited, and why.
 
 A deployment has exited when no pod runs, and one has ended, or will never begin. Its replicas are the pods whose
 container has started up, and those that ended:
@@ -180,7 +180,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Ending:
-    """How a pod's container ended, and what the platform knows about it beside its own words."""
+    """The end of a pod's container, and what the platform knows about it beside its own output."""
 
     exit_code: int
     problem: str | None = None
@@ -308,7 +308,7 @@ def age_of(found: Json, now: datetime) -> float:
 
 
 def has_started(pod: Json) -> bool:
-    """Whether its container runs, or has run."""
+    """Tell whether the pod's container runs, or has run."""
     status = pod.get("status", {})
     return is_running(pod) or _ended_container(status) is not None
 
@@ -318,7 +318,7 @@ def is_running(pod: Json) -> bool:
 
 
 def has_started_up(pod: Json) -> bool:
-    """Whether its container runs and its startup probe has passed: from then on it is expected to answer."""
+    """Tell whether the pod's container runs and its startup probe has passed; from then on it is expected to answer."""
     status = pod.get("status", {})
     containers = status.get("containerStatuses", [])
     return is_running(pod) and any(container.get("started") for container in containers)

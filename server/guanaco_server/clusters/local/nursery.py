@@ -86,7 +86,7 @@ class ForkedServer:
         self._claim: socket.socket | None = claim
 
     def is_running(self) -> bool:
-        """Whether its end was not told; without a nursery, whether it is seen."""
+        """Tell whether the server runs: its end was not reported, or, without a nursery, the process is there."""
         self._listen()
         if self._claim is None:
             return self.exit_code is None and self.leader.is_running()

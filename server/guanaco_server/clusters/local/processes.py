@@ -156,7 +156,7 @@ def _boot_id() -> str | None:
 
 
 def _start_ticks(pid: int) -> int | None:
-    """When a process was started, in the kernel's ticks since it booted; None if it is gone. See proc_pid_stat(5), field 22."""
+    """Return when a process was started, in the kernel's ticks since it booted; None if it is gone. See proc_pid_stat(5), field 22."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     except (OSError, ValueError, IndexError):

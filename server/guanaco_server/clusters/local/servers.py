@@ -116,7 +116,7 @@ class LocalServer:
         return self.has_priority or not self.is_running()
 
     def has_orphans(self) -> bool:
-        """Whether it has exited and left children behind."""
+        """True if it has exited and left children behind."""
         return not self.is_running() and bool(self.record.leader.group())
 
     async def stop(self) -> None:
@@ -252,7 +252,7 @@ INSTANCE_NAME = ".instance"
 
 @dataclass(frozen=True)
 class ReplicaRecord:
-    """What a later platform needs to find a replica again. The spec has no secrets; they are given anew at each start."""
+    """The facts by which a later platform finds a replica again. The spec has no secrets; they are given anew at each start."""
 
     spec: DeploymentSpec
     leader: GroupLeader

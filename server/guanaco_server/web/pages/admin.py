@@ -1,4 +1,4 @@
-"""For the operator: what needs a look first, then deployments, users' erasure and the audit log."""
+"""The operator's pages: what needs a look first, then deployments, users' erasure and the audit log."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def _fields(competition: Competition) -> dict[str, str]:
 
 
 def _request(fields: dict[str, str], existing: Competition | None) -> dict[str, Any]:
-    """What the form does not show of an existing competition's rules stays as it is."""
+    """Build a competition's request from the form; rules that the form does not show stay as they are."""
     before = existing.model_dump(exclude={"id", "frozen_at"}) if existing else {}
     return before | {
         "name": fields["name"].strip(),

@@ -108,7 +108,7 @@ def _places(
     cursor: str,
     show: str,
 ) -> dict[str, Any]:
-    """What is shown, and where its neighbours are."""
+    """Return what the page shows, and the links to its neighbours."""
     base = f"/submissions/{submission_id}/feedback"
     filtered = wanted.query()
 
