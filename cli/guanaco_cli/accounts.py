@@ -43,7 +43,7 @@ def login(
 
 @app.command(epilog="Example: guanaco whoami --json")
 def whoami(as_json: AsJson = False) -> None:
-    """Show who your key speaks for, and at which server."""
+    """Show whose key is stored, and for which server."""
     with connect() as client:
         identity = client.me()
         url = client.transport.url
@@ -55,7 +55,10 @@ def whoami(as_json: AsJson = False) -> None:
 
 @app.command(epilog="Example: guanaco logout")
 def logout() -> None:
-    """Delete the stored server and API key from this machine; the key itself goes on working."""
+    """Delete the stored server and API key from this machine.
+
+    The key itself goes on working.
+    """
     import os
 
     from guanaco.profile import delete_profile, profile_path
@@ -172,7 +175,10 @@ def set_quota(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Set a developer's limits, all anew: 0 is no limit, and what is left out is the platform's own (admin)."""
+    """Set a developer's limits (admin).
+
+    All are set anew: 0 is no limit, and one that is left out is the platform's own.
+    """
     with connect() as client:
         quota = client.set_quota(
             account,
@@ -231,7 +237,7 @@ def erase(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Erase a user's conversations and ratings, everywhere and for good (admin)."""
+    """Erase a user's conversations and ratings for good (admin)."""
     console.confirm("Erase all that this user said? It cannot be undone.", yes=yes)
     with connect() as client:
         erased = client.erase_user(user_id, account=account)
@@ -246,7 +252,10 @@ def audit(
     limit: Annotated[int, typer.Option(min=1, max=500, help="Entries at most.")] = 100,
     as_json: AsJson = False,
 ) -> None:
-    """List what admins did, newest first: reading or erasing users' data, keys, competitions, others' submissions (admin)."""
+    """List the audit log, newest first (admin).
+
+    It holds what admins did: reading or erasing users' data, keys, competitions, others' submissions.
+    """
     with connect() as client:
         page = client.audit(limit=limit)
     if as_json:

@@ -46,7 +46,7 @@ def send_test(as_json: AsJson = False) -> None:
 
 @app.command(epilog="Example: guanaco slo --json | jq .budget_left")
 def slo(as_json: AsJson = False) -> None:
-    """Show the share of replies that came, and what is left of the error budget (admin)."""
+    """Show the service level and its error budget (admin)."""
     with connect() as client:
         level = client.service_level()
     if as_json:

@@ -199,7 +199,9 @@ def erasures(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the erasures that a restored database repeats when the platform starts. They name nobody."""
+    """List the erasures that a restored database will repeat.
+
+    They are repeated when the platform starts. They name nobody."""
     with needs_platform():
         from guanaco_server.backups import erasures as ledger
     settings = read_settings({"data_dir": data_dir}, config)

@@ -106,12 +106,12 @@ def _lines() -> Iterator[str]:
             return
 
 
-prompt_app = typer.Typer(help="Prompts: try one out.", no_args_is_help=True)
+prompt_app = typer.Typer(help="Prompts: render one, and test it.", no_args_is_help=True)
 
 
 @prompt_app.callback()
 def root() -> None:
-    """Prompts: try one out."""
+    """Prompts: render one, and test it."""
 
 
 @prompt_app.command(
@@ -151,7 +151,10 @@ def render(
         bool, typer.Option("--json", help="Ask the server, and print tokens and budget too.")
     ] = False,
 ) -> None:
-    """Print the prompt that a file makes from a sample conversation: rendered here where the platform is installed, else by the server."""
+    """Print the prompt that a file makes from a sample conversation.
+
+    It is rendered here if the platform is installed, or else by the server.
+    """
     from guanaco.formatters import load_formatter
 
     if file is None and submission is None:

@@ -70,7 +70,10 @@ def show(competition_id: Id, as_json: AsJson = False) -> None:
 
 @app.command(epilog="Example: guanaco competitions put autumn autumn.yaml")
 def put(competition_id: Id, file: RequestFile, as_json: AsJson = False) -> None:
-    """Make a competition from a file (docs/routing.md), or replace all its rules by the file's (admin)."""
+    """Make a competition from a file, or replace its rules (admin).
+
+    docs/routing.md describes the file.
+    """
     from guanaco.competitions import CompetitionRequest
 
     request = read_request(file, CompetitionRequest)
@@ -103,7 +106,10 @@ def freeze(
 
 @app.command(epilog="Example: guanaco competitions recompute autumn")
 def recompute(competition_id: Id, as_json: AsJson = False) -> None:
-    """Rank a frozen competition again; the exit status is 1 if another ranking comes out (admin)."""
+    """Rank a frozen competition again, and compare (admin).
+
+    The exit status is 1 if another ranking comes out.
+    """
     with connect() as client:
         check = client.recompute(competition_id)
     if as_json:
@@ -127,7 +133,10 @@ def flags(
     limit: Annotated[int, typer.Option(min=1, max=1_000, help="Flags at most.")] = 100,
     as_json: AsJson = False,
 ) -> None:
-    """List ratings that rules have left out of the scores, newest first (admin)."""
+    """List ratings that rules left out of the scores (admin).
+
+    The newest come first.
+    """
     with connect() as client:
         found = client.vote_flags(competition=competition, submission_id=submission, limit=limit)
     if as_json:
@@ -209,7 +218,9 @@ def assignment(
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Show how a conversation got its submission, and make the choice again (admin). Exits 1 if it differs."""
+    """Show how a conversation got its submission (admin).
+
+    The choice is made again from what was recorded. Exits 1 if it differs."""
     with connect() as client:
         found = client.assignment(conversation_id)
     if as_json:

@@ -152,7 +152,7 @@ def import_conversation(
     notes: Notes = None,
     as_json: AsJson = False,
 ) -> None:
-    """Begin a conversation with what was said before, elsewhere, and print its id."""
+    """Begin a conversation with earlier messages, and print its id."""
     history, known_bot = _read_history(file)
     with_bot = known_bot if bot is None and known_bot is not None else read_bot(bot or "marlowe")
     _open(user, consent, with_bot, user_name, model, external_id, notes, as_json, history)
@@ -179,7 +179,7 @@ def say(
 
 @app.command(epilog="Example: guanaco conversations regenerate conv_…")
 def regenerate(conversation_id: ConversationId, as_json: AsLine = False) -> None:
-    """Have the last message answered anew; the reply before stays a swipe."""
+    """Answer the last message anew; the reply before stays a swipe."""
     with connect() as client:
         if as_json:
             console.json_line(client.regenerate(conversation_id))
@@ -189,7 +189,7 @@ def regenerate(conversation_id: ConversationId, as_json: AsLine = False) -> None
 
 @app.command("continue", epilog="Example: guanaco conversations continue conv_…")
 def continue_reply(conversation_id: ConversationId, as_json: AsLine = False) -> None:
-    """Have the last reply go on where it ended, and print what is added."""
+    """Continue the last reply where it ended; print what is added."""
     with connect() as client:
         if as_json:
             console.json_line(client.continue_reply(conversation_id))
@@ -243,7 +243,7 @@ def rate(
     message: OneMessage = None,
     as_json: AsJson = False,
 ) -> None:
-    """Rate a conversation, change its rating within a day, or rate one reply."""
+    """Rate a conversation or a reply, or change a rating within a day."""
     is_up = thumb == "up"
     if message is not None and (text or is_change):
         raise InvalidInput("--message rates one reply: with a thumb alone, as often as you like.")
@@ -277,7 +277,7 @@ def rating(conversation_id: ConversationId, as_json: AsJson = False) -> None:
 
 @app.command(epilog="Example: guanaco conversations withdraw conv_…")
 def withdraw(conversation_id: ConversationId, message: OneMessage = None) -> None:
-    """Take back a rating that is younger than a day, or that of one reply."""
+    """Withdraw a rating that is younger than a day, or a reply's."""
     with connect() as client:
         if message is None:
             client.withdraw_rating(conversation_id)
@@ -314,7 +314,10 @@ def delete(
     ] = False,
     yes: Yes = False,
 ) -> None:
-    """Delete a conversation for good, with its messages and its rating; or one message of it."""
+    """Delete a conversation, or one message of it, for good.
+
+    A conversation's messages and rating are deleted with it.
+    """
     if with_following and message is None:
         raise InvalidInput("--with-following goes with --message.")
     console.confirm(f"Delete {message or conversation_id} for good?", yes=yes)

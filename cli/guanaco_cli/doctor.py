@@ -91,7 +91,10 @@ def doctor(
     offline: Annotated[bool, typer.Option("--offline", help="Do not ask the Hub.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Examine this machine: what it lacks for the platform, or for the client alone, and how to get it."""
+    """Examine this machine, and say how to get what it lacks.
+
+    Without the platform installed, only what the client needs is examined.
+    """
     is_light = not has_platform()
     if is_light:
         findings = list(examine_light())

@@ -35,7 +35,7 @@ class Figures:
 
 @app.command(epilog="Example: guanaco evaluate org-model_v1 --json")
 def evaluate(submission_id: SubmissionId, as_json: AsJson = False) -> None:
-    """Show your submission's figures: rank, votes, conversations, speed and cost."""
+    """Show a submission's rank, votes, speed and cost."""
     with connect() as client:
         figures = read_figures(client, submission_id)
     if as_json:

@@ -97,7 +97,10 @@ def create(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a draft from a file (docs/experiments.md), or of a sweep; no conversation takes part until it is started."""
+    """Make a draft from a file or a sweep; start it separately.
+
+    docs/experiments.md describes the file. No conversation takes part until the experiment is started.
+    """
     from guanaco.errors import InvalidInput
     from guanaco.experiments import ExperimentRequest
 
@@ -122,7 +125,10 @@ def start(name: Name, as_json: AsJson = False) -> None:
 
 @app.command(epilog="Example: guanaco experiments stop prompts --yes")
 def stop(name: Name, yes: Yes = False, as_json: AsJson = False) -> None:
-    """Stop it for good: no new conversation takes part; the open ones keep their variant."""
+    """Stop an experiment for good; open conversations stay as they are.
+
+    No new conversation takes part.
+    """
     console.confirm(f"Stop the experiment {name} for good?", yes=yes)
     with connect() as client:
         experiment = client.stop_experiment(name)

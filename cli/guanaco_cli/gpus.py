@@ -70,7 +70,10 @@ def recipe(
     clear: Clear = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show which GPUs serve a submission, and how; with options, set it for the next redeploy (admin)."""
+    """Show which GPUs serve a submission, or set it (admin).
+
+    With options, set parts of the recipe for the next redeploy.
+    """
     given: dict[str, Any] = {
         "gpu": gpu,
         "gpus": gpus,
@@ -157,7 +160,7 @@ def costs(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what GPUs cost, by developer and submission (admin); or what one submission cost, for its developer."""
+    """Show the costs of GPUs: of one submission, or of all (admin)."""
     if submission_id is not None and month is not None:
         raise InvalidInput("A submission's cost is since it began, so --month does not go with it.")
     since, until = _month(month) if month else (None, None)
@@ -268,7 +271,9 @@ def plan(
     quantization: Quantization = None,
     as_json: AsJson = False,
 ) -> None:
-    """Estimate what some traffic needs: GPUs, replicas and money, for each type of GPU. Where the platform is not installed, the server does."""
+    """Estimate the GPUs, replicas and money that traffic needs.
+
+    There is an estimate for each type of GPU. Where the platform is not installed, the server does."""
     from pydantic import ValidationError
 
     from guanaco.errors.validation import one_sentence

@@ -37,6 +37,7 @@ from guanaco_cli.completion import mend_bash_words
 from guanaco_cli.console import console
 from guanaco_cli.demo import command as demo
 from guanaco_cli.failures import report
+from guanaco_cli.sections import SectionedGroup
 
 COMMANDS = (
     accounts.app,
@@ -59,27 +60,28 @@ COMMANDS = (
 GROUPS = {
     "sweep": (
         sweeps.app,
-        "Many variants of one repo: `guanaco sweep FILE`; show, cancel, deactivate.",
+        "Many variants of one repo: submit a file; show, cancel.",
     ),
-    "alias": (aliases.alias_app, "Names of your submissions: set, list, remove."),
+    "alias": (aliases.alias_app, "Aliases of your submissions: set, list, remove."),
     "conversations": (
         conversations.app,
-        "An app's conversations: open, import, say, continue, choose, rate, delete.",
+        "An app's conversations: open, say, choose, rate, delete.",
     ),
     "competitions": (competitions.app, "List, show; put, freeze, recompute (admin)."),
     "votes": (competitions.votes_app, "Ratings that rules left out: flags, allow (admin)."),
     "experiments": (experiments.app, "A/B experiments: start, stop, results (admin)."),
     "keys": (accounts.keys_app, "API keys: create, list, revoke (admin)."),
     "quota": (accounts.quota_app, "Your limits and what is left; set (admin)."),
-    "prompt": (chat.prompt_app, "Prompts: try one out."),
+    "prompt": (chat.prompt_app, "Prompts: render one, and test it."),
     "backup": (backup.app, "Back up a platform's data: make, list and verify backups."),
-    "webhook": (webhook.app, "Notifications to your server: set, show, test, rotate, remove."),
+    "webhook": (webhook.app, "Notifications to your server: set, show, test, remove."),
     "alerts": (alerts.group, "Alerts to the operator: what fires; test (admin)."),
     "users": (accounts.users_app, "Users' rights: erase (admin)."),
 }
 
 app = typer.Typer(
     name="guanaco",
+    cls=SectionedGroup,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,

@@ -59,7 +59,7 @@ def migrate(data_dir: DataDir = None, config: Config = None) -> None:
 
 @app.command("first-key", epilog="Example: guanaco first-key")
 def first_key(data_dir: DataDir = None, config: Config = None) -> None:
-    """Make an admin key where none works, as in a new database, and print it."""
+    """Make and print an admin key if no admin key works."""
     with needs_platform():
         from guanaco_server import preparation
     created = preparation.first_key(read_settings({"data_dir": data_dir}, config))

@@ -28,7 +28,7 @@ def stress(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what the stress check measured, with a plot of its latencies."""
+    """Show the stress check's measurements, with a latency plot."""
     with connect() as client:
         report = client.stress(submission_id)
     if as_json:

@@ -64,7 +64,7 @@ def submissions(
 
 @app.command(epilog="Example: guanaco status org-model_v1")
 def status(submission_id: SubmissionId, as_json: AsJson = False) -> None:
-    """Show where a submission stands, stage by stage."""
+    """Show a submission's progress, stage by stage."""
     with connect() as client:
         submission = client.submission(submission_id)
     if as_json:
@@ -82,7 +82,7 @@ def status(submission_id: SubmissionId, as_json: AsJson = False) -> None:
 
 @app.command(epilog="Example: guanaco card org-model_v1")
 def card(submission_id: SubmissionId, as_json: AsJson = False) -> None:
-    """Show the model card: what the repo's README.md said when it was checked."""
+    """Show the model card that the repo had when it was checked."""
     with connect() as client:
         found = client.card(submission_id)
     if as_json:
@@ -194,14 +194,14 @@ def cancel(submission_id: SubmissionId, as_json: AsJson = False) -> None:
 
 @app.command(epilog="Example: guanaco deactivate org-model_v1")
 def deactivate(submission_id: SubmissionId, as_json: AsJson = False) -> None:
-    """Give it no new conversations; the open ones go on."""
+    """Stop new conversations with a submission; open ones go on."""
     with connect() as client:
         _print_status(client.deactivate(submission_id), as_json)
 
 
 @app.command(epilog="Example: guanaco reactivate org-model_v1")
 def reactivate(submission_id: SubmissionId, as_json: AsJson = False) -> None:
-    """Give it new conversations again."""
+    """Open a deactivated submission to new conversations again."""
     with connect() as client:
         _print_status(client.reactivate(submission_id), as_json)
 
@@ -249,7 +249,10 @@ def rollback(
     verbose: Verbose = False,
     as_json: AsJson = False,
 ) -> None:
-    """End the redeploy that is under way, or bring back the version that the last one replaced."""
+    """End a redeploy under way, or bring the version before back.
+
+    The version before is the one that the last redeploy replaced.
+    """
     with connect() as client:
         submission = client.rollback(submission_id)
         if wait and submission.is_in_progress:
@@ -282,7 +285,7 @@ def teardown(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Stop its model server; its feedback stays readable."""
+    """Stop a submission's model server; feedback stays readable."""
     console.confirm(f"Tear down {submission_id}?", yes=yes)
     with connect() as client:
         _print_status(client.teardown(submission_id), as_json)
@@ -290,7 +293,7 @@ def teardown(
 
 @app.command(epilog="Example: guanaco delete org-model_v1 --yes")
 def delete(submission_id: SubmissionId, yes: Yes = False, as_json: AsJson = False) -> None:
-    """Delete a submission that failed or was cancelled, and was never live."""
+    """Delete a failed or cancelled submission that was never live."""
     console.confirm(f"Delete {submission_id} for good?", yes=yes)
     with connect() as client:
         deleted = client.delete(submission_id)

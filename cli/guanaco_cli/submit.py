@@ -47,7 +47,7 @@ def submit(
     verbose: options.Verbose = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Enter a model, and follow it until it is live."""
+    """Submit a model, and follow it until it is live."""
     from guanaco.errors import InvalidInput
 
     params = given_params(context)
@@ -96,7 +96,7 @@ def check(
     hub_token: options.HubToken = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Check a model as a submission of it would be, and submit nothing. Exits with 1 if it would fail."""
+    """Check a model as a submission would, and submit nothing. Exits with 1 if it would fail."""
     with connect() as client:
         found = client.check(
             repo,

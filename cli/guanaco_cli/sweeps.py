@@ -160,7 +160,7 @@ def reactivate(sweep_id: SweepId, as_json: AsJson = False) -> None:
 
 @app.command(epilog="Example: guanaco sweep teardown org-model_sweep1 --yes")
 def teardown(sweep_id: SweepId, yes: Yes = False, as_json: AsJson = False) -> None:
-    """Tear down those variants that are served; their feedback stays readable."""
+    """Tear down the variants that are served; feedback stays readable."""
     _change(sweep_id, "tear down", lambda client: client.teardown_sweep, yes, as_json)
 
 

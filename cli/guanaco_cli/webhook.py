@@ -27,7 +27,10 @@ def set_webhook(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Send a POST to your server when a submission is deployed, fails, or gets its first rating."""
+    """Send a POST to your server about your submissions' events.
+
+    Events are: deployed, failed, and the first rating.
+    """
     with connect() as client:
         made = client.set_webhook(url, feedback_every=every)
     if as_json:

@@ -1,0 +1,51 @@
+"""`guanaco --help` lists every command in its section, each on one line of 80 columns."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+import typer
+from typer.core import TyperGroup
+from typer.testing import CliRunner
+
+from guanaco_cli.main import app
+from guanaco_cli.sections import OTHER, SECTIONS
+
+
+def groups() -> Iterator[tuple[str, TyperGroup]]:
+    root = typer.main.get_command(app)
+    assert isinstance(root, TyperGroup)
+    waiting = [("guanaco", root)]
+    while waiting:
+        name, group = waiting.pop()
+        yield name, group
+        waiting += [
+            (f"{name} {child}", command)
+            for child, command in group.commands.items()
+            if isinstance(command, TyperGroup)
+        ]
+
+
+def test_every_command_is_in_one_section() -> None:
+    _, root = next(groups())
+    listed = Counter(name for names in SECTIONS.values() for name in names)
+    assert set(root.commands) == set(listed)
+    assert set(listed.values()) == {1}
+
+
+def test_sections_are_shown_in_order() -> None:
+    shown = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "80"}).output
+    places = [shown.index(f"\n{title}:\n") for title in SECTIONS]
+    assert places == sorted(places)
+    assert OTHER not in shown
+
+
+@pytest.mark.parametrize(("name", "group"), [pytest.param(*one, id=one[0]) for one in groups()])
+def test_each_command_is_one_whole_line_at_80_columns(name: str, group: TyperGroup) -> None:
+    path = name.split()[1:]
+    shown = CliRunner().invoke(app, [*path, "--help"], env={"COLUMNS": "80"}).output
+    for child, command in group.commands.items():
+        width = max(map(len, group.commands))
+        assert f"  {child.ljust(width)}  {command.get_short_help_str(200)}\n" in shown
