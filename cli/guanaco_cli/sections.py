@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import typer
 from typer.core import TyperGroup
 
 SECTIONS: dict[str, tuple[str, ...]] = {
@@ -30,7 +29,7 @@ OTHER = "More commands"
 class SectionedGroup(TyperGroup):
     """A group whose help has a heading for each section."""
 
-    def format_commands(self, ctx: typer.Context, formatter: Any) -> None:
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
         shown = {
             name: command
             for name in self.list_commands(ctx)
