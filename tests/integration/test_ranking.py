@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from datetime import timedelta
 from typing import Any
@@ -16,6 +17,8 @@ from guanaco.errors import TooManyRatings
 from guanaco_server.accounts.service import Account
 from guanaco_server.database.database import Database
 from guanaco_server.leaderboard.flags.rules import DEVOTED_RATINGS, least_burst
+from guanaco_server.leaderboard.ranking import queries as ranking_queries
+from guanaco_server.leaderboard.ranking.standings import StandingsPublisher
 from guanaco_server.statistics.votes import VoteCount
 from tests.fixtures.rating import rate, say
 from tests.fixtures.world import World
@@ -296,3 +299,44 @@ async def test_metrics_are_of_one_competition_or_of_all(world: Season) -> None:
         "autumn": {"model-0_v1": VoteCount(1, 0)},
         "open": {"model-0_v1": VoteCount(0, 1)},
     }
+
+
+async def test_a_ranking_takes_over_batches_that_were_counted_meanwhile(world: Season) -> None:
+    """The votes are read after a batch was counted, and before the ranking hears of it."""
+    publisher = StandingsPublisher(world.database, world.clock, world.competitions)
+    await world.votes("alice", {0: True, 1: False})
+    await publisher.publish()
+    first = await world.scores.counter.count_batch()
+    await world.votes("alice", {1: True, 2: False})
+    await world.votes("bob", {0: False, 2: True})
+    second = await world.scores.counter.count_batch()
+    await publisher.publish()  # reads the aggregates of both, and knows the votes of none
+    publisher.follow(first)
+    publisher.follow(second)
+    await publisher.publish()
+    async with world.database.read() as session:
+        followed = list(await ranking_queries.of_competition(session, "autumn"))
+    await StandingsPublisher(world.database, world.clock, world.competitions).publish()
+    async with world.database.read() as session:
+        fresh = list(await ranking_queries.of_competition(session, "autumn"))
+    assert [tuple(row) for row in followed] == [pytest.approx(tuple(row)) for row in fresh]
+    assert {row[0] for row in fresh if row[1] is not None} == {f"model-{k}_v1" for k in range(3)}
+
+
+async def test_ratings_are_counted_and_ranked_side_by_side(world: Season) -> None:
+    await world.scores.loop.start()
+    try:
+        for number in range(12):
+            await world.votes(f"user-{number}", {0: True, 1: number % 3 == 0})
+        async with asyncio.timeout(20):
+            while (await shown(world)).get("model-0_v1") != 12:
+                await asyncio.sleep(0.05)
+    finally:
+        await world.scores.loop.stop()
+    ranks = {row["submission_id"]: row["rank"] for row in await world.rows()}
+    assert ranks["model-0_v1"] == 1
+
+
+async def shown(world: Season) -> dict[str, int]:
+    board = await world.leaderboard.leaderboard("autumn")
+    return {row.submission_id: row.thumbs_up for row in board.rows}

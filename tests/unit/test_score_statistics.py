@@ -60,6 +60,16 @@ def test_the_order_of_ballots_changes_no_bit_of_the_strengths() -> None:
     assert bradley_terry.fit(ballots, 12) == first
 
 
+def test_a_continued_fit_finds_the_same_strengths_also_when_submissions_join() -> None:
+    rng = random.Random(1)
+    continued = bradley_terry.ContinuedFit()
+    for size in (6, 6, 12):
+        ballots = [_ballot(rng, [0.1 * n for n in range(size)], 4) for _ in range(300)]
+        found, fresh = continued(ballots, size), bradley_terry.fit(ballots, size)
+        assert found.values == pytest.approx(fresh.values, abs=1e-9)
+        assert found.errors == pytest.approx(fresh.errors, abs=1e-9)
+
+
 def test_submissions_that_no_user_connects_and_those_that_always_win_have_finite_strengths() -> (
     None
 ):

@@ -1,7 +1,11 @@
-"""The loop behind the leaderboard: counts what is new, then ranks. One process at a time runs it."""
+"""The loops behind the leaderboard: one counts what is new, the other ranks what is counted, side by side.
+
+One process at a time runs them.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 
@@ -13,8 +17,8 @@ from guanaco_server.leaderboard.ranking.standings import StandingsPublisher
 from guanaco_server.runtime.background import Background
 
 IDLE_S = 0.5
-COUNTING_S = 1.5  # before the counted is ranked: the leaderboard follows within 5 s
 WINDOWS_S = 30.0  # until a changed window is noticed without new ratings
+MOST_PAUSE_S = 1.0  # between two rankings
 
 logger = logging.getLogger(__name__)
 
@@ -27,41 +31,58 @@ class ScoreLoop:
         self._standings = standings
         self._commits = commits
         self._counted_at = float("-inf")
-        self._background = Background("scores")
+        self._has_counted = asyncio.Event()
+        self._counting = Background("counting")
+        self._ranking = Background("ranking")
 
     async def start(self) -> None:
         self._standings.reset()
-        self._background.start(self._run())
+        self._counting.start(self._keep_counted())
+        self._ranking.start(self._keep_ranked())
 
     async def stop(self) -> None:
-        await self._background.stop()
+        await self._counting.stop()
+        await self._ranking.stop()
 
-    async def run_once(self) -> bool:
-        """Count for a while, then rank. Return whether more waits to be counted."""
-        has_more = await self._count()
+    async def run_once(self) -> None:
+        """Count all that waits, then rank."""
+        await self._count()
         await self._standings.publish()
-        return has_more
 
-    async def _count(self) -> bool:
+    async def _count(self) -> None:
         began = time.monotonic()
         if began - self._counted_at < WINDOWS_S and not await self._counter.has_work():
-            return False
-        while time.monotonic() - began < COUNTING_S:
+            return
+        is_all = False
+        while not is_all:
             batch = await self._counter.count_batch()
             self._standings.follow(batch)
-            if batch.is_all:
-                self._counted_at = time.monotonic()
-                return False
-        return True
+            self._has_counted.set()
+            is_all = batch.is_all
+        self._counted_at = time.monotonic()
 
-    async def _run(self) -> None:
+    async def _keep_counted(self) -> None:
         while True:
             try:
-                has_more = await self.run_once()
+                await self._count()
+            except (DBAPIError, OSError) as error:
+                logger.warning("ratings not counted; trying again: %s", error)
+                self._standings.reset()
+                self._commits.reset()
+            self._has_counted.set()  # a rule, or the day, may have changed without a rating
+            await self._commits.wait(IDLE_S, WINDOWS_S)
+
+    async def _keep_ranked(self) -> None:
+        """Rank while counting goes on, half of the time at most, so that counting is not held up by it."""
+        while True:
+            await self._has_counted.wait()
+            self._has_counted.clear()
+            began = time.monotonic()
+            try:
+                await self._standings.publish()
             except (DBAPIError, OSError) as error:
                 logger.warning("leaderboard not updated; trying again: %s", error)
                 self._standings.reset()
-                self._commits.reset()
-                has_more = False
-            if not has_more:
-                await self._commits.wait(IDLE_S, WINDOWS_S)
+                self._has_counted.set()
+                await asyncio.sleep(IDLE_S)
+            await asyncio.sleep(min(time.monotonic() - began, MOST_PAUSE_S))

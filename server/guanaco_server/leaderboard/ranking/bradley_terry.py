@@ -16,7 +16,7 @@ Econometrica 50 (1982)).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -32,7 +32,7 @@ CodedVotes = tuple[int, ...]  # one user's votes: 2 · submission's index, plus 
 PRIOR = 1.0  # comparisons with an average submission
 STEPS = 60
 TOLERANCE = 1e-10  # of the gradient, in comparisons
-CHUNK_PAIRS = 2_000_000  # pairs in memory at once: 16 MB an array
+CHUNK_PAIRS = 500_000  # pairs in memory at once: 4 MB an array, a third of the time of 16 MB
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,20 @@ class Strengths:
     compared: list[float]
 
 
-def fit(votes: Iterable[CodedVotes], size: int, prior: float = PRIOR) -> Strengths:
+def fit(
+    votes: Iterable[CodedVotes], size: int, prior: float = PRIOR, start: Sequence[float] = ()
+) -> Strengths:
     """Fit the strengths of ``size`` submissions.
 
     The same votes give the same strengths in any order: wins are whole numbers until they are weighted, and the users
     are sorted before their scores are summed.
+
+    Args:
+        votes: Each user's votes.
+        size: How many submissions there are.
+        prior: Comparisons with an average submission.
+        start: Earlier ``values`` of the first submissions, which save most of the steps. The strengths then are the same
+            to TOLERANCE, and not to the last digit.
     """
     import numpy as np
 
@@ -62,6 +71,7 @@ def fit(votes: Iterable[CodedVotes], size: int, prior: float = PRIOR) -> Strengt
     wins = _wins(groups, size)
     comparisons = wins + wins.T
     values = np.zeros(size)
+    values[: len(start)] = start
     for _ in range(STEPS):
         gradient, curvature = _derivatives(values, wins, comparisons, prior)
         if np.abs(gradient).max(initial=0.0) < TOLERANCE:
@@ -80,6 +90,18 @@ def fit(votes: Iterable[CodedVotes], size: int, prior: float = PRIOR) -> Strengt
         errors=np.sqrt(np.maximum(variance, 0.0)).tolist(),
         compared=compared.tolist(),
     )
+
+
+class ContinuedFit:
+    """Fits from where the last fit ended: for votes that change a little from one ranking to the next."""
+
+    def __init__(self) -> None:
+        self._last: list[float] = []
+
+    def __call__(self, votes: Iterable[CodedVotes], size: int) -> Strengths:
+        found = fit(votes, size, start=self._last[:size])
+        self._last = found.values
+        return found
 
 
 def chances_against_field(strengths: Strengths, indexes: list[int]) -> list[tuple[float, float]]:
@@ -143,17 +165,17 @@ def _meat(groups: list[Codes], values: Floats, size: int, prior: float) -> Float
     import numpy as np
 
     found = np.zeros(size * size)
+    chances = _logistic(
+        values[:, None] - values[None, :]
+    ).ravel()  # looked up below: a quarter of the time
     for codes in groups:
-        weight = _weight(codes)
+        weight, length = _weight(codes), codes.shape[1]
         for ids, ups in _chunks(codes):
-            own = values[ids]
-            expected = _logistic(own[:, :, None] - own[:, None, :])
-            outcome = (1 + ups[:, :, None] - ups[:, None, :]) / 2
-            scores = weight * (outcome - expected).sum(axis=2)  # with itself: ½ - ½
+            cells = _cells(ids, size)
+            outcomes = (length * (1 + ups) - ups.sum(axis=1, keepdims=True)) / 2
+            scores = weight * (outcomes - chances[cells].sum(axis=2))  # with itself: ½ - ½
             products = scores[:, :, None] * scores[:, None, :]
-            found += np.bincount(
-                _cells(ids, size).ravel(), weights=products.ravel(), minlength=size * size
-            )
+            found += np.bincount(cells.ravel(), weights=products.ravel(), minlength=size * size)
     return found.reshape(size, size) + np.eye(size) * (prior / 4)
 
 

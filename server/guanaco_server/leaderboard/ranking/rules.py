@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from guanaco.competitions import RankingRule
@@ -35,6 +35,8 @@ from guanaco_server.statistics.votes import VoteCount
 
 ELO = 400 / math.log(10)
 ELO_AVERAGE = 1_000.0
+
+Fit = Callable[[Sequence[CodedVotes], int], bradley_terry.Strengths]
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,7 @@ def standings(
     by_user: Sequence[CodedVotes],
     *,
     is_for_one_look: bool = False,
+    fit: Fit = bradley_terry.fit,
 ) -> list[Standing]:
     """Rank the submissions that have votes, or for the other rules those that were compared.
 
@@ -100,6 +103,7 @@ def standings(
         ids: The submissions that ``by_user`` refers to by index.
         by_user: The votes of each user who compared submissions.
         is_for_one_look: Use fixed-sample intervals, as seasons of schema 1 do.
+        fit: Fits the strengths; one that continues from the last ranking saves time.
 
     Returns:
         The best first: by rank, then by the score's lower end.
@@ -110,9 +114,9 @@ def standings(
         case RankingRule.THUMBS_UP:
             scores = {submission: _ratio(count, alpha) for submission, count in rated.items()}
         case RankingRule.BRADLEY_TERRY:
-            scores = _strengths(ids, by_user, alpha)
+            scores = _strengths(fit(by_user, len(ids)), ids, alpha)
         case RankingRule.COMBINED:
-            scores = _combined(rated, ids, by_user, alpha)
+            scores = _combined(rated, fit(by_user, len(ids)), ids, alpha)
         case _:
             raise NewerVersionNeeded(f"a competition that is ranked by {rule}")
     return ranked(scores)
@@ -148,9 +152,8 @@ def _multiple(users: float, alpha: float | None) -> float:
 
 
 def _strengths(
-    ids: Sequence[str], by_user: Sequence[CodedVotes], alpha: float | None
+    found: bradley_terry.Strengths, ids: Sequence[str], alpha: float | None
 ) -> dict[str, Score]:
-    found = bradley_terry.fit(by_user, len(ids))
     return {
         ids[index]: _around(
             ELO_AVERAGE + ELO * found.values[index],
@@ -162,12 +165,11 @@ def _strengths(
 
 def _combined(
     rated: Mapping[str, VoteCount],
+    found: bradley_terry.Strengths,
     ids: Sequence[str],
-    by_user: Sequence[CodedVotes],
     alpha: float | None,
 ) -> dict[str, Score]:
     """Half of the error is the ratio's, half the strength's, where intervals hold at every look."""
-    found = bradley_terry.fit(by_user, len(ids))
     indexes = [index for index in _compared(found) if ids[index] in rated]
     chances = bradley_terry.chances_against_field(found, indexes)
     half = alpha / 2 if alpha is not None else None

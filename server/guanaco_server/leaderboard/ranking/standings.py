@@ -1,7 +1,8 @@
 """Ranks each competition again when its aggregates have changed, and stores the result for everybody to read.
 
-The publisher holds aggregates and votes in memory between two rankings and updates them by what each batch has
-changed. It reads them again when another process has counted meanwhile, or after a failure.
+The publisher holds aggregates and votes in memory between two rankings. Counting goes on while a ranking is computed: its
+batches wait, and the next ranking begins by taking them over. So a ranking is of one moment's votes. Everything is read
+again when another process has counted meanwhile, or after a failure.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import count
 from typing import Any
 
 from guanaco.competitions import Competition, RankingRule
@@ -22,6 +24,7 @@ from guanaco_server.leaderboard.counting import queries as counting_queries
 from guanaco_server.leaderboard.counting.aggregate import Aggregate
 from guanaco_server.leaderboard.counting.counter import CountedBatch
 from guanaco_server.leaderboard.ranking import queries
+from guanaco_server.leaderboard.ranking.bradley_terry import ContinuedFit
 from guanaco_server.leaderboard.ranking.metrics import MetricValues, metrics_of
 from guanaco_server.leaderboard.ranking.rules import VotesByUser, compares_users, standings
 from guanaco_server.leaderboard.tables import ScorePointRow, StandingRow
@@ -46,10 +49,17 @@ class StandingsPublisher:
         self._database = database
         self._clock = clock
         self._competitions = competitions
-        self.reset()
+        self._followed: list[CountedBatch] = []
+        self._one_at_a_time = asyncio.Lock()
+        self._is_stale = False
+        self._forget()
 
     def reset(self) -> None:
-        """Forget what is in memory, so that it is read again."""
+        """Have the next ranking read everything again."""
+        self._is_stale = True
+
+    def _forget(self) -> None:
+        self._is_stale = False
         self._version = self._read_at = -1
         self._today = 0
         self._hour = 0
@@ -58,21 +68,22 @@ class StandingsPublisher:
         self._metrics: defaultdict[str, dict[str, str]] = defaultdict(dict)
         self._written: defaultdict[str, dict[str, Shown]] = defaultdict(dict)
         self._rules: dict[str, RankingRule] = {}
+        self._fits: defaultdict[str, ContinuedFit] = defaultdict(ContinuedFit)
 
     def follow(self, batch: CountedBatch) -> None:
-        """Take over what a batch has changed."""
-        if self._version >= 0 and batch.version != self._version + 1:
-            self.reset()
-        if self._version >= 0:
-            self._version = batch.version
-            for (competition, user), votes in batch.votes.items():
-                if competition in self._votes:
-                    self._votes[competition].replace(user, votes)
+        """Keep what a batch has changed for the next ranking."""
+        self._followed.append(batch)
 
     async def publish(self) -> None:
         """Rank the competitions that have changed, and store what differs from what is shown."""
+        async with self._one_at_a_time:
+            await self._publish()
+
+    async def _publish(self) -> None:
         competitions = await self._competitions.list_all()
+        await self._ensure_current()
         changed = await self._read(competitions)
+        revoted = self._take_over()
         now = self._clock.now()
         today = now.astimezone(UTC).date().toordinal()
         if today != self._today:
@@ -85,18 +96,46 @@ class StandingsPublisher:
             aggregates = self._aggregates[competition.id]
             unmeasured = aggregates.keys() - self._metrics[competition.id].keys()
             ids = changed.get(competition.id, set()) | unmeasured
-            if ids or (has_other_rule and aggregates):
+            if ids or competition.id in revoted or (has_other_rule and aggregates):
                 ranked = await asyncio.to_thread(self._rank, competition, ids, today)
                 await self._write(ranked, now)
             self._rules[competition.id] = competition.ranking
         await self._keep_history(now)
 
+    async def _ensure_current(self) -> None:
+        """Forget what is in memory if somebody else has counted since, and note what version will be read."""
+        self._followed = [one for one in self._followed if one.version > self._version]
+        expected = count(self._version + 1)
+        if self._is_stale or any(batch.version != next(expected) for batch in self._followed):
+            self._forget()
+        if (
+            self._version < 0
+        ):  # a look of its own: all votes that are read later are of this version or newer
+            async with self._database.read() as session:
+                self._version = await counting_queries.version(session)
+
+    def _take_over(self) -> set[str]:
+        """Replace the votes that batches have changed; return the competitions that these are in.
+
+        The votes in memory may be newer than a batch. It is taken over all the same, for those that follow it are too.
+        """
+        touched: set[str] = set()
+        for batch in self._followed:
+            if batch.version <= self._version:
+                continue
+            self._is_stale = self._is_stale or batch.version != self._version + 1
+            self._version = batch.version
+            for (competition, user), votes in batch.votes.items():
+                if competition in self._votes:
+                    self._votes[competition].replace(user, votes)
+                    touched.add(competition)
+        self._followed.clear()
+        return touched
+
     async def _read(self, competitions: list[Competition]) -> dict[str, set[str]]:
         """Read what has changed since the last time; return these submissions by competition."""
         changed: defaultdict[str, set[str]] = defaultdict(set)
         async with self._database.read() as session:
-            if self._version < 0:
-                self._version = await counting_queries.version(session)
             for row in await counting_queries.scores_since(session, self._read_at):
                 aggregate = Aggregate.from_json(row.tally)
                 self._aggregates[row.competition][row.submission_id] = aggregate
@@ -119,7 +158,10 @@ class StandingsPublisher:
         shown: dict[str, Shown] = {
             one: (None, None, None, None, metrics[one]) for one in aggregates
         }
-        for standing in standings(competition.ranking, counts, votes.ids, votes.comparable()):
+        fit = self._fits[competition.id]
+        for standing in standings(
+            competition.ranking, counts, votes.ids, votes.comparable(), fit=fit
+        ):
             score, one = standing.score, standing.submission_id
             if one in metrics:
                 shown[one] = (standing.rank, score.value, score.low, score.high, metrics[one])
