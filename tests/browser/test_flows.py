@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 
 import pytest
@@ -9,7 +10,7 @@ from playwright.async_api import Page, expect
 
 from guanaco.accounts import Role
 from guanaco_server.deployments.memory_server import Script
-from tests.browser.visiting import LLAMA_BARD, Site
+from tests.browser.visiting import LLAMA_BARD, PHONE, Site
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -23,6 +24,10 @@ new MutationObserver((_, observer) => {
   content.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter", bubbles: true, cancelable: true }));
 }).observe(document, { childList: true, subtree: true });
 """
+IS_HIDDEN = """() => {
+  const end = document.getElementById("messages").lastElementChild.getBoundingClientRect().bottom;
+  return end > document.getElementById("compose").getBoundingClientRect().top;
+}"""
 
 
 async def test_signing_in_and_out(site: Site) -> None:
@@ -85,15 +90,18 @@ async def test_a_beta_user_chats_and_rates_and_learns_no_models_name(site: Site)
     site.world.model_server.scripts = [script, Script(pieces=("South,", " then."))]
     visit = await site.visit()
     page = await visit.agree_and_talk()
-    await expect(page.get_by_role("heading", name="How was it?")).to_be_hidden()
+    await expect(page.get_by_text("How was it?")).to_be_hidden()
     await visit.say("Where are we flying?")
     await expect(page.locator(".said").last).to_have_text("North, sailor.")
     seen = [await page.content()]
     await page.get_by_role("button", name="Another reply").click()
     await expect(page.locator(".said").last).to_have_text("South, then.")
+    await page.get_by_text("Add words").click()
     await page.get_by_label("A few words, if you like").fill("She knows the way.")
     await page.get_by_role("button", name="I liked it").click()
     await expect(page.get_by_text("Thank you.")).to_be_visible()
+    await page.get_by_role("button", name="I did not like it").click()
+    await expect(page.locator("button[aria-pressed]")).to_have_attribute("value", "down")
     assert await page.locator(".said").all_inner_texts() == [
         "Welcome aboard the Thistle, sailor! Quick: did you see any geese on the dock?",
         "Where are we flying?",
@@ -109,16 +117,89 @@ async def test_a_beta_user_chats_and_rates_and_learns_no_models_name(site: Site)
     assert visit.complaints == []
 
 
-async def test_a_reply_that_breaks_says_so_and_gives_the_message_back(site: Site) -> None:
+async def test_a_reply_that_fails_says_so_and_keeps_the_message_once(site: Site) -> None:
     site.world.model_server.scripts = [Script(pieces=("Nor",), fault="It died."), Script()]
     visit = await site.visit()
     page = await visit.agree_and_talk()
     await page.get_by_label("Your message").fill("Ahoy")
     await page.keyboard.press("Enter")
     await expect(page.locator("#problem")).to_contain_text("Nobody can answer right now.")
-    await expect(page.get_by_label("Your message")).to_have_value("Ahoy")
+    await expect(page.locator(".user .said")).to_have_text(["Ahoy"])
+    await expect(page.get_by_label("Your message")).to_have_value("")
     await page.get_by_role("button", name="Answer me again").click()
     await expect(page.locator(".said").last).to_have_text("Hello from memory.")
+
+
+async def test_a_reply_survives_a_reload_in_its_middle(site: Site) -> None:
+    go_on = asyncio.Event()
+    site.world.model_server.scripts = [Script(pieces=("North,", " sailor."), go_on=go_on)]
+    visit = await site.visit()
+    page = await visit.agree_and_talk()
+    await page.get_by_label("Your message").fill("Where are we flying?")
+    await page.keyboard.press("Enter")
+    await expect(page.locator(".said").last).to_have_text("North,")
+    await page.reload()
+    await expect(page.locator(".user .said")).to_have_text(["Where are we flying?"])
+    await expect(page.locator(".said").last).to_have_text("North,")
+    go_on.set()
+    await expect(page.locator(".said").last).to_have_text("North, sailor.")
+    await page.reload()
+    await expect(page.locator(".message")).to_have_count(3)
+    assert visit.complaints == []
+
+
+async def test_a_message_that_never_arrived_is_given_back(site: Site) -> None:
+    visit = await site.visit()
+    page = await visit.agree_and_talk()
+    await page.route("**/messages", lambda route: route.fulfill(status=503, body="{}"))
+    await page.get_by_label("Your message").fill("Ahoy")
+    await page.keyboard.press("Enter")
+    await expect(page.locator("#problem")).to_contain_text("That did not work (status 503).")
+    await expect(page.get_by_label("Your message")).to_have_value("Ahoy")
+    await expect(page.locator(".user")).to_have_count(0)
+    await page.unroute("**/messages")
+    await page.keyboard.press("Enter")
+    await expect(page.locator(".said").last).to_have_text("Hello from memory.")
+    await expect(page.locator(".user")).to_have_count(1)
+
+
+async def test_the_newest_text_is_in_sight_unless_one_reads_above(site: Site) -> None:
+    go_on = asyncio.Event()
+    long = "\n".join(f"Line {number}" for number in range(60))
+    site.world.model_server.scripts = [
+        Script(pieces=(long,)),
+        Script(pieces=("First.", f"\n{long}\nThe end."), go_on=go_on),
+    ]
+    visit = await site.visit(size=PHONE)
+    page = await visit.agree_and_talk()
+    await visit.say("Tell me all")
+    assert await page.evaluate(IS_HIDDEN) is False, "the composer covers nothing"
+    await page.get_by_label("Your message").fill("More")
+    await page.keyboard.press("Enter")
+    await expect(page.locator(".said").last).to_have_text("First.")
+    assert await page.evaluate(IS_HIDDEN) is False
+    await page.evaluate("scrollTo(0, 0)")
+    await page.wait_for_function("!follows")
+    go_on.set()
+    await expect(page.locator(".bot[data-reply]:not(.writing)")).to_have_count(2)
+    assert await page.evaluate("scrollY") == 0, "whoever reads above is left there"
+    await page.get_by_role("button", name="To the newest message").click()
+    assert await page.evaluate(IS_HIDDEN) is False
+
+
+async def test_markdown_is_shown_and_nothing_of_it_runs(site: Site) -> None:
+    hostile = "*winks* **Ahoy** `a<b`\n```\n<b>x</b>\n```\n<img src=x onerror=alert(1)>"
+    site.world.model_server.scripts = [Script(pieces=(hostile,))]
+    visit = await site.visit()
+    page = await visit.agree_and_talk()
+    await visit.say("Ahoy")
+    said = page.locator(".said").last
+    await expect(said.locator("em")).to_have_text("winks")
+    await expect(said.locator("strong")).to_have_text("Ahoy")
+    await expect(said.locator("pre code")).to_have_text("<b>x</b>")
+    await expect(said).to_contain_text("<img src=x onerror=alert(1)>")
+    assert await said.locator("img, b").count() == 0
+    assert visit.complaints == []
 
 
 async def test_an_enter_is_heard_from_the_first_moment_on(site: Site) -> None:
@@ -137,7 +218,7 @@ async def test_the_chat_works_without_scripts(site: Site) -> None:
     await expect(page.get_by_text("Hello from memory.")).to_be_visible()
     await page.get_by_role("button", name="Another reply").click()
     await expect(page.get_by_text("Hello from memory.")).to_be_visible()
-    await page.get_by_role("button", name="I did not").click()
+    await page.get_by_role("button", name="I did not like it").click()
     await expect(page.get_by_text("Thank you.")).to_be_visible()
 
 

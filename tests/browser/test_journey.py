@@ -83,6 +83,7 @@ async def test_from_a_submission_that_is_watched_live_to_the_first_rating(
     chat = await user.agree_and_talk()
     await user.say("Where are we flying?")
     reply = await chat.locator(".bot[data-reply] .said").last.inner_text()
+    await chat.get_by_text("Add words").click()
     await chat.get_by_label("A few words, if you like").fill("She knows the way.")
     await chat.get_by_role("button", name="I liked it").click()
     await chat.get_by_text("Thank you.").wait_for()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import httpx
 import pytest
 
@@ -75,8 +77,17 @@ async def test_a_chat_without_javascript_and_without_the_models_name(world: WebW
     assert "Hello from memory." in seen[-1]
     assert "Thank you" in seen[-1]
     seen += [(await client.get("/chat")).text]
+    again = await send(client, f"{path}/rating", {"thumb": "down"}, path)
+    assert again.status_code == 303, "it may be changed"
+    assert (
+        'value="down" title="I did not like it" aria-pressed="true"'
+        in (await client.get(path)).text
+    )
+    world.clock.advance(2 * DAY_S)
     again = await send(client, f"{path}/rating", {"thumb": "up"}, path)
     assert again.status_code == 409
+    assert "can no longer be changed" in again.text
+    assert "Leaderboard" not in again.text, "the chat is blind, and so are its errors"
     for word in ("secret-name", "acme", "tiny", ">ada<"):
         assert word not in "".join([*seen, again.text])
 
@@ -88,8 +99,13 @@ async def test_a_streamed_reply_tells_text_and_nothing_else(world: WebWorld) -> 
     stream = {"Accept": "text/event-stream"}
     answer = await client.post(f"{path}/messages", data=fields, headers=stream)
     assert answer.headers["content-type"].startswith("text/event-stream")
-    assert answer.text.count("event: token") == 3
-    assert answer.text.endswith('event: done\ndata: {"text": "Hello from memory."}\n\n')
+    *tokens, done = [
+        json.loads(line[6:]) for line in answer.text.splitlines() if line[:6] == "data: "
+    ]
+    assert "".join(token["text"] for token in tokens) == "Hello from memory."
+    assert done == {"text": "Hello from memory.", "id": done["id"], "rate": False}
+    followed = await client.get(f"{path}/reply", params={"after": "another"}, headers=stream)
+    assert json.loads(followed.text.split("data: ")[1])["id"] == done["id"]
     world.model_server.scripts = [Script(pieces=("Hel",), fault="secret-name_v1 fell over")]
     broken = await client.post(f"{path}/messages", data=fields, headers=stream)
     assert "event: error" in broken.text

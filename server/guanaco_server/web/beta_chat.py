@@ -6,7 +6,9 @@ services under it say when they fail may name a submission: nothing of it passes
 
 from __future__ import annotations
 
+import asyncio
 import re
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
@@ -15,10 +17,11 @@ from datetime import datetime, timedelta
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.accounts import Role
-from guanaco.chat import Bot, ConversationRequest, Message, MessageRequest, Reply
+from guanaco.chat import Bot, ConversationRequest, Message, MessageRequest
 from guanaco.errors import (
     AccountNotFound,
     AlreadyRated,
+    Conflict,
     ConversationBusy,
     ConversationNotFound,
     Forbidden,
@@ -27,6 +30,7 @@ from guanaco.errors import (
     MessageTooLong,
     NotFound,
     NothingToRegenerate,
+    RatingSettled,
     TooManyAttempts,
     Unavailable,
 )
@@ -39,6 +43,7 @@ from guanaco_server.feedback.erasure import ErasedUser, ErasureService
 from guanaco_server.feedback.service import FeedbackService
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.web import queries
+from guanaco_server.web.ongoing import FollowedEvents, OngoingReplies, OngoingReply, Said
 from guanaco_server.web.tables import VisitorChatRow, VisitorRow
 from guanaco_server.web.viewer import hash_of, new_cookie
 
@@ -47,6 +52,8 @@ USER_PREFIX = "web-"
 USER_CHARS = 32  # of the visitor's hash: 128 bits
 HASH_PREFIX = re.compile(rf"[0-9a-f]{{{USER_CHARS}}}")
 CHATS_SHOWN = 12
+LOST_AFTER_S = 20.0  # a reply that another process writes is there by then, or its process has died
+LOOK_S = 1.0
 CHATS_AN_HOUR = 20  # of one visitor; a person reads the first reply before they open the next
 
 
@@ -93,6 +100,7 @@ class BetaChat:
         feedback: FeedbackService,
         bots: Mapping[str, Bot],
         erasures: ErasureService,
+        ongoing: OngoingReplies,
     ) -> None:
         self._database = database
         self._clock = clock
@@ -101,6 +109,7 @@ class BetaChat:
         self._replies = replies
         self._feedback = feedback
         self._erasures = erasures
+        self._ongoing = ongoing
         self.bots = bots
 
     async def consent(self) -> str:
@@ -162,26 +171,49 @@ class BetaChat:
 
     async def send(
         self, visitor: Visitor, conversation_id: str, request: MessageRequest
-    ) -> ReplyEvents:
+    ) -> OngoingReply:
         await self._require_own(visitor, conversation_id)
         with _blind():
             events = await self._replies.send(await self._account(), conversation_id, request)
-        return _blinded(events)
+        return self._ongoing.begin(conversation_id, _blinded(events))
 
-    async def regenerate(self, visitor: Visitor, conversation_id: str) -> ReplyEvents:
+    async def regenerate(self, visitor: Visitor, conversation_id: str) -> OngoingReply:
         await self._require_own(visitor, conversation_id)
         with _blind():
             events = await self._replies.regenerate(await self._account(), conversation_id)
-        return _blinded(events)
+        return self._ongoing.begin(conversation_id, _blinded(events))
+
+    async def follow(self, visitor: Visitor, conversation_id: str, after: str) -> FollowedEvents:
+        """Follow the reply that comes after the message ``after``: while it is written, or once it is recorded."""
+        await self._require_own(visitor, conversation_id)
+        ongoing = self._ongoing.of(conversation_id)
+        return ongoing.follow() if ongoing else self._recorded(visitor, conversation_id, after)
+
+    async def _recorded(self, visitor: Visitor, conversation_id: str, after: str) -> FollowedEvents:
+        """Wait for a reply that another process may be writing."""
+        until = time.monotonic() + LOST_AFTER_S
+        while True:
+            chat = await self.read(visitor, conversation_id)
+            if chat.has_reply and chat.messages[-1].id != after:
+                yield Said(chat.messages[-1].id, chat.messages[-1].content)
+                return
+            if time.monotonic() > until:
+                raise Unavailable("The reply was lost.", hint="Ask for an answer again.")
+            yield None
+            await asyncio.sleep(LOOK_S)
 
     async def rate(self, visitor: Visitor, conversation_id: str, request: FeedbackRequest) -> None:
-        await self._require_own(visitor, conversation_id)
+        """Rate the conversation, or change its rating while that is possible."""
+        row = await self._require_own(visitor, conversation_id)
         with _blind():
-            await self._feedback.rate(await self._account(), conversation_id, request)
+            if row.thumbs_up is None:
+                await self._feedback.rate(await self._account(), conversation_id, request)
+            else:
+                await self._feedback.change(await self._account(), conversation_id, request)
         async with self._database.write() as session:
-            row = await queries.chat_of(session, visitor.id, conversation_id)
-            if row is not None:
-                row.thumbs_up = request.thumbs_up
+            shown = await queries.chat_of(session, visitor.id, conversation_id)
+            if shown is not None:
+                shown.thumbs_up = request.thumbs_up
 
     async def forget(self, visitor: Visitor) -> None:
         """Withdraw consent. May be repeated when it was cut short: the visitor goes last."""
@@ -219,15 +251,6 @@ class BetaChat:
         return row
 
 
-async def whole_reply(events: ReplyEvents) -> Reply:
-    """Collect a reply's events into a whole reply, for pages without JavaScript."""
-    async with aclosing(events):
-        async for event in events:
-            if isinstance(event, Reply):
-                return event
-    raise AssertionError("a reply ends with a Reply or an error")
-
-
 async def _blinded(events: ReplyEvents) -> ReplyEvents:
     with _blind():
         async with aclosing(events):
@@ -248,8 +271,12 @@ def _nameless(error: GuanacoError) -> GuanacoError:
     match error:
         case MessageTooLong():
             return InvalidInput("That message is too long.", hint="Say it in fewer words.")
-        case ConversationBusy() | AlreadyRated() | NothingToRegenerate() | TooManyAttempts():
+        case ConversationBusy() | NothingToRegenerate() | TooManyAttempts():
             return error
+        case AlreadyRated() | RatingSettled():
+            return Conflict(
+                "Your rating can no longer be changed.", hint="Start a new conversation."
+            )
         case NotFound():
             return NotFound("There is no such conversation.", hint="Start a new one.")
         case Unavailable():

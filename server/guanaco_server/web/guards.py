@@ -50,8 +50,8 @@ class Guest:
     def require_visitor(self) -> Visitor:
         if self.visitor is None:
             raise Forbidden(
-                "You have not agreed to chat yet, or your agreement was withdrawn.",
-                hint="The chat page asks you first.",
+                "Your browser no longer has the cookie of this chat, or your agreement was withdrawn.",
+                hint="Open the chat page: it asks you to agree again.",
             )
         return self.visitor
 

@@ -35,6 +35,7 @@ from guanaco_server.web.beta_chat import BetaChat
 from guanaco_server.web.boards import FRESH_S, Boards
 from guanaco_server.web.bots import read_bots
 from guanaco_server.web.guards import Guards
+from guanaco_server.web.ongoing import OngoingReplies
 from guanaco_server.web.ratings import RatingReader
 from guanaco_server.web.rendering import Pages
 from guanaco_server.web.sessions import SessionService
@@ -83,6 +84,7 @@ class WebRoom:
     boards: Boards
     ratings: RatingReader
     chat: BetaChat
+    ongoing: OngoingReplies
     guards: Guards
     has_replica: bool
 
@@ -113,8 +115,9 @@ def build_web(
 ) -> WebRoom:
     assets = Assets()
     sessions = SessionService(database, clock, accounts, options.session_lifetime)
+    ongoing = OngoingReplies()
     chat = BetaChat(
-        database, clock, accounts, conversations, replies, feedback, options.bots, erasures
+        database, clock, accounts, conversations, replies, feedback, options.bots, erasures, ongoing
     )
     erasures.on_erase(chat.forget_user)
     return WebRoom(
@@ -139,6 +142,7 @@ def build_web(
         boards=Boards(leaderboard.leaderboard, options.board_fresh_s),
         ratings=RatingReader(feedback),
         chat=chat,
+        ongoing=ongoing,
         guards=Guards(sessions, chat, options.is_https),
         has_replica=database.has_replica,
     )

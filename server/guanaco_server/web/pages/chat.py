@@ -8,16 +8,15 @@ from fastapi import Request
 from fastapi.responses import Response
 from pydantic import ValidationError
 
-from guanaco.chat import MessageRequest, Reply
+from guanaco.chat import MessageRequest
 from guanaco.errors import GuanacoError, InvalidInput
 from guanaco.errors.validation import one_sentence
 from guanaco.feedback import FeedbackRequest
-from guanaco_server.chat.gateway.replies import ReplyEvents
 from guanaco_server.http.errors import internal_fault
 from guanaco_server.http.routes import Routes
-from guanaco_server.http.sse import encode_event, event_stream
-from guanaco_server.web.beta_chat import whole_reply
+from guanaco_server.http.sse import HEARTBEAT, encode_event, event_stream
 from guanaco_server.web.guards import Guest
+from guanaco_server.web.ongoing import FollowedEvents, Said
 from guanaco_server.web.page_route import EVENT_STREAM
 from guanaco_server.web.rendering import see_other
 from guanaco_server.web.room import WebRoom
@@ -92,19 +91,26 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
 
     @routes.post("/chat/{conversation_id}/messages")
     async def send(request: Request, conversation_id: str, guest: Guest = guest_of) -> Response:
+        visitor = guest.require_visitor()
         message = _message(guest.fields.get("content", ""))
-        events = await web.chat.send(guest.require_visitor(), conversation_id, message)
-        return await _answer(request, conversation_id, events)
+        reply = await web.chat.send(visitor, conversation_id, message)
+        return await _answer(request, conversation_id, reply.follow())
 
     @routes.post("/chat/{conversation_id}/regenerate")
     async def regenerate(
         request: Request, conversation_id: str, guest: Guest = guest_of
     ) -> Response:
-        events = await web.chat.regenerate(guest.require_visitor(), conversation_id)
-        return await _answer(request, conversation_id, events)
+        reply = await web.chat.regenerate(guest.require_visitor(), conversation_id)
+        return await _answer(request, conversation_id, reply.follow())
+
+    @routes.get("/chat/{conversation_id}/reply")
+    async def follow(conversation_id: str, after: str = "", guest: Guest = guest_of) -> Response:
+        events = await web.chat.follow(guest.require_visitor(), conversation_id, after)
+        return event_stream(_encoded(events))
 
     @routes.post("/chat/{conversation_id}/rating")
     async def rate(conversation_id: str, guest: Guest = guest_of) -> Response:
+        visitor = guest.require_visitor()
         thumb = guest.fields.get("thumb", "")
         if thumb not in ("up", "down"):
             raise InvalidInput("Choose thumbs up or thumbs down.")
@@ -113,25 +119,29 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
             rating = FeedbackRequest(thumbs_up=thumb == "up", text=text)
         except ValidationError as error:
             raise InvalidInput(one_sentence(error)) from None
-        await web.chat.rate(guest.require_visitor(), conversation_id, rating)
+        await web.chat.rate(visitor, conversation_id, rating)
         return see_other(f"/chat/{conversation_id}#rating")
 
 
-async def _answer(request: Request, conversation_id: str, events: ReplyEvents) -> Response:
+async def _answer(request: Request, conversation_id: str, events: FollowedEvents) -> Response:
     if EVENT_STREAM in request.headers.get("accept", ""):
         return event_stream(_encoded(events))
-    await whole_reply(events)
+    async for _ in events:  # a page without JavaScript waits for the whole reply
+        pass
     return see_other(f"/chat/{conversation_id}#last")
 
 
-async def _encoded(events: ReplyEvents) -> AsyncIterator[bytes]:
+async def _encoded(events: FollowedEvents) -> AsyncIterator[bytes]:
     """Text and nothing else: neither usage nor timings, which could tell models apart."""
     try:
         async for event in events:
-            if isinstance(event, Reply):
-                yield encode_event("done", {"text": event.content})
+            if isinstance(event, Said):
+                done = {"text": event.text, "id": event.message_id, "rate": event.asks_for_rating}
+                yield encode_event("done", done)
+            elif event is None:
+                yield HEARTBEAT
             else:
-                yield encode_event("token", {"text": "".join(event)})
+                yield encode_event("token", {"text": event})
     except GuanacoError as error:
         yield encode_event("error", {"detail": error.detail, "hint": error.hint})
     except Exception as error:  # noqa: BLE001 - the status is sent already: the stream itself has to say it

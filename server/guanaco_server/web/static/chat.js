@@ -1,11 +1,30 @@
 // Streams replies into the conversation. Without this script the same forms wait for the whole reply.
 // It runs before the page's body is read: an Enter is heard from the moment that there is something to type into.
+//
+// A reply goes on at the server when this page is closed or loses its connection. What was sent is noted in
+// sessionStorage until its reply is here, so that the page, loaded again, finds it.
 
 "use strict";
 
 const byId = (id) => document.getElementById(id);
 const ACTIONS = { compose: say, regenerate: sayAgain };
+const SILENCE_MS = 25_000; // the server sends something every 10 s
+const TRIES = 3;
+const NEAR_PX = 120;
 let isBusy = false;
+let follows = true; // whether the newest text is kept in sight
+
+const storage = (() => {
+  try {
+    return sessionStorage;
+  } catch {
+    return null; // the browser forbids it: then a reload finds only what is recorded
+  }
+})();
+
+class Refused extends Error {} // the server said no: nothing of it was stored
+class Failed extends Error {} // the server said that the reply failed; the message is stored
+class Broken extends Error {} // the connection ended; the reply goes on
 
 document.addEventListener("submit", (event) => {
   const action = ACTIONS[event.target.id];
@@ -21,97 +40,212 @@ document.addEventListener("keydown", (event) => {
   event.target.form.requestSubmit();
 });
 
+document.addEventListener("scroll", () => {
+  follows = distanceToEnd() < NEAR_PX;
+  if (follows && byId("newest")) byId("newest").hidden = true;
+}, { passive: true });
+
+document.addEventListener("click", (event) => {
+  if (event.target.id === "newest") toNewest();
+});
+
 document.addEventListener("DOMContentLoaded", () => {
-  for (const item of byId("messages").querySelectorAll(".user ~ .bot")) item.dataset.reply = "";
-  byId("messages").lastElementChild?.scrollIntoView({ block: "nearest" });
+  for (const said of byId("messages").querySelectorAll(".bot .said")) showMarkdown(said, said.textContent);
+  toNewest();
+  if (!isBusy) resume();
 });
 
 function say(compose) {
   const content = byId("content");
   const text = content.value.trim();
   if (!text) return;
-  add("user", "You", text);
+  const after = lastReply();
+  const last = byId("messages").lastElementChild;
+  const repeated = last?.matches(".user") && last.querySelector(".said").textContent === text;
+  const asked = repeated ? last : add("user", "You", text);
   content.value = "";
-  reply(compose.action, { content: text }, () => (content.value ||= text));
+  follows = true;
+  note({ text, after });
+  reply({ action: compose.action, fields: { content: text }, after }, () => {
+    if (!repeated) asked.remove();
+    content.value ||= text;
+  });
 }
 
 function sayAgain(form) {
+  const after = lastReply();
   const last = byId("messages").lastElementChild;
   const old = last?.matches(".bot[data-reply]") ? last : null;
   old?.remove();
-  reply(form.action, {}, () => old && byId("messages").append(old));
+  follows = true;
+  note({ text: null, after });
+  reply({ action: form.action, fields: {}, after }, () => {}, () => old && byId("messages").append(old));
 }
 
-async function reply(action, fields, giveBack) {
+function resume() {
+  const noted = JSON.parse(storage?.getItem(noteKey()) ?? "null");
+  if (!noted || lastReply() !== noted.after) return note(null);
+  const last = byId("messages").lastElementChild;
+  if (noted.text !== null && !(last?.matches(".user") && last.querySelector(".said").textContent === noted.text)) {
+    add("user", "You", noted.text);
+  }
+  const old = noted.text === null && last?.matches(".bot[data-reply]") ? last : null;
+  old?.remove();
+  reply({ after: noted.after }, () => {}, () => old && byId("messages").append(old));
+}
+
+async function reply(order, giveBack, restore = () => {}) {
   const [messages, problem] = [byId("messages"), byId("problem")];
   setBusy(true);
   problem.hidden = true;
   const bubble = add("bot", messages.dataset.bot, "");
   bubble.dataset.reply = "";
   bubble.classList.add("writing");
-  const said = bubble.querySelector(".said");
   try {
-    await stream(action, fields, (name, data) => {
-      if (name === "token") said.textContent += data.text;
-      if (name === "done") said.textContent = data.text;
-      if (name === "error") throw new Error([data.detail, data.hint].filter(Boolean).join(" "));
-      bubble.scrollIntoView({ block: "nearest" });
-    });
-    byId("spoken").textContent = `${messages.dataset.bot}: ${said.textContent}`;
+    await carry(order, bubble);
     byId("rating").hidden = false;
+    byId("spoken").textContent = `${messages.dataset.bot}: ${bubble.querySelector(".said").textContent}`;
   } catch (error) {
     bubble.remove();
-    giveBack();
-    problem.textContent = error instanceof TypeError ? "The connection broke. Try again." : error.message;
+    restore();
+    if (error instanceof Refused) giveBack();
+    else await readAgain(giveBack);
+    problem.textContent = error.message;
     problem.hidden = false;
+    problem.scrollIntoView({ block: "nearest" });
   }
+  note(null);
   bubble.classList.remove("writing");
   offerAnother(Boolean(messages.lastElementChild?.matches(".bot")));
   setBusy(false);
-  byId("content").focus();
+  byId("content").focus({ preventScroll: true });
 }
 
-async function stream(action, fields, take) {
-  const answer = await fetch(action, {
-    method: "POST",
-    headers: { Accept: "text/event-stream" },
-    body: new URLSearchParams({ ...fields, form_token: byId("compose").elements.form_token.value }),
-  });
-  if (!answer.ok) {
-    const body = await answer.json().catch(() => ({}));
-    throw new Error([body.detail ?? "That did not work.", body.hint].filter(Boolean).join(" "));
+// Shows what is recorded; a message that never arrived is given back.
+async function readAgain(giveBack) {
+  try {
+    const page = new DOMParser().parseFromString(await (await fetch(location.pathname)).text(), "text/html");
+    const recorded = page.getElementById("messages");
+    if (!recorded) return;
+    const [asked] = [...byId("messages").querySelectorAll(".user .said")].slice(-1);
+    const [known] = [...recorded.querySelectorAll(".user .said")].slice(-1);
+    if (asked && asked.textContent !== known?.textContent) giveBack();
+    byId("messages").replaceChildren(...recorded.children);
+    for (const said of byId("messages").querySelectorAll(".bot .said")) showMarkdown(said, said.textContent);
+  } catch {
+    // without a connection what is shown stays
   }
-  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = "";
-  let isEnded = false;
-  for (;;) {
-    const { value, done } = await reader.read();
-    if (done) break;
-    const parts = (rest + value).split("\n\n");
-    rest = parts.pop();
-    for (const part of parts) {
-      const name = /^event: (.*)$/m.exec(part)?.[1];
-      const data = /^data: (.*)$/m.exec(part)?.[1];
-      if (!name || !data) continue;
-      isEnded ||= name === "done";
-      take(name, JSON.parse(data));
+}
+
+// Asks for the reply; where the connection breaks, follows the reply that goes on without it.
+async function carry(order, bubble) {
+  const show = shower(bubble);
+  const token = byId("compose").elements.form_token.value;
+  const body = order.action && new URLSearchParams({ ...order.fields, form_token: token });
+  const follow = `${location.pathname}/reply?after=${encodeURIComponent(order.after)}`;
+  for (let tries = order.action ? 0 : 1; ; tries += 1) {
+    try {
+      show.restart();
+      return await (tries === 0 ? stream(order.action, { method: "POST", body }, show) : stream(follow, {}, show));
+    } catch (error) {
+      if (!(error instanceof Broken)) throw error;
+      if (tries === TRIES) throw new Failed("The connection broke. Load the page again to see whether the reply has come.");
+      await new Promise((wake) => setTimeout(wake, 500 * 2 ** tries));
     }
   }
-  if (!isEnded) throw new Error("The reply was cut off. Try again.");
+}
+
+function shower(bubble) {
+  const said = bubble.querySelector(".said");
+  let text = "";
+  const draw = () => {
+    showMarkdown(said, text);
+    if (follows) toNewest();
+    else byId("newest").hidden = false;
+  };
+  return {
+    restart: () => (text = ""),
+    token: (data) => ((text += data.text), draw()),
+    done: (data) => {
+      text = data.text;
+      bubble.dataset.id = data.id;
+      if (data.rate) byId("rating").classList.add("wanted");
+      draw();
+    },
+  };
+}
+
+async function stream(address, options, show) {
+  const control = new AbortController();
+  let silence;
+  const heard = () => {
+    clearTimeout(silence);
+    silence = setTimeout(() => control.abort(), SILENCE_MS);
+  };
+  heard();
+  try {
+    const answer = await fetch(address, { ...options, headers: { Accept: "text/event-stream" }, signal: control.signal });
+    if (!answer.ok) throw new Refused(sentence(await answer.json().catch(() => ({})), answer.status));
+    const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+    let rest = "";
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) throw new Broken();
+      heard();
+      const parts = (rest + value).split("\n\n");
+      rest = parts.pop();
+      for (const part of parts) {
+        const name = /^event: (.*)$/m.exec(part)?.[1];
+        const data = JSON.parse(/^data: (.*)$/m.exec(part)?.[1] ?? "null");
+        if (name === "error") throw new Failed(sentence(data));
+        if (name && data) show[name]?.(data);
+        if (name === "done") return;
+      }
+    }
+  } catch (error) {
+    throw error instanceof Refused || error instanceof Failed ? error : new Broken();
+  } finally {
+    clearTimeout(silence);
+    control.abort();
+  }
+}
+
+function sentence(body, status) {
+  return [body.detail ?? `That did not work${status ? ` (status ${status})` : ""}.`, body.hint].filter(Boolean).join(" ");
 }
 
 function add(sender, name, text) {
   const item = document.createElement("li");
   item.className = `message ${sender}`;
-  for (const [kind, words] of [["speaker", name], ["said", text]]) {
-    const line = document.createElement("p");
-    line.className = kind;
-    line.textContent = words;
-    item.append(line);
-  }
+  const speaker = Object.assign(document.createElement("p"), { className: "speaker", textContent: name });
+  const said = Object.assign(document.createElement("div"), { className: "said", textContent: text, dir: "auto" });
+  item.append(speaker, said);
   byId("messages").append(item);
-  item.scrollIntoView({ block: "nearest" });
+  if (follows) toNewest();
   return item;
+}
+
+function lastReply() {
+  return [...byId("messages").querySelectorAll("[data-reply]")].at(-1)?.dataset.id ?? "";
+}
+
+function noteKey() {
+  return `guanaco ${location.pathname}`;
+}
+
+function note(what) {
+  if (what) storage?.setItem(noteKey(), JSON.stringify(what));
+  else storage?.removeItem(noteKey());
+}
+
+function distanceToEnd() {
+  return document.documentElement.scrollHeight - innerHeight - scrollY;
+}
+
+function toNewest() {
+  follows = true;
+  if (byId("newest")) byId("newest").hidden = true;
+  scrollTo(0, document.documentElement.scrollHeight); // a sticky composer is in sight already, what is above it may not be
 }
 
 function offerAnother(hasReply) {
@@ -126,14 +260,14 @@ function offerAnother(hasReply) {
     button.className = "plain";
     form.append(button);
     byId("after").append(form);
+    if (follows) toNewest();
   }
   form.querySelector("button").textContent = hasReply ? "Another reply" : "Answer me again";
 }
 
 function setBusy(now) {
   isBusy = now;
-  const send = document.querySelector("#compose button");
-  if (send) send.disabled = now;
-  const again = document.querySelector("#regenerate button");
-  if (again) again.disabled = now;
+  for (const button of [byId("send"), document.querySelector("#regenerate button")]) {
+    if (button) button.disabled = now;
+  }
 }

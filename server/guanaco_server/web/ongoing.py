@@ -1,0 +1,127 @@
+"""Carries the chat page's replies to their end, whoever goes on reading them.
+
+    POST ──▶ a task reads the gateway's events ──▶ OngoingReply ◀── the page that asked
+                                                                ◀── the same page, loaded again
+
+A page that is closed or loses its connection leaves the task alone: the reply is recorded, and is there when the page
+comes back. A process that stops cancels its tasks; such a turn is left unanswered, and can be answered anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+
+from guanaco.chat import Reply
+from guanaco.errors import GuanacoError, Unavailable
+from guanaco_server.chat.gateway.replies import ReplyEvents
+from guanaco_server.http.errors import internal_fault
+
+HEARTBEAT_S = 10.0
+
+
+@dataclass(frozen=True)
+class Said:
+    """A whole reply, as a page shows it; with ``asks_for_rating`` the competition would like to have a rating now."""
+
+    message_id: str
+    text: str
+    asks_for_rating: bool = False
+
+
+FollowedEvents = AsyncGenerator[str | Said | None, None]
+
+
+class OngoingReply:
+    """One reply: the text until now, and how it ended."""
+
+    def __init__(self) -> None:
+        self._text = ""
+        self._end: Said | GuanacoError | None = None
+        self._changed = asyncio.Event()
+
+    def add(self, text: str) -> None:
+        self._text += text
+        self._tell()
+
+    def end(self, how: Said | GuanacoError) -> None:
+        if self._end is None:
+            self._end = how
+            self._tell()
+
+    async def follow(self) -> FollowedEvents:
+        """Yield the text from its beginning as it grows, None while nothing comes for a while, then what was Said.
+
+        Raises:
+            GuanacoError: The reply failed.
+        """
+        told = 0
+        while True:
+            changed = self._changed
+            if len(self._text) > told:
+                new, told = self._text[told:], len(self._text)
+                yield new
+            elif isinstance(self._end, GuanacoError):
+                raise self._end
+            elif self._end is not None:
+                yield self._end
+                return
+            else:
+                try:
+                    async with asyncio.timeout(HEARTBEAT_S):
+                        await changed.wait()
+                except TimeoutError:
+                    yield None
+
+    def _tell(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+
+class OngoingReplies:
+    """The replies that this process is writing for the chat page, by conversation."""
+
+    def __init__(self) -> None:
+        self._replies: dict[str, OngoingReply] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self, conversation_id: str, events: ReplyEvents) -> OngoingReply:
+        """Read the events in a task of their own. A conversation has one turn at a time, so nothing is replaced."""
+        reply = self._replies[conversation_id] = OngoingReply()
+        task = asyncio.create_task(self._read(conversation_id, reply, events))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return reply
+
+    def of(self, conversation_id: str) -> OngoingReply | None:
+        return self._replies.get(conversation_id)
+
+    async def close(self) -> None:
+        """End what is being written, before the services under it close."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _read(self, conversation_id: str, reply: OngoingReply, events: ReplyEvents) -> None:
+        async with self._kept(conversation_id, reply), aclosing(events):
+            async for event in events:
+                if isinstance(event, Reply):
+                    id = event.message_id or ""
+                    reply.end(Said(id, event.content, event.ask_for_feedback))
+                else:
+                    reply.add("".join(event))
+
+    @asynccontextmanager
+    async def _kept(self, conversation_id: str, reply: OngoingReply) -> AsyncIterator[None]:
+        try:
+            yield
+        except GuanacoError as error:
+            reply.end(error)
+        except Exception as error:  # noqa: BLE001 - whoever follows the reply has to be told
+            reply.end(internal_fault("a reply on the chat page", error))
+        finally:
+            reply.end(Unavailable("The reply was cut off.", hint="Ask for an answer again."))
+            if self._replies.get(conversation_id) is reply:
+                del self._replies[conversation_id]
