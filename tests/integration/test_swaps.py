@@ -53,15 +53,24 @@ class Hot(Scaled):
     async def serve_known(self, submission_id: str) -> str:
         """Serve a submission by a server that knows which artifact it holds, and return its endpoint."""
         await self.serve(submission_id)
+        return await self.leave(submission_id)
+
+    async def leave(self, submission_id: str) -> str:
+        """Give the submission no new conversations, so that nobody wants it awake, and return its server's endpoint."""
         endpoint = self.cluster.deployments[deployment_name(submission_id)].state.endpoint
         self.model_server.artifacts[endpoint] = KEYS[submission_id]
-        async with (
-            self.database.write() as session
-        ):  # takes no new conversations, so nobody wants it awake
+        async with self.database.write() as session:
             row = await session.get(SubmissionRow, submission_id)
             assert row is not None
             row.status = Status.INACTIVE
+        await self.routing.refresh()
         return endpoint
+
+
+class Hottest(Hot):
+    """A world that keeps two."""
+
+    changes = {**Hot.changes, "hot_engines": 2}
 
 
 class Cold(Hot):
@@ -99,8 +108,11 @@ async def test_what_wakes_takes_over_a_hot_server_of_its_shape(
 ) -> None:
     world = Hot(database)
     endpoint = await one_asleep_one_hot(world, tmp_path)
+    started = (await world.row(SECOND)).start_s
+    assert started
     await wake(world, SECOND)
     assert world.cluster.starts == [], "no process was started"
+    assert (await world.row(SECOND)).start_s == started, "what its next start may take"
     assert [at for at, _ in world.model_server.swaps] == [endpoint]
     assert world.deployments.replicas(SECOND) == (endpoint,)
     assert world.deployments.model_name(SECOND) == f"{FIRST}#{KEYS[SECOND]}"
@@ -126,6 +138,20 @@ async def test_its_own_hot_server_needs_no_swap(database: Database, tmp_path: Pa
     await wake(world, FIRST)
     assert world.deployments.replicas(FIRST) == (endpoint,)
     assert (world.cluster.starts, world.model_server.swaps) == ([], [])
+
+
+async def test_its_own_server_is_taken_before_another_one(
+    database: Database, tmp_path: Path
+) -> None:
+    world = Hottest(database)
+    for key in KEYS.values():
+        await world.make_artifact(tmp_path, key, LLAMA)
+    for submission_id in (FIRST, SECOND):
+        await world.serve_known(submission_id)
+        await world.deployments.put_to_sleep(submission_id, world.clock.now())
+    await wake(world, SECOND)
+    assert world.model_server.swaps == []
+    assert world.deployments.model_name(SECOND) == f"{SECOND}#{KEYS[SECOND]}"
 
 
 @pytest.mark.parametrize("why", ["size", "tied"])

@@ -83,6 +83,7 @@ class DeploymentService:
         self._engines: dict[str, str] = {}
         self._artifacts: dict[str, str] = {}
         self._suspects: set[str] = set()
+        self._begun: set[str] = set()  # names of servers that this process has had started
         self._renew_at: dict[str, datetime] = {}
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._has_reconciler = True
@@ -249,6 +250,7 @@ class DeploymentService:
         async with self._locks[name]:
             if await self._is_current(deployment):
                 await self._cluster.apply_deployment(await self._spec(deployment))
+                self._begun.add(name)
                 self._note_renewed(name)
 
     async def take_server(self, submission_id: str, donor_id: str) -> bool:
@@ -432,8 +434,8 @@ class DeploymentService:
                 return
             now = self._clock.now()
             took_s = (now - row.updated_at).total_seconds()
-            if phase is Phase.READY and row.phase.is_getting_ready and took_s < LONGEST_START_S:
-                row.start_s = took_s
+            if phase is Phase.READY and row.phase.is_getting_ready:
+                self._note_start(row, took_s)
             row.phase, row.updated_at = phase, now
             row.endpoints, row.endpoint = list(endpoints), next(iter(endpoints), None)
             is_served = bool(endpoints) or phase not in PUBLISHED
@@ -443,6 +445,14 @@ class DeploymentService:
             await self.meter_replicas(session, row)
             engine, artifact = row.server_key, row.artifact_key
         self.note_replicas(submission_id, tuple(endpoints), engine, artifact)
+
+    def _note_start(self, row: DeploymentRow, took_s: float) -> None:
+        """Note how long the start took. A wake without one, by a swap or by a server that was kept, tells nothing of the next."""
+        name = deployment_name(row.server_key)
+        is_start = name in self._begun or took_s > (row.start_s or 0)
+        self._begun.discard(name)
+        if is_start and took_s < LONGEST_START_S:
+            row.start_s = took_s
 
     async def mark_ready(self, submission_id: str, endpoint: str) -> None:
         """Record that the server has generated text. The gateway may use it, and the reconciler takes it over."""

@@ -90,13 +90,16 @@ class IdleServers:
     async def find_for(
         self, row: DeploymentRow, rows: Iterable[DeploymentRow]
     ) -> DeploymentRow | None:
-        """Return a deployment whose server this one may take over: the one used longest ago."""
+        """Return a deployment whose server this one may take over: the one used longest ago. None if its own still runs."""
         if not self._cluster.can_relabel or row.is_beside:
             return None
         wanted = await self._shapes.digest(row)
         if wanted is None:
             return None
         running = set(await self._cluster.list_deployments())
+        own = deployment_name(row.server_key)
+        if own in running and await self._runs(own):
+            return None
         for users in sorted(idle_engines(rows), key=_last_used):
             donor = users[0]
             name = deployment_name(donor.server_key)

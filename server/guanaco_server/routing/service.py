@@ -339,11 +339,16 @@ class RoutingService:
         endpoints = await self._sleeper.wake(submission_id)
         return replace(live, endpoints=endpoints, model=self._deployments.model_name(submission_id))
 
-    async def find_again(self, submission_id: str) -> tuple[str, ...]:
-        """Return the endpoints of a submission whose server was given another model. It is woken if it sleeps; ModelWaking if that takes too long."""
+    async def find_again(self, submission_id: str, has_moved: bool) -> tuple[str, ...]:
+        """Return where a submission is served when its servers are of no use: they are gone, or ``has_moved`` and they were given another model.
+
+        It is woken if it sleeps, and one that has moved is waited for. ModelWaking if that takes too long.
+        """
         await self._deployments.refresh_endpoints()
         found = self._deployments.replicas(submission_id)
-        return found or await self._sleeper.wake(submission_id)
+        if found or not (has_moved or await self._sleeper.is_asleep(submission_id)):
+            return found
+        return await self._sleeper.wake(submission_id)
 
     async def _look_again(self) -> None:
         """A snapshot that is begun after now: whoever misses something shares the next one, which is at most a second away."""

@@ -38,6 +38,10 @@ class Sleeper:
         rows = await self._deployments.list_wishes()
         return frozenset(row.submission_id for row in rows if _is_waking(row))
 
+    async def is_asleep(self, submission_id: str) -> bool:
+        row = await self._deployments.find(submission_id)
+        return row is not None and row.phase is Phase.SLEEPING
+
     async def rouse(self, submission_id: str) -> DeploymentRow | None:
         """Have a deployment woken if it sleeps, without waiting for it; its row."""
         row = await self._deployments.find(submission_id)

@@ -8,6 +8,9 @@ A reply takes a place at its model before a replica is asked (places.py), and it
 
 If a replica fails before the first token, the next one is asked. If none is left, the gateway waits up to ``failover_s``
 for one to become ready. After the first token, the reply has failed.
+
+A server that was given another model (409) has not failed: its model is looked for, woken if it sleeps, and asked where it
+is then. What waking takes does not count against the deadlines.
 """
 
 from __future__ import annotations
@@ -50,6 +53,8 @@ from guanaco_server.routing.service import LiveSubmission
 SILENCE = "…"
 SAMPLES = 2
 POLL_S = 0.05  # between two looks for a replica, when none is left
+LOOK_S = 0.2  # between two looks into the database for it
+MOVED_S = 3.0  # a gateway learns within a second where a model has gone, and a busy machine takes its time
 
 
 Pieces = tuple[str, ...]  # texts that arrived together
@@ -92,12 +97,12 @@ class ReplyGenerator:
         deadlines: Deadlines,
         endpoints: Callable[[str], Sequence[str]],
         model_name: Callable[[str], str],
-        find_again: Callable[[str], Awaitable[Sequence[str]]],
+        find_again: Callable[[str, bool], Awaitable[Sequence[str]]],
         report_fault: Callable[[str], None],
         metrics: Metrics,
         best_of: BestOf,
     ) -> None:
-        """``endpoints`` are those of a submission's replicas that are ready now, ``model_name`` is what a request expects there. ``find_again`` looks where its model is if that server has been given another one."""
+        """``endpoints`` are those of a submission's replicas that are ready now, ``model_name`` is what a request expects there. ``find_again`` looks where its model is when none of them serves it, and is told whether they were given another one."""
         self._model_server = model_server
         self._prompts = prompts
         self._places = places
@@ -242,8 +247,10 @@ class ReplyGenerator:
         while True:
             endpoint = self._replicas.choose(key, endpoints, tried, places)
             if endpoint is None:
-                endpoints = await self._another(live.serving.id, began, has_moved)
+                endpoints, woken_s = await self._another(live.serving.id, began, has_moved)
                 generation = replace(generation, model=self._model_name(live.serving.id))
+                began += woken_s
+                first_token_by = began + limits.first_token_s
                 tried.clear()
                 continue
             tried.add(endpoint)
@@ -290,15 +297,23 @@ class ReplyGenerator:
                     if error := self._final(live.serving.id, failure, has_begun, is_late):
                         raise error from None
 
-    async def _another(self, submission_id: str, began: float, has_moved: bool) -> Sequence[str]:
-        """Once all replicas have failed: those that are ready then, if they are others or have come back in time."""
+    async def _another(
+        self, submission_id: str, began: float, has_moved: bool
+    ) -> tuple[Sequence[str], float]:
+        """Once all replicas have failed: those that are ready then, if they are others or have come back in time. Also how long waking took."""
         loop = asyncio.get_running_loop()
-        while loop.time() < began + self._deadlines.failover_s:
+        limit_s = self._deadlines.failover_s
+        until = began + (max(limit_s, MOVED_S) if has_moved else limit_s)
+        look_at = loop.time() + (0.0 if has_moved else LOOK_S)
+        while loop.time() < until:
             await asyncio.sleep(POLL_S)
-            if has_moved and (found := await self._find_again(submission_id)):
-                return found
-            if endpoints := self._endpoints(submission_id):
-                return endpoints
+            if not has_moved and (endpoints := self._endpoints(submission_id)):
+                return endpoints, 0.0
+            if (looked_at := loop.time()) < look_at:
+                continue
+            if found := await self._find_again(submission_id, has_moved):
+                return found, loop.time() - looked_at
+            look_at = loop.time() + LOOK_S
         raise ModelUnavailable(submission_id)
 
     def _ask(
