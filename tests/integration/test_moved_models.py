@@ -1,7 +1,6 @@
 """A turn whose model server was given another model meanwhile: it is asked again where its model is, and never answered by another.
 
-The gateway is the product's, over HTTP; the cluster and the model servers are in memory. tests/e2e/test_swapped_under_load.py
-does it with processes and real vLLM.
+The gateway is the product's, over HTTP; the cluster and the model servers are in memory.
 """
 
 from __future__ import annotations

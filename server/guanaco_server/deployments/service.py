@@ -113,6 +113,13 @@ class DeploymentService:
         if not self._has_reconciler:  # it may have begun meanwhile, and knows better
             self._learn(rows)
 
+    async def read_endpoints(self, submission_id: str) -> None:
+        """Read from the table where one deployment is served, whatever this process believed."""
+        row = await self.find(submission_id)
+        if row is not None:
+            endpoints = tuple(row.endpoints) if row.phase is Phase.READY else ()
+            self.note_replicas(submission_id, endpoints, row.server_key, row.artifact_key)
+
     async def learn_endpoints(self) -> None:
         """Read from the table which deployments are ready, as the leading process wrote it."""
         self._learn(await self.list_wishes())

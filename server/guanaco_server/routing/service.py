@@ -344,7 +344,10 @@ class RoutingService:
 
         It is woken if it sleeps, and one that has moved is waited for. ModelWaking if that takes too long.
         """
-        await self._deployments.refresh_endpoints()
+        if has_moved:  # so what this process knows of it is old
+            await self._deployments.read_endpoints(submission_id)
+        else:
+            await self._deployments.refresh_endpoints()
         found = self._deployments.replicas(submission_id)
         if found or not (has_moved or await self._sleeper.is_asleep(submission_id)):
             return found
