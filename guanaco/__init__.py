@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from guanaco.accounts import ApiKey, CreatedKey, Identity, Role
     from guanaco.alerts import Alerts, ServiceLevel
     from guanaco.bots import BOTS
+    from guanaco.characters import Character, CharacterForm
     from guanaco.chat import (
         Bot,
         Conversation,
@@ -65,6 +66,7 @@ _ROOMS = {
     "accounts": ("ApiKey", "CreatedKey", "Identity", "Role"),
     "alerts": ("Alerts", "ServiceLevel"),
     "bots": ("BOTS",),
+    "characters": ("Character", "CharacterForm"),
     "chat": (
         "Bot",
         "Conversation",
@@ -116,6 +118,8 @@ __all__ = [  # held to _ROOMS by a test
     "AsyncClient",
     "Blame",
     "Bot",
+    "Character",
+    "CharacterForm",
     "ChatTemplatePrompt",
     "Client",
     "Conversation",

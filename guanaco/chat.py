@@ -16,6 +16,19 @@ NO_NUL = r"^[^\x00]*$"
 CHOSEN_NOTE = (
     "Whether the app named the submission. Then the conversation counts for no leaderboard."
 )
+CHARACTER_NOTE = (
+    "The stored character and its version, as `ID@3`, that the conversation began with."
+)
+MAX_GREETING = 100
+
+
+def _is_empty(value: object) -> bool:
+    """Leave a newer field out where it says nothing: so a server of the version before takes what is sent."""
+    return not value
+
+
+def _is_none(value: object) -> bool:
+    return value is None
 
 
 class Bot(BaseModel):
@@ -31,6 +44,12 @@ class Bot(BaseModel):
         default="", max_length=MAX_MESSAGE_CHARS, description="Scenario or example dialogue."
     )
     first_message: str = Field(default="", max_length=MAX_MESSAGE_CHARS)
+    post_history: str = Field(
+        default="",
+        max_length=MAX_MESSAGE_CHARS,
+        description="Instructions that stand behind the turns, before the reply; never cut.",
+        exclude_if=_is_empty,
+    )
 
 
 class Sender(OpenEnum):
@@ -59,7 +78,25 @@ class ConversationRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     user_id: str = Field(min_length=1, max_length=128, description="The app's own id of the user.")
-    bot: Bot
+    bot: Bot | None = Field(
+        default=None,
+        description="Whom the user talks to, where no character is named.",
+        exclude_if=_is_none,
+    )
+    character: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=64,
+        description="The id of a stored character: its newest version, or one as `ID@3`. In place of a bot.",
+        exclude_if=_is_none,
+    )
+    greeting: int | None = Field(
+        default=None,
+        ge=-1,
+        le=MAX_GREETING,
+        description="Which of the character's greetings is the first message: 0 is its usual one, and the default; -1 is none.",
+        exclude_if=_is_none,
+    )
     user_name: OneLine = "You"
     consent: bool = Field(
         default=False,
@@ -92,10 +129,28 @@ class ConversationRequest(BaseModel):
             raise ValueError("A conversation with a chosen model takes part in no competition")
         return self
 
+    @model_validator(mode="after")
+    def _has_one_bot(self) -> Self:
+        if self.bot is None and self.character is None:
+            raise ValueError("A conversation needs a bot or a character")
+        if self.bot is not None and self.character is not None:
+            raise ValueError("A conversation has a bot or a character, not both")
+        if self.greeting is not None and self.character is None:
+            raise ValueError(
+                "A greeting is chosen among a character's; a bot has its first_message"
+            )
+        return self
+
 
 class ConversationOpened(BaseModel):
     conversation_id: str
     submission_id: str
+    character: str | None = Field(default=None, description=CHARACTER_NOTE, exclude_if=_is_none)
+    first_message: str | None = Field(
+        default=None,
+        description="The chosen greeting of the named character, as the user should read it.",
+        exclude_if=_is_none,
+    )
 
 
 class Assignment(BaseModel):
@@ -201,6 +256,7 @@ class Conversation(BaseModel):
     bot: Bot
     user_name: str
     created_at: datetime
+    character: str | None = Field(default=None, description=CHARACTER_NOTE)
     is_chosen: bool = Field(default=False, description=CHOSEN_NOTE)
     external_id: str | None = None
     metadata: dict[str, str] = {}
@@ -215,6 +271,7 @@ class ConversationSummary(BaseModel):
     user_id: str
     user_name: str
     bot_name: str
+    character: str | None = Field(default=None, description=CHARACTER_NOTE)
     created_at: datetime
     is_chosen: bool = Field(default=False, description=CHOSEN_NOTE)
     external_id: str | None = None

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from guanaco.calls import accounts as accounts_calls
+from guanaco.calls import characters as characters_calls
 from guanaco.calls import chat as chat_calls
 from guanaco.calls import competitions as competitions_calls
 from guanaco.calls import feedback as feedback_calls
@@ -153,6 +154,15 @@ class Client(FeedbackMethods):
     recompute = _sent(competitions_calls.recompute)
     vote_flags = _sent(competitions_calls.vote_flags)
     allow_vote = _sent(competitions_calls.allow_vote)
+    push_character = _sent(characters_calls.push_character)
+    characters = _sent(characters_calls.characters)
+    character = _sent(characters_calls.character)
+    change_character = _sent(characters_calls.change_character)
+    character_card = _sent(characters_calls.character_card)
+    character_picture = _sent(characters_calls.character_picture)
+    character_bot = _sent(characters_calls.character_bot)
+    delete_character = _sent(characters_calls.delete_character)
+    erase_characters = _sent(characters_calls.erase_characters)
     preview = _sent(chat_calls.preview)
     stream_preview = _streamed(chat_calls.stream_preview)
     open_conversation = _sent(chat_calls.open_conversation)
@@ -285,6 +295,15 @@ class AsyncClient(AsyncFeedbackMethods):
     recompute = _awaited(competitions_calls.recompute)
     vote_flags = _awaited(competitions_calls.vote_flags)
     allow_vote = _awaited(competitions_calls.allow_vote)
+    push_character = _awaited(characters_calls.push_character)
+    characters = _awaited(characters_calls.characters)
+    character = _awaited(characters_calls.character)
+    change_character = _awaited(characters_calls.change_character)
+    character_card = _awaited(characters_calls.character_card)
+    character_picture = _awaited(characters_calls.character_picture)
+    character_bot = _awaited(characters_calls.character_bot)
+    delete_character = _awaited(characters_calls.delete_character)
+    erase_characters = _awaited(characters_calls.erase_characters)
     preview = _awaited(chat_calls.preview)
     stream_preview = _async_streamed(chat_calls.stream_preview)
     open_conversation = _awaited(chat_calls.open_conversation)

@@ -196,6 +196,7 @@ def _arguments(request: Request, timeout_s: float) -> Mapping[str, Any]:
         "url": request.path,
         "params": request.params,
         "json": request.json,
+        "content": request.content,
         "headers": request.headers,
         "timeout": httpx.Timeout(timeout_s, connect=min(timeout_s, CONNECT_TIMEOUT_S)),
     }

@@ -37,6 +37,10 @@ OneMessage = Annotated[
 def chat(
     submission_id: options.SubmissionId,
     bot: options.BotName = "marlowe",
+    character: Annotated[
+        str | None,
+        typer.Option(metavar="ID[@VERSION]", help="A stored character, in place of --bot."),
+    ] = None,
     message: OneMessage = None,
     show_prompt: ShowPrompt = False,
     as_json: Annotated[
@@ -44,12 +48,21 @@ def chat(
     ] = False,
 ) -> None:
     """Talk to your own submission. Nothing is recorded. Without a terminal, each line of stdin is a message."""
-    talk = Talk(submission_id, options.read_bot(bot), show_prompt=show_prompt, as_json=as_json)
     with connect() as client:
+        who = options.read_bot(bot) if character is None else _cast(client, character)
+        talk = Talk(submission_id, who, show_prompt=show_prompt, as_json=as_json)
         talk.begin()
         for content in [message] if message is not None else _lines():
             if content.strip():
                 talk.say(client, content)
+
+
+def _cast(client: Client, character: str) -> Bot:
+    """The bot of a stored character, with chance of its own for each talk."""
+    import uuid
+
+    character_id, version = options.parse_character(character)
+    return client.character_bot(character_id, version=version, seed=uuid.uuid4().hex)
 
 
 class Talk:

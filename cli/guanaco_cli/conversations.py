@@ -53,6 +53,14 @@ Model = Annotated[
         help="Talk to this submission, where the key may choose; it then counts for no score.",
     ),
 ]
+Character = Annotated[
+    str | None,
+    typer.Option(metavar="ID[@VERSION]", help="A stored character, in place of --bot."),
+]
+Greeting = Annotated[
+    int | None,
+    typer.Option(min=-1, max=100, help="Which of its greetings comes first; -1 for none."),
+]
 AsLine = Annotated[bool, typer.Option("--json", help="Print the reply as a line of JSON.")]
 
 
@@ -119,6 +127,8 @@ def open_conversation(
     user: User,
     consent: Consent = False,
     bot: BotName = "marlowe",
+    character: Character = None,
+    greeting: Greeting = None,
     user_name: UserName = "You",
     model: Model = None,
     external_id: ExternalId = None,
@@ -126,7 +136,11 @@ def open_conversation(
     as_json: AsJson = False,
 ) -> None:
     """Begin a conversation of a consenting user, and print its id."""
-    _open(user, consent, read_bot(bot), user_name, model, external_id, notes, as_json, ())
+    if greeting is not None and character is None:
+        raise InvalidInput("--greeting goes with --character.")
+    who = {"bot": read_bot(bot)} if character is None else {"character": character}
+    more = {} if greeting is None else {"greeting": greeting}
+    _open(user, consent, who | more, user_name, model, external_id, notes, as_json, ())
 
 
 @app.command("import", epilog="Example: guanaco conversations import said.json --user u1 --consent")
@@ -155,7 +169,8 @@ def import_conversation(
     """Begin a conversation with earlier messages, and print its id."""
     history, known_bot = _read_history(file)
     with_bot = known_bot if bot is None and known_bot is not None else read_bot(bot or "marlowe")
-    _open(user, consent, with_bot, user_name, model, external_id, notes, as_json, history)
+    who = {"bot": with_bot}
+    _open(user, consent, who, user_name, model, external_id, notes, as_json, history)
 
 
 @app.command(epilog='Example: guanaco conversations say conv_… "Who are you?"')
@@ -332,7 +347,7 @@ def delete(
 def _open(
     user: str,
     consent: bool,
-    bot: Bot,
+    who: dict[str, Any],
     user_name: str,
     model: str | None,
     external_id: str | None,
@@ -343,7 +358,7 @@ def _open(
     with connect() as client:
         opened = client.open_conversation(
             user,
-            bot,
+            **who,
             consent=consent,
             user_name=user_name,
             model=model,
@@ -355,6 +370,8 @@ def _open(
         console.json(opened)
         return
     console.line(opened.conversation_id)
+    if opened.first_message:
+        console.say(opened.first_message, style=BOLD)
     console.say(
         f"It talks to {opened.submission_id}: `guanaco conversations say {opened.conversation_id}`."
     )

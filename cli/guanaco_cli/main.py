@@ -17,6 +17,7 @@ from guanaco_cli import (
     alerts,
     aliases,
     backup,
+    characters,
     chat,
     competitions,
     conversations,
@@ -63,6 +64,7 @@ GROUPS = {
         "Many variants of one repo: submit a file; show, cancel.",
     ),
     "alias": (aliases.alias_app, "Aliases of your submissions: set, list, remove."),
+    "characters": (characters.app, "Stored characters: push a card, list, show, export."),
     "conversations": (
         conversations.app,
         "An app's conversations: open, say, choose, rate, delete.",

@@ -141,6 +141,14 @@ def read_bot(name: str) -> Bot:
     raise typer.BadParameter(f"There is no bot {name!r}. Choose {', '.join(BOTS)}, or a file.")
 
 
+def parse_character(name: str) -> tuple[str, int | None]:
+    """A character's id and version: of ``chr_…@3`` or, for the newest, ``chr_…``."""
+    character_id, sign, version = name.partition("@")
+    if sign and not (version.isascii() and version.isdigit() and 0 < len(version) < 10):
+        raise InvalidInput(f"A version is a number, as in {character_id[:80]}@3.")
+    return character_id, int(version) if sign else None
+
+
 def read_request(file: Path, kind: type[Request]) -> Request:
     """Read a request from a file; InvalidInput in one sentence where it is wrong."""
     import yaml

@@ -70,9 +70,11 @@ def stream_preview(
 
 def open_conversation(
     user_id: str,
-    bot: Bot,
+    bot: Bot | None = None,
     *,
     consent: bool,
+    character: str | None = None,
+    greeting: int | None = None,
     user_name: str = "You",
     external_id: str | None = None,
     metadata: Mapping[str, str] | None = None,
@@ -84,8 +86,10 @@ def open_conversation(
 
     Args:
         user_id: The app's own id of the user.
-        bot: The character.
+        bot: Whom the user talks to, where no character is named.
         consent: Whether the user agreed to talk to an experimental model.
+        character: The id of a stored character, or a version of it as ``ID@3``.
+        greeting: Which of the character's greetings is the first message; -1 for none.
         user_name: What the character calls the user.
         external_id: The app's own id of the conversation. Opening it again gives the same one.
         metadata: The app's own notes.
@@ -97,6 +101,8 @@ def open_conversation(
     request = ConversationRequest(
         user_id=user_id,
         bot=bot,
+        character=character,
+        greeting=greeting,
         user_name=user_name,
         consent=consent,
         external_id=external_id,

@@ -29,6 +29,7 @@ class Request:
     path: str
     params: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
     json: Mapping[str, Any] | None = None
+    content: bytes | None = None  # a body other than JSON
     headers: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -5,6 +5,7 @@
 
 GuanacoError
 ├── InvalidInput                 a value is out of range, a field is missing or unknown
+│   ├── InvalidCard              what was sent is no Character Card that can be stored
 │   ├── InvalidFormatter         a prompt template that may not be filled
 │   ├── ConsentRequired          the user has not agreed to talk to an experimental model
 │   ├── PersonaTooLong           leaves no room for a message in any model that takes conversations
@@ -26,6 +27,7 @@ GuanacoError
 │   │   WebhookNotFound, FeedbackNotFound, NotRated, AccountNotFound, ExperimentNotFound, FlagNotFound
 │   ├── ReportNotFound           the submission has no stress report yet
 │   ├── SweepNotFound            the developer has no sweep of that id
+│   ├── CharacterNotFound        there is no such character, or its owner keeps it private
 │   ├── CardNotFound             the submission has no model card
 │   └── SeasonNotFound           the competition has no final ranking yet
 ├── Conflict                     the present state does not allow it

@@ -11,6 +11,10 @@ class InvalidInput(GuanacoError):
     code = "invalid_input"
 
 
+class InvalidCard(InvalidInput):
+    code = "invalid_card"
+
+
 class InvalidFormatter(InvalidInput):
     code = "invalid_formatter"
 
@@ -79,7 +83,7 @@ class PayloadTooLarge(InvalidInput):
 
     def __init__(self, limit_bytes: int) -> None:
         super().__init__(
-            f"The request's body is over {limit_bytes:,} bytes.", hint="Send a shorter message."
+            f"The request's body is over {limit_bytes:,} bytes.", hint="Send less in one request."
         )
 
 
@@ -228,6 +232,16 @@ class SweepNotFound(NotFound):
 
     def __init__(self, sweep_id: str) -> None:
         super().__init__(f"No sweep {sweep_id}.", hint="`guanaco sweep list` lists yours.")
+
+
+class CharacterNotFound(NotFound):
+    code = "character_not_found"
+
+    def __init__(self, character: str) -> None:
+        super().__init__(
+            f"No character {character}.",
+            hint="`guanaco characters list` shows those that you may use.",
+        )
 
 
 class CardNotFound(NotFound):

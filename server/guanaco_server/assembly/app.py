@@ -18,6 +18,7 @@ from guanaco_server.accounts import api as accounts_api
 from guanaco_server.alerts import api as alerts_api
 from guanaco_server.assembly.platform import Platform
 from guanaco_server.assembly.rooms import Rooms
+from guanaco_server.characters import api as characters_api
 from guanaco_server.chat import api as chat_api
 from guanaco_server.chat.gateway.routes import ChatGateway, reply_routes
 from guanaco_server.compat import api as compat_api
@@ -28,7 +29,7 @@ from guanaco_server.feedback import api as feedback_api
 from guanaco_server.http import api_document, health
 from guanaco_server.http import errors as http_errors
 from guanaco_server.http.api_document import ApiDocument
-from guanaco_server.http.body_limit import MAX_BODY_BYTES, BodyLimit
+from guanaco_server.http.body_limit import MAX_BODY_BYTES, BodyLimit, BodyLimits
 from guanaco_server.http.fair_share import PROBES, FairShare
 from guanaco_server.http.front_door import AddressCount, DoorLimits, ProxiedRequests
 from guanaco_server.http.openapi import write_document
@@ -59,6 +60,7 @@ TAGS = {
     "leaderboard": "Scores, and final rankings.",
     "competitions": "What submissions compete in, and by which rules.",
     "chat": "An app's conversations. Replies come whole or as server-sent events.",
+    "characters": "Stored characters, which conversations can name. Character Cards go in and come out again.",
     "routing": "Which submission a new conversation should go to.",
     "openai": "OpenAI's API, for its official clients.",
     "webhooks": "Be told of a submission's events.",
@@ -86,7 +88,8 @@ def create_app(platform: Platform, *, heartbeat_s: float = HEARTBEAT_S) -> FastA
     app.state.api_document = ApiDocument(lambda: app.openapi())
     api_document.install(app, app.state.api_document)
     forms = http_errors.ErrorForms({openai_api.PREFIX: openai_api.ERRORS})
-    app.add_middleware(BodyLimit, limit_bytes=MAX_BODY_BYTES, forms=forms)
+    limits = body_limits(platform.settings)
+    app.add_middleware(BodyLimit, limits=limits, forms=forms)
     http_errors.install(app, forms)
     app.add_middleware(Observed, metrics=platform.metrics, tracing=platform.adapters.tracing)
     _trust_proxies(app, platform.settings)
@@ -107,6 +110,11 @@ def create_app(platform: Platform, *, heartbeat_s: float = HEARTBEAT_S) -> FastA
         _include_routes(app, platform.rooms)
         _describe(app, further, forms)
     return app
+
+
+def body_limits(settings: Settings) -> BodyLimits:
+    """How large a request may be, by its path."""
+    return BodyLimits(MAX_BODY_BYTES, {characters_api.PATH: settings.character_max_bytes})
 
 
 def _trust_proxies(app: FastAPI, settings: Settings) -> None:
@@ -171,7 +179,7 @@ def _install_gateway(
         rooms.idempotency.service,
         rooms.accounts.accounts.authenticate,
         platform.metrics,
-        MAX_BODY_BYTES,
+        body_limits(platform.settings),
         forms,
     )
     app.gateway = _open_to_browsers(answered_once, platform.settings)
@@ -237,6 +245,7 @@ def _include_routes(app: FastAPI, rooms: Rooms) -> None:
             rooms.routing.service, rooms.competitions.service, chat.conversations.seen, auth
         ),
         experiments_api.router(rooms.experiments.service, auth),
+        characters_api.router(rooms.characters.service, auth),
         chat_api.router(chat.conversations, chat.editor, auth),
         openai_api.router(rooms.openai.service, auth),
         feedback_api.router(feedback.service, feedback.erasures, auth),

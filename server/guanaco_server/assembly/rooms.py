@@ -13,6 +13,7 @@ from guanaco_server.accounts.room import AccountsRoom, build_accounts
 from guanaco_server.alerts.room import AlertsRoom, build_alerts
 from guanaco_server.artifacts.room import ArtifactsRoom, build_artifacts, build_configs
 from guanaco_server.assembly.adapters import Adapters
+from guanaco_server.characters.room import CharactersRoom, build_characters
 from guanaco_server.chat.conversations import records as chat_records
 from guanaco_server.chat.conversations.activity import ConversationActivity
 from guanaco_server.chat.gateway.places import CheckPlaces, TurnPlaces, has_older_gateway
@@ -60,6 +61,7 @@ class Rooms:
     deployments: DeploymentsRoom
     submissions: SubmissionsRoom
     costs: CostsRoom
+    characters: CharactersRoom
     competitions: CompetitionsRoom
     leaderboard: LeaderboardRoom
     retention: RetentionRoom
@@ -99,6 +101,9 @@ def build_rooms(
 
     accounts = build_accounts(database, clock)
     idempotency = build_idempotency(database, clock, secret=pseudonym_key)
+    characters = build_characters(
+        database, clock, accounts=accounts.accounts, audit=accounts.audit, settings=settings
+    )
     workers = build_workers(database, clock, settings=settings)
     configs = build_configs(store, adapters.start_child)
     deployments = build_deployments(
@@ -192,6 +197,7 @@ def build_rooms(
         model_server,
         submissions=submissions.service,
         deployments=deployments.service,
+        characters=characters.service,
         competitions=competitions.service,
         periods=partitions.periods,
         places=places,
@@ -332,6 +338,7 @@ def build_rooms(
         deployments=deployments,
         submissions=submissions,
         costs=costs,
+        characters=characters,
         competitions=competitions,
         leaderboard=leaderboard,
         retention=retention,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from guanaco_server.accounts.audit import AuditLog
+from guanaco_server.characters.service import CharacterService
 from guanaco_server.chat.conversations.activity import ConversationActivity
 from guanaco_server.chat.conversations.editing import ConversationEditor
 from guanaco_server.chat.conversations.history import HistoryCache, history_reader
@@ -87,6 +88,7 @@ def build_chat(
     *,
     submissions: SubmissionService,
     deployments: DeploymentService,
+    characters: CharacterService,
     competitions: CompetitionService,
     periods: Periods,
     places: TurnPlaces,
@@ -123,7 +125,16 @@ def build_chat(
         best_of,
     )
     conversations = ConversationService(
-        database, clock, routing, competitions, periods, audit, experiments, prompts, submissions
+        database,
+        clock,
+        routing,
+        competitions,
+        periods,
+        audit,
+        experiments,
+        prompts,
+        submissions,
+        characters,
     )
     turns = _turn_statements(database)
     longest_s = (

@@ -50,6 +50,7 @@ class ConversationRow(Table):
     user_name: Mapped[str] = mapped_column(String(64))
     competition: Mapped[str] = mapped_column(String(64), default=OPEN)
     bot: Mapped[Bot] = mapped_column(Pydantic(Bot))
+    character: Mapped[str | None] = mapped_column(String(64))  # ID@3, that the bot was made of
     experiment: Mapped[str | None] = mapped_column(String(64))
     variant: Mapped[str | None] = mapped_column(String(64))
     decision: Mapped[DecisionRecord | None] = mapped_column(Pydantic(DecisionRecord))

@@ -24,6 +24,8 @@ from guanaco_server.observability.metrics import Metrics
 from guanaco_server.settings import Settings
 
 SWEEP_S = 1.0
+WIRE_FACTOR = 8  # of a body on the wire; a message may come in small chunks
+UPLOAD_FACTOR = 2
 RESERVED_FILES = 512  # for the database, the store, model servers' health, jobs, logs
 FILES_A_STREAM = 2  # the client's socket, and the one to its model server
 MOST_CONNECTIONS = 16_384  # an idle one takes 10 KB, one with an open stream 20 KB
@@ -49,12 +51,18 @@ class DoorLimits:
     per_address: int = 256
     header_bytes: int = 65_536
     body_bytes: int = 262_144
+    upload_bytes: int = 0  # of a body on a path that takes uploads
     held_bytes: int = 134_217_728  # of all requests that are still arriving
     header_s: float = 20.0
     body_s: float = 30.0
     idle_s: float = 75.0  # longer than nginx keeps its connections to us (60 s), so that it never uses a closed one
     write_s: float = 150.0
     linger_s: float = 2.0
+
+    @property
+    def wire_bytes(self) -> int:
+        """The most that a body may take on the wire, with what is between its chunks."""
+        return max(WIRE_FACTOR * self.body_bytes, UPLOAD_FACTOR * self.upload_bytes)
 
     @classmethod
     def of(cls, settings: Settings, body_bytes: int) -> DoorLimits:
@@ -65,6 +73,7 @@ class DoorLimits:
             connections=connections,
             per_address=settings.max_connections_per_address or share,
             body_bytes=body_bytes,
+            upload_bytes=settings.character_max_bytes,
             write_s=settings.reply_timeout_s + 30,  # the gateway ends a reply that nobody reads
         )
 

@@ -44,7 +44,6 @@ HEADER_PIECE_BYTES = 4_096  # of anything else: 350 header lines, or 90 requests
 PIPELINED = 32  # requests that may wait for the answer to an earlier one
 HEADER_LINES = 1_000
 BODY_CHUNKS = 4_096  # each costs 3 µs, however short it is
-WIRE_FACTOR = 8  # of a body on the wire, with what is between its chunks
 DRAINED_BYTES = 1_048_576  # that a client may send after the answer to them, before it is cut off
 
 NEVER = math.inf
@@ -251,7 +250,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._bytes += size
             if before != BODY:
                 self._wait(phase, self._limits.body_s)
-            if self._bytes > WIRE_FACTOR * self._limits.body_bytes:
+            if self._bytes > self._limits.wire_bytes:
                 self.transport.abort()
         elif phase == DRAINING:
             self._bytes += size

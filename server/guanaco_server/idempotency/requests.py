@@ -23,6 +23,7 @@ from guanaco.errors import InvalidInput, Unauthenticated
 from guanaco_server.accounts.auth import key_in
 from guanaco_server.accounts.service import Account
 from guanaco_server.http.asgi import has_failed, header, read_body
+from guanaco_server.http.body_limit import BodyLimits
 from guanaco_server.http.errors import ErrorForms, as_guanaco_error
 from guanaco_server.http.protocol import ABORT, abort_of, add_extension
 from guanaco_server.idempotency.keeping import (
@@ -65,14 +66,14 @@ class IdempotentRequests:
         service: IdempotencyService,
         authenticate: Callable[[str], Awaitable[Account]],
         metrics: Metrics,
-        limit_bytes: int,
+        limits: BodyLimits,
         forms: ErrorForms,
     ) -> None:
         self._app = app
         self._service = service
         self._authenticate = authenticate
         self._metrics = metrics
-        self._limit_bytes = limit_bytes
+        self._limits = limits
         self._forms = forms
 
     async def __call__(self, asgi: Scope, receive: Receive, send: Send) -> None:
@@ -114,7 +115,7 @@ class IdempotentRequests:
                 f"Idempotency-Key: up to {MAX_KEY_CHARS} printable characters.",
                 hint="Use a new UUID for each new request.",
             )
-        body = await read_body(receive, self._limit_bytes)
+        body = await read_body(receive, self._limits.of(asgi["path"]))
         place = f"{asgi['method']} {asgi['path']}?{asgi['query_string'].decode('latin-1')}\n"
         found = OF_CONVERSATION.search(asgi["path"])
         return KeyedRequest(

@@ -20,6 +20,8 @@ from guanaco.prompts import PromptFormatter, PromptRole, fill, parse_template
 from guanaco_server.prompts.counting import CountedText, TokenCounter
 from guanaco_server.prompts.truncation import Frame
 
+REMINDER_LINE = "{memory}\n"
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -133,11 +135,23 @@ def formatter_layout(formatter: PromptFormatter, bot: Bot, user_name: str) -> La
             Part(fill(formatter.memory_template, memory=bot.memory, **names)),
             Part(fill(formatter.prompt_template, prompt=bot.prompt, **names), priority=1),
         ),
-        after=(Part(fill(formatter.response_template, **names)),),
+        after=(*_reminder(formatter, bot), Part(fill(formatter.response_template, **names))),
         turn_priority=2,
         turn_text=turn_text,
         made_of=(formatter, bot, user_name),
     )
+
+
+def _reminder(formatter: PromptFormatter, bot: Bot) -> tuple[Part, ...]:
+    """The instructions behind the turns: as the persona is written where that template names nobody, else a line."""
+    if not bot.post_history:
+        return ()
+    names_nobody = {field for _, field in parse_template(formatter.memory_template)} <= {
+        "memory",
+        None,
+    }
+    template = formatter.memory_template if names_nobody else REMINDER_LINE
+    return (Part(fill(template, memory=bot.post_history)),)
 
 
 def layout_like(

@@ -31,7 +31,9 @@ class PromptFileRenderer:
         layout = self._layouts.find(key)
         if layout is None:
             layout = self._new_layout(file, bot, user_name)
-            self._layouts.keep(key, layout, 1_000 + len(bot.memory) + len(bot.prompt))
+            self._layouts.keep(
+                key, layout, 1_000 + len(bot.memory) + len(bot.prompt) + len(bot.post_history)
+            )
         names = _names(bot, user_name)
         part = file.turn_part
         self._render(part, [_of_turn(names, turn) for turn in turns[-BATCH:]])
@@ -49,7 +51,7 @@ class PromptFileRenderer:
         ]
         return Layout(
             before=tuple(parts[:place]),
-            after=tuple(parts[place + 1 :]),
+            after=(*_reminder(bot), *parts[place + 1 :]),
             turn_priority=file.turn_part.truncation_priority,
             turn_text=lambda turn: self._render(file.turn_part, [_of_turn(names, turn)])[0],
         )
@@ -67,6 +69,11 @@ class PromptFileRenderer:
             known[number] = text
             self._texts.keep(keys[number], text, len(text) + 200)
         return [text or "" for text in known]
+
+
+def _reminder(bot: Bot) -> tuple[Part, ...]:
+    """The instructions behind the turns, which no part of a file names."""
+    return (Part(f"{bot.post_history}\n", role="user"),) if bot.post_history else ()
 
 
 def _names(bot: Bot, user_name: str) -> dict[str, str]:

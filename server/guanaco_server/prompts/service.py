@@ -260,10 +260,13 @@ def is_by_chat_template(formatter: Prompt) -> bool:
 
 @lru_cache(maxsize=4096)
 def chat_layout(bot: Bot) -> Layout:
-    """Persona and scenario as the system's message, and what was said as it is."""
+    """Persona and scenario as the system's message, and what was said as it is.
+
+    Instructions behind the turns are the user's: a system message there would be moved to the beginning.
+    """
     return Layout(
         before=(Part(bot.memory), Part(bot.prompt, priority=1)),
-        after=(),
+        after=(Part(bot.post_history, role="user"),) if bot.post_history else (),
         turn_priority=2,
         turn_text=lambda turn: turn.content,
     )

@@ -29,6 +29,25 @@ class ChatSettings(BaseModel):
     )
 
 
+class CharacterSettings(BaseModel):
+    """Characters"""
+
+    character_max_bytes: int = Field(
+        default=8_388_608,
+        ge=65_536,
+        le=33_554_432,
+        description="Largest upload of a character, with its picture and assets; also what a CHARX file may unpack to.",
+    )
+    characters_per_account: int = Field(
+        default=1_000, ge=0, description="How many characters an account may have."
+    )
+    character_bytes_per_account: int = Field(
+        default=1_073_741_824,
+        ge=0,
+        description="How many bytes all versions of an account's characters may take, as they were uploaded. They are kept in the database.",
+    )
+
+
 class RewardSettings(BaseModel):
     """Reward models"""
 

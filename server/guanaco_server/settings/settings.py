@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import ConfigDict, SecretStr
 
 from guanaco_server.settings.alerts import AlertSettings
-from guanaco_server.settings.chat import ChatSettings, RewardSettings
+from guanaco_server.settings.chat import CharacterSettings, ChatSettings, RewardSettings
 from guanaco_server.settings.gpus import GpuSettings
 from guanaco_server.settings.kubernetes import KubernetesSettings
 from guanaco_server.settings.process import ProcessSettings
@@ -32,6 +32,7 @@ class Settings(
     ScalingSettings,
     AlertSettings,
     ChatSettings,
+    CharacterSettings,
     RewardSettings,
     FeedbackSettings,
     NotificationSettings,

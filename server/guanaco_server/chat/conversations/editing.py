@@ -198,6 +198,7 @@ def _summary(row: ConversationRow, last: MessageRow | None) -> ConversationSumma
         user_id=row.user_id,
         user_name=row.user_name,
         bot_name=row.bot.name,
+        character=row.character,
         created_at=row.created_at,
         is_chosen=row.competition == CHOSEN,
         external_id=row.external_id,

@@ -57,7 +57,7 @@ class History:
 
     def __post_init__(self) -> None:
         self.bot = bot = _shared(self.bot)
-        texts = (bot.name, bot.memory, bot.prompt, bot.first_message)
+        texts = (bot.name, bot.memory, bot.prompt, bot.first_message, bot.post_history)
         self.size = HISTORY_CHARS + sum(map(len, texts)) + sum(map(_size, self.turns))
 
     @property

@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.accounts import Role
 from guanaco.chat import (
+    Bot,
     Conversation,
     ConversationOpened,
     ConversationRequest,
@@ -37,6 +38,7 @@ from guanaco.errors import (
 from guanaco.experiments import Variant
 from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import Account
+from guanaco_server.characters.service import CharacterService
 from guanaco_server.chat import queries
 from guanaco_server.chat.conversations import records
 from guanaco_server.chat.conversations.history import History
@@ -74,7 +76,9 @@ class ConversationService:
         experiments: RunningExperiments,
         prompts: PromptService,
         submissions: SubmissionService,
+        characters: CharacterService,
     ) -> None:
+        self._characters = characters
         self._submissions = submissions
         self._database = database
         self._clock = clock
@@ -110,18 +114,21 @@ class ConversationService:
         if chosen is None:
             await self._competitions.require_running(request.competition)
         competition = request.competition if chosen is None else CHOSEN
+        conversation_id = new_conversation_id(await self._periods.current(competition))
+        bot, character = await self._bot(account, request, conversation_id)
         row = ConversationRow(
-            id=new_conversation_id(await self._periods.current(competition)),
+            id=conversation_id,
             account_id=account.id,
             user_id=request.user_id,
             user_name=request.user_name,
             competition=competition,
-            bot=request.bot,
+            bot=bot,
+            character=character,
             message_count=len(request.history),
             external_id=request.external_id,
             app_metadata=request.metadata,
         )
-        fit = PersonaFit(self._prompts, request.bot, request.user_name)
+        fit = PersonaFit(self._prompts, bot, request.user_name)
         exposure = await self._exposure(account, request, fit) if chosen is None else None
         try:
             if chosen is None:
@@ -159,6 +166,22 @@ class ConversationService:
             )
         return (await self._submissions.require_choosable(account, named)).id
 
+    async def _bot(
+        self, account: Account, request: ConversationRequest, seed: str
+    ) -> tuple[Bot, str | None]:
+        """The bot that is sent, as it is; or the named character's, with the version that it is made of."""
+        if request.character is None:
+            assert request.bot is not None  # the request has one of the two
+            return request.bot, None
+        cast = await self._characters.bot(
+            account,
+            request.character,
+            user_name=request.user_name,
+            seed=seed,
+            greeting=request.greeting or 0,
+        )
+        return cast.bot, cast.version
+
     async def _known(
         self, account: Account, request: ConversationRequest
     ) -> ConversationOpened | None:
@@ -171,7 +194,7 @@ class ConversationService:
             return None
         if row.user_id != request.user_id:
             raise ExternalIdTaken(request.external_id)
-        return ConversationOpened(conversation_id=row.id, submission_id=row.submission_id)
+        return _opened(row)
 
     async def seen(self, account: Account, competition_id: str, user_id: str) -> Sequence[str]:
         """The submissions that a user of this account has had, least recently had first."""
@@ -330,7 +353,7 @@ class ConversationService:
             if exposure is not None:
                 await session.flush()
                 self._experiments.expose(session, exposure, row.id, row.created_at)
-            opened = ConversationOpened(conversation_id=row.id, submission_id=row.submission_id)
+            opened = _opened(row)
             await keep_answer(session, opened)
         return opened
 
@@ -343,6 +366,15 @@ async def require_own(
     if row is None or (account.role is not Role.ADMIN and row.account_id != account.id):
         raise ConversationNotFound(conversation_id)
     return row
+
+
+def _opened(row: ConversationRow) -> ConversationOpened:
+    return ConversationOpened(
+        conversation_id=row.id,
+        submission_id=row.submission_id,
+        character=row.character,
+        first_message=row.bot.first_message if row.character is not None else None,
+    )
 
 
 def _imported(row: ConversationRow, history: Sequence[Turn]) -> list[MessageRow]:
@@ -383,6 +415,7 @@ def _read_conversation(row: ConversationRow, messages: Sequence[MessageRow]) -> 
         bot=row.bot,
         user_name=row.user_name,
         created_at=row.created_at,
+        character=row.character,
         is_chosen=row.competition == CHOSEN,
         external_id=row.external_id,
         metadata=row.app_metadata or {},

@@ -166,7 +166,7 @@ class BestOf:
                     formatter=formatter,
                     artifact_key=reward.serving.artifact_key,
                     max_input_tokens=tokens,
-                    bot=scene.bot,
+                    bot=_judged(scene.bot),
                     user_name=scene.user_name,
                     turns=scene.turns,
                     begun=scene.begun,
@@ -265,3 +265,8 @@ class RewardModels:
 def _formatter_of(reward: RewardModel, submission: ServingSubmission) -> Prompt | None:
     """Return the reward model's form of the conversation; None if it sees what the chat model sees."""
     return submission.reward_formatter or reward.serving.formatter
+
+
+def _judged(bot: Bot) -> Bot:
+    """The bot without the instructions to whoever replies, which are no part of the conversation."""
+    return bot.model_copy(update={"post_history": ""}) if bot.post_history else bot

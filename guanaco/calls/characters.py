@@ -1,0 +1,137 @@
+"""Calls about characters: cards in, cards out, and the bots that conversations begin with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from guanaco.calls.wire import API, Call, delete, get, keyed, patch, segment
+from guanaco.characters import (
+    CardFormat,
+    Character,
+    CharacterChanges,
+    CharacterForm,
+    CharacterPage,
+    CharactersErased,
+)
+from guanaco.chat import Bot
+from guanaco.contract import reader
+
+UPLOAD_TIMEOUT_S = 120.0
+KINDS = {b"\x89PNG": "image/png", b"PK\x03\x04": "application/zip"}
+
+
+def push_character(
+    card: bytes | Mapping[str, Any] | CharacterForm,
+    *,
+    character_id: str | None = None,
+    is_public: bool = False,
+    idempotency_key: str | None = None,
+) -> Call[Character]:
+    """Store a character, or a new version of one. Developer or backend.
+
+    Args:
+        card: Our form, a Character Card V1, V2 or V3 as decoded JSON, or the bytes of a card's JSON, PNG or CHARX file.
+        character_id: Of which character this is a new version. Without it, the character is new.
+        is_public: Whether every account may read a new character and talk to it.
+        idempotency_key: With a key, the request is sent again when the connection breaks, and done once.
+    """
+    content = _content(card)
+    path = "/characters" if character_id is None else _of(character_id, "versions")
+    return Call(
+        method="POST",
+        path=f"{API}{path}",
+        params={"public": "true"} if is_public and character_id is None else {},
+        content=content,
+        headers={"Content-Type": KINDS.get(content[:4], "application/json")}
+        | keyed(idempotency_key),
+        parse=reader(Character).from_json,
+        is_repeatable=idempotency_key is not None,
+        timeout_s=UPLOAD_TIMEOUT_S,
+    )
+
+
+def characters(
+    *, whose: Literal["own", "public"] = "own", cursor: str | None = None, limit: int = 50
+) -> Call[CharacterPage]:
+    """One page of your own characters, or of everybody's public ones, newest first."""
+    params = {"whose": whose, "limit": str(limit)}
+    return get("/characters", CharacterPage, params=params | ({"cursor": cursor} if cursor else {}))
+
+
+def character(character_id: str, *, version: int | None = None) -> Call[Character]:
+    """One version of a character, the newest where none is named."""
+    return get(_of(character_id), Character, params=_versioned(version))
+
+
+def change_character(character_id: str, *, is_public: bool) -> Call[Character]:
+    """Make an own character public or private."""
+    return patch(_of(character_id), Character, CharacterChanges(is_public=is_public))
+
+
+def character_card(
+    character_id: str, *, format: CardFormat = "json", version: int | None = None
+) -> Call[bytes]:
+    """The card: as JSON exactly as it came, or in a PNG or a CHARX file."""
+    return _bytes(_of(character_id, "card"), {"format": format} | _versioned(version))
+
+
+def character_picture(character_id: str, *, version: int | None = None) -> Call[bytes]:
+    """The character's picture."""
+    return _bytes(_of(character_id, "picture"), _versioned(version))
+
+
+def character_bot(
+    character_id: str,
+    *,
+    user_name: str = "You",
+    seed: str = "",
+    greeting: int = 0,
+    version: int | None = None,
+) -> Call[Bot]:
+    """The bot that a conversation would begin with. The same seed gives the same bot."""
+    params = {"user_name": user_name, "seed": seed, "greeting": str(greeting)}
+    return get(_of(character_id, "bot"), Bot, params=params | _versioned(version))
+
+
+def delete_character(character_id: str) -> Call[None]:
+    """Delete an own character with all versions. Conversations that have begun go on."""
+    return delete(_of(character_id))
+
+
+def erase_characters(*, account: str | None = None) -> Call[CharactersErased]:
+    """Erase every character of your account for good; of another account's as an admin."""
+    return Call(
+        method="DELETE",
+        path=f"{API}/characters",
+        params={} if account is None else {"account": account},
+        parse=reader(CharactersErased).from_json,
+    )
+
+
+def _of(character_id: str, *rest: str) -> str:
+    return "/".join(("/characters", segment(character_id), *rest))
+
+
+def _versioned(version: int | None) -> dict[str, str]:
+    return {} if version is None else {"version": str(version)}
+
+
+def _content(card: bytes | Mapping[str, Any] | CharacterForm) -> bytes:
+    if isinstance(card, bytes):
+        return card
+    if isinstance(card, CharacterForm):
+        return card.model_dump_json(exclude_none=True).encode()
+    return json.dumps(card).encode()
+
+
+def _bytes(path: str, params: Mapping[str, str]) -> Call[bytes]:
+    return Call(
+        method="GET",
+        path=f"{API}{path}",
+        params=params,
+        parse=bytes,
+        is_repeatable=True,
+        timeout_s=UPLOAD_TIMEOUT_S,
+    )

@@ -1,0 +1,107 @@
+"""docs/characters.md: what it shows is what happens."""
+
+from __future__ import annotations
+
+import json
+import re
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import typer
+
+from guanaco import AsyncClient
+from guanaco.accounts import Role
+from guanaco_cli.main import GROUPS
+from guanaco_server.characters.macros import Names, expand
+from guanaco_server.database.database import Database
+from guanaco_server.settings import Settings
+from tests.fixtures.cards import V3, card_png
+from tests.fixtures.world import World
+
+PAGE = (Path(__file__).parents[2] / "docs" / "characters.md").read_text()
+
+
+def block(language: str) -> str:
+    return PAGE.split(f"```{language}\n")[1].split("```")[0]
+
+
+def rows(heading: str) -> list[list[str]]:
+    """The cells of the table under a heading."""
+    table = PAGE.split(heading)[1].split("| --- |", 1)[1].split("\n\n")[0]
+    lines = [line for line in table.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+
+
+async def test_its_form_is_stored_and_its_limits_are_the_settings(database: Database) -> None:
+    world = World(database)
+    http = await world.http(Role.BACKEND)
+    pushed = await http.post("/characters", content=block("json"))
+    assert pushed.status_code == 201, pushed.text
+    form = json.loads(block("json"))
+    assert {name: pushed.json()[name] for name in form} == form
+    for _, limit, setting in rows("## Limits"):
+        if setting:
+            value = Settings.model_fields[setting.strip("`")].default
+            number, _, unit = limit.partition(" ")
+            factor = {"MiB": 2**20, "GiB": 2**30}.get(unit, 1)
+            assert value == int(number.replace(",", "")) * factor
+
+
+def test_its_macros_become_what_the_table_says() -> None:
+    chosen = {"one of them": {"fog", "rain", "snow"}, "a number": {str(n) for n in range(1, 13)}}
+    checked = 0
+    for macros, becomes in rows("## Macros"):
+        for macro in re.findall(r"`([^`]+)`", macros):
+            said = expand(macro, Names("Marlowe", "Sam"), "seed", "place")
+            exact = re.fullmatch(r"`(\w+)`", becomes)
+            allowed = next((v for k, v in chosen.items() if becomes.startswith(k)), None)
+            if exact:
+                assert said == exact[1]
+            elif allowed:
+                assert said in allowed
+            else:
+                assert not said.strip()
+            checked += 1
+    assert checked >= 17
+
+
+async def test_its_python_runs(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(database)
+    await world.publish(await world.account(Role.DEVELOPER, "ada"))
+    (tmp_path / "marlowe.png").write_bytes(card_png(V3))
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"Path": Path, "json": json, "original": V3}
+    function = f"async def shown(client):\n{textwrap.indent(block('python'), '    ')}    return opened, reply"
+    exec(function, names)
+    transport = httpx.ASGITransport(world.app)
+    key = await world.key(Role.BACKEND)
+    async with AsyncClient("http://guanaco", key, transport=transport) as client:
+        opened, reply = await names["shown"](client)
+    assert opened.first_message == "Mind the rope, Sam."
+    assert reply.content
+
+
+async def test_its_requests_are_those_of_the_api(database: Database) -> None:
+    paths = World(database).app.openapi()["paths"]
+    there = {
+        f"{method.upper()} {path.removeprefix('/api/v1')}"
+        for path, methods in paths.items()
+        if path.startswith("/api/v1/characters")
+        for method in methods
+    }
+    assert {request.strip("`") for request, _ in rows("`client` is an")} == there
+
+
+def test_its_commands_are_there() -> None:
+    group = typer.main.get_command(GROUPS["characters"][0])
+    lines = [line for line in PAGE.splitlines() if line.startswith("guanaco characters")]
+    named = {line.split()[2]: line for line in lines}
+    assert set(named) == set(group.commands)  # type: ignore[attr-defined]
+    for name, line in named.items():
+        options = {one for p in group.commands[name].params for one in p.opts}  # type: ignore[attr-defined]
+        assert set(re.findall(r"--[a-z]+", line)) <= options
