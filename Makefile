@@ -12,7 +12,7 @@ TEST := $(BIN)/python -m pytest -q -n
 SOURCES := guanaco cli server migrations tests benchmarks scripts/document_settings.py scripts/document_metrics.py scripts/make_chart.py scripts/new-migration hatch_build.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engine both demo test test-fast check lint format audit sbom pin-images bench-admission bench-artifacts bench-assignment bench-database bench-evidence bench-export bench-faults bench-feedback bench-gateway bench-hostile bench-ids bench-journey bench-partitions bench-prefix bench-privacy bench-prompts bench-stress bench-web bench-idle scale migration docs chart lock clean
+.PHONY: help setup engine both demo test test-fast check lint format audit sbom pin-images bench-admission bench-artifacts bench-assignment bench-database bench-evidence bench-export bench-faults bench-feedback bench-fraud bench-gateway bench-hostile bench-ids bench-journey bench-partitions bench-prefix bench-privacy bench-prompts bench-stress bench-web bench-idle scale migration docs chart lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -101,6 +101,9 @@ bench-admission: setup  ## who waits and who is refused under Poisson load and b
 bench-feedback: setup  ## ratings and the leaderboard with a million ratings in PostgreSQL (ARGS='--ratings=100000')
 	@scripts/setup-debian postgresql
 	@$(BIN)/python -m benchmarks.feedback $(ARGS)
+
+bench-fraud: setup  ## attacks on a board: what the rules find, and how far they move a submission (ARGS='--seasons=5')
+	@$(BIN)/python -m benchmarks.fraud $(ARGS)
 
 bench-web: setup  ## server time of every page over PostgreSQL (ARGS='--ratings=10000')
 	@scripts/setup-debian postgresql

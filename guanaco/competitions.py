@@ -146,3 +146,7 @@ class AssignmentReplay(BaseModel):
     entries: int | None = None
     replayed: str | None = None
     is_same: bool | None = None
+    chance: float | None = Field(
+        default=None,
+        description="How likely the submission was to be chosen, given the snapshot, what the user had and what was full or away. None where the choice can no longer be made again.",
+    )

@@ -76,6 +76,31 @@ class Leaderboard(BaseModel):
     rows: list[LeaderboardRow]
 
 
+class StabilityPair(BaseModel):
+    """Two neighbours on the board, and how few votes decide between them."""
+
+    above: str
+    below: str
+    are_apart: bool = Field(
+        description="Whether the interval of the upper one lies wholly above the other's."
+    )
+    votes: int | None = Field(
+        description="Without so many votes the intervals meet, or if they do already the two change places. None if more than 2,000 are needed, or no number does it."
+    )
+    is_fewest: bool = Field(
+        description="Whether no smaller number does it. By strengths it is False: so many do, and a smaller set may exist."
+    )
+
+
+class LeaderboardStability(BaseModel):
+    """The pairs at the top of the board, best first, or those of one submission. docs/scores.md says how they are found."""
+
+    at: datetime
+    competition: str
+    ranking: RankingRule
+    pairs: list[StabilityPair]
+
+
 class LeaderboardSort(StrEnum):
     """The orders of the rows: ``rank`` by rank, then by the score's lower end; the others best first."""
 
@@ -119,6 +144,47 @@ class VoteFlag(BaseModel):
     lifted_at: datetime | None
     allowed_at: datetime | None
     allowed_by: str | None
+
+
+class UniformRow(BaseModel):
+    """A submission's thumbs-up ratio had every conversation that it could have got been as likely to be its own."""
+
+    submission_id: str
+    conversations: int = Field(description="Those that it could have got.")
+    rated: int = Field(description="Those that it got and that were rated.")
+    observed: float | None = Field(description="The ratio of these ratings as they are.")
+    ratio: float | None = Field(description="The estimate; None without a rating.")
+    low: float | None = Field(
+        description="The interval holds at every look in the limit of many users. None with fewer than 30."
+    )
+    high: float | None
+
+
+class UniformRatios(BaseModel):
+    """What uniform assignment would have shown, the best first. docs/scores.md says how it is estimated."""
+
+    at: datetime
+    competition: str
+    conversations: int = Field(description="The newest ones with a recorded assignment.")
+    unknown: int = Field(description="Those whose chances can no longer be computed.")
+    rows: list[UniformRow]
+
+
+class VotePattern(BaseModel):
+    """A submission's votes by users who voted on it alone (narrow), and by those who voted on others too (broad)."""
+
+    submission_id: str
+    narrow_up: int
+    narrow_down: int
+    broad_up: int
+    broad_down: int
+    excess: float | None = Field(
+        description="Difference of the two thumbs-up ratios, less the same difference of all others. None with too few votes."
+    )
+    z: float | None = Field(description="The excess in standard errors.")
+    is_suspicious: bool = Field(
+        description="Chance shows such an excess for any submission in at most 1 of 100 boards."
+    )
 
 
 class Season(BaseModel):

@@ -122,6 +122,41 @@ def recompute(competition_id: Id, as_json: AsJson = False) -> None:
         raise typer.Exit(1)
 
 
+@app.command(epilog="Example: guanaco competitions uniform autumn")
+def uniform(competition_id: Id, as_json: AsJson = False) -> None:
+    """Show what uniform assignment would have shown (admin).
+
+    From the recorded chance of each assignment, so the competition needs a seed. The interval holds in the limit of many users.
+    """
+    with connect() as client:
+        found = client.uniform_ratios(competition_id)
+    if as_json:
+        console.json(found)
+        return
+    console.table(
+        ("submission", "could get>", "rated>", "observed>", "uniform>", "95 % interval>"),
+        [
+            (
+                row.submission_id,
+                row.conversations,
+                row.rated,
+                words.percent(row.observed),
+                words.percent(row.ratio),
+                "" if row.low is None or row.high is None else f"{row.low:.0%} to {row.high:.0%}",
+            )
+            for row in found.rows
+        ],
+    )
+    if not found.conversations:
+        console.say(
+            "No assignment was recorded: the competition has no seed, or no conversation since."
+        )
+    elif found.unknown:
+        console.say(
+            f"{found.unknown} older conversations are left out: their snapshots are deleted."
+        )
+
+
 @votes_app.command(epilog="Example: guanaco votes flags --competition autumn")
 def flags(
     competition: Annotated[
@@ -164,6 +199,39 @@ def flags(
 def _of(competition: str | None, submission: str | None) -> str:
     parts = [f" of the submission {submission}"] if submission else []
     return "".join([*parts, *([f" in the competition {competition}"] if competition else [])])
+
+
+@votes_app.command(epilog="Example: guanaco votes patterns --competition autumn")
+def patterns(
+    competition: Annotated[str, typer.Option(metavar="ID", help="Of which competition.")] = "open",
+    as_json: AsJson = False,
+) -> None:
+    """Find votes by another kind of users than others' (admin).
+
+    Votes by users who voted on one submission alone are compared with the others'. The farthest from what the other submissions
+    lead one to expect comes first. It is a hint, and leaves nothing out.
+    """
+    with connect() as client:
+        found = client.vote_patterns(competition=competition)
+    if as_json:
+        console.json(found)
+        return
+    console.table(
+        ("submission", "one vote: up>", "of>", "several: up>", "of>", "excess>", "z>", ""),
+        [
+            (
+                one.submission_id,
+                one.narrow_up,
+                one.narrow_up + one.narrow_down,
+                one.broad_up,
+                one.broad_up + one.broad_down,
+                "" if one.excess is None else f"{one.excess:+.1%}",
+                "" if one.z is None else f"{one.z:+.1f}",
+                "look at it" if one.is_suspicious else "",
+            )
+            for one in found
+        ],
+    )
 
 
 @votes_app.command(epilog="Example: guanaco votes allow fb_2a71c0de")
@@ -241,6 +309,7 @@ def _print_replay(found: AssignmentReplay) -> None:
             ("entries", "" if found.entries is None else str(found.entries)),
             ("had before", " ".join(decision.seen)),
             ("full or away", " ".join(decision.barred)),
+            ("chance", "" if found.chance is None else words.percent(found.chance)),
             ("made again", found.replayed or ""),
         ]
     console.table(("", found.conversation_id), rows)

@@ -19,7 +19,12 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from guanaco.estimates import Estimate
-    from guanaco.leaderboard import Leaderboard, LeaderboardRow
+    from guanaco.leaderboard import (
+        Leaderboard,
+        LeaderboardRow,
+        LeaderboardStability,
+        StabilityPair,
+    )
 
 app = typer.Typer()
 
@@ -47,6 +52,12 @@ Sort = Annotated[  # LeaderboardSort's values; a test holds these to them
 ]
 
 
+Stability = Annotated[
+    bool,
+    typer.Option("--stability", help="How few votes decide between neighbours at the top."),
+]
+
+
 @app.command(epilog="Example: guanaco leaderboard --competition autumn --sort retention --watch")
 def leaderboard(
     competition: Of = "open",
@@ -54,11 +65,17 @@ def leaderboard(
     as_json: AsJson = False,
     watch: WatchOption = False,
     every: Every = 5.0,
+    stability: Stability = False,
 ) -> None:
     """Compare all submissions. Needs no key."""
     if as_json and watch:
         raise typer.BadParameter("choose --json or --watch, not both.")
+    if stability and watch:
+        raise typer.BadParameter("choose --stability or --watch, not both.")
     with connect() as client:
+        if stability:
+            show_stability(client.stability(competition=competition), as_json=as_json)
+            return
 
         def fetch() -> Leaderboard:
             return client.leaderboard(competition=competition, sort=sort)
@@ -73,6 +90,29 @@ def leaderboard(
         print_leaderboard(board, sort=sort)
         if not board.rows:
             console.say(f"Nothing has entered the competition {board.competition} yet.")
+
+
+def show_stability(found: LeaderboardStability, *, as_json: bool) -> None:
+    if as_json:
+        console.json(found)
+        return
+    console.table(
+        ("above", "below", "now", "turns without>"),
+        [
+            (pair.above, pair.below, "apart" if pair.are_apart else "share", _votes(pair))
+            for pair in found.pairs
+        ],
+    )
+    if not found.pairs:
+        console.say(f"No two submissions are ranked in the competition {found.competition} yet.")
+
+
+def _votes(pair: StabilityPair) -> str:
+    """Say how few votes turn a pair, as far as it is known."""
+    if pair.votes is None:
+        return "not found"
+    unit = "vote" if pair.votes == 1 else "votes"
+    return f"{pair.votes:,} {unit}" if pair.is_fewest else f"{pair.votes:,} {unit} or fewer"
 
 
 def print_leaderboard(

@@ -70,7 +70,7 @@ GROUPS = {
         "An app's conversations: open, say, choose, rate, delete.",
     ),
     "competitions": (competitions.app, "List, show; put, freeze, recompute (admin)."),
-    "votes": (competitions.votes_app, "Ratings that rules left out: flags, allow (admin)."),
+    "votes": (competitions.votes_app, "Ratings left out: flags, patterns, allow (admin)."),
     "experiments": (experiments.app, "A/B experiments: start, stop, results (admin)."),
     "keys": (accounts.keys_app, "API keys: create, list, revoke (admin)."),
     "quota": (accounts.quota_app, "Your limits and what is left; set (admin)."),

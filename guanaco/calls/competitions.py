@@ -8,10 +8,13 @@ from guanaco.experiments import Experiment, ExperimentRequest, ExperimentResults
 from guanaco.leaderboard import (
     Leaderboard,
     LeaderboardSort,
+    LeaderboardStability,
     ScoreHistory,
     Season,
     SeasonCheck,
+    UniformRatios,
     VoteFlag,
+    VotePattern,
 )
 
 
@@ -21,6 +24,16 @@ def leaderboard(
     """Return how all submissions compare. Needs no key."""
     params = {"competition": competition, "sort": str(sort)}
     return get("/leaderboard", Leaderboard, params=params)
+
+
+def stability(
+    *, competition: str = OPEN, submission_id: str | None = None
+) -> Call[LeaderboardStability]:
+    """How few votes decide between neighbours at the top, or around one submission. Needs no key."""
+    params = {"competition": competition}
+    if submission_id is not None:
+        params["submission"] = submission_id
+    return get("/leaderboard/stability", LeaderboardStability, params=params)
 
 
 def score_history(submission_id: str, *, competition: str = OPEN) -> Call[ScoreHistory]:
@@ -62,6 +75,11 @@ def recompute(competition_id: str) -> Call[SeasonCheck]:
     return post(f"/competitions/{segment(competition_id)}/recompute", SeasonCheck)
 
 
+def uniform_ratios(competition_id: str) -> Call[UniformRatios]:
+    """What uniform assignment would have shown, from the recorded chance of each assignment. Admin."""
+    return get(f"/competitions/{segment(competition_id)}/uniform", UniformRatios)
+
+
 def vote_flags(
     *, competition: str | None = None, submission_id: str | None = None, limit: int = 100
 ) -> Call[list[VoteFlag]]:
@@ -69,6 +87,11 @@ def vote_flags(
     wanted = {"competition": competition, "submission": submission_id, "limit": str(limit)}
     params = {name: value for name, value in wanted.items() if value is not None}
     return get("/votes/flags", list[VoteFlag], params=params)
+
+
+def vote_patterns(*, competition: str = OPEN) -> Call[list[VotePattern]]:
+    """Whose votes come from another kind of users than the others', the farthest first. Admin."""
+    return get("/votes/patterns", list[VotePattern], params={"competition": competition})
 
 
 def allow_vote(feedback_id: str) -> Call[list[VoteFlag]]:

@@ -14,7 +14,15 @@ from hypothesis import strategies as st
 from guanaco.competitions import AssignmentKind, AssignmentRule
 from guanaco_server.routing.policies import Entry, NewestFirst, Shares, top_two
 from guanaco_server.routing.posterior import Posterior
-from guanaco_server.routing.snapshot import DecisionRecord, Pool, Snapshot, draws, policy_of, replay
+from guanaco_server.routing.snapshot import (
+    DecisionRecord,
+    Pool,
+    Snapshot,
+    chances_of,
+    draws,
+    policy_of,
+    replay,
+)
 
 KINDS = list(AssignmentKind)
 
@@ -198,3 +206,30 @@ async def test_adaptive_leaves_the_hopeless_and_keeps_the_new_their_share() -> N
     assert "poor" not in found
     assert found["good"] + found["rival"] == pytest.approx(0.8, abs=0.02)
     assert min(found["good"], found["rival"]) > 0.3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_recomputed_chances_are_those_that_the_policy_draws_with(
+    kind: AssignmentKind,
+) -> None:
+    """Over many keys each submission is chosen as often as its recorded decision says, exclusions included."""
+    entries = [entry(f"s{n}", n, 3 * n, 10, 1 + n % 3) for n in range(7)]
+    taken = snapshot(kind, entries)
+    pool = await pool_of(taken)
+    seen, barred, choices = ("s1", "s6"), frozenset({"s2", "s5"}), 20_000
+    counts = Counter(pool.choose(7, f"key {n}", seen, barred) for n in range(choices))
+    record = DecisionRecord(snapshot=taken.digest, seed=7, key="k", seen=seen, barred=tuple(barred))
+    chances = await chances_of(record, Snapshot.model_validate_json(taken.model_dump_json()))
+    assert chances.keys() == {"s0", "s3", "s4"}
+    assert sum(chances.values()) == pytest.approx(1)
+    for name, chance in chances.items():
+        error = (chance * (1 - chance) / choices) ** 0.5
+        assert counts[name] / choices == pytest.approx(chance, abs=4.5 * error)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_who_had_all_gets_the_least_recent_with_certainty(kind: AssignmentKind) -> None:
+    pool = await pool_of(snapshot(kind, [entry("a", 1, 1, 1, 1.0), entry("b", 2, 1, 1, 1.0)]))
+    assert pool.chances(("b", "a")) == {"b": 1.0}
+    assert pool.chances(("b", "a"), {"b"}) == {"a": 1.0}
+    assert pool.chances((), {"a", "b"}) == {}

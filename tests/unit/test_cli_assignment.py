@@ -22,6 +22,7 @@ FOUND = {
     "entries": 24,
     "replayed": "a_v1",
     "is_same": True,
+    "chance": 0.25,
 }
 
 

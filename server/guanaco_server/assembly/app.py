@@ -250,7 +250,12 @@ def _include_routes(app: FastAPI, rooms: Rooms) -> None:
         openai_api.router(rooms.openai.service, auth),
         feedback_api.router(feedback.service, feedback.erasures, auth),
         leaderboard_api.router(
-            leaderboard.leaderboard, leaderboard.flags, leaderboard.seasons, auth
+            leaderboard.leaderboard,
+            leaderboard.stability,
+            leaderboard.flags,
+            leaderboard.seasons,
+            leaderboard.uniform,
+            auth,
         ),
         notifications_api.router(rooms.notifications.webhooks, auth),
         alerts_api.router(rooms.alerts.service, auth),

@@ -275,6 +275,7 @@ def build_rooms(
         competitions=competitions.service,
         leaderboard=leaderboard.leaderboard,
         history=leaderboard.history,
+        stability=leaderboard.stability,
         seasons=leaderboard.seasons,
         flags=leaderboard.flags,
         experiments=experiments.service,

@@ -153,6 +153,19 @@ async def rated(session: AsyncSession, conversation_ids: Iterable[str]) -> set[s
     return set(await session.scalars(statement))
 
 
+async def thumbs(
+    session: AsyncSession, conversation_ids: Iterable[str], left_out: Select[str]
+) -> dict[str, bool]:
+    """Return the thumbs of those of these conversations whose rating is not left out."""
+    rows = await session.execute(
+        select(FeedbackRow.conversation_id, FeedbackRow.thumbs_up).where(
+            among(session, FeedbackRow.conversation_id, conversation_ids),
+            FeedbackRow.id.not_in(left_out),
+        )
+    )
+    return {conversation: thumbs_up for conversation, thumbs_up in rows}
+
+
 async def note_counted(session: AsyncSession, ids: Sequence[str]) -> None:
     await session.execute(
         update(FeedbackRow)

@@ -12,11 +12,14 @@ from guanaco.forms import Slug
 from guanaco.leaderboard import (
     Leaderboard,
     LeaderboardSort,
+    LeaderboardStability,
     ScoreHistory,
     Season,
     SeasonCheck,
     SubmissionMetrics,
+    UniformRatios,
     VoteFlag,
+    VotePattern,
 )
 from guanaco_server.accounts.auth import Auth
 from guanaco_server.accounts.service import Account
@@ -24,12 +27,20 @@ from guanaco_server.http.routes import Routes
 from guanaco_server.leaderboard.flags.service import FlagService
 from guanaco_server.leaderboard.seasons.service import SeasonService
 from guanaco_server.leaderboard.service import LeaderboardService
+from guanaco_server.leaderboard.stability import StabilityService
+from guanaco_server.leaderboard.uniform import UniformService
 
+SubmissionId = Annotated[str | None, Query(min_length=1, max_length=128)]
 Limit = Annotated[int, Query(ge=1, le=1_000)]
 
 
 def router(
-    leaderboard: LeaderboardService, flags: FlagService, seasons: SeasonService, auth: Auth
+    leaderboard: LeaderboardService,
+    stability: StabilityService,
+    flags: FlagService,
+    seasons: SeasonService,
+    uniform: UniformService,
+    auth: Auth,
 ) -> Routes:
     routes = Routes(prefix="/api/v1", tags=["leaderboard"])
     developer = auth.require(Role.DEVELOPER)
@@ -41,6 +52,13 @@ def router(
     ) -> Response:
         found = await leaderboard.leaderboard(competition, sort)
         return Response(found.model_dump_json(), media_type="application/json")
+
+    @routes.get("/leaderboard/stability")
+    async def read_stability(
+        competition: Slug = OPEN, submission: SubmissionId = None
+    ) -> LeaderboardStability:
+        """How few votes decide between neighbours at the top of the board, or around one submission."""
+        return await stability.pairs(competition, submission)
 
     @routes.get("/submissions/{submission_id}/metrics")
     async def read_metrics(
@@ -63,6 +81,13 @@ def router(
             submission = await leaderboard.submission_id(account, submission)
         return await flags.newest(competition, submission, limit)
 
+    @routes.get("/votes/patterns")
+    async def read_patterns(
+        competition: Slug = OPEN, account: Account = admin
+    ) -> list[VotePattern]:
+        """Whose votes come from another kind of users than the others', the farthest first."""
+        return await flags.patterns(competition)
+
     @routes.post("/votes/{feedback_id}/allow")
     async def allow_vote(feedback_id: str, account: Account = admin) -> list[VoteFlag]:
         return await flags.allow(account, feedback_id)
@@ -70,6 +95,11 @@ def router(
     @routes.get("/competitions/{competition_id}/season")
     async def read_season(competition_id: str) -> Season:
         return await seasons.find(competition_id)
+
+    @routes.get("/competitions/{competition_id}/uniform")
+    async def read_uniform(competition_id: str, account: Account = admin) -> UniformRatios:
+        """What uniform assignment would have shown, from the recorded chance of each assignment."""
+        return await uniform.ratios(competition_id)
 
     @routes.post("/competitions/{competition_id}/freeze")
     async def freeze(competition_id: str, account: Account = admin) -> Season:

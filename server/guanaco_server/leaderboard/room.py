@@ -19,6 +19,8 @@ from guanaco_server.leaderboard.ranking.history import ScoreHistoryReader
 from guanaco_server.leaderboard.ranking.standings import StandingsPublisher
 from guanaco_server.leaderboard.seasons.service import SeasonService
 from guanaco_server.leaderboard.service import LeaderboardService
+from guanaco_server.leaderboard.stability import StabilityService
+from guanaco_server.leaderboard.uniform import UniformService
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions.service import SubmissionService
 
@@ -28,6 +30,8 @@ class LeaderboardRoom:
     """One process at a time runs ``loop``; any process may use the rest."""
 
     leaderboard: LeaderboardService
+    stability: StabilityService
+    uniform: UniformService
     counter: ScoreCounter
     loop: ScoreLoop
     history: ScoreHistoryReader
@@ -51,12 +55,14 @@ def build_leaderboard(
     counter = ScoreCounter(database, clock, submissions, competitions, DEFINITIONS)
     return LeaderboardRoom(
         leaderboard=LeaderboardService(database, clock, submissions, competitions),
+        stability=StabilityService(database, clock, competitions),
+        uniform=UniformService(database, clock, competitions),
         counter=counter,
         loop=ScoreLoop(
             counter, StandingsPublisher(database, clock, competitions), database.watch_commits()
         ),
         history=ScoreHistoryReader(database, clock),
         counts=RatingCounts(database),
-        flags=FlagService(database, clock),
+        flags=FlagService(database, clock, competitions),
         seasons=SeasonService(database, submissions, competitions),
     )

@@ -45,6 +45,10 @@ class AssignmentPolicy(Protocol):
         """An entry that is not barred, the same for the same draws; None when all are."""
         ...
 
+    def chances(self, barred: Set[str]) -> dict[str, float]:
+        """Return the exact chance of each entry that is not barred to be chosen, over all draws."""
+        ...
+
 
 TRIES = 8  # before what is left is counted out; with half of the shares barred 1 choice in 256 comes to that
 
@@ -66,6 +70,16 @@ class Shares:
             if chosen not in barred:
                 return chosen
         return self._choose_of_the_rest(next(draws), barred)
+
+    def chances(self, barred: Set[str]) -> dict[str, float]:
+        """Return each share of what is not barred: a draw that is thrown away leaves the proportions as they are."""
+        left = {
+            name: share
+            for name, share in zip(self._ids, self._shares, strict=True)
+            if name not in barred
+        }
+        total = math.fsum(left.values())
+        return {name: share / total for name, share in left.items()}
 
     def _choose_of_the_rest(self, draw: float, barred: Set[str]) -> str | None:
         rest = [
@@ -103,6 +117,11 @@ class NewestFirst:
             if name not in barred:
                 return name
         return None
+
+    def chances(self, barred: Set[str]) -> dict[str, float]:
+        """Return 1 for the one that is chosen, and 0 for the others."""
+        chosen = next((name for name in self._order if name not in barred), None)
+        return {name: float(name == chosen) for name in self._order if name not in barred}
 
 
 BETA = 0.5  # Russo's choice where the best one for the problem is not known

@@ -252,8 +252,13 @@ class RoutingService:
     ) -> Assigned | None:
         rule = pool.snapshot.rule
         seed = self._seed if rule.seed is None else rule.seed
-        chosen = pool.choose(seed, key, seen, barred)
         may_have = may_have or self._serving.__contains__
+        if (
+            rule.seed is not None
+        ):  # all that is closed is recorded, so that the chances can be computed again
+            closed = {name for name in pool.snapshot.ids if not may_have(name)}
+            barred = barred | closed if closed else barred
+        chosen = pool.choose(seed, key, seen, barred)
         while chosen is not None and not may_have(chosen):  # since the snapshot was taken
             barred = barred | {chosen}
             chosen = pool.choose(seed, key, seen, barred)

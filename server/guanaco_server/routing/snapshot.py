@@ -102,6 +102,14 @@ class Pool:
             return next((name for name in seen if name in ids and name not in barred), None)
         return chosen
 
+    def chances(self, seen: Sequence[str] = (), barred: Set[str] = frozenset()) -> dict[str, float]:
+        """Return the exact chance of each submission to be chosen with such ``seen`` and ``barred``, over all seeds and keys."""
+        found = self.policy.chances({*barred, *seen})
+        if found:
+            return found
+        only = self.choose(0, "", seen, barred)
+        return {only: 1.0} if only is not None else {}
+
 
 class DecisionRecord(BaseModel):
     """With the snapshot that ``snapshot`` names, all that the choice depended on; ``key`` is the conversation's id.
@@ -122,6 +130,12 @@ async def replay(decision: DecisionRecord, snapshot: Snapshot) -> str | None:
     """The submission that was chosen then."""
     pool = Pool(snapshot, await policy_of(snapshot, Posterior()))
     return pool.choose(decision.seed, decision.key, decision.seen, frozenset(decision.barred))
+
+
+async def chances_of(decision: DecisionRecord, snapshot: Snapshot) -> dict[str, float]:
+    """The chance that each submission had when the decision was made."""
+    pool = Pool(snapshot, await policy_of(snapshot, Posterior()))
+    return pool.chances(decision.seen, frozenset(decision.barred))
 
 
 WORDS = Struct("<8Q")

@@ -25,6 +25,7 @@ from guanaco_server.leaderboard.flags.service import FlagService
 from guanaco_server.leaderboard.ranking.history import ScoreHistoryReader
 from guanaco_server.leaderboard.seasons.service import SeasonService
 from guanaco_server.leaderboard.service import LeaderboardService
+from guanaco_server.leaderboard.stability import StabilityService
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.settings import Settings
 from guanaco_server.submissions.events import EventFeed
@@ -77,6 +78,7 @@ class WebRoom:
     costs: CostService
     alerts: AlertService
     history: ScoreHistoryReader
+    stability: StabilityService
     erasures: ErasureService
     assets: Assets
     pages: Pages
@@ -102,6 +104,7 @@ def build_web(
     competitions: CompetitionService,
     leaderboard: LeaderboardService,
     history: ScoreHistoryReader,
+    stability: StabilityService,
     seasons: SeasonService,
     flags: FlagService,
     experiments: ExperimentService,
@@ -135,6 +138,7 @@ def build_web(
         costs=costs,
         alerts=alerts,
         history=history,
+        stability=stability,
         erasures=erasures,
         assets=assets,
         pages=Pages(assets, clock, options.compiled_pages),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import (
@@ -29,6 +29,7 @@ from guanaco.chat import Sender
 from guanaco_server.chat.tables import ConversationRow, MessageRow
 from guanaco_server.database.database import among
 from guanaco_server.database.types import JsonColumn
+from guanaco_server.routing.snapshot import DecisionRecord
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,49 @@ class RateableConversation:
     @property
     def user_key(self) -> str:
         return user_key(self.account_id, self.user_id)
+
+
+@dataclass(frozen=True)
+class DecidedConversation:
+    """A conversation whose assignment was recorded."""
+
+    id: str
+    submission_id: str
+    account_id: str
+    user_id: str
+    bot_name: str
+    at: datetime
+    decision: DecisionRecord
+
+    @property
+    def user_key(self) -> str:
+        return user_key(self.account_id, self.user_id)
+
+    @property
+    def stratum(self) -> tuple[str, str, int]:
+        """App, bot and day (UTC): what users differ by, as far as is known before the choice."""
+        return self.account_id, self.bot_name, self.at.astimezone(UTC).toordinal()
+
+
+async def decided(session: AsyncSession, competition: str, limit: int) -> list[DecidedConversation]:
+    """Return the newest conversations whose assignment was recorded, in the order in which they began."""
+    row = ConversationRow
+    bot = type_coerce(row.bot, JsonColumn)
+    rows = await session.execute(
+        select(
+            row.id,
+            row.submission_id,
+            row.account_id,
+            row.user_id,
+            bot["name"].as_string(),
+            row.created_at,
+            row.decision,
+        )
+        .where(row.competition == competition, row.decision.is_not(None))
+        .order_by(row.created_at.desc(), row.id.desc())
+        .limit(limit)
+    )
+    return [DecidedConversation(*one) for one in reversed(rows.all())]
 
 
 async def rateable(session: AsyncSession, ids: Iterable[str]) -> dict[str, RateableConversation]:

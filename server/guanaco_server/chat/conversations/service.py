@@ -54,7 +54,7 @@ from guanaco_server.partitions.ids import new_conversation_id
 from guanaco_server.partitions.service import Periods
 from guanaco_server.prompts.service import PromptService
 from guanaco_server.routing.service import Assigned, RoutingService
-from guanaco_server.routing.snapshot import replay
+from guanaco_server.routing.snapshot import chances_of, replay
 from guanaco_server.runtime.background import Background
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions.service import ServingSubmission, SubmissionService
@@ -523,5 +523,6 @@ async def assignment_of(
             "entries": len(snapshot.entries),
             "replayed": chosen,
             "is_same": chosen == row.submission_id,
+            "chance": (await chances_of(decision, snapshot)).get(row.submission_id, 0.0),
         }
     )

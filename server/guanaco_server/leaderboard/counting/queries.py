@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from sqlalchemy import Row as SqlRow
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import case, delete, func, literal_column, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco_server.database.bulk import upsert
@@ -125,12 +125,14 @@ async def scored_in(session: AsyncSession, competition: str) -> Sequence[str]:
     return (await session.scalars(statement)).all()
 
 
-async def vote_counts(session: AsyncSession) -> Sequence[SqlRow[str, str, int, int]]:
+async def vote_counts(
+    session: AsyncSession, competition: str | None = None
+) -> Sequence[SqlRow[str, str, int, int]]:
     """Return competition, submission, thumbs up and thumbs down of the votes that count."""
-    rows = await session.execute(
-        select(ScoreRow.competition, ScoreRow.submission_id, ScoreRow.up, ScoreRow.down)
-    )
-    return rows.all()
+    statement = select(ScoreRow.competition, ScoreRow.submission_id, ScoreRow.up, ScoreRow.down)
+    if competition is not None:
+        statement = statement.where(ScoreRow.competition == competition)
+    return (await session.execute(statement)).all()
 
 
 async def rating_counts(session: AsyncSession) -> Sequence[SqlRow[str, int]]:
@@ -252,6 +254,32 @@ async def votes_in(session: AsyncSession, competition: str) -> Sequence[tuple[st
         )
     )
     return [(user, submission, thumbs_up) for user, submission, thumbs_up in rows]
+
+
+async def votes_by_breadth(
+    session: AsyncSession, competition: str
+) -> list[tuple[str, bool, int, int]]:
+    """Return submission, whether its users voted on others too, thumbs up and votes."""
+    row = VoteRow
+    ballots = (
+        select(row.user_key, func.count().label("votes"))
+        .where(row.competition == competition)
+        .group_by(row.user_key)
+        .subquery()
+    )
+    is_broad = ballots.c.votes > literal_column("1")  # not a parameter: it has to be the same twice
+    rows = await session.execute(
+        select(
+            row.submission_id,
+            is_broad,
+            func.sum(case((row.thumbs_up, 1), else_=0)),
+            func.count(),
+        )
+        .join(ballots, ballots.c.user_key == row.user_key)
+        .where(row.competition == competition)
+        .group_by(row.submission_id, is_broad)
+    )
+    return [(name, bool(several), int(up), int(total)) for name, several, up, total in rows]
 
 
 async def counted_windows(session: AsyncSession) -> dict[str, CountedWindowRow]:

@@ -1,21 +1,25 @@
-"""The audit trail of ratings that rules leave out, and an admin's decision against a rule."""
+"""The audit trail of ratings that rules leave out, hints of votes that no rule catches, and an admin's decision against a rule."""
 
 from __future__ import annotations
 
 from guanaco.errors import FlagNotFound
-from guanaco.leaderboard import VoteFlag
+from guanaco.leaderboard import VoteFlag, VotePattern
 from guanaco_server.accounts.service import Account
+from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.database import Database
 from guanaco_server.leaderboard.counting import queries as counting_queries
 from guanaco_server.leaderboard.flags import queries
+from guanaco_server.leaderboard.flags.patterns import Breadth, Contrast, contrasts
 from guanaco_server.leaderboard.tables import VoteFlagRow
 from guanaco_server.runtime.clock import Clock
+from guanaco_server.statistics.votes import VoteCount
 
 
 class FlagService:
-    def __init__(self, database: Database, clock: Clock) -> None:
+    def __init__(self, database: Database, clock: Clock, competitions: CompetitionService) -> None:
         self._database = database
         self._clock = clock
+        self._competitions = competitions
 
     async def newest(
         self, competition: str | None, submission_id: str | None, limit: int
@@ -30,6 +34,21 @@ class FlagService:
         async with self._database.read() as session:
             return [_read(row) for row in await queries.of_ratings(session, [feedback_id])]
 
+    async def patterns(self, competition_id: str) -> list[VotePattern]:
+        """Compare how each submission's votes are made up; the one that is farthest from the others comes first."""
+        await self._competitions.find(competition_id)
+        async with self._database.read(may_be_stale=True) as session:
+            rows = await counting_queries.votes_by_breadth(session, competition_id)
+        counts = {(name, is_broad): VoteCount(up, total - up) for name, is_broad, up, total in rows}
+        none = VoteCount(0, 0)
+        board = {
+            name: Breadth(counts.get((name, False), none), counts.get((name, True), none))
+            for name in sorted({name for name, _ in counts})
+        }
+        found = contrasts(board)
+        patterns = [_pattern(name, one, found.get(name)) for name, one in board.items()]
+        return sorted(patterns, key=lambda one: -abs(one.z or 0.0))
+
     async def allow(self, account: Account, feedback_id: str) -> list[VoteFlag]:
         """Let the rating count whatever the rules say, and return its flags. Allowing twice changes nothing."""
         async with self._database.write() as session:
@@ -39,6 +58,19 @@ class FlagService:
                 raise FlagNotFound(feedback_id)
             await counting_queries.ask_recounts(session, {row.submission_id for row in rows})
             return [_read(row) for row in rows]
+
+
+def _pattern(name: str, one: Breadth, contrast: Contrast | None) -> VotePattern:
+    return VotePattern(
+        submission_id=name,
+        narrow_up=one.narrow.up,
+        narrow_down=one.narrow.down,
+        broad_up=one.broad.up,
+        broad_down=one.broad.down,
+        excess=contrast.excess if contrast else None,
+        z=contrast.z if contrast else None,
+        is_suspicious=contrast is not None and contrast.is_suspicious,
+    )
 
 
 def _read(row: VoteFlagRow) -> VoteFlag:

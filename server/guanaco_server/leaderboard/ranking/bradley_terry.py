@@ -104,6 +104,61 @@ class ContinuedFit:
         return found
 
 
+def removal_effects(
+    votes: Sequence[CodedVotes], values: Sequence[float], slopes: Sequence[float]
+) -> tuple[Floats, Codes, Codes]:
+    """Estimate by one Newton step what the removal of each single vote changes.
+
+    Args:
+        votes: Each user's votes.
+        values: The fitted strengths.
+        slopes: How the figure in question changes with each strength.
+
+    Returns:
+        The changes of that figure, and of each vote the user's index and its place among their votes.
+    """
+    import numpy as np
+
+    by_length: defaultdict[int, list[int]] = defaultdict(list)
+    for user, codes in enumerate(votes):
+        by_length[len(codes)].append(user)
+    strengths = np.asarray(values)
+    wins = _wins(_by_length(votes), len(strengths))
+    _, curvature = _derivatives(strengths, wins, wins + wins.T, PRIOR)
+    pull = np.linalg.solve(curvature, np.asarray(slopes))
+    found = [(np.zeros(0), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))]
+    for length, users in by_length.items():
+        step = max(1, CHUNK_PAIRS // (length * length))
+        for start in range(0, len(users), step):
+            part = users[start : start + step]
+            coded = np.asarray([votes[user] for user in part], dtype=np.int64)
+            changes = _removals(coded.reshape(len(part), length), strengths, pull)
+            found.append(
+                (changes.ravel(), np.repeat(part, length), np.tile(np.arange(length), len(part)))
+            )
+    columns = list(zip(*found, strict=True))
+    return np.concatenate(columns[0]), np.concatenate(columns[1]), np.concatenate(columns[2])
+
+
+def _removals(codes: Codes, values: Floats, pull: Floats) -> Floats:
+    """Return pull · (s' - s) for each vote, with s the score vector of its user and s' the one without the vote."""
+    import numpy as np
+
+    length = codes.shape[1]
+    if length < 2:
+        return np.zeros(codes.shape)
+    ids, ups = codes >> 1, codes & 1
+    own, pulls = values[ids], pull[ids]
+    surprise = (1 + ups[:, :, None] - ups[:, None, :]) / 2 - _logistic(
+        own[:, :, None] - own[:, None, :]
+    )
+    scores = surprise.sum(axis=2)
+    whole = (pulls * scores).sum(axis=1, keepdims=True)
+    left = whole - pulls * scores - (pulls[:, :, None] * surprise).sum(axis=1)
+    weight = 2 / ((length - 1) * (length - 2)) if length > 2 else 0.0
+    return np.asarray(weight * left - _weight(codes) * whole)
+
+
 def chances_against_field(strengths: Strengths, indexes: list[int]) -> list[tuple[float, float]]:
     """Return each submission's mean chance to beat another of them, and its standard error (delta method, others held)."""
     import numpy as np

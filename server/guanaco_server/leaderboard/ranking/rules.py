@@ -75,6 +75,10 @@ class VotesByUser:
         else:
             self._by_user.pop(user, None)
 
+    def everybodys(self) -> list[CodedVotes]:
+        """Return the votes of each user."""
+        return list(self._by_user.values())
+
     def comparable(self) -> list[CodedVotes]:
         """Return the votes of each user who voted on two submissions or more."""
         return [votes for votes in self._by_user.values() if len(votes) > 1]

@@ -144,7 +144,7 @@ def final_ranking(
     Returns:
         The document.
     """
-    votes = _votes(competition, ratings, owners, allowed)
+    votes = counted_votes(competition, ratings, owners, allowed)
     ups: Counter[str] = Counter()
     downs: Counter[str] = Counter()
     for _, submission_id, thumbs_up in votes:
@@ -167,7 +167,7 @@ def final_ranking(
     return text.encode()
 
 
-def _votes(
+def counted_votes(
     competition: Competition,
     ratings: Collection[RecordedRating],
     owners: Mapping[str, Owner],

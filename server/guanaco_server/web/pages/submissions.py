@@ -22,6 +22,7 @@ from guanaco_server.web.boards import shared_ranks
 from guanaco_server.web.guards import Member
 from guanaco_server.web.metric_tiles import tiles_of
 from guanaco_server.web.model_card import card_html
+from guanaco_server.web.neighbours import sentences_of
 from guanaco_server.web.pages.leaderboard import CompetitionId, PageNumber, SearchText
 from guanaco_server.web.rendering import see_other
 from guanaco_server.web.room import WebRoom
@@ -115,6 +116,7 @@ async def _public(
         shared=shared_ranks(board),
         scale=scale,
         trend=trends.score_trend(await trends.past_of(web.history, board, row), scale),
+        neighbours=await sentences_of(web.stability, competition, row),
     )
 
 
@@ -140,6 +142,7 @@ async def _full(
         scale=scale,
         tiles=tiles_of(row) if row else [],
         trends=trends.trends_of(await trends.past_of(web.history, board, row), scale),
+        neighbours=await sentences_of(web.stability, competition, row),
         report=report,
         ttft=charts.histogram(report.ttft_histogram, report.ttft_ms) if report else None,
         tpot=charts.histogram(report.tpot_histogram, report.tpot_ms) if report else None,

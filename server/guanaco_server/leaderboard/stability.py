@@ -1,0 +1,103 @@
+"""Says for each pair of neighbours on a board how few votes decide it (ranking/influence.py)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from guanaco.competitions import OPEN, Competition, RankingRule
+from guanaco.errors import NewerVersionNeeded, SubmissionNotFound
+from guanaco.leaderboard import LeaderboardStability, StabilityPair
+from guanaco_server.competitions.service import CompetitionService
+from guanaco_server.database.database import Database
+from guanaco_server.leaderboard.counting import queries
+from guanaco_server.leaderboard.ranking.influence import Ballots, Pair, neighbours, weakest_votes
+from guanaco_server.runtime.clock import Clock
+from guanaco_server.statistics.votes import VoteCount
+
+FRESH = timedelta(minutes=5)
+MAX_CACHED = 64
+PAIRS_BY_THUMBS = 50  # milliseconds each
+PAIRS_BY_STRENGTH = 5  # seconds each with a million votes
+
+Question = tuple[str, str | None]
+
+
+@dataclass(frozen=True)
+class _Cached:
+    at: datetime
+    found: LeaderboardStability
+
+
+class StabilityService:
+    """Answers one question at a time, and keeps each answer for some minutes: anybody may ask."""
+
+    def __init__(self, database: Database, clock: Clock, competitions: CompetitionService) -> None:
+        self._database = database
+        self._clock = clock
+        self._competitions = competitions
+        self._one_at_a_time = asyncio.Lock()
+        self._cached: OrderedDict[Question, _Cached] = OrderedDict()
+
+    async def pairs(
+        self, competition_id: str = OPEN, submission_id: str | None = None
+    ) -> LeaderboardStability:
+        """Return the pairs at the top of the board, or those that a submission is in.
+
+        Raises:
+            SubmissionNotFound: The submission has no rank in that competition.
+            NewerVersionNeeded: This version does not know the competition's rule.
+        """
+        competition = await self._competitions.find(competition_id)
+        async with self._one_at_a_time:
+            question, now = (competition_id, submission_id), self._clock.now()
+            known = self._cached.get(question)
+            if known is None or now - known.at >= FRESH:
+                known = _Cached(now, await self._find(competition, submission_id, now))
+                self._cached[question] = known
+                self._cached.move_to_end(question)
+                if len(self._cached) > MAX_CACHED:
+                    self._cached.popitem(last=False)
+            return known.found
+
+    async def _find(
+        self, competition: Competition, submission_id: str | None, now: datetime
+    ) -> LeaderboardStability:
+        if competition.ranking.is_unknown:
+            raise NewerVersionNeeded(f"a competition that is ranked by {competition.ranking}")
+        ballots = await self._read(competition)
+        pairs = await asyncio.to_thread(_pairs, ballots, submission_id)
+        return LeaderboardStability(
+            at=now,
+            competition=competition.id,
+            ranking=competition.ranking,
+            pairs=[StabilityPair(**vars(pair)) for pair in pairs],
+        )
+
+    async def _read(self, competition: Competition) -> Ballots:
+        """By thumbs the counts do; the other rules need each user's votes."""
+        async with self._database.read(may_be_stale=True) as session:
+            if competition.ranking is not RankingRule.THUMBS_UP:
+                votes = await queries.votes_in(session, competition.id)
+                return await asyncio.to_thread(Ballots.of, competition.ranking, votes)
+            rows = await queries.vote_counts(session, competition.id)
+        counts = {name: VoteCount(up, down) for _, name, up, down in rows}
+        return Ballots(competition.ranking, counts, (), ())
+
+
+def _pairs(ballots: Ballots, submission_id: str | None) -> list[Pair]:
+    standings = ballots.standings()
+    found = neighbours(standings)
+    if submission_id is not None:
+        if all(one.submission_id != submission_id for one in standings):
+            raise SubmissionNotFound(submission_id)
+        found = [
+            pair
+            for pair in found
+            if submission_id in (pair[0].submission_id, pair[1].submission_id)
+        ]
+    is_by_thumbs = ballots.rule is RankingRule.THUMBS_UP
+    most = PAIRS_BY_THUMBS if is_by_thumbs else PAIRS_BY_STRENGTH
+    return [weakest_votes(ballots, *pair) for pair in found[:most]]

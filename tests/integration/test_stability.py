@@ -1,0 +1,95 @@
+"""How few votes decide between neighbours, and votes that come from another kind of users: over HTTP and on the pages."""
+
+from __future__ import annotations
+
+import pytest
+
+from guanaco.accounts import Role
+from guanaco.competitions import CompetitionRequest, RankingRule
+from guanaco_server.accounts.service import Account
+from guanaco_server.database.database import Database
+from tests.fixtures.rating import rate
+from tests.fixtures.web import WebWorld
+
+pytestmark = pytest.mark.both_databases
+
+GOOD, BAD = "good_v1", "bad_v1"
+
+
+class Board(WebWorld):
+    """A good and a bad submission with thirty votes each, and one without votes."""
+
+    backend: Account
+
+    async def begin(self) -> Board:
+        developer = await self.account(Role.DEVELOPER, "ada")
+        for name in (GOOD, BAD, "silent_v1"):
+            await self.publish(developer, name)
+        self.backend = await self.account(Role.BACKEND, "app")
+        for number in range(30):
+            for name, ups in ((GOOD, 29), (BAD, 2)):
+                await rate(self, self.backend, name, f"user-{number}", number < ups)
+        await self.scores.loop.run_once()
+        return self
+
+
+@pytest.fixture
+async def world(database: Database) -> Board:
+    return await Board(database).begin()
+
+
+async def test_the_board_says_how_few_votes_decide(world: Board) -> None:
+    anyone = world.http_with({})
+    answer = await anyone.get("/leaderboard/stability")
+    assert answer.status_code == 200, answer.text
+    (pair,) = answer.json()["pairs"]
+    assert (pair["above"], pair["below"], pair["are_apart"]) == (GOOD, BAD, True)
+    assert pair["is_fewest"]
+    assert 1 < pair["votes"] < 30
+    page = (await anyone.get(f"http://test/submissions/{BAD}")).text
+    assert f"{GOOD} stands above {BAD}; without {pair['votes']} votes their intervals" in page
+
+
+async def test_by_strengths_so_many_votes_do_it(world: Board) -> None:
+    request = CompetitionRequest(
+        name="Open", starts_at=world.clock.now(), ranking=RankingRule.BRADLEY_TERRY
+    )
+    request = request.model_copy(update={"starts_at": world.clock.now().replace(year=2000)})
+    await world.competitions.put("open", request)
+    answer = await world.http_with({}).get("/leaderboard/stability", params={"submission": GOOD})
+    (pair,) = answer.json()["pairs"]
+    assert (pair["above"], pair["is_fewest"]) == (GOOD, False)
+
+
+@pytest.mark.parametrize(
+    ("params", "status", "code"),
+    [
+        ({"competition": "nowhere"}, 404, "competition_not_found"),
+        ({"submission": "silent_v1"}, 404, "submission_not_found"),
+        ({"submission": ""}, 422, "invalid_input"),
+    ],
+)
+async def test_a_board_or_rank_that_is_not_there_is_said_to_be_so(
+    world: Board, params: dict[str, str], status: int, code: str
+) -> None:
+    answer = await world.http_with({}).get("/leaderboard/stability", params=params)
+    assert (answer.status_code, answer.json()["error"]) == (status, code), answer.text
+
+
+async def test_ids_that_were_made_for_one_submission_are_noticed(world: Board) -> None:
+    for number in range(14):
+        for name in (GOOD, BAD):
+            await rate(world, world.backend, name, f"{name}-{number}", number % 2 == 0)
+    for number in range(40):
+        await rate(world, world.backend, BAD, f"sybil-{number}", True)
+    await world.scores.loop.run_once()
+    admin = await world.http(Role.ADMIN)
+    found = (await admin.get("/votes/patterns")).json()
+    first = next(one for one in found if one["submission_id"] == BAD)
+    assert (first["narrow_up"], first["narrow_down"]) == (47, 7)
+    assert (first["broad_up"], first["broad_down"]) == (2, 28)
+    assert first["is_suspicious"]
+    assert first["excess"] > 0
+    assert (await admin.get("/votes/patterns", params={"competition": "no"})).status_code == 404
+    developer = await world.http(Role.DEVELOPER)
+    assert (await developer.get("/votes/patterns")).status_code == 403

@@ -1,0 +1,141 @@
+"""How few votes turn a pair of neighbours, against every set of votes that could be removed."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from guanaco.competitions import RankingRule
+from guanaco_server.leaderboard.ranking.influence import (
+    TIE,
+    Ballots,
+    fewest_thumbs,
+    neighbours,
+    removal_effects,
+    weakest_votes,
+    without,
+)
+from guanaco_server.statistics.confidence_sequences import proportion_sequence
+from guanaco_server.statistics.votes import VoteCount
+
+BOTH = (False, True)
+
+
+@pytest.mark.parametrize("are_apart", BOTH)
+def test_fewest_thumbs_is_what_trying_every_removal_finds(are_apart: bool) -> None:
+    rng, alpha, tried = random.Random(3), 0.5, 0
+    while tried < 60:
+        above = VoteCount(rng.randint(0, 14), rng.randint(0, 6))
+        below = VoteCount(rng.randint(0, 6), rng.randint(0, 14))
+        if not (above.total and below.total) or has_turned(above, below, alpha, are_apart):
+            continue
+        tried += 1
+        assert fewest_thumbs(above, below, alpha, are_apart=are_apart) == least_by_force(
+            above, below, alpha, are_apart
+        )
+
+
+def least_by_force(above: VoteCount, below: VoteCount, alpha: float, are_apart: bool) -> int | None:
+    """Try every number of each of the four kinds of votes."""
+    kinds = (above.up, above.down, below.up, below.down)
+    found = []
+    for gone in itertools.product(*(range(count + 1) for count in kinds)):
+        one = VoteCount(above.up - gone[0], above.down - gone[1])
+        other = VoteCount(below.up - gone[2], below.down - gone[3])
+        if one.total and other.total and has_turned(one, other, alpha, are_apart):
+            found.append(sum(gone))
+    return min(found, default=None)
+
+
+def has_turned(above: VoteCount, below: VoteCount, alpha: float, are_apart: bool) -> bool:
+    low, _ = proportion_sequence(above.up, above.total, alpha)
+    other_low, other_high = proportion_sequence(below.up, below.total, alpha)
+    return low <= other_high if are_apart else low < other_low
+
+
+@pytest.mark.parametrize("rule", [RankingRule.BRADLEY_TERRY, RankingRule.COMBINED])
+def test_the_votes_named_by_influence_turn_a_pair_and_hardly_fewer_do(rule: RankingRule) -> None:
+    """Against every set of up to two votes, on boards that are small enough to try them all."""
+    rng, compared = random.Random(5), 0
+    for _ in range(12):
+        ballots = small_board(rng, rule)
+        for upper, lower in neighbours(ballots.standings()):
+            found = weakest_votes(ballots, upper, lower)
+            least = least_set(ballots, found.above, found.below)
+            if least is not None:
+                assert found.votes is not None
+                assert least <= found.votes <= 2 * least
+                compared += 1
+            elif found.votes is not None:
+                assert found.votes > 2
+    assert compared > 6
+
+
+def small_board(rng: random.Random, rule: RankingRule) -> Ballots:
+    names = ("a", "b", "c")
+    votes = [
+        (f"user-{user}", name, rng.random() < 0.4 + 0.15 * place)
+        for user in range(9)
+        for place, name in enumerate(names)
+        if rng.random() < 0.8
+    ]
+    return Ballots.of(rule, votes)
+
+
+def least_set(ballots: Ballots, above: str, below: str) -> int | None:
+    places = [
+        (user, place) for user, codes in enumerate(ballots.by_user) for place in range(len(codes))
+    ]
+    for size in (1, 2):
+        for gone in itertools.combinations(places, size):
+            scores = scores_of(without(ballots, gone))
+            if {above, below} <= scores.keys() and scores[below] - scores[above] > TIE:
+                return size
+    return None
+
+
+def scores_of(ballots: Ballots) -> dict[str, float]:
+    return {one.submission_id: one.score.value for one in ballots.standings()}
+
+
+@pytest.mark.parametrize("rule", [RankingRule.BRADLEY_TERRY, RankingRule.COMBINED])
+def test_the_effect_of_a_single_removal_is_what_a_new_fit_says(rule: RankingRule) -> None:
+    rng = random.Random(7)
+    votes = [
+        (f"user-{user}", name, rng.random() < 0.3 + 0.1 * place)
+        for user in range(400)
+        for place, name in enumerate(("a", "b", "c", "d"))
+        if rng.random() < 0.7
+    ]
+    ballots = Ballots.of(rule, votes)
+    before = scores_of(ballots)
+    expected = removal_effects(ballots, "d", "a")
+    for at in rng.sample(range(len(expected)), 10):
+        change, user, place = expected[at]
+        after = scores_of(without(ballots, [(user, place)]))
+        real = after["d"] - after["a"] - (before["d"] - before["a"])
+        assert change == pytest.approx(real, abs=0.15 * abs(real) + 1e-4 * abs(before["d"]))
+
+
+def test_a_rank_without_a_neighbour_apart_is_held_by_the_nearest_that_is() -> None:
+    ballots = Ballots(
+        RankingRule.THUMBS_UP,
+        {"wide": VoteCount(8, 2), "sure": VoteCount(7_000, 3_000), "low": VoteCount(5_000, 5_000)},
+        (),
+        (),
+    )
+    found = {lower.submission_id: upper for upper, lower in neighbours(ballots.standings())}
+    assert found["low"].submission_id == "sure"
+
+
+def test_a_thousand_votes_apart_takes_more_than_one_vote() -> None:
+    ballots = Ballots.of(
+        RankingRule.THUMBS_UP,
+        [(f"u{n}", name, n % 10 < ups) for name, ups in (("a", 8), ("b", 4)) for n in range(1_000)],
+    )
+    (pair,) = [weakest_votes(ballots, *pair) for pair in neighbours(ballots.standings())]
+    assert (pair.above, pair.below, pair.are_apart, pair.is_fewest) == ("a", "b", True, True)
+    assert pair.votes is not None
+    assert 100 < pair.votes < 400

@@ -1,0 +1,79 @@
+"""What uniform assignment would have shown, where the users of two apps are assigned at other chances on other days."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Callable
+
+import pytest
+
+from guanaco_server.statistics.off_policy import AssignedConversation, uniform_ratios
+
+LIKES = {("a", "happy"): 0.8, ("a", "grim"): 0.4, ("b", "happy"): 0.8, ("b", "grim"): 0.4}
+RATES = {"happy": 0.7, "grim": 0.4}
+DAYS, A_DAY, SEASONS = 6, 120, 60
+# Both submissions please alike; the happy app's users are half of all, and rate more often.
+TRUTH = (0.7 * 0.8 + 0.4 * 0.4) / (0.7 + 0.4)
+
+
+def season(seed: int, stratum_of: Callable[[str, int], object]) -> list[AssignedConversation]:
+    """On the first days most users are happy and ``a`` is favoured; later neither."""
+    chance = random.Random(seed)
+    found = []
+    for n in range(DAYS * A_DAY):
+        day = n // A_DAY
+        is_early = day < DAYS // 2
+        app = "happy" if chance.random() < (0.8 if is_early else 0.2) else "grim"
+        chances = {"a": 0.85, "b": 0.15} if is_early else {"a": 0.3, "b": 0.7}
+        chosen = "a" if chance.random() < chances["a"] else "b"
+        is_rated = chance.random() < RATES[app]
+        vote = chance.random() < LIKES[chosen, app] if is_rated else None
+        found.append(
+            AssignedConversation(f"u{n % 500}", stratum_of(app, day), chances, chosen, vote)
+        )
+    return found
+
+
+@pytest.mark.parametrize(
+    "stratum_of",
+    [lambda app, day: (app, day), lambda app, day: "all alike"],
+    ids=["good model", "no model"],
+)
+def test_the_estimate_is_unbiased_where_the_ratio_is_not(
+    stratum_of: Callable[[str, int], object],
+) -> None:
+    ratios: dict[str, list[float]] = {"a": [], "b": []}
+    observed: dict[str, list[float]] = {"a": [], "b": []}
+    misses = 0
+    for seed in range(SEASONS):
+        found = uniform_ratios(season(seed, stratum_of))
+        for name, one in found.items():
+            assert one.ratio is not None
+            assert one.observed is not None
+            assert one.low is not None
+            assert one.high is not None
+            ratios[name].append(one.ratio)
+            observed[name].append(one.observed)
+            misses += not one.low <= TRUTH <= one.high
+    assert statistics.fmean(observed["a"]) - statistics.fmean(observed["b"]) > 0.08
+    for name in ("a", "b"):
+        error = statistics.stdev(ratios[name]) / SEASONS**0.5
+        assert statistics.fmean(ratios[name]) == pytest.approx(TRUTH, abs=3.5 * error + 0.002)
+    assert misses <= 3
+
+
+def test_a_submission_counts_only_where_it_could_have_been_chosen() -> None:
+    ones = [
+        AssignedConversation(f"u{n}", "x", {"a": 1.0, "b": 0.0}, "a", n % 2 == 0) for n in range(50)
+    ]
+    found = uniform_ratios(ones)
+    assert found.keys() == {"a"}
+    assert found["a"].ratio == found["a"].observed == 0.5
+
+
+def test_few_users_have_no_interval_and_none_no_ratio() -> None:
+    (one,) = uniform_ratios([AssignedConversation("u", "x", {"a": 1.0}, "a", True)]).values()
+    assert (one.conversations, one.rated, one.low) == (1, 1, None)
+    (none,) = uniform_ratios([AssignedConversation("u", "x", {"a": 1.0}, "a", None)]).values()
+    assert (none.observed, none.ratio) == (None, None)
