@@ -25,6 +25,7 @@ WORKER_VALUES = {
     "GUANACO_KUBERNETES_PLATFORM_NAMESPACE": "namespace",
     "GUANACO_SERIALIZER_IMAGE": "images.serializer",
     "GUANACO_ENGINE_IMAGE": "{gpus}.engineImage",
+    "GUANACO_KUBERNETES_POOLS": "pools",
     "GUANACO_GPU_TYPES": "{gpus}.gpuTypes",
     "GUANACO_KUBERNETES_GPU_NODES": "{gpus}.gpuNodes",
     "GUANACO_GPUS_PER_MACHINE": "{gpus}.gpusPerMachine",

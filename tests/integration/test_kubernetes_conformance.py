@@ -27,6 +27,8 @@ from guanaco_server.clusters.kubernetes.lease import LeaseLeadership
 from guanaco_server.clusters.kubernetes.manifests import job_object, owned_by_job
 from guanaco_server.clusters.kubernetes.names import object_name
 from tests.fixtures.kubernetes import ROOT, Lines, fake_world, job, phase, shell, until
+from tests.fixtures.pools import IMPORTS, pooled, warm
+from tests.fixtures.pools import spec as pooled_spec
 from tests.fixtures.real_kubernetes import KUBECONFIG, START_S, Conforming, real_cluster
 
 pytestmark = pytest.mark.slow
@@ -238,7 +240,10 @@ async def nothing_owned(api: KubernetesApi) -> bool:
     return [await api.get(kind, "m-tiny") for kind in OWNED] == [None] * len(OWNED)
 
 
-async def test_the_worker_has_no_right_that_it_does_not_use(tmp_path: Path) -> None:
+async def test_the_worker_has_no_right_that_it_does_not_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", IMPORTS)
     with fake_world(tmp_path) as world:
         world.server.role = worker_role()
         options = world.with_one_address()
@@ -268,6 +273,10 @@ async def test_the_worker_has_no_right_that_it_does_not_use(tmp_path: Path) -> N
         assert await leadership.seek()
         assert await leadership.seek()
         await cluster.close()
+        async with pooled(world) as claiming:
+            await warm(claiming)
+            await claiming.apply_deployment(pooled_spec())
+        assert any("from-pool" in str(pod["metadata"]) for pod in world.kubelet.pods("m-tiny"))
         # Reading one Deployment or Job is for a watch that is silent while one of them is waited for.
         rare = {("deployments", "get"), ("jobs", "get")}
         assert worker_role() - world.server.used_rights <= rare

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from guanaco.errors import InvalidSettings
 from guanaco_server.clusters.kubernetes.api import connect
@@ -58,3 +60,49 @@ def test_options_come_from_the_settings() -> None:
     assert options.namespace == "models"
     assert options.worker == "w-2"
     assert options.job_defaults.memory_bytes == 2**30 + 2**29
+
+
+POOL = {"size": 1, "memory_bytes": 2**33}
+
+
+def test_pools_of_size_0_are_none_and_the_others_are_sorted_by_name() -> None:
+    pools = {
+        "off": {"size": 0},
+        "large": {**POOL, "size": 2},
+        "gpu": {**POOL, "gpu_type": "H100", "gpu_count": 1},
+    }
+    options = options_of(settings(kubernetes_pools=pools), "models")
+    assert [(pool.name, pool.size) for pool in options.pools] == [("gpu", 1), ("large", 2)]
+    assert options.pools[0].resources.gpu_type == "H100"
+    assert options_of(settings(), "models").pools == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"kubernetes_pools": {"Large": POOL}}, "is no name of a pool"),
+        ({"kubernetes_pools": {"gpu": {**POOL, "gpu_count": 1}}}, "needs gpu_type and gpu_count"),
+        ({"kubernetes_queue": "gpus"}, "do not go together"),
+        ({"engine_command": ["vllm"]}, "do not go together"),
+        ({"kubernetes_endpoint": "http://{name}.{namespace}.svc:8000"}, "{address}"),
+        ({"kubernetes_endpoint": "http://{address}:80"}, "the port 8000"),
+        (
+            {
+                "kubernetes_pools": {"gpu": {**POOL, "gpu_type": "H100", "gpu_count": 1}},
+                "kubernetes_gpu_nodes": {"L40S": {}},
+            },
+            "asks for H100 GPUs",
+        ),
+    ],
+)
+def test_pools_that_cannot_be_are_refused_in_a_sentence(
+    changes: dict[str, object], says: str
+) -> None:
+    with pytest.raises(InvalidSettings, match=re.escape(says)):
+        options_of(settings(**{"kubernetes_pools": {"large": POOL}, **changes}), "models")
+
+
+@pytest.mark.parametrize("pool", [{"size": -1}, {"size": 1, "sise": 2}, {}, {"size": 1, "cpus": 0}])
+def test_a_pool_that_is_misspelt_is_refused(pool: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        settings(kubernetes_pools={"large": pool})

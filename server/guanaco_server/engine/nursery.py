@@ -43,23 +43,29 @@ def main() -> None:
     if not serve.is_cpu_build():
         sys.exit(UNAVAILABLE)
     environment = _shown_environment()
-    _import_all()
-    if (threads := len(list(Path("/proc/self/task").iterdir()))) > 1:
+    import_everything()
+    if (threads := thread_count()) > 1:
         print(f"vLLM's imports left {threads} threads: a fork takes one along.")
         sys.exit(UNAVAILABLE)
     if (order := ServerForker(control, environment).serve_claims()) is not None:
         serve.main(order["arguments"])
 
 
-def _import_all() -> None:
-    os.environ.update(serve.ENVIRONMENT | serve.CPU_ENVIRONMENT)
+def import_everything() -> None:
+    """Import what a server imports before it serves."""
+    further = serve.CPU_ENVIRONMENT if serve.is_cpu_build() else {}
+    os.environ.update({**serve.ENVIRONMENT, **further})
     from guanaco_server.engine import vllm_internals
 
-    vllm_internals.import_all()
-    for name in serve.CPU_ENVIRONMENT:
+    vllm_internals.import_all(is_cpu=bool(further))
+    for name in further:
         os.environ.pop(name, None)  # the order says how many threads there may be
     gc.collect()
     gc.freeze()  # it is never garbage; looking at it would copy the pages that all servers share
+
+
+def thread_count() -> int:
+    return len(list(Path("/proc/self/task").iterdir()))
 
 
 class ServerForker:

@@ -213,8 +213,8 @@ def tensor_parallel_rank() -> tuple[int, int]:
     return get_tensor_model_parallel_rank(), get_tensor_model_parallel_world_size()
 
 
-def import_all() -> None:
-    """Import now what every server of the CPU build imports before it serves. No thread may be left by it."""
+def import_all(*, is_cpu: bool = True) -> None:
+    """Import now what every server imports before it serves. On the CPU no thread may be left by it."""
     import uvloop  # noqa: F401
     import vllm.engine.arg_utils
     import vllm.entrypoints.launchers.api_server.entry
@@ -222,8 +222,10 @@ def import_all() -> None:
     import vllm.entrypoints.serve.utils.api_utils
     import vllm.v1.engine.async_llm
     import vllm.v1.engine.core
-    import vllm.v1.worker.cpu_model_runner
-    import vllm.v1.worker.cpu_worker  # noqa: F401
+
+    if is_cpu:
+        import vllm.v1.worker.cpu_model_runner
+        import vllm.v1.worker.cpu_worker  # noqa: F401
 
     for name in IMPORTED_LATE:
         with suppress(

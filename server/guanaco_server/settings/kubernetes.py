@@ -5,7 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class PoolSettings(BaseModel):
+    """A pool of warm pods: how many wait, and what each asks of its machine, as a recipe would ask for it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    size: int = Field(ge=0, le=1_000)
+    image: str | None = None
+    gpu_type: str | None = None
+    gpu_count: int = Field(default=0, ge=0)
+    memory_bytes: int | None = Field(default=None, gt=0)
+    disk_bytes: int | None = Field(default=None, gt=0)
+    shared_memory_bytes: int | None = Field(default=None, gt=0)
+    cpus: int | None = Field(default=None, gt=0)
 
 
 class KubernetesSettings(BaseModel):
@@ -66,6 +81,10 @@ class KubernetesSettings(BaseModel):
     kubernetes_cache_path: str | None = Field(
         default=None,
         description="A folder of each node in its place, which user 10001 may write. The namespace must allow hostPath volumes.",
+    )
+    kubernetes_pools: dict[str, PoolSettings] = Field(
+        default={},
+        description='Warm pods that wait with vLLM imported, as JSON by the name of their pool: {"small": {"size": 2, "memory_bytes": 8589934592}}; also gpu_type, gpu_count, cpus, disk_bytes, shared_memory_bytes and image. A model server that fits claims one instead of starting a pod. Size 0 keeps none. Not with kubernetes_queue.',
     )
     kubernetes_engine_egress: list[str] = Field(
         default=[],

@@ -21,6 +21,7 @@ OTHER_VARIABLES = {
     "GUANACO_ENGINE_THREADS": "threads of a model server on the CPU",
     "GUANACO_ARTIFACT_URLS": "signed URLs of the artifact that a model server reads",
     "GUANACO_CONTROL_TOKEN": "what whoever swaps a model server's weights shows to it",
+    "GUANACO_POOL_TOKEN": "what whoever gives a waiting pod its order shows to it",
     "GUANACO_ENGINE_MEMORY": "the memory limit of a model server's processes, in bytes",
     "GUANACO_TICKET": "where a serializer job finds its work",
     # Scripts and tests

@@ -27,6 +27,7 @@ IN_CLUSTER = "in-cluster"
 CONNECTIONS = 32
 CONNECT_S = 5.0
 APPLY = "application/apply-patch+yaml"
+MERGE = "application/merge-patch+json"
 RETRIED = {429, 500, 502, 503, 504}
 FIRST_DELAY_S, LONGEST_DELAY_S = 0.2, 5.0
 CONFLICT_TRIES = 8
@@ -148,6 +149,11 @@ class KubernetesApi:
         """Replace the object; UnexpectedStatus 409 if somebody else changed it since it was read."""
         path = KINDS[manifest["kind"]].path(self.namespace, manifest["metadata"]["name"])
         return await self.call("PUT", path, body=manifest)
+
+    async def merge(self, kind: Kind, name: str, change: Json) -> Json:
+        """Change fields of an object; None removes one. UnexpectedStatus 409 if it is not at the ``resourceVersion`` that the change names."""
+        path = kind.path(self.namespace, name)
+        return await self.call("PATCH", path, {"fieldManager": MANAGER}, change, MERGE)
 
     async def delete(
         self, kind: Kind, name: str, uid: str | None = None, grace_s: int | None = None

@@ -2,6 +2,7 @@
 
     job           Job + what it owns          jobs.py
     model server  Deployment + what it owns   status.py reads their state
+                  or pods that it claims      pools.py
                   or a LeaderWorkerSet, where a replica takes several machines (groups.py)
 
 The manifests are in manifests.py. Everything is owned by its Job or Deployment, so deleting that one deletes all.
@@ -47,6 +48,7 @@ from guanaco_server.clusters.kubernetes.manifests import (
     spec_hash,
 )
 from guanaco_server.clusters.kubernetes.names import (
+    ASKED_REPLICAS,
     SPEC,
     WORKER,
     Json,
@@ -56,6 +58,7 @@ from guanaco_server.clusters.kubernetes.names import (
     object_name,
 )
 from guanaco_server.clusters.kubernetes.options import KubernetesOptions
+from guanaco_server.clusters.kubernetes.pools import Pools
 from guanaco_server.clusters.kubernetes.status import (
     ended_pods,
     ending_of,
@@ -79,7 +82,8 @@ class KubernetesCluster:
     def __init__(self, api: KubernetesApi, options: KubernetesOptions) -> None:
         self._api = api
         self._options = options
-        self._informers = Informers(api)
+        self._informers = Informers(api, has_pools=bool(options.pools))
+        self._pools = Pools(api, self._informers, options, self._dismiss)
         self._dismissed: set[str] = set()
         self._deleted: set[str] = set()
         self._logs: dict[str, tuple[LogReader, int]] = {}
@@ -92,8 +96,9 @@ class KubernetesCluster:
         await self._api.list(DEPLOYMENT, limit="1")
 
     async def start(self) -> None:
-        """Begin to watch, and stop the jobs that an earlier process of this worker left."""
+        """Begin to watch, stop the jobs that an earlier process of this worker left, and keep the pools of the settings."""
         await self._informers.start()
+        await self._pools.start()
         worker = label_value(self._options.worker)
         for name, job in list(self._informers.all(JOB).items()):
             if job["metadata"].get("labels", {}).get(WORKER) == worker:
@@ -113,7 +118,8 @@ class KubernetesCluster:
                 del self._jobs[spec.name]
 
     async def expect_server(self) -> None:
-        """Nothing: a pod belongs to one model."""
+        """Keep the pools, whose pods can be any model's."""
+        self._pools.expect()
 
     async def apply_deployment(self, spec: DeploymentSpec) -> None:
         """Apply the Deployment and what it owns. Applying again renews the secrets and restores what somebody deleted; the pods stay."""
@@ -130,10 +136,7 @@ class KubernetesCluster:
                 workload_object(replace(spec, replicas=0), self._options)
             )
             await self._apply_owned(spec, owner)
-            wanted = workload_object(
-                spec, self._options, replaces_others=self._has_pods_of_another(spec)
-            )
-            applied = await self._api.apply(wanted)
+            applied = await self._api.apply(await self._wanted(spec, owner))
             self._informers.note(KINDS[applied["kind"]], applied)
             if applied["metadata"]["uid"] != owner["metadata"]["uid"]:
                 await self._apply_owned(spec, applied)  # somebody has deleted the owner meanwhile
@@ -146,6 +149,7 @@ class KubernetesCluster:
             current = self._deployment(spec.name)
             if current and not is_leaving(current):
                 await self._api.apply(secret_of(spec, current))
+                await self._pools.renew(spec, self._pods(spec.name))
 
     @property
     def can_relabel(self) -> bool:
@@ -223,7 +227,23 @@ class KubernetesCluster:
         for job in self._jobs.values():
             job.cancel()
         await asyncio.gather(*self._jobs.values(), return_exceptions=True)
+        await self._pools.stop()
         await self._informers.stop()
+
+    async def _wanted(self, spec: DeploymentSpec, owner: Json) -> Json:
+        """Make the workload: with a replica fewer for each pod that is claimed from a pool."""
+        replaces_others = self._has_pods_of_another(spec)
+        claimed = 0
+        if not is_group_set(owner):
+            claimed = await self._pools.settle(spec, owner, self._pods(spec.name))
+        wanted = workload_object(
+            replace(spec, replicas=spec.replicas - claimed),
+            self._options,
+            replaces_others=replaces_others,
+        )
+        if claimed:
+            wanted["metadata"]["annotations"][ASKED_REPLICAS] = str(spec.replicas)
+        return wanted
 
     async def _apply_owned(self, spec: DeploymentSpec, owner: Json) -> None:
         for owned in owned_objects(spec, self._options, owner):

@@ -27,7 +27,7 @@ from guanaco_server.clusters.kubernetes.api import (
     KubernetesApi,
     UnexpectedStatus,
 )
-from guanaco_server.clusters.kubernetes.names import NAME, OURS, Json, label_value
+from guanaco_server.clusters.kubernetes.names import NAME, OURS, POOLS, Json, label_value
 from guanaco_server.clusters.kubernetes.status import PullFailures
 from guanaco_server.runtime.background import Background
 from guanaco_server.runtime.waiting import happens
@@ -62,17 +62,17 @@ class Informer:
     ) -> None:
         self.objects: dict[str, Json] = {}
         self._api = api
-        self._kind = kind
+        self.kind = kind
         self._changed = changed
         self._selectors = selectors
         self._version = ""
 
     async def list(self) -> None:
         """Read the whole list."""
-        found = await self._api.list(self._kind, **self._selectors)
+        found = await self._api.list(self.kind, **self._selectors)
         self._version = found["metadata"]["resourceVersion"]
         # A list leaves out what is the same in each.
-        about = {"apiVersion": self._kind.api_version, "kind": self._kind.name}
+        about = {"apiVersion": self.kind.api_version, "kind": self.kind.name}
         self.objects = {item["metadata"]["name"]: about | item for item in found["items"]}
         self._changed.notify()
 
@@ -87,10 +87,10 @@ class Informer:
                 delay_s = FIRST_DELAY_S
             except UnexpectedStatus as answered:
                 self._version = ""
-                logger.info("listing %s again: %s", self._kind.plural, answered)
+                logger.info("listing %s again: %s", self.kind.plural, answered)
                 await asyncio.sleep(FIRST_DELAY_S)  # an API that always says so is not hurried
             except (ClusterUnreachable, ClusterRefused) as error:
-                logger.warning("watching %s: %s", self._kind.plural, error)
+                logger.warning("watching %s: %s", self.kind.plural, error)
                 await asyncio.sleep(delay_s * (1 + random.random()))  # noqa: S311 - against a herd
                 delay_s = min(2 * delay_s, LONGEST_DELAY_S)
 
@@ -111,7 +111,7 @@ class Informer:
             "timeoutSeconds": str(WATCH_S),
             **self._selectors,
         }
-        path = self._kind.path(self._api.namespace)
+        path = self.kind.path(self._api.namespace)
         async with aclosing(self._api.stream(path, query, WATCH_S + SLACK_S)) as lines:
             async for line in lines:
                 if line:
@@ -148,7 +148,7 @@ GONE_S = 15.0
 
 
 class Informers:
-    def __init__(self, api: KubernetesApi) -> None:
+    def __init__(self, api: KubernetesApi, *, has_pools: bool = False) -> None:
         self.changed = ChangeSignal()
         self.pulls = PullFailures()
         self._api = api
@@ -158,16 +158,20 @@ class Informers:
             POD: Informer(api, POD, self.changed, labelSelector=OURS),
             EVENT: Informer(api, EVENT, self.changed, fieldSelector="type=Warning"),
         }
+        waiting = Informer(api, POD, self.changed, labelSelector=POOLS)
+        self._waiting = waiting if has_pools else None
         self.has_groups = False
         self._watches: list[Background] = []
 
     async def start(self) -> None:
         """List everything, then watch it in the background."""
+        waiting = [self._waiting] if self._waiting else []
         await asyncio.gather(
-            *(mirror.list() for mirror in self._informers.values()), self._find_groups()
+            *(mirror.list() for mirror in (*self._informers.values(), *waiting)),
+            self._find_groups(),
         )
-        for kind, mirror in self._informers.items():
-            watch = Background(f"watch of {kind.plural}")
+        for mirror in (*self._informers.values(), *waiting):
+            watch = Background(f"watch of {mirror.kind.plural}")
             watch.start(mirror.follow())
             self._watches.append(watch)
 
@@ -196,8 +200,18 @@ class Informers:
         found = self.all(POD).values()
         return [pod for pod in found if pod["metadata"].get("labels", {}).get(NAME) == wanted]
 
+    def waiting_pods(self) -> list[Json]:
+        """Return the pods that wait in pools."""
+        return list(self._waiting.objects.values()) if self._waiting else []
+
     def note(self, kind: Kind, seen: Json) -> None:
         self._informers[kind].note(seen)
+
+    def note_claimed(self, pod: Json) -> None:
+        """Take a pod that was claimed from its pool, before the watches report it."""
+        if self._waiting:
+            self._waiting.objects.pop(pod["metadata"]["name"], None)
+        self.note(POD, pod)
 
     def present(self, pod: Json) -> Json | None:
         """Return this pod as it is now; None if it is gone."""

@@ -72,7 +72,7 @@ def deployment_object(
         "spec": {
             "replicas": spec.replicas,
             "revisionHistoryLimit": 1,
-            "progressDeadlineSeconds": int(_start_s(spec) + options.pending_s),
+            "progressDeadlineSeconds": int(start_s(spec) + options.pending_s),
             "strategy": {
                 "type": "RollingUpdate",
                 "rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable},
@@ -100,14 +100,14 @@ def owned_objects(spec: DeploymentSpec, options: KubernetesOptions, owner: Json)
     described = labels(spec.name, spec.submission_id, SERVER)
     pods = pod_selector(spec)
     metadata = {**server_metadata(spec, described), "ownerReferences": owned_by(owner)}
-    ingress = {"from": [_platform_pods(options)], "ports": [{"protocol": "TCP", "port": PORT}]}
+    ingress = {"from": [platform_pods(options)], "ports": [{"protocol": "TCP", "port": PORT}]}
     leaders = LEADER if spec.resources.nodes > 1 else {}
     selected = {**pods, SPEC: spec_hash(spec, options), **leaders}
     policy = network_policy(metadata, pods, [ingress], options.engine_egress)
     return [
         _with_each_other(policy, pods) if spec.resources.nodes > 1 else policy,
         *([] if options.has_replica_addresses else [_service(metadata, selected)]),
-        _disruption_budget(metadata, pods),
+        _disruption_budget(metadata, pods, spec),
         secret_object(metadata, spec.secrets),
     ]
 
@@ -217,7 +217,7 @@ def server_pod(
     answering: Json = {
         "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
         "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(DRAIN_S)]}}},
-        "startupProbe": _probe(failures=math.ceil(_start_s(spec) / PROBE_PERIOD_S)),
+        "startupProbe": _probe(failures=math.ceil(start_s(spec) / PROBE_PERIOD_S)),
         "readinessProbe": _probe(failures=2),
         "livenessProbe": _probe(failures=6),
     }
@@ -259,7 +259,8 @@ def _probe(failures: int) -> Json:
     }
 
 
-def _start_s(spec: DeploymentSpec) -> float:
+def start_s(spec: DeploymentSpec) -> float:
+    """Return how long the server may take to answer."""
     return START_S + spec.artifact_bytes / LOAD_BYTES_PER_S
 
 
@@ -277,17 +278,23 @@ def _service(metadata: Json, pods: Mapping[str, str]) -> Json:
     }
 
 
-def _disruption_budget(metadata: Json, pods: Mapping[str, str]) -> Json:
-    """Allow one pod at a time to be evicted, so that a single replica does not block draining a machine."""
+def _disruption_budget(metadata: Json, pods: Mapping[str, str], spec: DeploymentSpec) -> Json:
+    """Allow one pod at a time to be evicted, so that a single replica does not block draining a machine.
+
+    ``maxUnavailable`` counts by the replicas of the pods' controllers, and a Deployment's leave out the pods that it
+    claimed from a pool: with none but these, no pod could be evicted.
+    """
+    is_grouped = spec.resources.nodes > 1
+    most = {"maxUnavailable": 1} if is_grouped else {"minAvailable": max(0, spec.replicas - 1)}
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
         "metadata": metadata,
-        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": dict(pods)}},
+        "spec": {**most, "selector": {"matchLabels": dict(pods)}},
     }
 
 
-def _platform_pods(options: KubernetesOptions) -> Json:
+def platform_pods(options: KubernetesOptions) -> Json:
     peer: Json = {"podSelector": {"matchLabels": PLATFORM_LABELS}}
     if options.platform_namespace and options.platform_namespace != options.namespace:
         peer["namespaceSelector"] = {

@@ -20,6 +20,13 @@ QUEUE_GATE = "kueue.x-k8s.io/admission"
 GROUP_INDEX = "leaderworkerset.sigs.k8s.io/group-index"
 LEADER = {"leaderworkerset.sigs.k8s.io/worker-index": "0"}
 OURS = f"{MANAGED_BY}={MANAGER}"
+# A pool's pod that waits is managed by POOL_MANAGER, so that a version that knows no pools does not see it.
+POOL_MANAGER = "guanaco-pool"
+POOLS = f"{MANAGED_BY}={POOL_MANAGER}"
+POOL = "guanaco.dev/pool"
+FROM_POOL = "guanaco.dev/from-pool"  # stays when the pod is claimed
+ORDERED = "guanaco.dev/ordered"
+ASKED_REPLICAS = "guanaco.dev/replicas"
 MAX_CHARS = 63
 MAX_GROUP_SET_CHARS = 46  # beside "-", a number of five digits, "-" and a hash of ten characters
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ipaddress import ip_address, ip_network
 from typing import Any
 
@@ -13,6 +14,7 @@ from guanaco_server.clusters.kubernetes.api import KubernetesApi, connect
 from guanaco_server.clusters.kubernetes.names import Json
 from guanaco_server.clusters.kubernetes.pod_fields import checked_fields
 from guanaco_server.settings import Settings
+from guanaco_server.settings.kubernetes import PoolSettings
 
 NOTHING_ASKED = Resources()
 GIB = 1024**3
@@ -71,11 +73,24 @@ class Egress:
         return Egress(str(network), int(port))
 
 
+POOL_NAME = re.compile(r"[a-z]([-a-z0-9]{0,28}[a-z0-9])?")
+PORT_IN_ENDPOINT, CONTROL_PORT_IN_ENDPOINT = ":8000", ":8001"
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Pods that wait for a model; each asks for these resources."""
+
+    name: str
+    size: int
+    resources: Resources = NOTHING_ASKED
+
+
 @dataclass(frozen=True)
 class KubernetesOptions:
     """``worker`` names this platform process; ``endpoint`` is a template of a pod's ``address`` and ``pod``, and of ``name`` and ``namespace``.
 
-    ``server_fields`` and ``job_fields`` are added to the pods' spec. ``gpu_nodes`` has the node labels of each kind of GPU. ``pending_s`` is how long a pod may wait for a machine.
+    ``server_fields`` and ``job_fields`` are added to the pods' spec. A server whose command begins with ``engine_command`` may be a pool's pod, in which ``warm_module`` waits. ``gpu_nodes`` has the node labels of each kind of GPU. ``pending_s`` is how long a pod may wait for a machine.
     """
 
     namespace: str
@@ -98,6 +113,9 @@ class KubernetesOptions:
     queue: str | None = None
     server_fields: Mapping[str, Any] = field(default_factory=dict)
     job_fields: Mapping[str, Any] = field(default_factory=dict)
+    pools: tuple[Pool, ...] = ()
+    engine_command: tuple[str, ...] = ("python", "-m", "guanaco_server.engine.serve")
+    warm_module: str = "guanaco_server.engine.pool.warm"
 
     @property
     def has_replica_addresses(self) -> bool:
@@ -117,6 +135,11 @@ class KubernetesOptions:
             pod=pod["metadata"]["name"],
             address=f"[{address}]" if ip_address(address).version == 6 else address,
         )
+
+    def control_endpoint_of(self, pod: Json) -> str:
+        """Return the URL at which a pool's pod takes its order; "" while it has no address."""
+        control = self.endpoint.replace(PORT_IN_ENDPOINT, CONTROL_PORT_IN_ENDPOINT)
+        return replace(self, endpoint=control).endpoint_of(pod["metadata"]["name"], pod)
 
 
 def has_replica_addresses(endpoint: str) -> bool:
@@ -167,7 +190,57 @@ def options_of(settings: Settings, namespace: str, context: str = "") -> Kuberne
         queue=settings.kubernetes_queue,
         server_fields=checked_fields("kubernetes_server_pod", settings.kubernetes_server_pod),
         job_fields=checked_fields("kubernetes_job_pod", settings.kubernetes_job_pod),
+        pools=checked_pools(settings),
+        engine_command=(settings.kubernetes_python, "-m", "guanaco_server.engine.serve"),
     )
+
+
+def checked_pools(settings: Settings) -> tuple[Pool, ...]:
+    """Return the pools that have a size. InvalidSettings where there can be none, or one is not right."""
+    pools = settings.kubernetes_pools
+    kept = tuple(_pool(name, pool) for name, pool in sorted(pools.items()) if pool.size)
+    if not kept:
+        return ()
+    if settings.kubernetes_queue:
+        raise InvalidSettings(
+            "kubernetes_pools and kubernetes_queue do not go together: a pod that waits in a pool has its place already.",
+            hint="Set one of them.",
+        )
+    endpoint = settings.kubernetes_endpoint
+    if not has_replica_addresses(endpoint) or PORT_IN_ENDPOINT not in endpoint:
+        raise InvalidSettings(
+            "kubernetes_pools needs a kubernetes_endpoint with {address} or {pod} and the port 8000: each pod is reached by itself.",
+            hint="The default is http://{address}:8000.",
+        )
+    if settings.engine_command:
+        raise InvalidSettings(
+            "kubernetes_pools and engine_command do not go together: a pool's pod starts the engine's own command.",
+            hint="Set one of them.",
+        )
+    for pool in kept:
+        _check_gpu(pool, settings)
+    return kept
+
+
+def _pool(name: str, given: PoolSettings) -> Pool:
+    if not POOL_NAME.fullmatch(name):
+        raise InvalidSettings(
+            f"{name[:80]!r} is no name of a pool in kubernetes_pools.",
+            hint="It has up to 30 small letters, digits and hyphens, and begins with a letter.",
+        )
+    if bool(given.gpu_type) != bool(given.gpu_count):
+        raise InvalidSettings(
+            f"The pool {name} in kubernetes_pools needs gpu_type and gpu_count, or neither."
+        )
+    return Pool(name, given.size, Resources(**given.model_dump(exclude={"size"})))
+
+
+def _check_gpu(pool: Pool, settings: Settings) -> None:
+    nodes, gpu_type = settings.kubernetes_gpu_nodes, pool.resources.gpu_type
+    if gpu_type and nodes and gpu_type not in nodes:
+        raise InvalidSettings(
+            f"The pool {pool.name} asks for {gpu_type} GPUs, which kubernetes_gpu_nodes does not name."
+        )
 
 
 def split_context(text: str, default_namespace: str) -> tuple[str, str]:

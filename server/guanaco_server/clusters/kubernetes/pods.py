@@ -16,6 +16,7 @@ UID = 10_001
 CONTAINER = "main"
 CACHE = "/cache"  # where a model server may keep its artifact
 TMP = "/tmp"  # noqa: S108 - an empty folder of the pod's own
+CONTROL_PORT = 8001  # of a pool's pod
 HOST, PORT = "0.0.0.0", 8000  # noqa: S104 - within the pod; the network policy says who reaches it
 SERVER_TMP_BYTES = 8 * 1024**3  # small files of the model, and what the compilers keep
 CACHE_SLACK_BYTES = 1024**3

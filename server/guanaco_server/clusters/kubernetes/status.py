@@ -27,22 +27,37 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from guanaco_server.clusters.cluster import ReplicaPhase, ReplicaState, Trouble
-from guanaco_server.clusters.kubernetes.names import GROUP_INDEX, LEADER, QUEUE, QUEUE_GATE, Json
+from guanaco_server.clusters.kubernetes.claimed import (
+    asked_replicas,
+    has_served,
+    is_claimed,
+    is_claimed_for,
+    is_ordered,
+)
+from guanaco_server.clusters.kubernetes.names import (
+    GROUP_INDEX,
+    LEADER,
+    QUEUE,
+    QUEUE_GATE,
+    SPEC,
+    Json,
+)
 from guanaco_server.clusters.kubernetes.options import KubernetesOptions
 
 
 def pods_of(deployment: Json, pods: Sequence[Json]) -> list[Json]:
     """Return the pods of the Deployment's present template, the newest first. Older ones are those of an earlier Deployment of this name."""
-    wanted = _template(deployment)["metadata"]["labels"]
-    since = str(deployment["metadata"].get("creationTimestamp", ""))
-    found = [
-        pod
-        for pod in pods
-        if not is_leaving(pod)
-        and wanted.items() <= pod["metadata"].get("labels", {}).items()
-        and str(pod["metadata"]["creationTimestamp"]) >= since
-    ]
+    found = [pod for pod in pods if not is_leaving(pod) and _is_of(deployment, pod)]
     return sorted(found, key=_made, reverse=True)
+
+
+def _is_of(deployment: Json, pod: Json) -> bool:
+    wanted = _template(deployment)["metadata"]["labels"]
+    if is_claimed(pod):  # it may be older than the Deployment
+        return is_claimed_for(pod, deployment, wanted.get(SPEC, ""))
+    since = str(deployment["metadata"].get("creationTimestamp", ""))
+    is_present = wanted.items() <= pod["metadata"].get("labels", {}).items()
+    return is_present and str(pod["metadata"]["creationTimestamp"]) >= since
 
 
 def is_group_set(workload: Json) -> bool:
@@ -99,9 +114,16 @@ def state_of(
         state,
         endpoint=ready.endpoint if ready else "",
         replicas=replicas,
-        is_settled=is_whole and deployment["spec"].get("replicas", 1) > 0,
+        is_settled=is_whole and _is_settled(deployment, ours),
         is_ready=ready is not None,
     )
+
+
+def _is_settled(deployment: Json, ours: Sequence[Json]) -> bool:
+    """Tell whether its own pods and the claimed ones are as many as were asked for, and each of these has its order."""
+    claimed = [pod for pod in ours if is_claimed(pod) and not ending_of(pod)]
+    asked, own = asked_replicas(deployment), deployment["spec"].get("replicas", 1)
+    return asked == own + len(claimed) and asked > 0 and all(map(is_ordered, claimed))
 
 
 def _groups(workload: Json, ours: Sequence[Json]) -> list[list[Json]]:
@@ -318,7 +340,9 @@ def is_running(pod: Json) -> bool:
 
 
 def has_started_up(pod: Json) -> bool:
-    """Tell whether the pod's container runs and its startup probe has passed; from then on it is expected to answer."""
+    """Tell whether the pod's container runs and its startup probe has passed, or a claimed one is ready anew; from then on it is expected to answer."""
+    if is_claimed(pod):
+        return is_running(pod) and has_served(pod)
     status = pod.get("status", {})
     containers = status.get("containerStatuses", [])
     return is_running(pod) and any(container.get("started") for container in containers)

@@ -1,0 +1,58 @@
+"""What the platform reads from pods that were claimed from a pool (pools.py).
+
+    waiting ── claimed: labels and owner change in one step ── ordered: it was given its model ──▶ served
+
+A claimed pod belongs to its server's Deployment itself, beside the pods of the Deployment's ReplicaSet. It was ready before,
+while it waited: it serves when it has become ready anew since it was ordered, by the time that its kubelet wrote.
+"""
+
+from __future__ import annotations
+
+from guanaco_server.clusters.kubernetes.names import (
+    ASKED_REPLICAS,
+    FROM_POOL,
+    ORDERED,
+    POOL,
+    SPEC,
+    Json,
+)
+
+NEVER = "never"
+
+
+def is_claimed(pod: Json) -> bool:
+    labels = pod["metadata"].get("labels", {})
+    return FROM_POOL in labels and POOL not in labels
+
+
+def is_claimed_for(pod: Json, deployment: Json, spec: str) -> bool:
+    """Tell whether it was claimed for this Deployment, to be a server of this spec."""
+    metadata = pod["metadata"]
+    owners = {owner.get("uid") for owner in metadata.get("ownerReferences", [])}
+    is_ours = is_claimed(pod) and deployment["metadata"]["uid"] in owners
+    return is_ours and metadata["labels"].get(SPEC) == spec
+
+
+def is_ordered(pod: Json) -> bool:
+    return ORDERED in pod["metadata"].get("annotations", {})
+
+
+def has_served(pod: Json) -> bool:
+    """Tell whether it is ready by what it was ordered to be."""
+    since = ready_since(pod)
+    return (
+        since is not None and is_ordered(pod) and pod["metadata"]["annotations"][ORDERED] != since
+    )
+
+
+def ready_since(pod: Json) -> str | None:
+    for condition in pod.get("status", {}).get("conditions", []):
+        if condition.get("type") == "Ready" and condition.get("status") == "True":
+            return str(condition.get("lastTransitionTime", NEVER))
+    return None
+
+
+def asked_replicas(deployment: Json) -> int:
+    """Return how many replicas the server is to have, those that were claimed included."""
+    asked = deployment["metadata"].get("annotations", {}).get(ASKED_REPLICAS)
+    return int(asked if asked is not None else deployment["spec"].get("replicas", 1))

@@ -1,0 +1,326 @@
+"""Pools: pods that wait with vLLM imported, and how a model server claims them (decision 0050).
+
+    waiting ── claim ──▶ claimed ── order ──▶ ordered ──▶ serves
+       ▲                    │                    └── ends ──▶ the pod is deleted, and the next look claims another
+       │                    └── the order is not taken ──▶ the same
+       └── the pool's Deployment makes a new one, because its selector has lost the pod
+
+The claim is one change of the pod, which is refused if anybody was faster: the pod leaves the pool's selector and is owned
+by the server's Deployment from then on. The order goes to the pod's control port and is marked at the pod when it was
+taken. A platform that dies between two steps leaves a pod that is claimed and has no order: the next look gives it one, or
+deletes it. The Deployment has as many replicas fewer as pods are claimed for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+
+from guanaco.errors import ClusterRefused, ClusterUnreachable
+from guanaco_server.clusters.cluster import DeploymentSpec
+from guanaco_server.clusters.kubernetes.api import (
+    DEPLOYMENT,
+    POD,
+    SECRET,
+    KubernetesApi,
+    UnexpectedStatus,
+)
+from guanaco_server.clusters.kubernetes.claimed import (
+    NEVER,
+    has_served,
+    is_claimed,
+    is_claimed_for,
+    is_ordered,
+    ready_since,
+)
+from guanaco_server.clusters.kubernetes.informers import Informers
+from guanaco_server.clusters.kubernetes.manifests import spec_hash, start_s
+from guanaco_server.clusters.kubernetes.names import (
+    FROM_POOL,
+    ORDERED,
+    POOL,
+    POOLS,
+    SPEC,
+    Json,
+)
+from guanaco_server.clusters.kubernetes.options import KubernetesOptions, Pool
+from guanaco_server.clusters.kubernetes.pool_manifests import (
+    claim_of,
+    fits,
+    named_secret,
+    pool_deployment,
+    pool_name,
+    pool_policy,
+    pool_secret,
+)
+from guanaco_server.clusters.kubernetes.pool_port import OrderNotTaken, PoolPort
+from guanaco_server.clusters.kubernetes.status import (
+    ending_of,
+    is_leaving,
+    is_on_lost_node,
+    is_ready,
+)
+from guanaco_server.formats.pool import TOKEN_VARIABLE, PodOrder
+
+ASKED_PODS = 8  # so many are asked whether their node has the artifact
+CLAIM_ROUNDS = 3
+ORDER_TRIES, ORDER_PAUSE_S = 3, 0.5
+ARTIFACT = "--artifact"
+
+Dismiss = Callable[[Json], Awaitable[None]]
+
+logger = logging.getLogger(__name__)
+
+
+class Pools:
+    """The pools of one namespace. ``dismiss`` deletes a pod, which counts as gone from then on."""
+
+    def __init__(
+        self,
+        api: KubernetesApi,
+        informers: Informers,
+        options: KubernetesOptions,
+        dismiss: Dismiss,
+        port: PoolPort | None = None,
+    ) -> None:
+        self._api = api
+        self._informers = informers
+        self._options = options
+        self._dismiss = dismiss
+        self._port = port or PoolPort()
+        self._tokens: dict[str, str] = {}
+        self._specs: dict[str, str] = {}
+        self._taken: set[str] = set()
+        self._upkeep: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Make the pools of the settings, and remove those that the settings do not have any more."""
+        try:
+            found = await self._api.list(DEPLOYMENT, labelSelector=POOLS)
+            kept = {pool_name(pool.name) for pool in self._options.pools}
+            for name in {one["metadata"]["name"] for one in found["items"]} - kept:
+                logger.info("removing %s: the settings do not have it", name)
+                await self._api.delete(DEPLOYMENT, name)
+        except (ClusterRefused, ClusterUnreachable) as error:
+            logger.warning("the pools cannot be looked at: %s", error)
+        await self.maintain()
+
+    def expect(self) -> None:
+        """See to the pools in the background."""
+        if self._options.pools and (self._upkeep is None or self._upkeep.done()):
+            self._upkeep = asyncio.create_task(self.maintain(), name="upkeep of pools")
+
+    async def stop(self) -> None:
+        """Stop the upkeep. The pools stay."""
+        if self._upkeep is not None:
+            self._upkeep.cancel()
+            await asyncio.wait([self._upkeep])
+        await self._port.close()
+
+    async def maintain(self) -> None:
+        """Apply the pools again, which restores what somebody deleted. Without them servers start as ever."""
+        for pool in self._options.pools:
+            try:
+                await self._maintain(pool)
+            except (ClusterRefused, ClusterUnreachable, UnexpectedStatus) as error:
+                logger.warning("the pool %s cannot be kept: %s", pool.name, error)
+
+    async def settle(self, spec: DeploymentSpec, owner: Json, pods: Sequence[Json]) -> int:
+        """Claim pods for replicas that have none, see that each claimed one has its order, and return how many there are."""
+        present = spec_hash(spec, self._options)
+        claimed: list[Json] = []
+        for pod in sorted(filter(is_claimed, pods), key=has_served, reverse=True):
+            is_ours = is_claimed_for(pod, owner, present)
+            is_over = ending_of(pod) or len(claimed) >= spec.replicas
+            if is_leaving(pod):
+                continue
+            if is_ours and not is_over:
+                claimed.append(pod)
+            else:
+                await self._give_up(pod, "it ended, or is wanted no longer")
+        missing = spec.replicas - _placed(pods, present)
+        kept = await self._order_all(spec, claimed)
+        for _ in range(CLAIM_ROUNDS):
+            wanted = missing - len(kept)
+            if wanted <= 0 or not (new := await self._claim(spec, owner, wanted)):
+                break
+            kept += await self._order_all(spec, new)
+        return len(kept)
+
+    async def renew(self, spec: DeploymentSpec, pods: Sequence[Json]) -> None:
+        """Give these secrets to the pods that were claimed for the server, for containers that start again."""
+        for pod in filter(is_claimed, pods):
+            if is_ordered(pod) and not is_leaving(pod):
+                try:
+                    await self._give(spec, pod)
+                except OrderNotTaken as error:
+                    logger.info("%s keeps its secrets: %s", pod["metadata"]["name"], error)
+
+    async def _maintain(self, pool: Pool) -> None:
+        token = await self._token_of(pool)
+        deployment = pool_deployment(pool, self._options, token)
+        owner = await self._api.apply(deployment)
+        await self._api.apply(pool_policy(pool, self._options, owner))
+        self._tokens[pool.name] = token
+        self._specs[pool.name] = deployment["metadata"]["labels"][SPEC]
+
+    async def _token_of(self, pool: Pool) -> str:
+        """Return the pool's token, which the first worker makes. An apply that says nothing of the data answers with them."""
+        made = pool_secret(pool, secrets.token_urlsafe(32))
+        try:
+            found = await self._api.create(made)
+        except UnexpectedStatus as answered:
+            if answered.status != 409:
+                raise
+            found = await self._api.apply(named_secret(pool))
+        if TOKEN_VARIABLE not in (found.get("data") or {}):  # somebody has emptied it
+            found = await self._api.merge(SECRET, pool_name(pool.name), {"data": made["data"]})
+        return base64.b64decode(found["data"][TOKEN_VARIABLE]).decode()
+
+    async def _claim(self, spec: DeploymentSpec, owner: Json, count: int) -> list[Json]:
+        """Claim up to so many waiting pods, those first whose nodes have the artifact."""
+        claimed: list[Json] = []
+        for pod in await self._nearest(spec, self._waiting(spec)):
+            if len(claimed) == count:
+                break
+            uid = pod["metadata"]["uid"]
+            if uid in self._taken:
+                continue
+            self._taken.add(uid)
+            try:
+                if found := await self._claim_one(pod, spec, owner):
+                    claimed.append(found)
+            except (ClusterRefused, ClusterUnreachable) as error:
+                logger.warning("%s is started without a pool: %s", spec.name, error)
+                break
+            finally:
+                self._taken.discard(uid)
+        return claimed
+
+    async def _claim_one(self, pod: Json, spec: DeploymentSpec, owner: Json) -> Json | None:
+        """Return the pod as it is after the claim; None if somebody else was faster, or it has changed."""
+        name = pod["metadata"]["name"]
+        try:
+            found = await self._api.merge(POD, name, claim_of(pod, spec, self._options, owner))
+        except UnexpectedStatus as answered:
+            logger.info("%s cannot be claimed: %s", name, answered)
+            # Of a claim that was repeated, because its answer was lost, the second is refused.
+            found_again = await self._find(name)
+            present = spec_hash(spec, self._options)
+            if found_again is None or not is_claimed_for(found_again, owner, present):
+                return None
+            found = found_again
+        self._informers.note_claimed(found)
+        logger.info("%s claims %s of the pool", spec.name, name)
+        return found
+
+    async def _find(self, name: str) -> Json | None:
+        found = await self._api.list(POD, fieldSelector=f"metadata.name={name}")
+        return next(iter(found["items"]), None)
+
+    def _waiting(self, spec: DeploymentSpec) -> list[Json]:
+        """Return the pods that wait and fit, those of the smallest pool first, the oldest first."""
+        pools = [pool for pool in self._options.pools if fits(pool, spec, self._options)]
+        pools.sort(key=lambda pool: pool.resources.memory_bytes or 0)
+        places = {pool.name: place for place, pool in enumerate(pools)}
+        found = [
+            pod
+            for pod in self._informers.waiting_pods()
+            if (name := pod["metadata"]["labels"].get(POOL)) in places
+            and pod["metadata"]["labels"].get(SPEC) == self._specs.get(name)
+            and is_ready(pod)
+            and not is_leaving(pod)
+            and not is_on_lost_node(pod)
+        ]
+        return sorted(found, key=lambda pod: _age_order(pod, places))
+
+    async def _nearest(self, spec: DeploymentSpec, pods: list[Json]) -> list[Json]:
+        """Put those first whose nodes have the artifact. Where each pod has a cache of its own, or all share one, none is nearer."""
+        artifact = _artifact_key(spec)
+        if not self._options.cache_path or artifact is None or len(pods) < 2:
+            return pods
+        asked = pods[:ASKED_PODS]
+        held = await asyncio.gather(
+            *(self._port.holds(*self._control(pod), artifact) for pod in asked)
+        )
+        near = [pod for pod, has_it in zip(asked, held, strict=True) if has_it]
+        return [*near, *(pod for pod in pods if pod not in near)]
+
+    async def _order_all(self, spec: DeploymentSpec, pods: Sequence[Json]) -> list[Json]:
+        """Return the pods that have their order; others are given up."""
+        has_order = await asyncio.gather(*(self._order(spec, pod) for pod in pods))
+        return [pod for pod, is_kept in zip(pods, has_order, strict=True) if is_kept]
+
+    async def _order(self, spec: DeploymentSpec, pod: Json) -> bool:
+        for attempt in range(ORDER_TRIES):
+            try:
+                await self._give(spec, pod)
+            except OrderNotTaken as error:
+                said = error
+                await asyncio.sleep(ORDER_PAUSE_S * (attempt < ORDER_TRIES - 1))
+            else:
+                return await self._mark_ordered(pod)
+            if is_ordered(pod):  # it has its order; only its new secrets wait
+                return True
+        await self._give_up(pod, f"it does not take its order: {said}")
+        return False
+
+    async def _mark_ordered(self, pod: Json) -> bool:
+        """Note at the pod that it has its order, and since when it was ready before. False if it is gone."""
+        if is_ordered(pod):
+            return True
+        mark = {"annotations": {ORDERED: ready_since(pod) or NEVER}, "uid": pod["metadata"]["uid"]}
+        try:
+            found = await self._api.merge(POD, pod["metadata"]["name"], {"metadata": mark})
+        except UnexpectedStatus:
+            return False
+        self._informers.note(POD, found)
+        return True
+
+    async def _give(self, spec: DeploymentSpec, pod: Json) -> None:
+        order = PodOrder(
+            name=spec.name,
+            spec=spec_hash(spec, self._options),
+            arguments=spec.command[len(self._options.engine_command) :],
+            environment=spec.environment,
+            secrets=spec.secrets,
+            start_s=start_s(spec),
+        )
+        await self._port.give(*self._control(pod), order)
+
+    def _control(self, pod: Json) -> tuple[str, str]:
+        """Return where the pod takes its order, and the token. Without a pool the token is gone, and so is the order refused."""
+        token = self._tokens.get(pod["metadata"]["labels"][FROM_POOL], "")
+        return self._options.control_endpoint_of(pod), token
+
+    async def _give_up(self, pod: Json, why: str) -> None:
+        logger.info("deleting %s, which was claimed from a pool: %s", pod["metadata"]["name"], why)
+        await self._dismiss(pod)
+
+
+def _placed(pods: Sequence[Json], spec: str) -> int:
+    """Return how many pods of the Deployment's own have a machine, and so need no other in their place."""
+    return sum(
+        not is_claimed(pod)
+        and not is_leaving(pod)
+        and not ending_of(pod)
+        and pod["metadata"].get("labels", {}).get(SPEC) == spec
+        and bool(pod["spec"].get("nodeName"))
+        for pod in pods
+    )
+
+
+def _age_order(pod: Json, places: dict[str, int]) -> tuple[int, str, str]:
+    metadata = pod["metadata"]
+    return places[metadata["labels"][POOL]], str(metadata["creationTimestamp"]), metadata["name"]
+
+
+def _artifact_key(spec: DeploymentSpec) -> str | None:
+    """Return the key of the artifact that the server's command names."""
+    if ARTIFACT not in spec.command[:-1]:
+        return None
+    uri = spec.command[spec.command.index(ARTIFACT) + 1]
+    return uri.rstrip("/").rpartition("/")[2]

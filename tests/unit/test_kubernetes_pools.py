@@ -1,0 +1,115 @@
+"""What a pool is made of, which servers fit into its pods, and what is read from a claimed one."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from guanaco_server.clusters.cluster import DeploymentSpec, Resources
+from guanaco_server.clusters.kubernetes.claimed import has_served
+from guanaco_server.clusters.kubernetes.names import ORDERED
+from guanaco_server.clusters.kubernetes.options import Pool
+from guanaco_server.clusters.kubernetes.pool_manifests import (
+    fits,
+    pool_deployment,
+    pool_policy,
+    pool_secret,
+)
+from guanaco_server.formats.pool import PodOrder
+from tests.fixtures.manifest_checks import problems_in
+from tests.unit.test_kubernetes_manifests import OPTIONS, with_uid
+
+GIB = 2**30
+H100 = Resources(memory_bytes=64 * GIB, disk_bytes=100 * GIB, gpu_type="H100", gpu_count=1, cpus=8)
+POOLS = [Pool("small", 2), Pool("h100", 1, H100)]
+SERVER = DeploymentSpec("m-tiny", (*OPTIONS.engine_command, "--artifact", "s3://models/ab"))
+
+
+@pytest.mark.parametrize("pool", POOLS, ids=lambda pool: pool.name)
+def test_the_objects_of_a_pool_are_valid_and_confined(pool: Pool) -> None:
+    deployment = pool_deployment(pool, OPTIONS, "token")
+    policy = pool_policy(pool, OPTIONS, with_uid(deployment))
+    assert problems_in([deployment, policy, pool_secret(pool, "token")]) == []
+
+
+def test_a_pools_pods_are_reached_by_the_platform_alone() -> None:
+    policy = pool_policy(POOLS[0], OPTIONS, with_uid(pool_deployment(POOLS[0], OPTIONS, "token")))
+    (ingress,) = policy["spec"]["ingress"]
+    assert [port["port"] for port in ingress["ports"]] == [8000, 8001]
+    assert ingress["from"][0]["podSelector"]["matchLabels"] == {"app.kubernetes.io/name": "guanaco"}
+
+
+def test_the_token_is_in_no_manifest_but_the_secret_and_makes_other_pods() -> None:
+    one, other = (pool_deployment(POOLS[0], OPTIONS, token) for token in ("t0ken-1", "t0ken-2"))
+    assert "t0ken" not in json.dumps([one, other])
+    assert one["spec"]["template"]["metadata"] != other["spec"]["template"]["metadata"]
+
+
+def test_a_version_that_knows_no_pools_does_not_see_one() -> None:
+    deployment = pool_deployment(POOLS[0], OPTIONS, "token")
+    labels = [
+        deployment["metadata"]["labels"],
+        deployment["spec"]["template"]["metadata"]["labels"],
+    ]
+    assert all(each["app.kubernetes.io/managed-by"] == "guanaco-pool" for each in labels)
+
+
+@pytest.mark.parametrize(
+    ("changes", "fitting"),
+    [
+        ({}, ["small"]),
+        ({"resources": replace(H100, gpu_type=None)}, ["h100"]),
+        ({"resources": H100}, ["h100"]),
+        ({"resources": replace(H100, memory_bytes=65 * GIB)}, []),
+        ({"resources": replace(H100, memory_bytes=8 * GIB)}, ["h100"]),
+        ({"resources": replace(H100, gpu_count=2)}, []),
+        ({"resources": replace(H100, gpu_type="MI300X")}, []),
+        ({"resources": replace(H100, nodes=2)}, []),
+        ({"resources": replace(H100, image="another:1")}, []),
+        ({"resources": Resources(memory_bytes=1)}, []),
+        ({"command": ("sh", "-c", "sleep 1")}, []),
+        ({"queue": "gpus"}, []),
+    ],
+)
+def test_a_server_fits_where_its_command_image_gpus_and_amounts_are(
+    changes: dict[str, Any], fitting: list[str]
+) -> None:
+    spec = replace(SERVER, **changes)
+    assert [pool.name for pool in POOLS if fits(pool, spec, OPTIONS)] == fitting
+
+
+@pytest.mark.parametrize(
+    ("ordered", "status", "since", "serves"),
+    [
+        (None, "True", "10:00:05Z", False),
+        ("10:00:00Z", "True", "10:00:00Z", False),
+        ("10:00:00Z", "False", "10:00:03Z", False),
+        ("10:00:00Z", "True", "10:00:05Z", True),
+        ("never", "True", "10:00:05Z", True),
+    ],
+)
+def test_a_claimed_pod_serves_when_it_is_ready_anew_since_its_order(
+    ordered: str | None, status: str, since: str, serves: bool
+) -> None:
+    ready = {"type": "Ready", "status": status, "lastTransitionTime": since}
+    metadata = {"annotations": {ORDERED: ordered} if ordered else {}}
+    assert has_served({"metadata": metadata, "status": {"conditions": [ready]}}) is serves
+
+
+def test_an_order_is_read_as_it_was_written_and_anything_else_is_refused() -> None:
+    order = PodOrder("m-tiny", "ab", ("--port", "{port}"), {"A": "1"}, {"URL": "s3cret"}, 60.0)
+    assert PodOrder.from_json(order.to_json()) == order
+    assert "s3cret" not in repr(order)
+    whole = json.loads(order.to_json())
+    for wrong in (
+        [],
+        {},
+        whole | {"arguments": [1]},
+        whole | {"secrets": {"A": 1}},
+        whole | {"environment": []},
+    ):
+        with pytest.raises(ValueError, match="no order"):
+            PodOrder.from_json(json.dumps(wrong).encode())
