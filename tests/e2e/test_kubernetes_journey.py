@@ -20,6 +20,9 @@ from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.versions import beside
 from tests.e2e.conftest import StartPlatform
 from tests.e2e.test_redeploy_killed import assert_nothing_is_left, is_in, published
+from tests.e2e.test_served_by_vllm import REAL_ENGINE
+from tests.fixtures.fake_kubernetes import statuses
+from tests.fixtures.fake_kubernetes.store import Json
 from tests.fixtures.kubernetes import FakeWorld, fake_world, shell
 from tests.fixtures.roles import Roles
 from tests.fixtures.s3 import S3Server
@@ -88,6 +91,25 @@ def test_from_submit_to_feedback_to_teardown_leaves_no_object(world: FakeWorld, 
 
     developer.teardown(submission.id)
     eventually(lambda: _left(world) == [], "cluster without an object of ours")
+
+
+@pytest.mark.timeout(900)  # vLLM is imported twice: for the submission, and for the next one
+def test_a_submission_is_served_by_vllm_in_a_pod_that_waited(
+    world: FakeWorld, start_platform: StartPlatform, settings: dict[str, object]
+) -> None:
+    pools = {"small": {"size": 1}}
+    up = start_platform(**settings, **REAL_ENGINE, kubernetes_pools=pools, engine_cache_bytes=0)
+    (waiting,) = eventually(lambda: _waiting(world), "pod that waits", 300)
+    developer, app = up.client(Role.DEVELOPER, "ada"), up.client(Role.BACKEND, "app")
+    submission = developer.wait(developer.submit("acme/tiny", name="Tiny").id)
+    assert submission.status is Status.DEPLOYED, submission.failure
+    (pod,) = world.kubelet.pods(deployment_name(submission.id))
+    assert pod["metadata"]["uid"] == waiting["metadata"]["uid"]
+    opened = app.open_conversation("user-17", next(iter(BOTS.values())), consent=True)
+    assert opened.submission_id == submission.id
+    assert app.send(opened.conversation_id, "Hello!").content
+    developer.teardown(submission.id)
+    eventually(lambda: not world.kubelet.pods(deployment_name(submission.id)), "end of its pod")
 
 
 def test_of_two_clusters_one_that_is_drained_gets_nothing(
@@ -235,6 +257,12 @@ def _names(world: FakeWorld) -> set[str]:
 def _ended(client: Client, submission_id: str) -> Rollout | None:
     rollout = client.submission(submission_id).rollout
     return rollout if rollout is not None and not rollout.phase.is_in_progress else None
+
+
+def _waiting(world: FakeWorld) -> list[Json]:
+    pods = world.server.store.all("pods")
+    waiting = [pod for pod in pods if "guanaco.dev/pool" in pod["metadata"]["labels"]]
+    return [pod for pod in waiting if statuses.is_ready(pod)]
 
 
 def _left(world: FakeWorld) -> list[str]:

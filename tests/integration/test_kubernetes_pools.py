@@ -11,12 +11,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from guanaco_server.clusters.cluster import ReplicaPhase, Resources
+from guanaco_server.clusters.cluster import DeploymentSpec, ReplicaPhase, Resources
 from guanaco_server.clusters.kubernetes.cluster import KubernetesCluster
 from guanaco_server.clusters.kubernetes.pool_port import OrderNotTaken, PoolPort
 from tests.fixtures.fake_kubernetes import statuses
 from tests.fixtures.fake_kubernetes.store import Json
-from tests.fixtures.kubernetes import ROOT, FakeWorld, fake_world, seen, until
+from tests.fixtures.kubernetes import ROOT, FakeWorld, fake_world, scripted, seen, until
 from tests.fixtures.pools import IMPORTS, pooled, spec, warm
 
 pytestmark = pytest.mark.slow
@@ -422,3 +422,76 @@ async def test_a_cluster_that_forbids_claims_starts_servers_as_ever(world: FakeW
         await cluster.apply_deployment(spec())
         assert await served(cluster) == "model-m-tiny"
         assert replicas(world) == 1
+
+
+def swapped(name: str = "m-tiny") -> DeploymentSpec:
+    """What the server is after a swap, by the name that its model says; the scripted engine takes no other weights itself."""
+    return scripted(name, "--name", "model-swapped")
+
+
+async def test_a_server_that_is_swapped_keeps_its_pod_and_starts_again_as_what_it_became(
+    world: FakeWorld,
+) -> None:
+    world.kubelet.back_off_s = 0.2
+    async with pooled(world) as cluster:
+        assert cluster.can_relabel
+        await warm(cluster)
+        await cluster.apply_deployment(spec())
+        await served(cluster)
+        (pod,) = live(world)
+        await cluster.relabel(swapped())
+        await cluster.relabel(swapped())
+        state = await seen(cluster, lambda state: state.is_settled and bool(state.endpoint))
+        assert state.is_swappable
+        await cluster.apply_deployment(swapped())
+        assert uids(live(world)) == uids([pod]), "it is what the spec says"
+        assert replicas(world) == 0
+        process = world.kubelet.processes[pod["metadata"]["uid"]]
+        process.send(signal.SIGKILL)
+
+        async def is_back() -> bool:
+            now = world.kubelet.processes.get(pod["metadata"]["uid"])
+            if now is None or now is process:
+                return False
+            try:
+                return await model_at(f"http://{now.address}:8000") == "model-swapped"
+            except httpx.HTTPError:
+                return False
+
+        await until(is_back)
+
+
+@pytest.mark.parametrize("step", ["_give", "merge", "settle"])
+async def test_a_swap_of_a_killed_worker_goes_on_at_the_next_look(
+    world: FakeWorld, step: str
+) -> None:
+    """Killed before the order is given, before the pod is marked, before the Deployment has its new spec."""
+
+    async def die(*_: object, **__: object) -> None:
+        raise Killed
+
+    async with pooled(world) as first:
+        await warm(first)
+        await first.apply_deployment(spec())
+        await served(first)
+        (pod,) = live(world)
+        setattr(first._api if step == "merge" else first._pools, step, die)
+        with pytest.raises(Killed):
+            await first.relabel(swapped())
+    async with pooled(world) as second:
+        await second.relabel(swapped())
+        await second.apply_deployment(swapped())
+        await seen(second, lambda state: state.is_settled and bool(state.endpoint))
+        assert uids(live(world)) == uids([pod])
+
+
+async def test_a_server_of_its_own_pod_is_not_swapped(
+    cluster: KubernetesCluster, world: FakeWorld
+) -> None:
+    await cluster.apply_deployment(spec(resources=Resources(memory_bytes=64 * 2**20)))
+    state = await seen(cluster, lambda state: bool(state.endpoint))
+    assert not state.is_swappable
+    before = live(world)
+    await cluster.relabel(swapped())
+    assert uids(live(world)) == uids(before)
+    assert replicas(world) == 1

@@ -1,4 +1,4 @@
-"""A pool's pod on the fake Kubernetes with real vLLM: it imports, waits, is claimed over its control port, and serves."""
+"""A pool's pod on the fake Kubernetes with real vLLM: it imports, waits, is claimed over its control port, serves and is swapped."""
 
 from __future__ import annotations
 
@@ -14,18 +14,24 @@ from guanaco.submissions import GenerationParams
 from guanaco_server.artifacts.stores.local import LocalStore
 from guanaco_server.clusters.cluster import DeploymentSpec
 from guanaco_server.clusters.kubernetes.cluster import KubernetesCluster
-from guanaco_server.clusters.kubernetes.options import Pool
+from guanaco_server.clusters.kubernetes.options import PodPool
 from guanaco_server.demo.hub_server import LocalHub
-from guanaco_server.demo.tiny_repo import make_tiny_repo
-from guanaco_server.deployments.model_server import Generation
+from guanaco_server.deployments.model_server import Generation, ModelServerFault, SwapOrder
 from guanaco_server.deployments.vllm_server import VllmServer
-from tests.fixtures.fake_kubernetes import statuses
+from guanaco_server.formats.control import TOKEN_VARIABLE
 from tests.fixtures.fake_kubernetes.processes import PodProcess
+from tests.fixtures.fake_kubernetes.store import Json
 from tests.fixtures.kubernetes import FakeWorld, fake_world, seen, until
-from tests.fixtures.serializer_jobs import KEY, REPO, job_for, make_artifact
+from tests.fixtures.named_models import LLAMA, make_named_repo
+from tests.fixtures.pools import warm
+from tests.fixtures.serializer_jobs import job_for, make_artifact, source_of
 
 LIMITS = ("--max-model-len", "512", "--kv-cache-memory-bytes", "67108864", "--max-num-seqs", "8")
 START_S = 240.0  # 13 s on an idle machine
+WORDS = (301, 302)  # of which each model says one
+KEYS = ("01" * 32, "02" * 32)
+GREEDY = GenerationParams(temperature=0, stopping_words=[], max_output_tokens=6)
+TOKEN = "the server's"
 
 
 @pytest.fixture
@@ -35,61 +41,83 @@ def world(tmp_path: Path) -> Iterator[FakeWorld]:
 
 
 @pytest.mark.timeout(900)
-async def test_vllm_is_claimed_serves_its_model_and_loads_it_again_after_kill_9(
+async def test_vllm_is_claimed_serves_is_swapped_and_loads_its_own_model_again_after_kill_9(
     world: FakeWorld, tmp_path: Path, engine_python: Path
 ) -> None:
-    make_tiny_repo(tmp_path / "hub" / REPO)
-    with LocalHub(tmp_path / "hub") as hub:
-        await make_artifact(LocalStore(tmp_path / "artifacts"), job_for(hub))
+    says = await _make_artifacts(tmp_path)
     command = (str(engine_python), "-m", "guanaco_server.engine.serve")
-    options = replace(world.options(), pools=(Pool("small", 1),), engine_command=command)
-    artifact = (tmp_path / "artifacts" / KEY).as_uri()
-    given = ("--artifact", artifact, "--name", "tiny_v1", "--host", "{host}", "--port", "{port}")
-    spec = DeploymentSpec("m-tiny", (*command, *given, *LIMITS), submission_id="tiny_v1")
+    options = replace(world.options(), pools=(PodPool("small", 1),), engine_command=command)
+    specs = [_spec(command, tmp_path / "artifacts" / key) for key in KEYS]
     world.kubelet.back_off_s = 0.2
-    cluster = KubernetesCluster(world.api(), options)
+    cluster, vllm = KubernetesCluster(world.api(), options), VllmServer()
     await cluster.start()
     try:
-        pod = await until(lambda: _warm(cluster), START_S)
+        (pod,) = await warm(cluster, within_s=START_S)
         claimed_at = time.monotonic()
-        await cluster.apply_deployment(spec)
-        first = await until(lambda: _reply(cluster), START_S)
+        await cluster.apply_deployment(specs[0])
+        assert await until(lambda: _reply(cluster, vllm, KEYS[0]), START_S) == says[0]
         print(f"from the claim to the first reply: {time.monotonic() - claimed_at:.1f} s")
-        (server,) = world.kubelet.pods("m-tiny")
-        assert server["metadata"]["uid"] == pod["metadata"]["uid"]
-        kept = world.kubelet.processes[pod["metadata"]["uid"]]
-        _kill_server(kept)
-        await until(lambda: _is_another(world, pod["metadata"]["uid"], kept), START_S)
-        assert await until(lambda: _reply(cluster), START_S) == first
-        (again,) = world.kubelet.pods("m-tiny")
-        assert again["metadata"]["uid"] == pod["metadata"]["uid"], "the container started again"
+        await _kill_and_wait(world, pod)
+        assert await until(lambda: _reply(cluster, vllm, KEYS[0]), START_S) == says[0]
+
+        state = await seen(cluster, lambda state: bool(state.endpoint) and state.is_swappable)
+        await cluster.relabel(specs[1])
+        uri = (tmp_path / "artifacts" / KEYS[1]).as_uri()
+        await vllm.swap(state.endpoint, SwapOrder(uri, TOKEN))
+        assert await _reply(cluster, vllm, KEYS[1]) == says[1]
+        await _kill_and_wait(world, pod)
+        assert await until(lambda: _reply(cluster, vllm, KEYS[1]), START_S) == says[1]
+        (still,) = world.kubelet.pods("m-tiny")
+        assert still["metadata"]["uid"] == pod["metadata"]["uid"], "it was one pod all the time"
     finally:
+        await vllm.close()
         await cluster.close()
 
 
-async def _warm(cluster: KubernetesCluster) -> dict[str, dict[str, str]] | None:
-    return next((pod for pod in cluster._informers.waiting_pods() if statuses.is_ready(pod)), None)
+async def _make_artifacts(folder: Path) -> list[str]:
+    """Make two of one shape, and return what each model says."""
+    repos = [folder / "hub" / "acme" / f"m{word}" for word in WORDS]
+    says = [make_named_repo(repo, word, LLAMA) for repo, word in zip(repos, WORDS, strict=True)]
+    with LocalHub(folder / "hub") as hub:
+        for repo, key in zip(repos, KEYS, strict=True):
+            job = job_for(hub, key=key, model=source_of(hub, f"acme/{repo.name}"))
+            await make_artifact(LocalStore(folder / "artifacts"), job)
+    return says
 
 
-async def _reply(cluster: KubernetesCluster) -> str | None:
-    """What the model says; None while the platform sees no replica that is ready."""
+def _spec(command: tuple[str, ...], artifact: Path) -> DeploymentSpec:
+    given = ("--artifact", artifact.as_uri(), "--name", "tiny_v1")
+    place = ("--host", "{host}", "--port", "{port}")
+    spec = DeploymentSpec("m-tiny", (*command, *given, *place, *LIMITS), submission_id="tiny_v1")
+    return replace(spec, secrets={TOKEN_VARIABLE: TOKEN})
+
+
+async def _reply(cluster: KubernetesCluster, vllm: VllmServer, key: str) -> str | None:
+    """Return the word that the model says; None while it cannot be asked for this artifact."""
     state = await seen(cluster, lambda _: True)
     if not state.endpoint:
         return None
-    vllm = VllmServer()
-    greedy = GenerationParams(temperature=0, stopping_words=[], max_output_tokens=8)
-    asked = Generation("tiny_v1", "Hello, how are", greedy)
+    asked = Generation(f"tiny_v1#{key}", "Hello, how are you?", GREEDY, with_tokens=True)
     try:
-        return "".join([chunk.text async for chunk in vllm.generate(state.endpoint, asked)])
-    finally:
-        await vllm.close()
+        told = [
+            token.text
+            async for chunk in vllm.generate(state.endpoint, asked)
+            for token in chunk.tokens
+        ]
+    except ModelServerFault:
+        return None
+    (word,) = set(told)
+    return word
 
 
-async def _is_another(world: FakeWorld, uid: str, before: object) -> bool:
-    return world.kubelet.processes.get(uid, before) is not before
-
-
-def _kill_server(keeper: PodProcess) -> None:
-    """Kill what the keeper started: the model server with its engine."""
-    for process in psutil.Process(keeper.pid).children(recursive=True):
+async def _kill_and_wait(world: FakeWorld, pod: Json) -> None:
+    """Kill the model server with its engine, and wait until the container has started again."""
+    uid = pod["metadata"]["uid"]
+    before: PodProcess = world.kubelet.processes[uid]
+    for process in psutil.Process(before.pid).children(recursive=True):
         process.kill()
+
+    async def is_another() -> bool:
+        return world.kubelet.processes.get(uid, before) is not before
+
+    await until(is_another, START_S)

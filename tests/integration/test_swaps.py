@@ -169,6 +169,19 @@ async def test_another_shape_starts_a_server_of_its_own(
     assert await world.phase(SECOND) is Phase.READY
 
 
+async def test_a_server_that_cannot_become_another_is_left_alone(
+    database: Database, tmp_path: Path
+) -> None:
+    """On Kubernetes: a pod whose template names its artifact."""
+    world = Hot(database)
+    await one_asleep_one_hot(world, tmp_path)
+    donor = world.cluster.deployments[deployment_name(FIRST)]
+    donor.state = replace(donor.state, is_swappable=False)
+    await wake(world, SECOND)
+    assert world.cluster.starts == [deployment_name(SECOND)]
+    assert world.model_server.swaps == []
+
+
 async def test_a_swap_that_fails_is_replaced_by_a_new_process(
     database: Database, tmp_path: Path
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 from guanaco_server.clusters.cluster import DeploymentSpec, Resources
 from guanaco_server.clusters.kubernetes.claimed import has_served
 from guanaco_server.clusters.kubernetes.names import ORDERED
-from guanaco_server.clusters.kubernetes.options import Pool
+from guanaco_server.clusters.kubernetes.options import PodPool
 from guanaco_server.clusters.kubernetes.pool_manifests import (
     fits,
     pool_deployment,
@@ -24,12 +24,12 @@ from tests.unit.test_kubernetes_manifests import OPTIONS, with_uid
 
 GIB = 2**30
 H100 = Resources(memory_bytes=64 * GIB, disk_bytes=100 * GIB, gpu_type="H100", gpu_count=1, cpus=8)
-POOLS = [Pool("small", 2), Pool("h100", 1, H100)]
+POOLS = [PodPool("small", 2), PodPool("h100", 1, H100)]
 SERVER = DeploymentSpec("m-tiny", (*OPTIONS.engine_command, "--artifact", "s3://models/ab"))
 
 
 @pytest.mark.parametrize("pool", POOLS, ids=lambda pool: pool.name)
-def test_the_objects_of_a_pool_are_valid_and_confined(pool: Pool) -> None:
+def test_the_objects_of_a_pool_are_valid_and_confined(pool: PodPool) -> None:
     deployment = pool_deployment(pool, OPTIONS, "token")
     policy = pool_policy(pool, OPTIONS, with_uid(deployment))
     assert problems_in([deployment, policy, pool_secret(pool, "token")]) == []

@@ -106,7 +106,7 @@ class ReplicaState:
 
     ``replicas`` are the servers that the cluster can tell apart, nearest first; empty where one address stands for
     all. ``is_settled`` is False while applying again brings the cluster nearer to what it was asked for. What the
-    cluster itself sees not to be ready (``is_ready``) is asked nothing.
+    cluster itself sees not to be ready (``is_ready``) is asked nothing. ``is_swappable``: it may become another server in place.
     """
 
     phase: ReplicaPhase
@@ -118,6 +118,7 @@ class ReplicaState:
     replicas: tuple[ReplicaState, ...] = ()
     is_settled: bool = True
     is_ready: bool = True
+    is_swappable: bool = True
 
 
 class Cluster(Protocol):

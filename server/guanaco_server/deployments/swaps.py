@@ -111,8 +111,9 @@ class IdleServers:
 
     async def _runs(self, name: str) -> bool:
         seen = await self._cluster.observe(name)
-        is_one = seen is not None and len(seen.replicas) <= 1
-        return is_one and seen is not None and seen.phase is ReplicaPhase.RUNNING
+        if seen is None or seen.phase is not ReplicaPhase.RUNNING:
+            return False
+        return seen.is_swappable and len(seen.replicas) <= 1
 
 
 def idle_engines(rows: Iterable[DeploymentRow]) -> list[Sequence[DeploymentRow]]:

@@ -28,7 +28,8 @@ class PodState(StrEnum):
 class PodOrder:
     """The model server that a pod is to be. ``spec`` is the hash of what it is; other ``secrets`` make no other order.
 
-    ``arguments`` are those of ``guanaco_server.engine.serve``, in which the pod fills in ``{host}`` and ``{port}``. It ends if it does not answer within ``start_s``.
+    ``arguments`` are those of ``guanaco_server.engine.serve``, in which the pod fills in ``{host}`` and ``{port}``. It ends if it does not answer within ``start_s``. ``replaces`` is the hash of what the server
+    was: a swap gives it other weights, and this order is kept for a container that starts again.
     """
 
     name: str
@@ -37,10 +38,15 @@ class PodOrder:
     environment: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     start_s: float = 600.0
+    replaces: str = ""
 
     def is_for(self, other: PodOrder) -> bool:
         """Tell whether both are for the same server."""
         return (self.name, self.spec) == (other.name, other.spec)
+
+    def may_become(self, other: PodOrder) -> bool:
+        """Tell whether the other is for the same server, or for what this one was swapped to."""
+        return self.is_for(other) or (self.name, self.spec) == (other.name, other.replaces)
 
     def to_json(self) -> bytes:
         return json.dumps(asdict(self)).encode()
@@ -57,6 +63,7 @@ class PodOrder:
                 environment=_texts(given["environment"]),
                 secrets=_texts(given["secrets"]),
                 start_s=float(given["start_s"]),
+                replaces=_text(given.get("replaces", "")),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"It is no order: {type(error).__name__}.") from None

@@ -51,7 +51,7 @@ class EngineSettings(BaseModel):
         default=0,
         ge=0,
         le=64,
-        description="Model servers on this machine that stay although their submissions sleep, so that the next one of the same shape that wakes takes over its process by a swap of the weights. They are stopped where room is asked for. 0 keeps none.",
+        description="Model servers that stay although their submissions sleep (on Kubernetes those that were claimed from a pool), so that the next one of the same shape that wakes takes over its process by a swap of the weights. They are stopped where room is asked for. 0 keeps none.",
     )
     engine_ports: tuple[int, int] = Field(
         default=(21_000, 29_999), description="Ports of model servers, first and last."

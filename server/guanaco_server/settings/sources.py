@@ -168,7 +168,10 @@ def _validate(
     try:
         return Settings(**values)
     except ValidationError as error:
-        wrong = [f"{_title(place, sources, config)}: {text}" for place, text in problems_of(error)]
+        wrong = [
+            f"{_title(place, sources, config)}{_within(place)}: {text}"
+            for place, text in problems_of(error)
+        ]
         raise InvalidSettings(" ".join(wrong)) from None
 
 
@@ -182,6 +185,12 @@ def _title(place: str, sources: Mapping[str, SettingSource], config: Path | None
             return f"{name} in {config}"
         case _:
             return f"{PREFIX}{name.upper()}"
+
+
+def _within(place: str) -> str:
+    """Name the part of a setting that is a list or a table."""
+    inner = place.partition(".")[2]
+    return f" ({inner})" if inner else ""
 
 
 def _notices(

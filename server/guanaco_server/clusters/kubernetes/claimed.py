@@ -25,12 +25,15 @@ def is_claimed(pod: Json) -> bool:
     return FROM_POOL in labels and POOL not in labels
 
 
+def is_owned(pod: Json, deployment: Json) -> bool:
+    """Tell whether it was claimed for this Deployment."""
+    owners = {owner.get("uid") for owner in pod["metadata"].get("ownerReferences", [])}
+    return is_claimed(pod) and deployment["metadata"]["uid"] in owners
+
+
 def is_claimed_for(pod: Json, deployment: Json, spec: str) -> bool:
     """Tell whether it was claimed for this Deployment, to be a server of this spec."""
-    metadata = pod["metadata"]
-    owners = {owner.get("uid") for owner in metadata.get("ownerReferences", [])}
-    is_ours = is_claimed(pod) and deployment["metadata"]["uid"] in owners
-    return is_ours and metadata["labels"].get(SPEC) == spec
+    return is_owned(pod, deployment) and pod["metadata"]["labels"].get(SPEC) == spec
 
 
 def is_ordered(pod: Json) -> bool:

@@ -153,10 +153,19 @@ class KubernetesCluster:
 
     @property
     def can_relabel(self) -> bool:
-        return False
+        """Servers that were claimed from a pool may: their pods' template names no artifact."""
+        return bool(self._options.pools)
 
     async def relabel(self, spec: DeploymentSpec) -> None:
-        """Nothing: a pod's template names its artifact, and a pod that starts again loads that one."""
+        """Have the pod that was claimed for this server keep the new order, for a container that starts again. Nothing for a pod of its own."""
+        async with self._locks[spec.name]:
+            current = self._deployment(spec.name)
+            if current is None or is_leaving(current) or is_group_set(current):
+                return
+            if await self._pools.relabel(spec, current, self._pods(spec.name)):
+                await self._apply_owned(spec, current)
+                applied = await self._api.apply(await self._wanted(spec, current))
+                self._informers.note(DEPLOYMENT, applied)
 
     async def observe(self, name: str) -> ReplicaState | None:
         deployment = self._deployment(name)

@@ -78,7 +78,7 @@ PORT_IN_ENDPOINT, CONTROL_PORT_IN_ENDPOINT = ":8000", ":8001"
 
 
 @dataclass(frozen=True)
-class Pool:
+class PodPool:
     """Pods that wait for a model; each asks for these resources."""
 
     name: str
@@ -113,7 +113,7 @@ class KubernetesOptions:
     queue: str | None = None
     server_fields: Mapping[str, Any] = field(default_factory=dict)
     job_fields: Mapping[str, Any] = field(default_factory=dict)
-    pools: tuple[Pool, ...] = ()
+    pools: tuple[PodPool, ...] = ()
     engine_command: tuple[str, ...] = ("python", "-m", "guanaco_server.engine.serve")
     warm_module: str = "guanaco_server.engine.pool.warm"
 
@@ -162,10 +162,10 @@ def connected(settings: Settings, region: str) -> tuple[KubernetesApi, Kubernete
         if not getattr(settings, name):
             raise InvalidSettings(f"With Kubernetes, {name} has to be set.")
     context, namespace = split_context(region, settings.kubernetes_namespace)
+    options = options_of(settings, namespace, context)
     kubeconfig = settings.kubernetes_kubeconfig
     client = connect(context, str(kubeconfig) if kubeconfig else None)
-    api = KubernetesApi(client, namespace)
-    return api, options_of(settings, namespace, context)
+    return KubernetesApi(client, namespace), options
 
 
 def options_of(settings: Settings, namespace: str, context: str = "") -> KubernetesOptions:
@@ -195,7 +195,7 @@ def options_of(settings: Settings, namespace: str, context: str = "") -> Kuberne
     )
 
 
-def checked_pools(settings: Settings) -> tuple[Pool, ...]:
+def checked_pools(settings: Settings) -> tuple[PodPool, ...]:
     """Return the pools that have a size. InvalidSettings where there can be none, or one is not right."""
     pools = settings.kubernetes_pools
     kept = tuple(_pool(name, pool) for name, pool in sorted(pools.items()) if pool.size)
@@ -222,7 +222,7 @@ def checked_pools(settings: Settings) -> tuple[Pool, ...]:
     return kept
 
 
-def _pool(name: str, given: PoolSettings) -> Pool:
+def _pool(name: str, given: PoolSettings) -> PodPool:
     if not POOL_NAME.fullmatch(name):
         raise InvalidSettings(
             f"{name[:80]!r} is no name of a pool in kubernetes_pools.",
@@ -232,10 +232,10 @@ def _pool(name: str, given: PoolSettings) -> Pool:
         raise InvalidSettings(
             f"The pool {name} in kubernetes_pools needs gpu_type and gpu_count, or neither."
         )
-    return Pool(name, given.size, Resources(**given.model_dump(exclude={"size"})))
+    return PodPool(name, given.size, Resources(**given.model_dump(exclude={"size"})))
 
 
-def _check_gpu(pool: Pool, settings: Settings) -> None:
+def _check_gpu(pool: PodPool, settings: Settings) -> None:
     nodes, gpu_type = settings.kubernetes_gpu_nodes, pool.resources.gpu_type
     if gpu_type and nodes and gpu_type not in nodes:
         raise InvalidSettings(

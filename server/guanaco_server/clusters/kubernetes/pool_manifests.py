@@ -33,7 +33,7 @@ from guanaco_server.clusters.kubernetes.names import (
     annotated,
     owned_by,
 )
-from guanaco_server.clusters.kubernetes.options import KubernetesOptions, Pool
+from guanaco_server.clusters.kubernetes.options import KubernetesOptions, PodPool
 from guanaco_server.clusters.kubernetes.pod_fields import with_fields
 from guanaco_server.clusters.kubernetes.pods import (
     CACHE,
@@ -66,7 +66,7 @@ def pool_name(pool: str) -> str:
     return f"guanaco-pool-{pool}"
 
 
-def pool_deployment(pool: Pool, options: KubernetesOptions, token: str) -> Json:
+def pool_deployment(pool: PodPool, options: KubernetesOptions, token: str) -> Json:
     """Make the Deployment. Another ``token`` makes other pods, because they know it from their start."""
     selector = {MANAGED_BY: POOL_MANAGER, POOL: pool.name}
     described = selector | {COMPONENT: "pool", FROM_POOL: pool.name}
@@ -90,7 +90,7 @@ def pool_deployment(pool: Pool, options: KubernetesOptions, token: str) -> Json:
     }
 
 
-def pool_policy(pool: Pool, options: KubernetesOptions, owner: Json) -> Json:
+def pool_policy(pool: PodPool, options: KubernetesOptions, owner: Json) -> Json:
     """Make the NetworkPolicy of its pods, which holds for claimed ones too."""
     ports = [{"protocol": "TCP", "port": port} for port in (PORT, CONTROL_PORT)]
     ingress = [{"from": [platform_pods(options)], "ports": ports}]
@@ -98,12 +98,12 @@ def pool_policy(pool: Pool, options: KubernetesOptions, owner: Json) -> Json:
     return network_policy(metadata, {FROM_POOL: pool.name}, ingress, options.engine_egress)
 
 
-def pool_secret(pool: Pool, token: str) -> Json:
+def pool_secret(pool: PodPool, token: str) -> Json:
     """Make the Secret. It is nobody's: a claimed pod that starts again finds it when the pool is gone."""
     return secret_object(_metadata(pool), {TOKEN_VARIABLE: token})
 
 
-def named_secret(pool: Pool) -> Json:
+def named_secret(pool: PodPool) -> Json:
     """Name the Secret and say nothing of its data: applied, it answers with them."""
     return {"apiVersion": "v1", "kind": "Secret", "metadata": _metadata(pool)}
 
@@ -121,7 +121,7 @@ def claim_of(pod: Json, spec: DeploymentSpec, options: KubernetesOptions, owner:
     }
 
 
-def fits(pool: Pool, spec: DeploymentSpec, options: KubernetesOptions) -> bool:
+def fits(pool: PodPool, spec: DeploymentSpec, options: KubernetesOptions) -> bool:
     """Tell whether a pod of the pool can be this server: the engine's own command, the same image and GPUs, and no less of the rest."""
     asked = without_cache(filled(spec.resources, options.engine_defaults), options)
     given = without_cache(filled(pool.resources, options.engine_defaults), options)
@@ -151,12 +151,12 @@ def _cache_bytes(given: Resources, options: KubernetesOptions) -> float:
     return given.cache_bytes or given.disk_bytes or options.cache_bytes + CACHE_SLACK_BYTES
 
 
-def _metadata(pool: Pool) -> Json:
+def _metadata(pool: PodPool) -> Json:
     labels = {MANAGED_BY: POOL_MANAGER, COMPONENT: "pool", FROM_POOL: pool.name}
     return {"name": pool_name(pool.name), "labels": labels}
 
 
-def _pod(pool: Pool, options: KubernetesOptions) -> Json:
+def _pod(pool: PodPool, options: KubernetesOptions) -> Json:
     resources = without_cache(filled(pool.resources, options.engine_defaults), options)
     cache = cache_volume(resources, options)
     name = pool_name(pool.name)

@@ -34,10 +34,11 @@ from guanaco_server.clusters.kubernetes.claimed import (
     is_claimed,
     is_claimed_for,
     is_ordered,
+    is_owned,
     ready_since,
 )
 from guanaco_server.clusters.kubernetes.informers import Informers
-from guanaco_server.clusters.kubernetes.manifests import spec_hash, start_s
+from guanaco_server.clusters.kubernetes.manifests import server_labels, spec_hash, start_s
 from guanaco_server.clusters.kubernetes.names import (
     FROM_POOL,
     ORDERED,
@@ -46,7 +47,7 @@ from guanaco_server.clusters.kubernetes.names import (
     SPEC,
     Json,
 )
-from guanaco_server.clusters.kubernetes.options import KubernetesOptions, Pool
+from guanaco_server.clusters.kubernetes.options import KubernetesOptions, PodPool
 from guanaco_server.clusters.kubernetes.pool_manifests import (
     claim_of,
     fits,
@@ -150,6 +151,30 @@ class Pools:
             kept += await self._order_all(spec, new)
         return len(kept)
 
+    async def relabel(self, spec: DeploymentSpec, owner: Json, pods: Sequence[Json]) -> bool:
+        """Make the only pod that was claimed for the server one of another spec, which it keeps as its order. False if there is none.
+
+        ClusterUnreachable if the pod does not take it: then it is what it was.
+        """
+        ours = [pod for pod in pods if is_owned(pod, owner) and not is_leaving(pod)]
+        if len(ours) != 1 or not is_ordered(ours[0]):
+            return False
+        (pod,) = ours
+        before, present = pod["metadata"]["labels"][SPEC], spec_hash(spec, self._options)
+        if before == present:
+            return True
+        name = pod["metadata"]["name"]
+        try:
+            await self._give(spec, pod, replaces=before)
+            change = {"uid": pod["metadata"]["uid"], "labels": server_labels(spec, self._options)}
+            found = await self._api.merge(POD, name, {"metadata": change})
+        except (OrderNotTaken, UnexpectedStatus) as error:
+            raise ClusterUnreachable(
+                f"The pod {name} does not take another order: {error}"
+            ) from None
+        self._informers.note(POD, found)
+        return True
+
     async def renew(self, spec: DeploymentSpec, pods: Sequence[Json]) -> None:
         """Give these secrets to the pods that were claimed for the server, for containers that start again."""
         for pod in filter(is_claimed, pods):
@@ -159,7 +184,7 @@ class Pools:
                 except OrderNotTaken as error:
                     logger.info("%s keeps its secrets: %s", pod["metadata"]["name"], error)
 
-    async def _maintain(self, pool: Pool) -> None:
+    async def _maintain(self, pool: PodPool) -> None:
         token = await self._token_of(pool)
         deployment = pool_deployment(pool, self._options, token)
         owner = await self._api.apply(deployment)
@@ -167,7 +192,7 @@ class Pools:
         self._tokens[pool.name] = token
         self._specs[pool.name] = deployment["metadata"]["labels"][SPEC]
 
-    async def _token_of(self, pool: Pool) -> str:
+    async def _token_of(self, pool: PodPool) -> str:
         """Return the pool's token, which the first worker makes. An apply that says nothing of the data answers with them."""
         made = pool_secret(pool, secrets.token_urlsafe(32))
         try:
@@ -280,7 +305,7 @@ class Pools:
         self._informers.note(POD, found)
         return True
 
-    async def _give(self, spec: DeploymentSpec, pod: Json) -> None:
+    async def _give(self, spec: DeploymentSpec, pod: Json, replaces: str = "") -> None:
         order = PodOrder(
             name=spec.name,
             spec=spec_hash(spec, self._options),
@@ -288,6 +313,7 @@ class Pools:
             environment=spec.environment,
             secrets=spec.secrets,
             start_s=start_s(spec),
+            replaces=replaces,
         )
         await self._port.give(*self._control(pod), order)
 

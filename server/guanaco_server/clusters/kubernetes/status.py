@@ -115,6 +115,7 @@ def state_of(
         endpoint=ready.endpoint if ready else "",
         replicas=replicas,
         is_settled=is_whole and _is_settled(deployment, ours),
+        is_swappable=len(ours) == 1 and is_claimed(ours[0]),
         is_ready=ready is not None,
     )
 

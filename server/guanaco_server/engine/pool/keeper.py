@@ -111,9 +111,9 @@ class Keeper:
                 self._process.send_signal(number)
 
     def take(self, order: PodOrder) -> None:
-        """Follow this order from now on. For the same server only the secrets are kept anew, for a container that starts again."""
+        """Follow this order from now on. One for the same server, or for what it was swapped to, is only kept for a container that starts again."""
         with self._lock:
-            if self.order is not None and not self.order.is_for(order):
+            if self.order is not None and not self.order.may_become(order):
                 raise OrderRefused(HTTPStatus.CONFLICT, f"This pod serves {self.order.name}.")
             if self.order is None and self.state is not PodState.WAITING:
                 raise OrderRefused(HTTPStatus.SERVICE_UNAVAILABLE, f"This pod is {self.state}.")
