@@ -25,6 +25,7 @@ POOL_MANAGER = "guanaco-pool"
 POOLS = f"{MANAGED_BY}={POOL_MANAGER}"
 POOL = "guanaco.dev/pool"
 FROM_POOL = "guanaco.dev/from-pool"  # stays when the pod is claimed
+WAITED = "guanaco.dev/waited-since"
 ORDERED = "guanaco.dev/ordered"
 ASKED_REPLICAS = "guanaco.dev/replicas"
 MAX_CHARS = 63

@@ -13,6 +13,7 @@ import math
 from typing import Any
 
 from guanaco_server.clusters.cluster import DeploymentSpec, Resources
+from guanaco_server.clusters.kubernetes.claimed import NEVER, ready_since
 from guanaco_server.clusters.kubernetes.manifests import (
     DRAIN_S,
     START_S,
@@ -29,6 +30,7 @@ from guanaco_server.clusters.kubernetes.names import (
     POOL,
     POOL_MANAGER,
     SPEC,
+    WAITED,
     Json,
     annotated,
     owned_by,
@@ -115,7 +117,10 @@ def claim_of(pod: Json, spec: DeploymentSpec, options: KubernetesOptions, owner:
             "uid": pod["metadata"]["uid"],
             "resourceVersion": pod["metadata"]["resourceVersion"],
             "labels": {POOL: None, TEMPLATE_HASH: None, **server_labels(spec, options)},
-            "annotations": annotated(spec.name, spec.submission_id),
+            "annotations": {
+                **annotated(spec.name, spec.submission_id),
+                WAITED: ready_since(pod) or NEVER,
+            },
             "ownerReferences": owned_by(owner),
         }
     }

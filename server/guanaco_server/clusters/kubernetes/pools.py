@@ -35,7 +35,6 @@ from guanaco_server.clusters.kubernetes.claimed import (
     is_claimed_for,
     is_ordered,
     is_owned,
-    ready_since,
 )
 from guanaco_server.clusters.kubernetes.informers import Informers
 from guanaco_server.clusters.kubernetes.manifests import server_labels, spec_hash, start_s
@@ -45,6 +44,7 @@ from guanaco_server.clusters.kubernetes.names import (
     POOL,
     POOLS,
     SPEC,
+    WAITED,
     Json,
 )
 from guanaco_server.clusters.kubernetes.options import KubernetesOptions, PodPool
@@ -294,10 +294,11 @@ class Pools:
         return False
 
     async def _mark_ordered(self, pod: Json) -> bool:
-        """Note at the pod that it has its order, and since when it was ready before. False if it is gone."""
+        """Note at the pod that it has its order, and since when it was ready when it was claimed. False if it is gone."""
         if is_ordered(pod):
             return True
-        mark = {"annotations": {ORDERED: ready_since(pod) or NEVER}, "uid": pod["metadata"]["uid"]}
+        waited = pod["metadata"].get("annotations", {}).get(WAITED, NEVER)
+        mark = {"annotations": {ORDERED: waited}, "uid": pod["metadata"]["uid"]}
         try:
             found = await self._api.merge(POD, pod["metadata"]["name"], {"metadata": mark})
         except UnexpectedStatus:
