@@ -2,44 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
-import fcntl
 import os
-import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import replace
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from guanaco.submissions import GenerationParams
 from guanaco_server.artifacts.stores.local import LocalStore
-from guanaco_server.clusters.cluster import DeploymentSpec, ReplicaPhase
-from guanaco_server.clusters.local.cluster import LocalCluster
+from guanaco_server.artifacts.stores.s3 import S3Store
+from guanaco_server.artifacts.stores.store import ArtifactStore
+from guanaco_server.clusters.cluster import ReplicaPhase
 from guanaco_server.demo.hub_server import LocalHub
-from guanaco_server.deployments.model_server import (
-    GeneratedToken,
-    Generation,
-    HoldsAnotherModel,
-    ModelServerFault,
-    SwapOrder,
-)
-from guanaco_server.deployments.vllm_server import VllmServer
-from guanaco_server.formats.control import TOKEN_VARIABLE
+from guanaco_server.deployments.model_server import HoldsAnotherModel, ModelServerFault
 from guanaco_server.formats.manifest import TENSORS_NAME
 from tests.fixtures.artifacts import flip_byte
 from tests.fixtures.named_models import LLAMA, make_named_repo
-from tests.fixtures.serializer_jobs import IMPORTS, job_for, make_artifact, source_of
+from tests.fixtures.s3 import moto
+from tests.fixtures.serializer_jobs import job_for, make_artifact, source_of
+from tests.fixtures.swapping import Servers, servers
 from tests.fixtures.world import eventually
 
 ROOT = Path(__file__).parents[2]
 PYTHON = Path(os.environ.get("GUANACO_ENGINE_PYTHON", ROOT / ".venv-engine" / "bin" / "python"))
-READY_S = 180  # 13 s on an idle machine
 TOKENS = (301, 302)
 KEYS = ("01" * 32, "02" * 32)
-TOKEN = "the server's"
-GREEDY = GenerationParams(temperature=0, stopping_words=[], max_output_tokens=6)
+CACHE_BYTES = 1024**3
 
 pytestmark = [
     pytest.mark.engine,
@@ -47,94 +34,91 @@ pytestmark = [
 ]
 
 
-@asynccontextmanager
-async def machine(folder: Path) -> AsyncIterator[LocalCluster]:
-    with (folder / "platform.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        cluster = LocalCluster(
-            folder / "cluster",
-            folder / "platform.lock",
-            0,
-            (21_000, 29_999),
-            drain_s=0,
-            engine_python=PYTHON,
-            has_nursery=True,
-        )
-        await cluster.start()
-        try:
-            yield cluster
-        finally:
-            await cluster.close()
-
-
-async def serve(cluster: LocalCluster, name: str, artifact: Path) -> str:
-    """Start vLLM over the artifact and return its endpoint once it is healthy."""
-    command = (
-        f"{PYTHON} -m guanaco_server.engine.serve --artifact {artifact.as_uri()} --name tiny_v1"
-    )
-    limits = "--port {port} --max-model-len 512 --kv-cache-memory-bytes 67108864"
-    spec = DeploymentSpec(name, (*command.split(), *limits.split()), IMPORTS)
-    await cluster.apply_deployment(replace(spec, secrets={TOKEN_VARIABLE: TOKEN}))
-    vllm = VllmServer()
-    deadline = time.monotonic() + READY_S
-    while time.monotonic() < deadline:
-        state = await cluster.observe(name)
-        assert state is not None
-        assert state.phase is ReplicaPhase.RUNNING, (await cluster.logs(name))[0][-20:]
-        if await vllm.is_healthy(state.endpoint):
-            await vllm.close()
-            return state.endpoint
-        await asyncio.sleep(0.05)
-    raise AssertionError("vLLM did not start in time")
-
-
-async def reply(vllm: VllmServer, endpoint: str, key: str) -> list[GeneratedToken]:
-    asked = Generation(f"tiny_v1#{key}", "Hello, how are you?", GREEDY, with_tokens=True)
-    return [token async for chunk in vllm.generate(endpoint, asked) for token in chunk.tokens]
-
-
-async def test_after_a_swap_the_replies_are_those_of_a_fresh_server(tmp_path: Path) -> None:
-    store, vllm = LocalStore(tmp_path / "artifacts"), VllmServer()
-    texts = [
-        make_named_repo(tmp_path / "hub" / "acme" / f"m{token}", token, LLAMA) for token in TOKENS
-    ]
-    with LocalHub(tmp_path / "hub") as hub:
+async def make_artifacts(folder: Path, store: ArtifactStore) -> list[str]:
+    """Two artifacts of one shape in the store; what each model says."""
+    hub_folder = folder / "hub"
+    texts = [make_named_repo(hub_folder / "acme" / f"m{token}", token, LLAMA) for token in TOKENS]
+    with LocalHub(hub_folder) as hub:
         for token, key in zip(TOKENS, KEYS, strict=True):
             await make_artifact(
                 store, job_for(hub, key=key, model=source_of(hub, f"acme/m{token}"))
             )
-    first, second = (tmp_path / "artifacts" / key for key in KEYS)
-    async with machine(tmp_path) as cluster:
-        endpoint = await serve(cluster, "m-fresh", second)
-        fresh = await reply(vllm, endpoint, KEYS[1])
-        await cluster.delete("m-fresh")
-        endpoint = await serve(cluster, "m-tiny", first)
-        before = await reply(vllm, endpoint, KEYS[0])
+    return texts
+
+
+async def has_ended(each: Servers, name: str) -> bool:
+    state = await each.cluster.observe(name)
+    return state is not None and state.phase is ReplicaPhase.EXITED
+
+
+async def test_after_a_swap_the_replies_are_those_of_a_fresh_server(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "artifacts")
+    texts = await make_artifacts(tmp_path, store)
+    async with servers(tmp_path, PYTHON, store) as each:
+        endpoint = await each.start("m-fresh", KEYS[1])
+        fresh = await each.reply(endpoint, KEYS[1])
+        await each.cluster.delete("m-fresh")
+        endpoint = await each.start("m-tiny", KEYS[0])
+        before = await each.reply(endpoint, KEYS[0])
         assert {token.text for token in before} == {texts[0]}
         assert {token.text for token in fresh} == {texts[1]}
         with pytest.raises(HoldsAnotherModel):
-            await reply(vllm, endpoint, KEYS[1])
+            await each.reply(endpoint, KEYS[1])
         with pytest.raises(ModelServerFault, match="404"):
-            await vllm.swap(endpoint, SwapOrder(second.as_uri(), "somebody else's"))
-        assert await vllm.held_artifact(endpoint) == KEYS[0]
+            await each.swap(endpoint, KEYS[1], token="somebody else's")
+        assert await each.vllm.held_artifact(endpoint) == KEYS[0]
 
-        await vllm.swap(endpoint, SwapOrder(second.as_uri(), TOKEN))
-        assert await vllm.held_artifact(endpoint) == KEYS[1]
-        assert await reply(vllm, endpoint, KEYS[1]) == fresh, "to the last digit"
+        await each.swap(endpoint, KEYS[1])
+        assert await each.vllm.held_artifact(endpoint) == KEYS[1]
+        assert await each.reply(endpoint, KEYS[1]) == fresh, "to the last digit"
         with pytest.raises(HoldsAnotherModel):
-            await reply(vllm, endpoint, KEYS[0])
-        await vllm.swap(endpoint, SwapOrder(first.as_uri(), TOKEN))
-        assert await reply(vllm, endpoint, KEYS[0]) == before, "nothing of the other is left"
+            await each.reply(endpoint, KEYS[0])
+        await each.swap(endpoint, KEYS[0])
+        assert await each.reply(endpoint, KEYS[0]) == before, "nothing of the other is left"
 
-        flip_byte(second / TENSORS_NAME, (second / TENSORS_NAME).stat().st_size - 2_000)
+        tensors = tmp_path / "artifacts" / KEYS[1] / TENSORS_NAME
+        flip_byte(tensors, tensors.stat().st_size - 2_000)
         with pytest.raises(ModelServerFault, match="damaged"):
-            await vllm.swap(endpoint, SwapOrder(second.as_uri(), TOKEN))
+            await each.swap(endpoint, KEYS[1])
         with pytest.raises(ModelServerFault):
-            await reply(vllm, endpoint, KEYS[0])
+            await each.reply(endpoint, KEYS[0])
+        await eventually(lambda: has_ended(each, "m-tiny"))
 
-        async def has_ended() -> bool:
-            state = await cluster.observe("m-tiny")
-            return state is not None and state.phase is ReplicaPhase.EXITED
 
-        await eventually(has_ended)
-    await vllm.close()
+@pytest.mark.parametrize("has_cache", [False, True], ids=["streamed", "node cache"])
+async def test_a_swap_reads_from_s3_what_it_has_not(tmp_path: Path, has_cache: bool) -> None:
+    cache = tmp_path / "engine-cache"
+    arguments = ("--cache-dir", str(cache), "--cache-bytes", str(CACHE_BYTES)) if has_cache else ()
+    with ExitStack() as stack:
+        server = stack.enter_context(moto())
+        store = S3Store(server.bucket())
+        texts = await make_artifacts(tmp_path, store)
+        async with servers(tmp_path / "machine", PYTHON, store, *arguments) as each:
+            endpoint = await each.start("m-tiny", KEYS[0])
+            before = await each.reply(endpoint, KEYS[0])
+            await each.swap(endpoint, KEYS[1])
+            assert {token.text for token in await each.reply(endpoint, KEYS[1])} == {texts[1]}
+            if has_cache:
+                assert all((cache / key / TENSORS_NAME).exists() for key in KEYS)
+                stack.close()  # what the node has needs no store
+            await each.swap(endpoint, KEYS[0])
+            assert await each.reply(endpoint, KEYS[0]) == before
+
+
+async def test_a_store_that_fails_in_a_swap_ends_the_server(tmp_path: Path) -> None:
+    """Its small files are read before the swap begins: then nothing has changed, and it goes on serving."""
+    with ExitStack() as stack:
+        server = stack.enter_context(moto())
+        store = S3Store(server.bucket())
+        await make_artifacts(tmp_path, store)
+        async with servers(tmp_path / "machine", PYTHON, store) as each:
+            endpoint = await each.start("m-tiny", KEYS[0])
+            urls = dict(await store.access(KEYS[1]))
+            before = await each.reply(endpoint, KEYS[0])
+            with pytest.raises(HoldsAnotherModel):
+                await each.swap(endpoint, KEYS[1], urls={})
+            assert await each.reply(endpoint, KEYS[0]) == before
+            broken = urls | {TENSORS_NAME: f"{server.endpoint}/nowhere"}
+            with pytest.raises(ModelServerFault, match="500"):
+                await each.swap(endpoint, KEYS[1], urls=broken)
+            await eventually(lambda: has_ended(each, "m-tiny"))

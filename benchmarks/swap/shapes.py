@@ -1,0 +1,108 @@
+"""The table of formats/shape.py, row by row: what a swap leaves in real vLLM, beside a fresh server of the same artifact."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.swap import unchecked_server
+from benchmarks.swap.figures import talk
+from guanaco_server.artifacts.stores.local import LocalStore
+from guanaco_server.demo.hub_server import LocalHub
+from guanaco_server.deployments.model_server import GeneratedToken, HoldsAnotherModel
+from tests.fixtures.named_models import (
+    LLAMA,
+    MISTRAL,
+    MIXTRAL,
+    QWEN2,
+    QWEN3,
+    TIED_LLAMA,
+    TIED_QWEN2,
+    Family,
+    make_named_repo,
+)
+from tests.fixtures.serializer_jobs import job_for, make_artifact, source_of
+from tests.fixtures.swapping import Servers, servers
+
+TOKENS = (301, 302)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A family with what vLLM quantizes it to while loading."""
+
+    name: str
+    family: Family
+    quantization: str | None = None
+
+
+ROWS = (
+    Row("Llama", LLAMA),
+    Row("Llama, fp8 by channel", LLAMA, "fp8_per_channel"),
+    Row("Llama, int8", LLAMA, "int8_per_channel_weight_only"),
+    Row("Mistral", MISTRAL),
+    Row("Qwen2", QWEN2),
+    Row("Qwen3", QWEN3),
+    Row("Llama, tied output", TIED_LLAMA),
+    Row("Qwen2, tied output", TIED_QWEN2),
+    Row("Mixtral", MIXTRAL),
+)
+
+
+async def bench_shapes(folder: Path, python: Path) -> dict[str, Any]:
+    """Each row: what a swap leaves, and for what is refused by name what it would have left."""
+    store, keys = LocalStore(folder / "artifacts"), dict[str, list[str]]()
+    with LocalHub(folder / "hub") as hub:
+        for number, row in enumerate(ROWS):
+            keys[row.name] = []
+            for token in TOKENS:
+                repo, key = f"acme/m{number}-{token}", f"{number:02x}{token:04x}".ljust(64, "0")
+                make_named_repo(folder / "hub" / repo, token, row.family)
+                await make_artifact(store, job_for(hub, key=key, model=source_of(hub, repo)))
+                keys[row.name].append(key)
+    found = {}
+    async with servers(folder / "machine", python, store) as each:
+        for number, row in enumerate(ROWS):
+            told = await _try(each, f"m-{number}", row, keys[row.name])
+            found[row.name] = told
+            talk(f"  {row.name:22s} {_verdict(told):26s} {told['refusal'] or 'supported'}")
+    return found
+
+
+async def _try(each: Servers, name: str, row: Row, keys: list[str]) -> dict[str, Any]:
+    """Swap in a server as the product starts it; where that is refused, in one that refuses nothing."""
+    further = ("--quantization", row.quantization) if row.quantization else ()
+    first, second = keys
+    endpoint = await each.start(f"{name}-fresh", second, *further)
+    fresh = await each.reply(endpoint, second)
+    await each.cluster.delete(f"{name}-fresh")
+    endpoint = await each.start(name, first, *further)
+    before, refusal = await each.reply(endpoint, first), None
+    try:
+        await each.swap(endpoint, second)
+    except HoldsAnotherModel as refused:
+        refusal = str(refused)
+        assert await each.reply(endpoint, first) == before, "a swap that is refused changes nothing"
+        await each.cluster.delete(name)
+        endpoint = await each.start(name, first, *further, module=unchecked_server.__name__)
+        await each.swap(endpoint, second)
+    after = await each.reply(endpoint, second)
+    await each.cluster.delete(name)
+    return {
+        "is_equal": after == fresh,
+        "has_same_words": _words(after) == _words(fresh),
+        "is_the_old": _words(after) == _words(before),
+        "refusal": refusal,
+    }
+
+
+def _words(tokens: Sequence[GeneratedToken]) -> list[str]:
+    return [token.text for token in tokens]
+
+
+def _verdict(told: dict[str, Any]) -> str:
+    if told["is_equal"]:
+        return "equal to the last digit"
+    return "same words, other numbers" if told["has_same_words"] else "other words"

@@ -1,0 +1,151 @@
+"""The swap of a big model beside reading the same bytes alone with our verified reader, in turns, on one machine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+
+from benchmarks.swap.figures import show, spread, talk
+from guanaco_server.artifacts.stores.local import LocalStore
+from guanaco_server.artifacts.stores.s3 import S3Store
+from guanaco_server.artifacts.stores.store import ArtifactStore
+from guanaco_server.demo.hub_server import LocalHub
+from guanaco_server.demo.tiny_repo import make_tiny_repo
+from guanaco_server.deployments.specs import is_remote
+from guanaco_server.formats.manifest import TENSORS_NAME, Manifest
+from tests.fixtures.checkpoints import Stored, safetensors
+from tests.fixtures.s3 import moto, rclone
+from tests.fixtures.serializer_jobs import IMPORTS, job_for, make_artifact, source_of
+from tests.fixtures.swapping import Servers, servers
+
+KEYS = ("0a" * 32, "0b" * 32)
+HIDDEN, INTERMEDIATE, HEADS, VOCABULARY = 1_536, 4_096, 24, 512
+NORMS = ("input", "post_attention")
+GIB = 1024**3
+MANTISSA, SMALL = 0x80FF, 0x3C00  # of a bfloat16: sign and mantissa, and an exponent of about 2**-7
+S3_SERVERS = {"moto": moto, "rclone": rclone}
+READER = Path(__file__).with_name("read_alone.py")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One swap, and reading alone right after it."""
+
+    swap_s: float
+    read_s: float
+
+
+async def bench_times(
+    folder: Path, python: Path, gib: float, rounds: int, s3: str
+) -> dict[str, Any]:
+    with LocalHub(folder / "hub") as hub, ExitStack() as stack:
+        repos = [f"acme/big{number}" for number in range(len(KEYS))]
+        for number, repo in enumerate(repos):
+            size = make_big_repo(folder / "hub" / repo, gib, seed=number)
+        talk(f"a model of {size / GIB:.2f} GiB")
+        server = stack.enter_context(S3_SERVERS[s3]())
+        stores: dict[str, ArtifactStore] = {
+            "folder": LocalStore(folder / "artifacts"),
+            f"S3 ({s3})": S3Store(server.bucket()),
+        }
+        found: dict[str, Any] = {"bytes": size}
+        for name, store in stores.items():
+            for key, repo in zip(KEYS, repos, strict=True):
+                await make_artifact(store, job_for(hub, key=key, model=source_of(hub, repo)))
+            talk(f"swaps from {name}")
+            place = folder / f"machine-{len(found)}"
+            async with servers(place, python, store) as each:
+                found[name] = told(name, await in_turns(each, store, place, rounds))
+    return found
+
+
+async def in_turns(each: Servers, store: ArtifactStore, folder: Path, rounds: int) -> list[Pair]:
+    """Swap there and back; each time read what was swapped, alone. The first round warms what caches there are, and does not count."""
+    endpoint = await each.start("m-big", KEYS[0])
+    pairs = []
+    for number in range(1, rounds + 2):
+        key = KEYS[number % 2]
+        began = time.perf_counter()
+        await each.swap(endpoint, key)
+        swap_s = time.perf_counter() - began
+        urls = await store.access(key) if is_remote(store.uri(key)) else {}
+        url = urls.get(TENSORS_NAME) or str(Path(urlsplit(store.uri(key)).path) / TENSORS_NAME)
+        manifest = await store.find(key)
+        assert manifest is not None
+        read_s = await asyncio.to_thread(read_alone, each, manifest, url, folder)
+        pairs.append(Pair(swap_s, read_s))
+        talk(f"  swap {pairs[-1].swap_s:.2f} s, read {pairs[-1].read_s:.2f} s")
+    return pairs[1:]
+
+
+def read_alone(each: Servers, manifest: Manifest, url: str, folder: Path) -> float:
+    """Read and verify all tensors in a process of its own; the seconds of that alone."""
+    described = folder / "manifest.json"
+    described.write_text(manifest.model_dump_json())
+    said = subprocess.run(
+        [each.python, READER, described, url],
+        env={**os.environ, **IMPORTS, **each.secrets},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    ).stdout
+    return float(said)
+
+
+def told(name: str, pairs: list[Pair]) -> dict[str, Any]:
+    swaps, reads = [pair.swap_s for pair in pairs], [pair.read_s for pair in pairs]
+    ratios = [pair.swap_s / pair.read_s for pair in pairs]
+    show(name, {"swap, s": swaps, "reading alone, s": reads, "ratio": ratios})
+    return {"swap_s": spread(swaps), "read_s": spread(reads), "ratio": spread(ratios)}
+
+
+def make_big_repo(folder: Path, gib: float, seed: int) -> int:
+    """Write a Llama of about this size with random bfloat16 weights, and return the bytes of its tensors."""
+    make_tiny_repo(folder)
+    config = json.loads((folder / "config.json").read_text())
+    block = 4 * HIDDEN**2 + 3 * HIDDEN * INTERMEDIATE + 2 * HIDDEN
+    layers = max(1, round((gib * GIB / 2 - 2 * VOCABULARY * HIDDEN) / block))
+    config |= {
+        "hidden_size": HIDDEN,
+        "intermediate_size": INTERMEDIATE,
+        "num_hidden_layers": layers,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": HEADS,
+        "head_dim": HIDDEN // HEADS,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    rng = np.random.default_rng(seed)
+    tensors = {name: _noise(rng, shape) for name, shape in _shapes(layers)}
+    (folder / "model.safetensors").write_bytes(safetensors(tensors))
+    return sum(len(tensor.data) for tensor in tensors.values())
+
+
+def _noise(rng: np.random.Generator, shape: tuple[int, ...]) -> Stored:
+    drawn = np.frombuffer(rng.bytes(2 * math.prod(shape)), np.uint16)
+    return Stored("BF16", shape, (drawn & MANTISSA | SMALL).tobytes())
+
+
+def _shapes(layers: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    yield "model.embed_tokens.weight", (VOCABULARY, HIDDEN)
+    for layer in range(layers):
+        prefix = f"model.layers.{layer}"
+        yield from ((f"{prefix}.{norm}_layernorm.weight", (HIDDEN,)) for norm in NORMS)
+        yield from ((f"{prefix}.self_attn.{name}_proj.weight", (HIDDEN, HIDDEN)) for name in "qkvo")
+        yield from (
+            (f"{prefix}.mlp.{name}_proj.weight", (INTERMEDIATE, HIDDEN)) for name in ("gate", "up")
+        )
+        yield f"{prefix}.mlp.down_proj.weight", (HIDDEN, INTERMEDIATE)
+    yield "model.norm.weight", (HIDDEN,)
+    yield "lm_head.weight", (VOCABULARY, HIDDEN)
