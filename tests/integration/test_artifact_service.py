@@ -150,8 +150,8 @@ async def test_what_was_written_for_a_cancelled_submission_is_dropped(yard: Yard
 
 def test_an_adapters_job_merges_into_its_pinned_base() -> None:
     base = RepoSnapshot("acme/base", "b" * 40, ())
-    module = LoraModule("x", "x.lora_A", "x.lora_B", 0.5)
-    adapter = CheckedAdapter("adapter_model.safetensors", (), (module,))
+    module = LoraModule("x", "x.lora_A", "x.lora_B", 0.5, 2)
+    adapter = CheckedAdapter("adapter_model.safetensors", (), (module,), 64)
     model = CheckedModel(
         "LlamaForCausalLM", 10, 20, 512, ("m.safetensors",), (), 1, adapter=adapter, base=base
     )

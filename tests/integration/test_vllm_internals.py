@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from guanaco_server.submissions.pipeline.adapter_choice import ARCHITECTURES
 from tests.fixtures.engine_interpreter import EngineInterpreter
 
 ROOT = Path(__file__).parents[2]
@@ -39,6 +40,8 @@ USED: dict[str, list[str]] = {
     "vllm.v1.engine.async_llm:AsyncLLM.reset_prefix_cache": [],
     "vllm.v1.engine.async_llm:AsyncLLM.generate": ["prompt", "sampling_params", "request_id"],
     "vllm.v1.worker.gpu_model_runner:GPUModelRunner.reload_weights": ["weights_iterator"],
+    "vllm.entrypoints.openai.models.serving:OpenAIServingModels.load_lora_adapter": ["request"],
+    "vllm.entrypoints.openai.models.serving:OpenAIServingModels.unload_lora_adapter": ["request"],
     "vllm.usage.usage_lib:UsageContext.OPENAI_API_SERVER": [],
     "vllm.entrypoints.launchers.api_server.entry:setup_server": ["args", "reuse_port"],
     "vllm.entrypoints.launchers.api_server.entry:build_and_serve": ["engine_client", "args"],
@@ -60,6 +63,12 @@ for place, parameters in json.loads(sys.argv[1]).items():
     if missing:
         problems.append(f"{place} no longer takes {', '.join(missing)}")
 print(json.dumps({"version": vllm.__version__, "problems": problems}))
+"""
+SUPPORT = """
+import json, sys
+from vllm.model_executor.models import ModelRegistry
+from vllm.model_executor.models.interfaces import supports_lora
+print(json.dumps([one for one in sys.argv[1:] if not supports_lora(ModelRegistry.models[one].load_model_cls())]))
 """
 
 pytestmark = pytest.mark.engine
@@ -97,3 +106,10 @@ def test_vllm_is_the_version_its_internals_were_written_for(
     assert not found["problems"], (
         f"vLLM {found['version']} lacks what engine/vllm_internals.py uses: {'; '.join(found['problems'])}."
     )
+
+
+def test_vllm_adds_adapters_to_the_architectures_that_we_name(
+    engine_interpreter: EngineInterpreter,
+) -> None:
+    refused = json.loads(engine_interpreter.run(SUPPORT, *ARCHITECTURES).splitlines()[-1])
+    assert refused == []

@@ -82,13 +82,16 @@ class ArtifactService:
         dtype: WeightDtype,
         hub_token: SecretStr | None,
         log: Log,
+        base_key: str | None = None,
     ) -> Manifest:
         """Return the artifact of a checked commit; serialize it unless it is there already. ``owner`` waits for it.
 
-        ``hub_token`` is the developer's own, if the repo needs one. The job gets no other.
+        With a ``base_key`` it is an adapter's alone, for servers of that artifact. ``hub_token`` is the developer's own, if the repo needs one. The job gets no other.
         """
         options = self._options
-        job = serializer_job(snapshot, model, dtype, options.hub_endpoint, options.memory_bytes)
+        job = serializer_job(
+            snapshot, model, dtype, options.hub_endpoint, options.memory_bytes, base_key
+        )
         async with self._locks[job.key], self._exclusive(f"serialize-{job.key}"):
             await self._collector.keep(job.key)
             if found := await self._store.find(job.key):
@@ -234,22 +237,30 @@ def serializer_job(
     dtype: WeightDtype,
     hub_endpoint: str,
     memory_bytes: int,
+    base_key: str | None = None,
 ) -> SerializerJob:
-    """Describe the job that makes the artifact of a checked commit."""
+    """Describe the job that makes the artifact of a checked commit; with a ``base_key`` that of an adapter alone."""
     return SerializerJob(
-        key=artifact_key(snapshot, model.base, dtype),
+        key=artifact_key(snapshot, model.base, dtype, base_key),
         hub_endpoint=hub_endpoint,
         memory_bytes=memory_bytes,
         model=_source(model.base or snapshot, model),
         adapter=_adapter_source(snapshot, model.adapter) if model.adapter else None,
         dtype=dtype,
+        base_key=base_key,
     )
 
 
-def artifact_key(snapshot: RepoSnapshot, base: RepoSnapshot | None, dtype: WeightDtype) -> str:
+def artifact_key(
+    snapshot: RepoSnapshot,
+    base: RepoSnapshot | None,
+    dtype: WeightDtype,
+    base_key: str | None = None,
+) -> str:
     """SHA-256 over what decides an artifact's content."""
     of_base = [base.repo, base.commit] if base else []
-    content = [FORMAT, snapshot.repo, snapshot.commit, *of_base, dtype.value]
+    alone = ["adapter", base_key] if base_key else []
+    content = [FORMAT, snapshot.repo, snapshot.commit, *of_base, dtype.value, *alone]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 

@@ -84,7 +84,12 @@ class ArtifactVerifier:
         snapshot = await self._hub.resolve(manifest.repo, manifest.commit)
         model = await check_repo(self._hub, snapshot, NO_LIMITS, manifest.base_commit)
         return serializer_job(
-            snapshot, model, WeightDtype(manifest.dtype), self._hub_endpoint, memory_bytes=0
+            snapshot,
+            model,
+            WeightDtype(manifest.dtype),
+            self._hub_endpoint,
+            memory_bytes=0,
+            base_key=manifest.adapter.base_key if manifest.adapter else None,
         )
 
 

@@ -7,7 +7,12 @@ from dataclasses import dataclass, replace
 from guanaco.recipes import Recipe
 from guanaco.submissions import Quantization
 from guanaco_server.deployments.tables import DeploymentRow, Phase
-from guanaco_server.deployments.versions import ServedVersion, served_model, submission_of
+from guanaco_server.deployments.versions import (
+    ServedVersion,
+    is_adapter,
+    served_model,
+    submission_of,
+)
 
 PUBLISHED = (Phase.READY, Phase.RESTARTING)  # its server should answer
 
@@ -18,7 +23,7 @@ _WITHOUT_REPLICAS = frozenset({Phase.WAITING, Phase.SLEEPING, Phase.WAKING})
 class Deployment:
     """What should be served. ``submission_id`` is the deployment's key; ``server`` is the engine that it was given, if that is not named so.
 
-    A private one shares its model server with no other.
+    A private one shares its model server with no other. ``base_key`` is the artifact that its server holds, where that serves adapters.
     """
 
     submission_id: str
@@ -32,6 +37,7 @@ class Deployment:
     server: str | None = None
     queue: str | None = None
     is_private: bool = False
+    base_key: str | None = None
 
     @staticmethod
     def of(row: DeploymentRow) -> Deployment:
@@ -46,6 +52,7 @@ class Deployment:
             row.developer,
             row.server,
             row.queue,
+            base_key=row.base_key,
         )
 
     def as_version(self, version: ServedVersion) -> Deployment:
@@ -56,6 +63,7 @@ class Deployment:
             max_model_tokens=version.max_model_tokens,
             quantization=version.quantization,
             recipe=version.recipe,
+            base_key=version.base_key,
         )
 
     @property
@@ -70,7 +78,17 @@ class Deployment:
     @property
     def model(self) -> str:
         """The model that a request to its server expects there."""
-        return served_model(self.server_key, self.artifact_key)
+        return served_model(self.server_key, self.artifact_key, self.base_key)
+
+    @property
+    def held_key(self) -> str:
+        """The artifact that its model server holds."""
+        return self.base_key or self.artifact_key
+
+    @property
+    def is_adapter(self) -> bool:
+        """Whether it is an adapter on a server that holds its base."""
+        return is_adapter(self.artifact_key, self.base_key)
 
     @property
     def gpu_count(self) -> int:

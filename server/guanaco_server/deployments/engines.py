@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
+from dataclasses import replace
 from datetime import datetime
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -36,7 +37,7 @@ def engine_digest(deployment: Deployment, options: EngineOptions) -> str | None:
         return None
     recipe = deployment.recipe
     facts = {
-        "artifact": deployment.artifact_key,
+        "artifact": deployment.held_key,
         "max_model_tokens": deployment.max_model_tokens,
         "quantization": deployment.quantization,
         "queue": deployment.queue,
@@ -44,6 +45,8 @@ def engine_digest(deployment: Deployment, options: EngineOptions) -> str | None:
         "command": options.command,
         "args": options.args,
     }
+    if deployment.base_key is not None:
+        facts["adapters"] = options.adapters.arguments
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
@@ -82,6 +85,19 @@ async def assign(
     row.digest, row.run, row.made_at = digest, deployment.run, now
     await session.flush()
     return engine
+
+
+async def with_adapters(
+    session: AsyncSession, deployment: Deployment, options: EngineOptions
+) -> Deployment:
+    """Return a whole model as it is served beside the adapters on it, if an engine is open that serves some; else unchanged."""
+    if deployment.base_key is not None:
+        return deployment
+    await lock(session)
+    beside_adapters = replace(deployment, base_key=deployment.artifact_key)
+    digest = engine_digest(beside_adapters, options)
+    is_open = digest is not None and await queries.open_engine(session, digest) is not None
+    return beside_adapters if is_open else deployment
 
 
 async def exchange(session: AsyncSession, one: str, other: str) -> None:

@@ -51,6 +51,8 @@ class MemoryModelServer:
         self.artifacts: dict[str, str] = {}
         self.swaps: list[tuple[str, SwapOrder]] = []
         self.swap_fault: ModelServerFault | None = None
+        self.adapters: dict[str, set[str]] = {}
+        self.adapter_fault: ModelServerFault | None = None
         self.classified: list[tuple[str, tuple[str, ...]]] = []
 
     async def is_healthy(self, endpoint: str) -> bool:
@@ -59,11 +61,22 @@ class MemoryModelServer:
     async def held_artifact(self, endpoint: str) -> str | None:
         return self.artifacts.get(endpoint)
 
+    async def held_adapters(self, endpoint: str) -> frozenset[str] | None:
+        return frozenset(self.adapters.get(endpoint, ()))
+
+    async def load_adapter(self, endpoint: str, order: SwapOrder) -> None:
+        if self.adapter_fault is not None:
+            raise self.adapter_fault
+        self.adapters.setdefault(endpoint, set()).add(_key_of(order))
+
+    async def unload_adapter(self, endpoint: str, order: SwapOrder) -> None:
+        self.adapters.get(endpoint, set()).discard(_key_of(order))
+
     async def swap(self, endpoint: str, order: SwapOrder) -> None:
         self.swaps.append((endpoint, order))
         if self.swap_fault is not None:
             raise self.swap_fault
-        self.artifacts[endpoint] = order.artifact_uri.rstrip("/").rpartition("/")[2]
+        self.artifacts[endpoint] = _key_of(order)
 
     async def generate(self, endpoint: str, generation: Generation) -> AsyncGenerator[Chunk, None]:
         self.generations.append(generation)
@@ -127,3 +140,7 @@ class MemoryModelServer:
 
     async def close(self) -> None:
         """Do nothing."""
+
+
+def _key_of(order: SwapOrder) -> str:
+    return order.artifact_uri.rstrip("/").rpartition("/")[2]

@@ -128,6 +128,10 @@ class HoldsAnotherModel(ModelServerFault):
     """The server was given another model since, or is being given one: the right one is elsewhere."""
 
 
+class AdapterRefused(ModelServerFault):
+    """The server cannot use the adapter; asking again changes nothing."""
+
+
 class NotANumber(ModelServerFault):
     """The server refused because the model computed NaN."""
 
@@ -155,6 +159,18 @@ class ModelServer(Protocol):
 
     async def swap(self, endpoint: str, order: SwapOrder) -> None:
         """Have the server take another artifact's weights. ServerBusy while its replies are not complete; after any other ModelServerFault it must be replaced."""
+        ...
+
+    async def held_adapters(self, endpoint: str) -> frozenset[str] | None:
+        """Return the keys of the adapters that the server holds; None if it takes none. Raises ModelServerFault."""
+        ...
+
+    async def load_adapter(self, endpoint: str, order: SwapOrder) -> None:
+        """Have the server hold this adapter too. AdapterRefused if it cannot; another ModelServerFault may pass."""
+        ...
+
+    async def unload_adapter(self, endpoint: str, order: SwapOrder) -> None:
+        """Have the server forget this adapter. Raises ModelServerFault."""
         ...
 
     def generate(self, endpoint: str, generation: Generation) -> AsyncGenerator[Chunk, None]:

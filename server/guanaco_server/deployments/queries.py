@@ -45,6 +45,12 @@ async def is_used_by_others(session: AsyncSession, key: str) -> bool:
     return await session.scalar(found.where(DeploymentRow.submission_id != key)) is not None
 
 
+async def base_keys(session: AsyncSession) -> set[str]:
+    """Read the artifacts of the servers that serve adapters."""
+    keys = await session.scalars(select(DeploymentRow.base_key).distinct())
+    return {key for key in keys if key is not None}
+
+
 async def open_engine(session: AsyncSession, digest: str) -> EngineRow | None:
     return await session.scalar(select(EngineRow).where(EngineRow.digest == digest))
 
@@ -84,7 +90,7 @@ async def remove(session: AsyncSession, submission_id: str) -> None:
 
 
 SERVER_COLUMNS = (
-    "run", "artifact_key", "max_model_tokens", "quantization", "recipe", "developer", "phase", "endpoints", "endpoint",
+    "run", "artifact_key", "base_key", "max_model_tokens", "quantization", "recipe", "developer", "phase", "endpoints", "endpoint",
     "restarts", "gpu_count", "applied_replicas", "capacity", "start_s", "region",
     "trouble", "problem", "unserved_since", "queue",
 )  # fmt: skip

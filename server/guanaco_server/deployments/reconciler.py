@@ -194,7 +194,8 @@ class Reconciler:
         seen = await self._look(row)
         self._to_welcome.discard(row.submission_id)
         if seen.state is ServerState.HEALTHY:
-            await self._deployments.mark(row.submission_id, Phase.READY, seen.endpoints, seen=row)
+            ready = await self._deployments.adapters.ready(row, seen.endpoints)
+            await self._deployments.mark(row.submission_id, Phase.READY, ready, seen=row)
             return seen
         await self._leave_lost_region(row)
         await self._deployments.mark(row.submission_id, Phase.RESTARTING, restarts=0, seen=row)
@@ -228,6 +229,8 @@ class Reconciler:
         seen = await (self._welcome(lead) if is_new_here else self._tend(lead, others))
         for row in others:
             await self._follow(row, seen)
+        if lead.base_key is not None and seen.state is ServerState.HEALTHY:
+            await self._deployments.adapters.forget_unwished(lead.server_key, seen.endpoints)
 
     async def _follow(self, row: DeploymentRow, seen: DeploymentHealth) -> None:
         """Record for a deployment what was seen of the engine that it shares."""
@@ -297,21 +300,26 @@ class Reconciler:
         """Write down the trouble, for `guanaco status` and the metrics. While it starts after a crash, the last problem stays."""
         if seen.state is ServerState.STARTING and seen.trouble is None:
             return
-        problem = None if seen.state is ServerState.HEALTHY else _sentence(seen)
+        problem: str | None = _sentence(seen)
+        if seen.state is ServerState.HEALTHY:
+            problem = self._deployments.adapters.problem(row)
         if (row.trouble, row.problem) != (seen.trouble, problem):
             await self._deployments.note(row.submission_id, trouble=seen.trouble, problem=problem)
 
     async def _note_healthy(self, row: DeploymentRow, seen: DeploymentHealth) -> None:
         is_stable = self._clock.now() - row.updated_at > timedelta(seconds=STABLE_S)
-        if row.phase is not Phase.READY:
+        ready = await self._deployments.adapters.ready(row, seen.endpoints)
+        if not ready:
+            await self._deployments.publish_replicas(row, ())
+        elif row.phase is not Phase.READY:
             logger.info("%s is ready again", row.submission_id)
-            await self._deployments.mark(row.submission_id, Phase.READY, seen.endpoints, seen=row)
+            await self._deployments.mark(row.submission_id, Phase.READY, ready, seen=row)
         elif row.restarts and is_stable:
             await self._deployments.mark(
-                row.submission_id, Phase.READY, seen.endpoints, restarts=0, seen=row
+                row.submission_id, Phase.READY, ready, restarts=0, seen=row
             )
         else:
-            await self._deployments.publish_replicas(row, seen.endpoints)
+            await self._deployments.publish_replicas(row, ready)
         if seen.region and seen.region != row.region:
             await self._deployments.note(row.submission_id, region=seen.region)
 

@@ -14,7 +14,7 @@ from guanaco_server.deployments.model_server import ModelServer
 from guanaco_server.deployments.overview import DeploymentOverview
 from guanaco_server.deployments.reconciler import GiveUp, Reconciler
 from guanaco_server.deployments.service import DeploymentService, HasOlderGateway
-from guanaco_server.deployments.specs import EngineOptions
+from guanaco_server.deployments.specs import AdapterLimits, EngineOptions
 from guanaco_server.deployments.swaps import IdleServers, SwapShapes
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.settings import Settings
@@ -46,6 +46,7 @@ def build_deployments(
         cache_dir=compute.cache_dir,
         cache_bytes=settings.engine_cache_bytes,
         recipes=settings.recipe_policy,
+        adapters=AdapterLimits(settings.lora_max_rank, settings.lora_at_once, settings.lora_kept),
     )
     is_budgeted = bool(settings.max_gpus or settings.max_model_servers)
     service = DeploymentService(

@@ -25,6 +25,7 @@ from guanaco_server.clusters.cluster import Cluster, DeploymentSpec, Trouble
 from guanaco_server.costs.meter import CostMeter
 from guanaco_server.database.database import Database
 from guanaco_server.deployments import engines, queries
+from guanaco_server.deployments.adapters import AdapterPlaces
 from guanaco_server.deployments.deployment import PUBLISHED, Deployment
 from guanaco_server.deployments.health import DeploymentHealth, look
 from guanaco_server.deployments.model_server import (
@@ -52,6 +53,9 @@ LONGEST_START_S = 3_600  # what took longer was no start: the platform was down 
 STARTS = "A model server is starting."
 
 
+Artifacts = tuple[
+    str, str | None
+]  # a deployment's own, and its server's where that serves adapters
 HasOlderGateway = Callable[[AsyncSession, datetime], Awaitable[bool]]
 
 
@@ -78,10 +82,11 @@ class DeploymentService:
         self._has_older_gateway = has_older_gateway
         self._first_phase = Phase.WAITING if is_budgeted else Phase.STARTING
         self.meter = CostMeter(engine.recipes.fleet.prices)
+        self.adapters = AdapterPlaces(database, store, model_server)
         self.recipes = RecipeChooser(store, configs, engine.recipes)
         self._replicas: dict[str, tuple[str, ...]] = {}
         self._engines: dict[str, str] = {}
-        self._artifacts: dict[str, str] = {}
+        self._artifacts: dict[str, Artifacts] = {}
         self._suspects: set[str] = set()
         self._begun: set[str] = set()  # names of servers that this process has had started
         self._renew_at: dict[str, datetime] = {}
@@ -95,7 +100,7 @@ class DeploymentService:
 
     def model_name(self, key: str) -> str:
         """Return how a request names the model of this deployment: by its engine and its artifact."""
-        return served_model(self.engine_of(key), self._artifacts.get(key))
+        return served_model(self.engine_of(key), *self._artifacts.get(key, (None, None)))
 
     def engine_of(self, key: str) -> str:
         """Return the key of the engine that this deployment uses."""
@@ -129,7 +134,7 @@ class DeploymentService:
             row.submission_id: tuple(row.endpoints) for row in rows if row.phase is Phase.READY
         }
         self._engines = {row.submission_id: row.server_key for row in rows}
-        self._artifacts = {row.submission_id: row.artifact_key for row in rows}
+        self._artifacts = {row.submission_id: (row.artifact_key, row.base_key) for row in rows}
 
     def report_fault(self, submission_id: str) -> None:
         """Have the reconciler check this server now, because the gateway saw it fail."""
@@ -143,8 +148,23 @@ class DeploymentService:
         """
         async with self._database.write() as session:
             given = await self.wish_within(session, deployment)
-        self.note_replicas(deployment.submission_id, (), given.server_key, deployment.artifact_key)
+        self.note_given(given)
         return given
+
+    async def base_of(self, artifact_key: str | None) -> str | None:
+        """Return the artifact on whose servers this one is served; None for a whole model."""
+        manifest = await self._store.find(artifact_key) if artifact_key else None
+        return manifest.adapter.base_key if manifest and manifest.adapter else None
+
+    async def base_keys(self) -> set[str]:
+        """Read the artifacts of the servers that serve adapters."""
+        async with self._database.read() as session:
+            return await queries.base_keys(session)
+
+    @property
+    def can_add_adapters(self) -> bool:
+        """Whether model servers of this platform have control routes."""
+        return self._cluster.can_relabel
 
     async def expect_server(self) -> None:
         """Have the cluster prepare for a server that will be wished for in some seconds."""
@@ -153,6 +173,7 @@ class DeploymentService:
     async def wish_within(self, session: AsyncSession, deployment: Deployment) -> Deployment:
         """Do as ``wish`` within the caller's transaction. The caller then notes that there are no replicas."""
         now = self._clock.now()
+        deployment = await engines.with_adapters(session, deployment, self._engine)
         await self.meter.end(session, deployment.submission_id, now)
         row = await queries.by_submission(session, deployment.submission_id)
         if row is not None:
@@ -174,7 +195,7 @@ class DeploymentService:
         row.gpu_count = deployment.gpu_count
         row.waits_for = row.share = row.takes_since = None
         row.server = engine if engine != deployment.submission_id else None
-        row.artifact_key = deployment.artifact_key
+        row.artifact_key, row.base_key = deployment.artifact_key, deployment.base_key
         row.max_model_tokens = deployment.max_model_tokens
         row.quantization = deployment.quantization
         row.recipe, row.developer = deployment.recipe, deployment.developer
@@ -194,6 +215,11 @@ class DeploymentService:
         row.trouble = row.problem = row.unserved_since = None
         row.updated_at = now
         return replace(deployment, server=row.server)
+
+    def note_given(self, given: Deployment) -> None:
+        """Note which engine a deployment was given; it has no replicas yet."""
+        artifacts = given.artifact_key, given.base_key
+        self.note_replicas(given.submission_id, (), given.server_key, artifacts)
 
     async def withdraw(self, session: AsyncSession, submission_id: str) -> None:
         """Record in the caller's transaction that this should no longer be served. The reconciler stops the server that nobody uses any more."""
@@ -288,7 +314,7 @@ class DeploymentService:
             held = [await self._model_server.held_artifact(endpoint) for endpoint in endpoints]
         except ModelServerFault:
             return False  # the next look tells whether it answers
-        return any(one not in (None, row.artifact_key) for one in held)
+        return any(one not in (None, row.held_key) for one in held)
 
     async def swap(self, row: DeploymentRow, endpoint: str) -> None:
         """Have the server take the deployment's artifact. ServerBusy if it has to be asked again; after any other ModelServerFault it must be replaced."""
@@ -301,14 +327,14 @@ class DeploymentService:
             if token is None:
                 raise ModelServerFault("The server was started without control routes.")
             await self._cluster.relabel(spec)
-            uri = self._store.uri(deployment.artifact_key)
+            uri = self._store.uri(deployment.held_key)
             urls = json.loads(spec.secrets.get(URLS_VARIABLE, "{}"))
             await self._model_server.swap(endpoint, SwapOrder(uri, token, urls))
 
     async def renew_secrets(self, row: DeploymentRow) -> None:
         """Give fresh URLs to servers that the cluster moves by itself, when the last ones are older than RENEW_S."""
         deployment, name = Deployment.of(row), deployment_name(row.server_key)
-        if not is_remote(self._store.uri(deployment.artifact_key)):
+        if not is_remote(self._store.uri(deployment.held_key)):
             return
         due = self._renew_at.get(name)
         if due is None or self._clock.now() >= due:
@@ -335,8 +361,8 @@ class DeploymentService:
             engine = await session.get(EngineRow, deployment.server_key)
             users = await queries.of_engine(session, deployment.server_key)
         replicas = max((row.wanted_replicas for row in users), default=deployment.replicas)
-        uri = self._store.uri(deployment.artifact_key)
-        manifest = await self._store.find(deployment.artifact_key)
+        uri = self._store.uri(deployment.held_key)
+        manifest = await self._store.find(deployment.held_key)
         spec = model_server_spec(
             deployment.server_key,
             engine.run if engine else deployment.run,
@@ -344,11 +370,12 @@ class DeploymentService:
             deployment.max_model_tokens,
             self._engine,
             # Fresh ones each time: a server that starts again must not get those that expired.
-            await self._store.access(deployment.artifact_key) if is_remote(uri) else {},
+            await self._store.access(deployment.held_key) if is_remote(uri) else {},
             manifest.size_bytes if manifest else 0,
             deployment.quantization,
             deployment.recipe,
             self.recipes.resources(deployment.recipe),
+            deployment.base_key is not None,
         )
         # Beside the URLs, because a certificate that is renewed must not make another spec.
         secrets = {**spec.secrets, **self._store.environment()}
@@ -450,8 +477,8 @@ class DeploymentService:
             if restarts is not None:
                 row.restarts = restarts
             await self.meter_replicas(session, row)
-            engine, artifact = row.server_key, row.artifact_key
-        self.note_replicas(submission_id, tuple(endpoints), engine, artifact)
+            engine, artifacts = row.server_key, (row.artifact_key, row.base_key)
+        self.note_replicas(submission_id, tuple(endpoints), engine, artifacts)
 
     def _note_start(self, row: DeploymentRow, took_s: float) -> None:
         """Note how long the start took. A wake without one, by a swap or by a server that was kept, tells nothing of the next."""
@@ -481,20 +508,22 @@ class DeploymentService:
             unserved = None if endpoints else self._clock.now()
             async with self._database.write() as session:
                 await queries.note_endpoints(session, row.submission_id, endpoints, unserved)
-        self.note_replicas(row.submission_id, endpoints, row.server_key, row.artifact_key)
+        self.note_replicas(
+            row.submission_id, endpoints, row.server_key, (row.artifact_key, row.base_key)
+        )
 
     def note_replicas(
         self,
         submission_id: str,
         endpoints: tuple[str, ...],
         engine: str | None = None,
-        artifact: str | None = None,
+        artifacts: Artifacts | None = None,
     ) -> None:
-        """Set the endpoints that this process's gateway uses, and the engine whose replicas they are and its artifact if those have changed."""
+        """Set the endpoints that this process's gateway uses, and the engine whose replicas they are and the artifacts if those have changed."""
         if engine is not None:
             self._engines[submission_id] = engine
-        if artifact is not None:
-            self._artifacts[submission_id] = artifact
+        if artifacts is not None:
+            self._artifacts[submission_id] = artifacts
         if endpoints:
             self._replicas[submission_id] = endpoints
         else:
@@ -505,8 +534,8 @@ class DeploymentService:
     ) -> None:
         """Set the endpoints that a version beside had until now."""
         row = await self.find(submission_id)
-        artifact = row.artifact_key if row else None
-        self.note_replicas(submission_id, endpoints, engine, artifact)
+        artifacts = (row.artifact_key, row.base_key) if row else None
+        self.note_replicas(submission_id, endpoints, engine, artifacts)
 
     async def note(self, submission_id: str, **columns: Any) -> None:
         """Write columns that do not change the phase."""

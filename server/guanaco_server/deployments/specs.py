@@ -35,6 +35,24 @@ ANY_MACHINE = Resources()
 
 
 @dataclass(frozen=True)
+class AdapterLimits:
+    """How model servers that serve adapters are started. At most ``at_once`` of them compute together; ``kept`` stay in memory."""
+
+    max_rank: int = 64
+    at_once: int = 8
+    kept: int = 32
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        return (
+            "--enable-lora",
+            *("--max-lora-rank", str(self.max_rank)),
+            *("--max-loras", str(self.at_once)),
+            *("--max-cpu-loras", str(max(self.kept, self.at_once))),
+        )
+
+
+@dataclass(frozen=True)
 class EngineOptions:
     """How this platform starts model servers."""
 
@@ -43,6 +61,7 @@ class EngineOptions:
     cache_dir: Path | None = None
     cache_bytes: int = 0
     recipes: RecipePolicy = NO_RECIPES
+    adapters: AdapterLimits = AdapterLimits()
 
 
 def deployment_name(key: str) -> str:
@@ -67,6 +86,7 @@ def model_server_spec(
     quantization: Quantization | None = None,
     recipe: Recipe | None = None,
     resources: Resources = ANY_MACHINE,
+    has_adapters: bool = False,
 ) -> DeploymentSpec:
     """The server is named after the ``key``. Another run has another spec, so that a redeploy gets a fresh server; other ``urls`` make no other."""
     submission_id = submission_of(key)
@@ -80,6 +100,7 @@ def model_server_spec(
             *("--host", "{host}"),
             *("--port", "{port}"),
             *_model_arguments(max_model_tokens, quantization, recipe),
+            *(engine.adapters.arguments if has_adapters else ()),
             *engine.args,
         ),
         environment={**(recipe.environment if recipe else {}), "GUANACO_RUN": str(run)},

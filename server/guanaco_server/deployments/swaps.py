@@ -46,6 +46,8 @@ class SwapShapes:
 
     async def digest(self, row: DeploymentRow) -> str | None:
         """Return the same text for deployments whose servers differ in their weights alone; None where a swap is not supported."""
+        if row.base_key is not None:  # the adapters there belong to what it holds
+            return None
         quantization = ENGINE_QUANTIZATION[row.quantization] if row.quantization else None
         known = (row.artifact_key, quantization)
         if known not in self._shapes:

@@ -13,7 +13,7 @@ from guanaco.recipes import Recipe
 from guanaco.submissions import Quantization
 from guanaco_server.database.tables import Table
 from guanaco_server.database.types import EnumText, JsonColumn, Pydantic, UtcDateTime
-from guanaco_server.deployments.versions import is_beside, served_model, submission_of
+from guanaco_server.deployments.versions import is_adapter, is_beside, served_model, submission_of
 
 
 class Phase(OpenEnum):
@@ -50,6 +50,9 @@ class DeploymentRow(Table):
     ``wanted_replicas`` is the autoscaler's, ``applied_replicas`` what the cluster was last told. ``capacity`` is
     what the stress check showed of one replica, ``start_s`` how long its last start took.
 
+    ``base_key`` is the artifact that its server holds, where that serves adapters: ``artifact_key`` is then an adapter's, or the
+    base's own.
+
     ``queue`` is the competition's in which its model server waits for a place, None for the platform's own.
 
     ``unserved_since`` is set while it has a published server and no endpoint; ``trouble`` and ``problem`` say what keeps it.
@@ -66,6 +69,7 @@ class DeploymentRow(Table):
     queue: Mapped[str | None] = mapped_column(String(63))
     run: Mapped[int]
     artifact_key: Mapped[str] = mapped_column(String(64))
+    base_key: Mapped[str | None] = mapped_column(String(64))
     max_model_tokens: Mapped[int]
     quantization: Mapped[Quantization | None] = mapped_column(EnumText(Quantization))
     recipe: Mapped[Recipe | None] = mapped_column(Pydantic(Recipe))
@@ -103,7 +107,17 @@ class DeploymentRow(Table):
     @property
     def model(self) -> str:
         """The model that a request to its server expects there."""
-        return served_model(self.server_key, self.artifact_key)
+        return served_model(self.server_key, self.artifact_key, self.base_key)
+
+    @property
+    def held_key(self) -> str:
+        """The artifact that its model server holds."""
+        return self.base_key or self.artifact_key
+
+    @property
+    def is_adapter(self) -> bool:
+        """Whether it is an adapter on a server that holds its base."""
+        return is_adapter(self.artifact_key, self.base_key)
 
     @property
     def owner(self) -> str:

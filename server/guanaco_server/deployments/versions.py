@@ -33,8 +33,18 @@ def submission_of(key: str) -> str:
     return key.partition(MARK)[0]
 
 
-def served_model(server_key: str, artifact_key: str | None) -> str:
-    """Return how a request names the model that it expects: by the engine's name and, after a #, by its artifact."""
+def is_adapter(artifact_key: str | None, base_key: str | None) -> bool:
+    """Whether the artifact is an adapter on a server that holds its base; the base itself may be served there too."""
+    return base_key is not None and base_key != artifact_key
+
+
+def served_model(server_key: str, artifact_key: str | None, base_key: str | None = None) -> str:
+    """Return how a request names the model that it expects: by the engine's name and, after a #, by its artifact.
+
+    An adapter has its artifact's key for a name, and after the # stands the artifact that its server holds.
+    """
+    if is_adapter(artifact_key, base_key):
+        return f"{artifact_key}{ARTIFACT_MARK}{base_key}"
     name = submission_of(server_key)
     return f"{name}{ARTIFACT_MARK}{artifact_key}" if artifact_key else name
 
@@ -62,6 +72,7 @@ class ServedVersion(BaseModel):
     max_model_tokens: int
     quantization: Quantization | None = None
     recipe: Recipe | None = None
+    base_key: str | None = None
 
 
 @dataclass(frozen=True)

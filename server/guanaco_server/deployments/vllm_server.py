@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from guanaco_server.deployments.model_server import (
+    AdapterRefused,
     Candidates,
     Chunk,
     Generation,
@@ -33,7 +34,12 @@ from guanaco_server.deployments.vllm_protocol import (
     request_body,
     score_body,
 )
-from guanaco_server.formats.control import ARTIFACT_HEADER, SWAP_PATH
+from guanaco_server.formats.control import (
+    ADAPTERS_HEADER,
+    ADAPTERS_PATH,
+    ARTIFACT_HEADER,
+    SWAP_PATH,
+)
 
 if TYPE_CHECKING:
     import httpx
@@ -42,6 +48,7 @@ COMPLETIONS = "/v1/completions"
 CONNECT_TIMEOUT_S = 5.0
 HEALTH_TIMEOUT_S = 3.0  # vLLM answers in milliseconds unless it hangs
 SWAP_TIMEOUT_S = 600.0  # for reading the weights
+ADAPTER_TIMEOUT_S = 120.0  # an adapter has megabytes
 MAX_ANSWER_BYTES = 16 * 1024**2  # 16 candidates of 4,096 tokens with their log-probabilities: 6 MB
 SILENT = "The model server fell silent."
 MAX_PAGE_BYTES = 2 * 1024**2  # health, and metrics: 100 KB
@@ -66,6 +73,36 @@ class VllmServer:
     async def held_artifact(self, endpoint: str) -> str | None:
         _, _, headers = await self._get(f"{endpoint}/health")
         return headers.get(ARTIFACT_HEADER)
+
+    async def held_adapters(self, endpoint: str) -> frozenset[str] | None:
+        _, _, headers = await self._get(f"{endpoint}/health")
+        held = headers.get(ADAPTERS_HEADER)
+        return None if held is None else frozenset(filter(None, held.split(",")))
+
+    async def load_adapter(self, endpoint: str, order: SwapOrder) -> None:
+        await self._order_adapter(endpoint, order, is_to_forget=False)
+
+    async def unload_adapter(self, endpoint: str, order: SwapOrder) -> None:
+        await self._order_adapter(endpoint, order, is_to_forget=True)
+
+    async def _order_adapter(self, endpoint: str, order: SwapOrder, *, is_to_forget: bool) -> None:
+        pages = await self._client()
+        import httpx
+
+        given = {"artifact": order.artifact_uri, "urls": dict(order.urls), "forget": is_to_forget}
+        try:
+            answer = await pages.post(
+                f"{endpoint}{ADAPTERS_PATH}",
+                json=given,
+                headers={"Authorization": f"Bearer {order.token}"},
+                timeout=ADAPTER_TIMEOUT_S,
+            )
+        except httpx.HTTPError as error:
+            raise _unreachable(error) from None
+        if answer.status_code == HTTPStatus.CONFLICT:
+            raise AdapterRefused(str(refusal(answer.status_code, answer.content)))
+        if answer.status_code != HTTPStatus.OK:
+            raise refusal(answer.status_code, answer.content)
 
     async def swap(self, endpoint: str, order: SwapOrder) -> None:
         pages = await self._client()

@@ -2,6 +2,7 @@
 
     GET  /health            with the header X-Guanaco-Artifact: the key of the artifact that it holds
     POST /guanaco/swap      take another artifact's weights; only for the platform, which has the server's token
+    POST /guanaco/adapters  hold an adapter on this artifact too, or forget one (engine/adapters.py); only for the platform
     anything else           answered only if the request expects the artifact that is there, else 409
 
     serving ──▶ draining ──▶ loading ──▶ serving (the new artifact)
@@ -27,9 +28,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
+from guanaco_server.engine.adapters import AdapterRefused, HeldAdapters
 from guanaco_server.engine.artifact_errors import ArtifactError
 from guanaco_server.engine.artifact_source import ArtifactSource, ModelFolder, read_manifest
-from guanaco_server.formats.control import ARTIFACT_HEADER, SWAP_PATH
+from guanaco_server.formats.control import (
+    ADAPTERS_HEADER,
+    ADAPTERS_PATH,
+    ARTIFACT_HEADER,
+    SWAP_PATH,
+)
 from guanaco_server.formats.shape import shape_of, swap_refusal
 
 MAX_ORDER_BYTES = 1024**2
@@ -86,8 +93,23 @@ class SwapRequest:
         return SwapRequest(ArtifactSource(str(given["artifact"]), urls), float(given["drain_s"]))
 
 
+@dataclass(frozen=True)
+class AdapterOrder:
+    """An adapter to hold, or the key of one to forget."""
+
+    source: ArtifactSource
+    is_to_forget: bool
+
+    @staticmethod
+    def read(body: bytes) -> AdapterOrder:
+        given = json.loads(body)
+        urls = {str(path): str(url) for path, url in dict(given.get("urls", {})).items()}
+        source = ArtifactSource(str(given["artifact"]), urls)
+        return AdapterOrder(source, given.get("forget") is True)
+
+
 class ServedArtifact:
-    """The artifact that this server holds, and the requests that are open."""
+    """The artifact that this server holds, and the requests that are open. One with ``adapters`` is never swapped: they belong to it."""
 
     def __init__(
         self,
@@ -96,8 +118,10 @@ class ServedArtifact:
         open_folder: Callable[[ArtifactSource], AbstractContextManager[ModelFolder]],
         quantization: str | None,
         token: str,
+        adapters: HeldAdapters | None = None,
     ) -> None:
         """``open_folder`` provides an artifact's small files, verified, for as long as it is held."""
+        self.adapters = adapters
         self.key = source.key
         self.state = State.SERVING
         self._shape = shape_of(read_manifest(found.path))
@@ -150,6 +174,8 @@ class ServedArtifact:
             await asyncio.to_thread(before.close)
 
     def _open_matching(self, source: ArtifactSource, held: ExitStack) -> ModelFolder:
+        if self.adapters is not None:
+            raise SwapRefused("It serves adapters, which belong to the artifact that it holds.")
         if self.state is not State.SERVING:
             raise SwapRefused(f"It is {self.state}.")
         found = held.enter_context(self._open_folder(source))
@@ -189,6 +215,8 @@ class ControlLayer:
         path = scope["path"]
         if path == SWAP_PATH:
             await _answer_swap(served, server.engine_client, scope, receive, send)
+        elif path == ADAPTERS_PATH and served.adapters is not None:
+            await _answer_adapter(served, served.adapters, server, scope, receive, send)
         elif path in OPEN_PATHS:
             await self._app(scope, receive, _naming(served, send))
         elif not served.accepts(_header(scope, _HEADER)):
@@ -237,6 +265,38 @@ async def _answer_swap(
         await _send(send, 200, {"artifact": served.key, "seconds": took_s})
 
 
+async def _answer_adapter(
+    served: ServedArtifact,
+    adapters: HeldAdapters,
+    server: Any,
+    scope: Scope,
+    receive: Receive,
+    send: Send,
+) -> None:
+    from guanaco_server.engine.vllm_internals import EngineAdapters
+
+    if scope["method"] != "POST" or not served.is_authorized(
+        (_header(scope, b"authorization") or "").encode()
+    ):
+        await _answer(send, 404, "Not Found")
+        return
+    try:
+        order = AdapterOrder.read(await _body(receive))
+    except (ValueError, KeyError, TypeError):
+        await _answer(send, 400, "The order cannot be read.")
+        return
+    engine = EngineAdapters(server)
+    try:
+        if order.is_to_forget:
+            await adapters.unload(order.source.key, engine)
+        else:
+            await adapters.load(order.source, engine)
+    except AdapterRefused as error:
+        await _answer(send, 409, str(error))
+    else:
+        await _send(send, 200, {"adapters": adapters.keys})
+
+
 def _naming(served: ServedArtifact, send: Send) -> Send:
     """Say in the answer's headers which artifact is here; nothing while there is none."""
 
@@ -244,6 +304,9 @@ def _naming(served: ServedArtifact, send: Send) -> Send:
         if message["type"] == "http.response.start":
             key = served.key if served.state is State.SERVING else served.state
             headers = [*message.get("headers", ()), (_HEADER, key.encode())]
+            if served.adapters is not None:
+                held = ",".join(served.adapters.keys)
+                headers.append((ADAPTERS_HEADER.lower().encode(), held.encode()))
             message = {**message, "headers": headers}
         await send(message)
 

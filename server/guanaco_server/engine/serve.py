@@ -21,7 +21,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from guanaco_server.confinement.environment import hide_secrets
 from guanaco_server.confinement.landlock import Access
 from guanaco_server.confinement.profiles import SYSTEM_PROGRAMS, confine_program, ports_of
 from guanaco_server.engine import lifeline
+from guanaco_server.engine.adapters import HeldAdapters
 from guanaco_server.engine.artifact_errors import ArtifactError
 from guanaco_server.engine.artifact_source import ArtifactSource, ModelFolder, model_folder
 from guanaco_server.engine.control import ControlLayer, ServedArtifact
@@ -159,12 +160,15 @@ def _serve(
     if (token := os.environ.pop(TOKEN_VARIABLE, "")) and _is_one_process(args):
         args.middleware.append(f"{ControlLayer.__module__}.{ControlLayer.__qualname__}")
         args.worker_extension_cls = WORKER_EXTENSION
+
+        def open_folder(other: ArtifactSource) -> AbstractContextManager[ModelFolder]:
+            return model_folder(other, cache)
+
+        adapters = None
+        if args.enable_lora:
+            adapters = HeldAdapters(source.key, args.max_lora_rank, open_folder)
         args.guanaco_served = ServedArtifact(
-            source,
-            found,
-            lambda other: model_folder(other, cache),
-            args.quantization,
-            token,
+            source, found, open_folder, args.quantization, token, adapters
         )
     if is_cpu and (ranks := _ranks(args)):
         os.environ["OMP_NUM_THREADS"] = str(max(1, int(threads) // ranks))

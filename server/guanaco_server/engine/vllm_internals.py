@@ -3,6 +3,7 @@
     loading     the base class of loaders, and vLLM's own choice of the experts and layers that a rank loads
     arguments   the parser of ``vllm serve``
     serving     ``run_server``; on the CPU the same with a fork where vLLM would spawn processes
+    adapters    vLLM's own list of adapters, without its routes
     swapping    ``reload_weights`` in the worker, and what must be forgotten after it
 
 tests/integration/test_vllm_internals.py fails when vLLM's version is another, or when one of these names is gone.
@@ -41,6 +42,7 @@ from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
 from guanaco_server.confinement.profiles import forbid_processes
 from guanaco_server.engine import lifeline
+from guanaco_server.engine.adapters import AdapterRefused
 from guanaco_server.engine.artifact_source import ArtifactSource, ModelFolder
 
 VLLM_VERSION = "0.32"
@@ -67,6 +69,7 @@ __all__ = [
     "THREADS_VARIABLE",
     "VLLM_VERSION",
     "BaseModelLoader",
+    "EngineAdapters",
     "EngineWeights",
     "InProcessExecutor",
     "LoadConfig",
@@ -139,6 +142,31 @@ class EngineWeights:
         if not scores or not all(math.isfinite(score.logprob) for score in scores):
             raise RuntimeError("It generates no token after the swap.")
         await self._forget()
+
+
+class EngineAdapters:
+    """A running server's adapters, for ``adapters.py``; ``state`` is that of vLLM's app."""
+
+    def __init__(self, state: Any) -> None:
+        self._models = state.openai_serving_models
+
+    async def load(self, name: str, folder: Path) -> None:
+        from vllm.entrypoints.serve.lora.protocol import LoadLoRAAdapterRequest
+
+        order = LoadLoRAAdapterRequest(lora_name=name, lora_path=str(folder))
+        _require_done(await self._models.load_lora_adapter(order))
+
+    async def unload(self, name: str) -> None:
+        from vllm.entrypoints.serve.lora.protocol import UnloadLoRAAdapterRequest
+
+        order = UnloadLoRAAdapterRequest(lora_name=name)
+        _require_done(await self._models.unload_lora_adapter(order))
+
+
+def _require_done(answer: Any) -> None:
+    """vLLM answers with a text, or with an error that it would send."""
+    if not isinstance(answer, str):
+        raise AdapterRefused(f"vLLM cannot use the adapter: {answer.error.message}")
 
 
 def reload_weights(worker: Any, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:

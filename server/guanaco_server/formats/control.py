@@ -5,3 +5,5 @@ from __future__ import annotations
 ARTIFACT_HEADER = "X-Guanaco-Artifact"
 TOKEN_VARIABLE = "GUANACO_CONTROL_TOKEN"  # noqa: S105 - the name of a variable
 SWAP_PATH = "/guanaco/swap"
+ADAPTERS_HEADER = "X-Guanaco-Adapters"
+ADAPTERS_PATH = "/guanaco/adapters"

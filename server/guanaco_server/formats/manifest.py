@@ -52,8 +52,23 @@ class TensorRecord(BaseModel):
         ]
 
 
+class AdapterPart(BaseModel):
+    """What makes an artifact a LoRA adapter that was not merged: its tensors are added to those of ``base_key`` when text is generated.
+
+    ``scales`` are by module: W + scale * B A, as in a merge.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    base_key: str
+    scales: dict[str, float]
+
+
 class Manifest(BaseModel):
-    """What an artifact holds and what it was made from; ``files`` are the small ones, without the manifest itself."""
+    """What an artifact holds and what it was made from; ``files`` are the small ones, without the manifest itself.
+
+    ``adapter`` is None for a whole model. An adapter's small files are those that its merged model would have.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -63,6 +78,7 @@ class Manifest(BaseModel):
     base_repo: str | None = None
     base_commit: str | None = None
     dtype: str = "auto"
+    adapter: AdapterPart | None = None
     files: tuple[StoredFile, ...]
     tensors_bytes: int
     tensors: tuple[TensorRecord, ...]

@@ -17,7 +17,13 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from guanaco import __version__
-from guanaco_server.formats.manifest import MANIFEST_NAME, Manifest, StoredFile, TensorRecord
+from guanaco_server.formats.manifest import (
+    MANIFEST_NAME,
+    AdapterPart,
+    Manifest,
+    StoredFile,
+    TensorRecord,
+)
 from guanaco_server.serializer.chat_template import TEMPLATE_NAME, check_chat_templates
 from guanaco_server.serializer.lora import AdapterMatrices, LoraPair, lora_pairs
 from guanaco_server.serializer.plan import CASTS, StreamPlan, chosen_cast, make_plan
@@ -32,7 +38,7 @@ from guanaco_server.serializer.repo_files import (
 from guanaco_server.serializer.reporting import JobFailed, say
 from guanaco_server.serializer.streaming import StreamingPass
 from guanaco_server.serializer.targets import ResumeLog, Target
-from guanaco_server.serializer.task import SerializerJob, Source
+from guanaco_server.serializer.task import Adapter, SerializerJob, Source
 from guanaco_server.serializer.tokenizer_files import CONFIG_NAME as TOKENIZER_CONFIG_NAME
 from guanaco_server.serializer.tokenizer_files import TOKENIZER_NAME, convert
 
@@ -87,7 +93,8 @@ def _make(
         plan.digest(), target.identity, target.read_journal(), target.save_journal
     )
     sink = target.open_tensors(plan.layout.total_bytes, resume_log)
-    streaming = StreamingPass(plan, model, matrices, sink, resume_log, workers)
+    source = adapter if adapter and job.base_key else model
+    streaming = StreamingPass(plan, source, matrices, sink, resume_log, workers)
     streaming.run()
     for name, content in small.items():
         target.put_file(name, content)
@@ -111,6 +118,8 @@ def _plan(
     job: SerializerJob, model: RepoFiles, adapter: RepoFiles | None, small: dict[str, bytes]
 ) -> tuple[StreamPlan, AdapterMatrices | None]:
     """Make the plan, and change config.json to agree with it."""
+    if job.adapter and adapter and job.base_key:
+        return _plan_of_adapter(job.adapter, adapter), None
     weights = [read_header(model, path) for path in job.model.weight_files]
     quantized = is_quantized(parse_config(small[CONFIG_NAME]))
     cast_to = chosen_cast(job.dtype, weights, quantized)
@@ -131,6 +140,27 @@ def _plan(
     return plan, matrices
 
 
+def _plan_of_adapter(job: Adapter, adapter: RepoFiles) -> StreamPlan:
+    """Plan the adapter's own tensors as they are. Each pair is read once before, because a NaN would spoil every reply."""
+    header = read_header(adapter, job.weight_files[0])
+    matrices = AdapterMatrices(adapter, header.path)
+    for pair in lora_pairs(job, header).values():
+        matrices.load(pair)
+    plan = make_plan([header], None, {})
+    say(
+        f"Streaming the {len(plan.tensors)} tensors of the adapter {job.repo} at {job.commit[:8]}, "
+        f"{plan.layout.total_bytes / 1e6:,.1f} MB; nothing is merged."
+    )
+    return plan
+
+
+def _adapter_part(job: SerializerJob) -> AdapterPart | None:
+    if job.adapter is None or job.base_key is None:
+        return None
+    scales = {merge.tensor.removesuffix(".weight"): merge.scale for merge in job.adapter.merges}
+    return AdapterPart(base_key=job.base_key, scales=scales)
+
+
 def _manifest(
     job: SerializerJob, plan: StreamPlan, streaming: StreamingPass, small: Mapping[str, bytes]
 ) -> Manifest:
@@ -143,6 +173,7 @@ def _manifest(
         base_repo=base.repo if base else None,
         base_commit=base.commit if base else None,
         dtype=job.dtype,
+        adapter=_adapter_part(job),
         files=tuple(
             StoredFile(
                 path=name, size_bytes=len(content), sha256=hashlib.sha256(content).hexdigest()

@@ -66,7 +66,10 @@ class Adapter(Source):
 
 
 class SerializerJob(BaseModel):
-    """``adapter`` is merged into ``model``, and its small files come before the model's. ``dtype`` is auto, bfloat16 or float16."""
+    """``adapter`` is merged into ``model``, and its small files come before the model's. ``dtype`` is auto, bfloat16 or float16.
+
+    With a ``base_key`` nothing is merged: the artifact has the adapter's tensors, for a server that holds that artifact.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -76,6 +79,7 @@ class SerializerJob(BaseModel):
     model: Source
     adapter: Adapter | None = None
     dtype: str = "auto"
+    base_key: str | None = None
 
 
 class Upload(BaseModel):

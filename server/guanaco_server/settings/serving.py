@@ -53,6 +53,26 @@ class EngineSettings(BaseModel):
         le=64,
         description="Model servers that stay although their submissions sleep (on Kubernetes those that were claimed from a pool), so that the next one of the same shape that wakes takes over its process by a swap of the weights. They are stopped where room is asked for. 0 keeps none.",
     )
+    lora_serving: Literal["merged", "adapter"] = Field(
+        default="merged",
+        description="How LoRA adapters are served: `merged` makes a whole model and a model server of each; `adapter` adds them to one model server of their base, within seconds, and merges what cannot be served so. Set `adapter` when no process of an earlier version runs any more. On this machine's cluster only; others merge.",
+    )
+    lora_max_rank: Literal[8, 16, 32, 64, 128, 256] = Field(
+        default=64,
+        description="Highest rank of an adapter that is served unmerged; one of a higher rank is merged. Each step up takes memory of every such model server.",
+    )
+    lora_at_once: int = Field(
+        default=8,
+        ge=1,
+        le=64,
+        description="Adapters with which a model server computes at the same time; requests for further ones wait their turn.",
+    )
+    lora_kept: int = Field(
+        default=32,
+        ge=1,
+        le=1_024,
+        description="Adapters that a model server keeps in main memory, at least `lora_at_once`; others of it are read from its disk when they are asked for.",
+    )
     engine_ports: tuple[int, int] = Field(
         default=(21_000, 29_999), description="Ports of model servers, first and last."
     )

@@ -254,9 +254,10 @@ class SubmissionService:
             return await queries.oldest_with_status(session, Status.QUEUED)
 
     async def needed_artifacts(self, since: datetime) -> set[str]:
-        """Read the artifact keys of all submissions, except those torn down, and those that failed or were cancelled before ``since``."""
+        """Read the artifact keys of all submissions, except those torn down, and those that failed or were cancelled before ``since``; and those that servers of adapters hold."""
         async with self._database.read() as session:
-            return await queries.artifact_keys(session, since)
+            keys = await queries.artifact_keys(session, since)
+        return keys | await self._deployments.base_keys()
 
     async def require_visible(self, account: Account, submission_id: str) -> Submission:
         """Read a submission with its stages. Raise SubmissionNotFound for another developer's."""

@@ -80,6 +80,7 @@ class LoraModule:
     a: str
     b: str
     scale: float
+    rank: int
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,7 @@ class CheckedAdapter:
     weight_file: str
     small_files: tuple[str, ...]
     modules: tuple[LoraModule, ...]
+    weight_bytes: int
 
 
 def is_adapter(snapshot: RepoSnapshot) -> bool:
@@ -190,7 +192,8 @@ def _module(
                 hint="Name the base that is not quantized as base_model_name_or_path.",
             )
     _require_shapes(config.rank_of(module), pair["A"], pair["B"], base)
-    return LoraModule(module, pair["A"].name, pair["B"].name, config.scale_of(module))
+    rank, scale = config.rank_of(module), config.scale_of(module)
+    return LoraModule(module, pair["A"].name, pair["B"].name, scale, rank)
 
 
 def _require_shapes(rank: int, a: TensorInfo, b: TensorInfo, base: TensorInfo) -> None:

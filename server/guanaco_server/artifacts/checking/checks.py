@@ -216,7 +216,7 @@ async def _check_adapter(
     kept = model.small_files
     if own:
         kept = tuple(path for path in kept if path in MODEL_FILES)
-    adapter = CheckedAdapter(WEIGHT_FILE, own, modules)
+    adapter = CheckedAdapter(WEIGHT_FILE, own, modules, size)
     return replace(model, small_files=kept, adapter=adapter, base=base)
 
 

@@ -288,9 +288,7 @@ class RunRecords:
         async with self._database.write() as session:
             await self._require_wanted(session, run)
             given = await self._deployments.wish_within(session, deployment)
-        self._deployments.note_replicas(
-            deployment.submission_id, (), given.server_key, deployment.artifact_key
-        )
+        self._deployments.note_given(given)
         return given
 
     async def withdraw(self, run: PipelineRun) -> str | None:

@@ -22,6 +22,7 @@ from guanaco_server.settings import Settings
 from guanaco_server.stress.service import StressService
 from guanaco_server.submissions.events import StatusChanges
 from guanaco_server.submissions.hub_tokens import HubTokens
+from guanaco_server.submissions.pipeline.adapter_choice import AdapterPolicy
 from guanaco_server.submissions.pipeline.content_checks import ContentChecks, TakePlace
 from guanaco_server.submissions.pipeline.load_check import LoadCheck
 from guanaco_server.submissions.pipeline.quantization_check import QuantizationCheck
@@ -127,6 +128,9 @@ def build_pipeline(
         server_start=server_start,
         load_check=LoadCheck(
             database, clock, records, deployments, server_start, prompts, stress, take_place
+        ),
+        adapters=AdapterPolicy(
+            settings.lora_serving, settings.lora_max_rank, deployments.can_add_adapters
         ),
     )
     runner = StageRunner(parts, metrics)

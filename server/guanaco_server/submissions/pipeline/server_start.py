@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from guanaco.errors import (
     ClusterRefused,
+    CorruptWeights,
     EngineMissing,
     ModelServerDied,
     ModelServerTooSlow,
@@ -21,6 +22,7 @@ from guanaco_server.clusters.cluster import Trouble
 from guanaco_server.costs.service import CostService
 from guanaco_server.deployments.deployment import Deployment
 from guanaco_server.deployments.health import DeploymentHealth, ServerState
+from guanaco_server.deployments.model_server import AdapterRefused, ModelServerFault
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.submissions.pipeline.content_checks import ContentChecks
 from guanaco_server.submissions.pipeline.quantization_check import QuantizationCheck
@@ -69,6 +71,7 @@ class ServerStart:
         wanted = replace(
             deployment_of(run, submission),
             submission_id=key,
+            base_key=await self._deployments.base_of(submission.artifact_key),
             replicas=await self._deployments.replica_count(submission.id),
             queue=await self._queue_for(submission),
         )
@@ -95,6 +98,24 @@ class ServerStart:
             Stage.DEPLOY,
             f"Model server is ready, {time.monotonic() - started:.1f} s after its start.",
         )
+
+    async def why_no_adapters(
+        self, run: PipelineRun, submission: Submission, base_key: str
+    ) -> str | None:
+        """Return in a sentence why a server of this base could take no adapters; None if it can."""
+        alone = Deployment(
+            submission.id,
+            run.number,
+            base_key,
+            max_model_tokens(submission.params, submission.kind),
+        )
+        try:
+            recipe = await self._recipe(run, alone)
+        except SubmissionFailure:
+            return None  # the next stage says why it cannot be served at all
+        if recipe is not None and recipe.gpu_count > 1:
+            return f"Its base needs {recipe.gpu_count} GPUs, and a model over several takes no adapters while it runs."
+        return None
 
     async def require_ready(self, run: PipelineRun) -> str:
         """Return the endpoint of a server that was ready; after a restart of the platform it may take a moment to be found again."""
@@ -126,7 +147,7 @@ class ServerStart:
     async def _recipe(self, run: PipelineRun, deployment: Deployment) -> Recipe | None:
         return await self._deployments.recipes.choose(
             run.submission_id,
-            deployment.artifact_key,
+            deployment.held_key,
             deployment.max_model_tokens,
             deployment.quantization,
             await self._records.recipe_override(run),
@@ -177,7 +198,9 @@ class ServerStart:
             await self._records.log(
                 run, Stage.DEPLOY, "A model server of this very kind runs already, and is shared."
             )
-            return await self._wait_joined(deployment), deployment
+            endpoint = await self._wait_joined(deployment)
+            await self._load_adapter(run, deployment, endpoint)
+            return endpoint, deployment
         try:
             await self._deployments.apply(deployment)
         except FileNotFoundError as error:
@@ -186,7 +209,26 @@ class ServerStart:
                 hint="The operator runs `guanaco doctor`.",
             ) from None
         await self._records.log(run, Stage.DEPLOY, "Model server started; loading the artifact.")
-        return await self._wait_healthy(run, deployment, time.monotonic()), deployment
+        endpoint = await self._wait_healthy(run, deployment, time.monotonic())
+        await self._load_adapter(run, deployment, endpoint)
+        return endpoint, deployment
+
+    async def _load_adapter(self, run: PipelineRun, deployment: Deployment, endpoint: str) -> None:
+        """Have the server that holds the base take the adapter, if the deployment is one."""
+        if not deployment.is_adapter:
+            return
+        started = time.monotonic()
+        try:
+            await self._deployments.adapters.load(deployment, endpoint)
+        except AdapterRefused as fault:
+            raise CorruptWeights(f"The adapter could not be loaded: {fault}") from None
+        except ModelServerFault as fault:
+            raise ModelServerDied(f"The adapter could not be loaded: {fault}") from None
+        await self._records.log(
+            run,
+            Stage.DEPLOY,
+            f"The adapter was added to its base's model server in {time.monotonic() - started:.2f} s.",
+        )
 
     async def _wait_joined(self, deployment: Deployment) -> str:
         """Wait until a server that serves others already is healthy. If it has crashed, the reconciler starts it again."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from pydantic import SecretStr
@@ -38,11 +38,13 @@ from guanaco_server.artifacts.checking.checks import (
 from guanaco_server.artifacts.checking.model_card import StoredCard
 from guanaco_server.artifacts.checking.process import RepoChecker
 from guanaco_server.artifacts.hub.hub import Hub, RepoFile, RepoSnapshot
-from guanaco_server.artifacts.service import ArtifactService
+from guanaco_server.artifacts.service import ArtifactService, Log
 from guanaco_server.deployments.service import DeploymentService
+from guanaco_server.formats.manifest import Manifest
 from guanaco_server.prompts.service import PromptService, is_by_chat_template
 from guanaco_server.prompts.template_files import FILES
 from guanaco_server.scaling.replicas import capacity_shown
+from guanaco_server.submissions.pipeline.adapter_choice import AdapterPolicy, why_merged
 from guanaco_server.submissions.pipeline.load_check import LoadCheck
 from guanaco_server.submissions.pipeline.records import PipelineRun, RunRecords
 from guanaco_server.submissions.pipeline.server_start import ServerStart
@@ -74,6 +76,7 @@ class StageParts:
     server_start: ServerStart
     load_check: LoadCheck
     shared_checks: SharedChecks = field(default_factory=SharedChecks)
+    adapters: AdapterPolicy = field(default_factory=AdapterPolicy)
 
 
 StageFunction = Callable[[StageParts, PipelineRun, Submission], Awaitable[Facts]]
@@ -142,14 +145,52 @@ async def serialize(parts: StageParts, run: PipelineRun, submission: Submission)
     async def log(message: str, level: Level) -> None:
         await parts.records.log(run, Stage.SERIALIZE, message, level=level)
 
-    manifest = await parts.artifacts.ensure(
-        submission.id, snapshot, model, submission.dtype, token, log
-    )
+    if model.adapter is None:
+        manifest = await parts.artifacts.ensure(
+            submission.id, snapshot, model, submission.dtype, token, log
+        )
+    else:
+        manifest = await _serialize_adapter(parts, run, submission, snapshot, model, token, log)
     await log(
         f"Artifact {manifest.key[:12]} holds {manifest.tensor_count} tensors, {manifest.size_bytes:,} bytes.",
         Level.INFO,
     )
     return {"artifact_key": manifest.key}
+
+
+async def _serialize_adapter(
+    parts: StageParts,
+    run: PipelineRun,
+    submission: Submission,
+    snapshot: RepoSnapshot,
+    model: CheckedModel,
+    token: SecretStr | None,
+    log: Log,
+) -> Manifest:
+    """Make the base's artifact, which all that use it share, and the adapter's own; or one of both merged."""
+    assert model.adapter is not None, "it is one"
+    assert model.base is not None, "an adapter has a base"
+    dtype = submission.dtype
+    why = why_merged(parts.adapters, submission, model)
+    if why is not None:
+        await log(f"The adapter is merged into its base. {why}", Level.INFO)
+        return await parts.artifacts.ensure(submission.id, snapshot, model, dtype, token, log)
+    alone = replace(model, adapter=None, base=None)
+    base = await parts.artifacts.ensure(submission.id, model.base, alone, dtype, token, log)
+    if why := await parts.server_start.why_no_adapters(run, submission, base.key):
+        await log(f"The adapter is merged into its base. {why}", Level.INFO)
+        return await parts.artifacts.ensure(submission.id, snapshot, model, dtype, token, log)
+    await log(
+        "The adapter is not merged: its base's model server adds it to each token.", Level.INFO
+    )
+    small = replace(
+        model,
+        weight_bytes=model.adapter.weight_bytes,
+        tensor_count=2 * len(model.adapter.modules),
+    )
+    return await parts.artifacts.ensure(
+        submission.id, snapshot, small, dtype, token, log, base_key=base.key
+    )
 
 
 @performs(Stage.DEPLOY)

@@ -1,0 +1,92 @@
+"""Has model servers hold the adapters that deployments wish for there, and forget the others.
+
+A server that starts again has none. So each look of the reconciler compares what a server says that it holds with what is wished,
+and a deployment has those replicas for endpoints that hold its adapter.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+
+from guanaco_server.artifacts.stores.store import ArtifactStore
+from guanaco_server.database.database import Database
+from guanaco_server.deployments import queries
+from guanaco_server.deployments.deployment import Deployment
+from guanaco_server.deployments.model_server import ModelServer, ModelServerFault, SwapOrder
+from guanaco_server.deployments.specs import is_remote
+from guanaco_server.deployments.tables import DeploymentRow, EngineRow
+
+logger = logging.getLogger(__name__)
+
+
+class AdapterPlaces:
+    def __init__(self, database: Database, store: ArtifactStore, model_server: ModelServer) -> None:
+        self._database = database
+        self._store = store
+        self._model_server = model_server
+        self._faults: dict[str, str] = {}
+
+    def problem(self, row: DeploymentRow) -> str | None:
+        """Return in a sentence why no server could take its adapter at the last look."""
+        return self._faults.get(row.submission_id)
+
+    async def load(self, deployment: Deployment, endpoint: str) -> None:
+        """Have a server hold the deployment's adapter. AdapterRefused if it cannot be used, another ModelServerFault if the server does not answer."""
+        if deployment.is_adapter:
+            token = await self._token(deployment.server_key)
+            order = await self._order(deployment.artifact_key, token)
+            await self._model_server.load_adapter(endpoint, order)
+
+    async def ready(self, row: DeploymentRow, endpoints: Sequence[str]) -> tuple[str, ...]:
+        """Return those of the servers that hold what the deployment serves. Those that lack its adapter are given it first."""
+        if not row.is_adapter:
+            return tuple(endpoints)
+        found = []
+        for endpoint in endpoints:
+            try:
+                held = await self._model_server.held_adapters(endpoint)
+                if row.artifact_key not in (held or ()):
+                    await self.load(Deployment.of(row), endpoint)
+            except ModelServerFault as fault:
+                self._note_fault(row, str(fault))
+            else:
+                self._faults.pop(row.submission_id, None)
+                found.append(endpoint)
+        return tuple(found)
+
+    async def forget_unwished(self, server_key: str, endpoints: Iterable[str]) -> None:
+        """Have servers forget the adapters that no deployment wishes for any more. One that does not answer is asked at the next look."""
+        for endpoint in endpoints:
+            try:
+                held = await self._model_server.held_adapters(endpoint)
+                if not held:
+                    continue
+                # Read after the server was asked: who loads an adapter has wished for it before.
+                for key in held - await self._wished(server_key):
+                    order = await self._order(key, await self._token(server_key), is_read=False)
+                    await self._model_server.unload_adapter(endpoint, order)
+            except ModelServerFault as fault:
+                logger.info("%s keeps adapters that nobody needs: %s", server_key, fault)
+
+    async def _wished(self, server_key: str) -> set[str]:
+        async with self._database.read() as session:
+            users = await queries.of_engine(session, server_key)
+        return {user.artifact_key for user in users}
+
+    async def _token(self, server_key: str) -> str:
+        async with self._database.read() as session:
+            engine = await session.get(EngineRow, server_key)
+        if engine is None or engine.token is None:
+            raise ModelServerFault("The server was started without control routes.")
+        return engine.token
+
+    async def _order(self, key: str, token: str, *, is_read: bool = True) -> SwapOrder:
+        uri = self._store.uri(key)
+        urls = await self._store.access(key) if is_read and is_remote(uri) else {}
+        return SwapOrder(uri, token, urls)
+
+    def _note_fault(self, row: DeploymentRow, why: str) -> None:
+        if self._faults.get(row.submission_id) != why:
+            logger.warning("%s cannot be served: %s", row.submission_id, why)
+        self._faults[row.submission_id] = why

@@ -1,0 +1,71 @@
+"""Decides whether a LoRA adapter is served on its base's model server, or merged into its base (decision 0007).
+
+Whatever a server of adapters could not do as a merged model does is merged. Each reason is a sentence for the developer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from guanaco.submissions import Submission, SubmissionKind
+from guanaco_server.artifacts.checking.checks import CheckedModel
+
+# Dense models for which vLLM 0.32 adds adapters to each linear layer; test_vllm_internals.py asks vLLM itself.
+ARCHITECTURES = frozenset(
+    {
+        "Gemma2ForCausalLM",
+        "Gemma3ForCausalLM",
+        "GemmaForCausalLM",
+        "LlamaForCausalLM",
+        "MistralForCausalLM",
+        "Qwen2ForCausalLM",
+        "Qwen3ForCausalLM",
+    }
+)
+MODULES = frozenset({"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"})
+MAX_MODULES = 4_096
+
+LoraServing = Literal["merged", "adapter"]
+
+
+@dataclass(frozen=True)
+class AdapterPolicy:
+    """How this platform serves adapters. ``can_add``: its model servers take them while they run."""
+
+    serving: LoraServing = "merged"
+    max_rank: int = 64
+    can_add: bool = False
+
+
+def why_merged(policy: AdapterPolicy, submission: Submission, model: CheckedModel) -> str | None:
+    """Return in a sentence why the adapter is merged; None if it is served as it is, on its base's model server."""
+    adapter = model.adapter
+    assert adapter is not None, "only adapters are merged"
+    if policy.serving == "merged":
+        return "This platform merges adapters into their bases."
+    if not policy.can_add:
+        return "The model servers of this platform's cluster take no adapters while they run."
+    if submission.kind is not SubmissionKind.CHAT:
+        return "Adapters of reward models are merged."
+    if submission.quantization is not None:
+        return f"A model that is quantized to {submission.quantization} when it is served has its adapter merged."
+    if model.architecture not in ARCHITECTURES:
+        return f"The model server cannot add adapters to {model.architecture}."
+    if adapter.small_files:
+        return "The adapter brings a tokenizer or chat template of its own, and its base's server has the base's."
+    return _limits(policy, model)
+
+
+def _limits(policy: AdapterPolicy, model: CheckedModel) -> str | None:
+    assert model.adapter is not None, "only adapters are merged"
+    modules = model.adapter.modules
+    rank = max(module.rank for module in modules)
+    if rank > policy.max_rank:
+        return f"Its rank is {rank}; the platform serves adapters up to rank {policy.max_rank} unmerged."
+    if len(modules) > MAX_MODULES:
+        return f"It changes {len(modules):,} modules; at most {MAX_MODULES:,} are served unmerged."
+    for module in modules:
+        if module.module.rpartition(".")[2] not in MODULES:
+            return f"It changes {module.module[:120]!r}, which can be served merged only."
+    return None
