@@ -1,4 +1,4 @@
-"""Real vLLM serves several LoRA adapters and their base at once, and answers as the merged models do."""
+"""Real vLLM serves several LoRA adapters of a base at once, and answers as the merged models do."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.integration.test_swapped_engines import PYTHON, machine
 
 BASE, MERGED, ONE, TWO, DAMAGED, WIDE = (f"{number:02}" * 32 for number in range(1, 7))
 TOKEN = "the server's"
-READY_S = 900  # 13 s on an idle machine
+READY_S = 1_200  # 13 s on an idle machine
 GREEDY = GenerationParams(temperature=0, stopping_words=[], max_output_tokens=12)
 SCALE = 2.0
 CLOSE = (
@@ -43,6 +43,7 @@ CLOSE = (
 LIMITS = AdapterLimits(max_rank=8, at_once=2, kept=4)
 
 pytestmark = [
+    pytest.mark.timeout(1_400),
     pytest.mark.engine,
     pytest.mark.skipif(not PYTHON.exists(), reason="scripts/setup-engine has not been run"),
 ]
@@ -122,7 +123,7 @@ def difference(one: list[GeneratedToken], other: list[GeneratedToken]) -> float:
     return max(abs(a.logprob - b.logprob) for a, b in zip(one, other, strict=True))
 
 
-async def test_adapters_and_base_on_one_server_answer_as_merged_models_do(
+async def test_adapters_on_one_server_answer_as_merged_models_do(
     tmp_path: Path, cluster: LocalCluster
 ) -> None:
     store = await make_artifacts(tmp_path)
@@ -141,11 +142,9 @@ async def test_adapters_and_base_on_one_server_answer_as_merged_models_do(
         await server.load(store, key)
     assert await server.vllm.held_adapters(server.endpoint) == {ONE, TWO}
 
-    base, one, two = await asyncio.gather(
-        *(server.reply(f"{name}#{BASE}") for name in ("tiny_v1", ONE, TWO))
-    )
-    texts = {"".join(token.text for token in reply) for reply in (base, one, two)}
-    assert len(texts) == 3, texts
+    one, two = await asyncio.gather(*(server.reply(f"{key}#{BASE}") for key in (ONE, TWO)))
+    texts = {"".join(token.text for token in reply) for reply in (one, two)}
+    assert len(texts) == 2, texts
     assert difference(one, wanted) < CLOSE
 
     flip_byte(tmp_path / "artifacts" / DAMAGED / TENSORS_NAME, 300_000)
@@ -163,7 +162,6 @@ async def test_adapters_and_base_on_one_server_answer_as_merged_models_do(
     with pytest.raises(ModelServerFault, match="404"):
         await server.reply(f"{ONE}#{BASE}")
     assert difference(await server.reply(f"{TWO}#{BASE}"), two) < CLOSE
-    assert difference(await server.reply(f"tiny_v1#{BASE}"), base) < CLOSE
     await server.load(store, ONE)
     assert difference(await server.reply(f"{ONE}#{BASE}"), wanted) < CLOSE
     await server.vllm.close()

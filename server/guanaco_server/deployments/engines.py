@@ -18,7 +18,6 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from dataclasses import replace
 from datetime import datetime
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -85,19 +84,6 @@ async def assign(
     row.digest, row.run, row.made_at = digest, deployment.run, now
     await session.flush()
     return engine
-
-
-async def with_adapters(
-    session: AsyncSession, deployment: Deployment, options: EngineOptions
-) -> Deployment:
-    """Return a whole model as it is served beside the adapters on it, if an engine is open that serves some; else unchanged."""
-    if deployment.base_key is not None:
-        return deployment
-    await lock(session)
-    beside_adapters = replace(deployment, base_key=deployment.artifact_key)
-    digest = engine_digest(beside_adapters, options)
-    is_open = digest is not None and await queries.open_engine(session, digest) is not None
-    return beside_adapters if is_open else deployment
 
 
 async def exchange(session: AsyncSession, one: str, other: str) -> None:

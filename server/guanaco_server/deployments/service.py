@@ -173,7 +173,6 @@ class DeploymentService:
     async def wish_within(self, session: AsyncSession, deployment: Deployment) -> Deployment:
         """Do as ``wish`` within the caller's transaction. The caller then notes that there are no replicas."""
         now = self._clock.now()
-        deployment = await engines.with_adapters(session, deployment, self._engine)
         await self.meter.end(session, deployment.submission_id, now)
         row = await queries.by_submission(session, deployment.submission_id)
         if row is not None:

@@ -50,8 +50,7 @@ class DeploymentRow(Table):
     ``wanted_replicas`` is the autoscaler's, ``applied_replicas`` what the cluster was last told. ``capacity`` is
     what the stress check showed of one replica, ``start_s`` how long its last start took.
 
-    ``base_key`` is the artifact that its server holds, where that serves adapters: ``artifact_key`` is then an adapter's, or the
-    base's own.
+    ``base_key`` is the artifact that its server holds, where ``artifact_key`` is an adapter's.
 
     ``queue`` is the competition's in which its model server waits for a place, None for the platform's own.
 

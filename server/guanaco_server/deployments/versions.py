@@ -34,7 +34,7 @@ def submission_of(key: str) -> str:
 
 
 def is_adapter(artifact_key: str | None, base_key: str | None) -> bool:
-    """Whether the artifact is an adapter on a server that holds its base; the base itself may be served there too."""
+    """Whether the artifact is an adapter on a server that holds its base."""
     return base_key is not None and base_key != artifact_key
 
 

@@ -30,7 +30,7 @@ LORA_KEY = re.compile(r"base_model\.model\.(.+)\.lora_([AB])(?:\.default)?\.weig
 logger = logging.getLogger("vllm.guanaco")
 
 
-class AdapterRefused(Exception):  # answered with 409: what was held before is held still
+class AdapterUnusable(Exception):  # answered with 409: what was held before is held still
     """The adapter cannot be taken."""
 
 
@@ -38,7 +38,7 @@ class AdapterEngine(Protocol):
     """The engine, as far as adapters need it."""
 
     async def load(self, name: str, folder: Path) -> None:
-        """AdapterRefused where it cannot be used."""
+        """AdapterUnusable where it cannot be used."""
         ...
 
     async def unload(self, name: str) -> None: ...
@@ -75,7 +75,7 @@ class HeldAdapters:
                 await engine.load(source.key, folder)
             except ArtifactError as error:
                 shutil.rmtree(folder, ignore_errors=True)
-                raise AdapterRefused(str(error)) from None
+                raise AdapterUnusable(str(error)) from None
             except BaseException:
                 shutil.rmtree(folder, ignore_errors=True)
                 raise
@@ -110,12 +110,12 @@ class HeldAdapters:
         if manifest.key != source.key:
             raise DamagedArtifactError(f"{source.uri} has the manifest of another artifact.")
         if part is None:
-            raise AdapterRefused(f"{source.uri} is no adapter.")
+            raise AdapterUnusable(f"{source.uri} is no adapter.")
         if part.base_key != self._base_key:
-            raise AdapterRefused(f"{source.uri} is an adapter on another base than what is here.")
+            raise AdapterUnusable(f"{source.uri} is an adapter on another base than what is here.")
         rank = max(ranks_of(manifest).values(), default=0)
         if rank > self._max_rank:
-            raise AdapterRefused(
+            raise AdapterUnusable(
                 f"{source.uri} has the rank {rank}, and this server takes {self._max_rank}."
             )
         return part

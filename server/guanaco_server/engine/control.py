@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
-from guanaco_server.engine.adapters import AdapterRefused, HeldAdapters
+from guanaco_server.engine.adapters import AdapterUnusable, HeldAdapters
 from guanaco_server.engine.artifact_errors import ArtifactError
 from guanaco_server.engine.artifact_source import ArtifactSource, ModelFolder, read_manifest
 from guanaco_server.formats.control import (
@@ -291,7 +291,7 @@ async def _answer_adapter(
             await adapters.unload(order.source.key, engine)
         else:
             await adapters.load(order.source, engine)
-    except AdapterRefused as error:
+    except AdapterUnusable as error:
         await _answer(send, 409, str(error))
     else:
         await _send(send, 200, {"adapters": adapters.keys})

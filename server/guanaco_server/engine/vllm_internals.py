@@ -42,7 +42,7 @@ from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
 from guanaco_server.confinement.profiles import forbid_processes
 from guanaco_server.engine import lifeline
-from guanaco_server.engine.adapters import AdapterRefused
+from guanaco_server.engine.adapters import AdapterUnusable
 from guanaco_server.engine.artifact_source import ArtifactSource, ModelFolder
 
 VLLM_VERSION = "0.32"
@@ -166,7 +166,7 @@ class EngineAdapters:
 def _require_done(answer: Any) -> None:
     """vLLM answers with a text, or with an error that it would send."""
     if not isinstance(answer, str):
-        raise AdapterRefused(f"vLLM cannot use the adapter: {answer.error.message}")
+        raise AdapterUnusable(f"vLLM cannot use the adapter: {answer.error.message}")
 
 
 def reload_weights(worker: Any, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
