@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0050"
-down_revision = "0049"
+down_revision = "0056"
 
 
 def upgrade() -> None:
