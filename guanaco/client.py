@@ -15,6 +15,7 @@ from guanaco.calls import accounts as accounts_calls
 from guanaco.calls import characters as characters_calls
 from guanaco.calls import chat as chat_calls
 from guanaco.calls import competitions as competitions_calls
+from guanaco.calls import duels as duels_calls
 from guanaco.calls import feedback as feedback_calls
 from guanaco.calls import submissions as submissions_calls
 from guanaco.calls import sweeps as sweeps_calls
@@ -179,6 +180,12 @@ class Client(FeedbackMethods):
     withdraw_message_rating = _sent(chat_calls.withdraw_message_rating)
     swipes = _sent(chat_calls.swipes)
     choose = _sent(chat_calls.choose)
+    battle = _sent(duels_calls.battle)
+    stream_battle = _streamed(duels_calls.stream_battle)
+    battles = _sent(duels_calls.battles)
+    vote_on_battle = _sent(duels_calls.vote_on_battle)
+    duels = _sent(duels_calls.duels)
+    duels_of_pairs = _sent(duels_calls.duels_of_pairs)
     send = _sent(chat_calls.send)
     stream_send = _streamed(chat_calls.stream_send)
     regenerate = _sent(chat_calls.regenerate)
@@ -323,6 +330,12 @@ class AsyncClient(AsyncFeedbackMethods):
     withdraw_message_rating = _awaited(chat_calls.withdraw_message_rating)
     swipes = _awaited(chat_calls.swipes)
     choose = _awaited(chat_calls.choose)
+    battle = _awaited(duels_calls.battle)
+    stream_battle = _async_streamed(duels_calls.stream_battle)
+    battles = _awaited(duels_calls.battles)
+    vote_on_battle = _awaited(duels_calls.vote_on_battle)
+    duels = _awaited(duels_calls.duels)
+    duels_of_pairs = _awaited(duels_calls.duels_of_pairs)
     send = _awaited(chat_calls.send)
     stream_send = _async_streamed(chat_calls.stream_send)
     regenerate = _awaited(chat_calls.regenerate)

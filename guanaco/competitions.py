@@ -75,6 +75,17 @@ class RankingRule(OpenEnum):
     COMBINED = "combined"
 
 
+class DuelRule(BaseModel):
+    """Whether two submissions may answer the same message, so that the user says which reply is better."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    battles: bool = Field(
+        default=False,
+        description="An app may ask for two replies side by side, the second one by another submission.",
+    )
+
+
 class CompetitionRequest(BaseModel):
     """``starts_at`` is within the window, ``ends_at`` is not."""
 
@@ -86,6 +97,7 @@ class CompetitionRequest(BaseModel):
     entry: EntryRule = EntryRule()
     assignment: AssignmentRule = AssignmentRule()
     ranking: RankingRule = RankingRule.THUMBS_UP
+    duels: DuelRule = DuelRule()
     feedback_after: int | None = Field(
         default=None,
         ge=1,

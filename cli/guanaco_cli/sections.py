@@ -16,7 +16,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Feedback and figures": (
         *("feedback", "evaluate", "stress", "leaderboard", "chat", "costs", "webhook"),
     ),
-    "Apps": ("characters", "conversations"),
+    "Apps": ("characters", "conversations", "duels"),
     "Competitions": ("competitions", "experiments", "votes", "assignment"),
     "Operating a platform": (
         *("up", "settings", "migrate", "first-key", "keys", "recipe", "slo", "alerts"),

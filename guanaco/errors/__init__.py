@@ -23,7 +23,7 @@ GuanacoError
 ├── TooManyAttempts              the same was tried too often in a short time
 ├── TooManySubmissions           the developer has submitted as often within an hour as they may
 ├── NotFound                     it does not exist, or the caller may not see it
-│   ├── SubmissionNotFound, ConversationNotFound, MessageNotFound, KeyNotFound, ArtifactNotFound, CompetitionNotFound,
+│   ├── SubmissionNotFound, ConversationNotFound, MessageNotFound, BattleNotFound, KeyNotFound, ArtifactNotFound, CompetitionNotFound,
 │   │   WebhookNotFound, FeedbackNotFound, NotRated, AccountNotFound, ExperimentNotFound, FlagNotFound
 │   ├── ReportNotFound           the submission has no stress report yet
 │   ├── SweepNotFound            the developer has no sweep of that id
@@ -37,6 +37,7 @@ GuanacoError
 │   ├── IdempotencyConflict      the same Idempotency-Key with another body
 │   ├── RequestInProgress        the first request with this Idempotency-Key is still being answered
 │   ├── ConversationBusy         a reply is still being written
+│   ├── BattlesOff               the competition has no battles, or the conversation is part of an experiment
 │   ├── AlreadyRated, NothingToRegenerate, NothingToContinue, NothingToRate
 │   ├── ExternalIdTaken          the app's own id of a conversation is another user's
 │   ├── RatingSettled            it is too old, was changed too often, or its competition is frozen

@@ -270,6 +270,16 @@ class MessageNotFound(NotFound):
         )
 
 
+class BattleNotFound(NotFound):
+    code = "battle_not_found"
+
+    def __init__(self, battle_id: str) -> None:
+        super().__init__(
+            f"The conversation has no battle {battle_id}.",
+            hint="GET …/battles lists them.",
+        )
+
+
 class FeedbackNotFound(NotFound):
     code = "feedback_not_found"
 
@@ -403,6 +413,17 @@ class ConversationBusy(Conflict):
             "A reply is still being written in this conversation.",
             hint="Send the next message when it has ended.",
         )
+
+
+class BattlesOff(Conflict):
+    code = "battles_off"
+
+    def __init__(self, competition_id: str) -> None:
+        super().__init__(
+            "This conversation has no battles: its competition does not allow them, or it takes part in an experiment.",
+            hint="Send the message with POST …/messages; an admin allows battles with the competition's `duels.battles`.",
+        )
+        self.competition_id = competition_id
 
 
 class CompetitionClosed(Conflict):

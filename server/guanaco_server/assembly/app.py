@@ -24,6 +24,8 @@ from guanaco_server.chat.gateway.routes import ChatGateway, reply_routes
 from guanaco_server.compat import api as compat_api
 from guanaco_server.competitions import api as competitions_api
 from guanaco_server.costs import api as costs_api
+from guanaco_server.duels import api as duels_api
+from guanaco_server.duels.api import battle_route
 from guanaco_server.experiments import api as experiments_api
 from guanaco_server.feedback import api as feedback_api
 from guanaco_server.http import api_document, health
@@ -157,6 +159,7 @@ def _install_gateway(
     rooms = platform.rooms
     routes = (
         *reply_routes(rooms.chat.replies, rooms.chat.previews),
+        battle_route(rooms.duels.battles),
         *openai_api.completion_routes(rooms.openai.service),
     )
     gateway = ChatGateway(
@@ -247,6 +250,7 @@ def _include_routes(app: FastAPI, rooms: Rooms) -> None:
         experiments_api.router(rooms.experiments.service, auth),
         characters_api.router(rooms.characters.service, auth),
         chat_api.router(chat.conversations, chat.editor, auth),
+        duels_api.router(rooms.duels.service, auth),
         openai_api.router(rooms.openai.service, auth),
         feedback_api.router(feedback.service, feedback.erasures, auth),
         leaderboard_api.router(

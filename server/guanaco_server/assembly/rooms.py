@@ -25,6 +25,7 @@ from guanaco_server.database.database import Database
 from guanaco_server.deployments.reconciler import Reconciler
 from guanaco_server.deployments.room import DeploymentsRoom, build_deployments, build_reconciler
 from guanaco_server.deployments.versions import ConversationStart
+from guanaco_server.duels.room import DuelsRoom, build_duels
 from guanaco_server.experiments.room import ExperimentsRoom, build_experiments
 from guanaco_server.experiments.service import Outcomes
 from guanaco_server.feedback import records as feedback_records
@@ -72,6 +73,7 @@ class Rooms:
     activity: ConversationActivity
     places: TurnPlaces
     chat: ChatRoom
+    duels: DuelsRoom
     feedback: FeedbackRoom
     notifications: NotificationsRoom
     alerts: AlertsRoom
@@ -223,6 +225,16 @@ def build_rooms(
         pseudonym_key=pseudonym_key,
         settings=settings,
     )
+    duels = build_duels(
+        database,
+        clock,
+        submissions=submissions.service,
+        competitions=competitions.service,
+        routing=routing.service,
+        chat=chat,
+        settings=settings,
+    )
+    chat.editor.on_deleted(duels.service.forget)
     feedback.erasures.on_erase(leaderboard.forget)
     feedback.service.on_changed(leaderboard.counter.correct)
     feedback.erasures.on_deleted(leaderboard.counter.forget_conversation)
@@ -350,6 +362,7 @@ def build_rooms(
         activity=activity,
         places=places,
         chat=chat,
+        duels=duels,
         feedback=feedback,
         notifications=notifications,
         alerts=alerts,

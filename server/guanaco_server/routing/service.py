@@ -301,6 +301,20 @@ class RoutingService:
         rules = self._rules.get(competition_id)
         return rules is not None and rules.feedback_after == questions
 
+    def has_battles(self, competition_id: str) -> bool:
+        """Whether a running competition lets two submissions answer one message."""
+        rules = self._rules.get(competition_id)
+        return rules is not None and rules.duels.battles
+
+    def rival(self, competition_id: str, own: str, key: str) -> LiveSubmission | None:
+        """Choose another submission that answers beside ``own``, by the competition's rule. It must be awake: None while no other is."""
+        pool = self._pools.get(competition_id)
+        chosen = None if pool is None else self.choose(pool, (), key, frozenset({own}))
+        if chosen is None:
+            return None
+        self._traffic.note(chosen.submission_id)
+        return chosen.live
+
     def serving(self, submission_id: str) -> ServingSubmission | None:
         """A submission that is served, by the last snapshot."""
         return self._serving.get(submission_id)

@@ -43,10 +43,15 @@ class ConversationEditor:
         self._database = database
         self._clock = clock
         self._listeners: list[OnChanged] = []
+        self._deletion_listeners: list[OnChanged] = []
 
     def on_changed(self, listener: OnChanged) -> None:
         """Have it called, within the transaction, with the ids of conversations whose messages were changed or judged."""
         self._listeners.append(listener)
+
+    def on_deleted(self, listener: OnChanged) -> None:
+        """Have it called, within the transaction, with the ids of messages that are deleted for good."""
+        self._deletion_listeners.append(listener)
 
     async def page(self, account: Account, query: ConversationQuery) -> ConversationPage:
         """Return conversations, newest first."""
@@ -95,8 +100,10 @@ class ConversationEditor:
             rows = await queries.messages_of(session, [conversation_id])
             row = _present(rows, message_id)
             first, last = _group(rows, rows.index(row))
-            gone = rows[first:] if with_following else rows[first:last]
-            await queries.delete_messages(session, [one.id for one in gone])
+            gone = [one.id for one in (rows[first:] if with_following else rows[first:last])]
+            for listener in self._deletion_listeners:
+                await listener(session, gone)
+            await queries.delete_messages(session, gone)
 
     async def swipes(self, account: Account, conversation_id: str) -> list[Message]:
         """Return all replies to the last message, oldest first; the one that is not deleted is chosen."""
@@ -125,6 +132,31 @@ class ConversationEditor:
                     )
                 )
         return read_message(chosen)
+
+    async def replace_reply(
+        self, session: AsyncSession, conversation_id: str, message_id: str, content: str | None
+    ) -> bool:
+        """Within the caller's transaction: have the last reply read so, or with None in the model's own words again.
+
+        False where the conversation has gone on or a reply is being written. What is measured is the model's own words.
+        """
+        if not await queries.change_messages(session, conversation_id, self._clock.now()):
+            return False
+        rows = _last_replies(await queries.messages_of(session, [conversation_id]))
+        row = next((row for row in rows if row.id == message_id and not row.is_deleted), None)
+        if row is None:
+            return False
+        own = row.content if row.original is None else row.original
+        row.original = None if content is None else own
+        row.content = own if content is None else content
+        row.edited_at = None if content is None else self._clock.now()
+        await session.flush()
+        await self._tell(session, conversation_id)
+        return True
+
+    async def message_ids(self, session: AsyncSession, conversation_id: str) -> set[str]:
+        """Within the caller's transaction: return the ids of all messages, also of those that were replaced."""
+        return {row.id for row in await queries.messages_of(session, [conversation_id])}
 
     async def rate_message(
         self, account: Account, conversation_id: str, message_id: str, thumbs_up: bool | None

@@ -16,9 +16,12 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from pydantic import BaseModel
 
 from guanaco.accounts import Role
 from guanaco.chat import MessageRequest, PreviewRequest, Reply, Sender
@@ -34,7 +37,12 @@ from guanaco.experiments import Overrides, ParamChanges
 from guanaco.submissions import SubmissionKind
 from guanaco_server.accounts.service import Account
 from guanaco_server.chat.conversations.history import History, HistoryCache, HistoryReader
-from guanaco_server.chat.gateway.generation import Generated, Pieces, ReplyGenerator
+from guanaco_server.chat.gateway.generation import (
+    Generated,
+    GeneratedPieces,
+    Pieces,
+    ReplyGenerator,
+)
 from guanaco_server.chat.gateway.turn_log import (
     Continuation,
     EndedTurn,
@@ -56,6 +64,7 @@ from guanaco_server.submissions.service import SubmissionService
 logger = logging.getLogger(__name__)
 
 ReplyEvents = AsyncGenerator[Pieces | Reply, None]
+Told = TypeVar("Told", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +107,16 @@ class ReplyService:
         seed: int | None = None,
     ) -> ReplyEvents:
         """The turn is the caller's when this returns; the events are the reply to the message, with ``changes`` for this reply alone."""
-        turn = await self._claim(account, conversation_id, request.content)
+        turn = await self.claim(account, conversation_id, request.content)
         return self._reply(turn, changes, seed)
 
     async def regenerate(self, account: Account, conversation_id: str) -> ReplyEvents:
         """Answer the last user message anew; the old reply stays until the new one is stored, then marked deleted."""
-        return self._reply(await self._claim(account, conversation_id, None))
+        return self._reply(await self.claim(account, conversation_id, None))
 
     async def continue_reply(self, account: Account, conversation_id: str) -> ReplyEvents:
         """Have the last reply go on where it ended; what is added is stored with it, in the same turn."""
-        return self._reply(await self._claim(account, conversation_id, None, goes_on=True))
+        return self._reply(await self.claim(account, conversation_id, None, goes_on=True))
 
     def remember(self, history: History) -> None:
         """Keep the history of a conversation that was just opened, so that its first turn reads nothing."""
@@ -122,7 +131,7 @@ class ReplyService:
         """Close the turn log, once no reply is being written."""
         await self._turn_log.close()
 
-    async def _claim(
+    async def claim(
         self,
         account: Account,
         conversation_id: str,
@@ -130,6 +139,7 @@ class ReplyService:
         *,
         goes_on: bool = False,
     ) -> ClaimedTurn:
+        """Take the turn, with the history that the reply continues. What is claimed must be recorded or released."""
         asked_at = time.perf_counter()
         if content is not None:
             _require_storable(content)
@@ -183,35 +193,44 @@ class ReplyService:
         history = turn.history
         is_recorded = False
         try:
-            live = await self._target(history, changes)
-            kept = 1 if turn.begun else len(history.tail)
-            turns = history.turns[: len(history.turns) - kept]
-            pieces = await self._generator.generate(
-                live,
-                history.bot,
-                history.user_name,
-                turns,
-                history.conversation_id,
-                Asker(history.account_id, history.user_id),
-                history.transcript,
-                turn.asked_at,
-                seed,
-                turn.begun,
-            )
+            live = await self.target(history, changes)
+            pieces = await self.generate(turn, live, seed)
             async with aclosing(pieces):
                 async for piece in pieces:
                     if isinstance(piece, Generated):
-                        record = self._record_continued if turn.begun else self._record
-                        reply = await record(turn, piece)
+                        if turn.begun:
+                            reply = await self._record_continued(turn, piece)
+                        else:
+                            reply = await self.record(turn, piece, _as_it_is)
                         is_recorded = True
                         yield reply
                     else:
                         yield piece
         finally:
             if not is_recorded:
-                await self._release(EndedTurn(turn.lease, turn.asked, None))
+                await self.release(turn)
 
-    async def _target(self, history: History, changes: ParamChanges | None) -> LiveSubmission:
+    async def generate(
+        self, turn: ClaimedTurn, live: LiveSubmission, seed: int | None = None
+    ) -> GeneratedPieces:
+        """Begin the turn's reply by a submission: the conversation's own, or another one beside it."""
+        history = turn.history
+        kept = 1 if turn.begun else len(history.tail)
+        return await self._generator.generate(
+            live,
+            history.bot,
+            history.user_name,
+            history.turns[: len(history.turns) - kept],
+            history.conversation_id,
+            Asker(history.account_id, history.user_id),
+            history.transcript if live.serving.id == history.submission_id else None,
+            turn.asked_at,
+            seed,
+            turn.begun,
+        )
+
+    async def target(self, history: History, changes: ParamChanges | None = None) -> LiveSubmission:
+        """Return the conversation's own submission, as its experiment and ``changes`` have it."""
         talk = ConversationStart(history.conversation_id, history.began_at)
         live = await self._routing.target(history.submission_id, talk)
         if history.variant is not None:
@@ -222,7 +241,16 @@ class ReplyService:
             live = replace(live, serving=apply_variant(live.serving, overrides))
         return live
 
-    async def _record(self, turn: ClaimedTurn, generated: Generated) -> Reply:
+    async def record(
+        self,
+        turn: ClaimedTurn,
+        generated: Generated,
+        tell: Callable[[Reply], Awaitable[Told]],
+    ) -> Told:
+        """Store the turn with its reply, and return the answer that ``tell`` makes of it.
+
+        A request with an Idempotency-Key is answered with it from then on. ``tell`` may store something of its own before.
+        """
         history = turn.history
         reply = NewReply(
             f"msg_{secrets.token_hex(16)}",
@@ -235,16 +263,18 @@ class ReplyService:
             generated.timings.total_ms,
             generated.reward_score,
         )
-        told = Reply(
-            message_id=reply.id,
-            content=generated.content,
-            finish_reason=generated.finish_reason,
-            usage=generated.usage,
-            timings=generated.timings,
-            reward_score=generated.reward_score,
-            ask_for_feedback=self._routing.asks_for_feedback(
-                history.competition, history.questions
-            ),
+        told = await tell(
+            Reply(
+                message_id=reply.id,
+                content=generated.content,
+                finish_reason=generated.finish_reason,
+                usage=generated.usage,
+                timings=generated.timings,
+                reward_score=generated.reward_score,
+                ask_for_feedback=self._routing.asks_for_feedback(
+                    history.competition, history.questions
+                ),
+            )
         )
         ended = EndedTurn(
             turn.lease, turn.asked, reply, tuple(history.tail), answer=answer_to(told)
@@ -288,6 +318,10 @@ class ReplyService:
         if ended.answer is not None and (keeper := current_keeper()) is not None:
             keeper.is_stored = True
 
+    async def release(self, turn: ClaimedTurn, *, keeps_question: bool = True) -> None:
+        """Give a turn back that has no reply. Its question stays, unless it was refused."""
+        await self._release(EndedTurn(turn.lease, turn.asked if keeps_question else None, None))
+
     async def _release(self, ended: EndedTurn) -> None:
         """Give the lease back, also while this task is being cancelled because its client has gone."""
         task = asyncio.create_task(self._release_now(ended))
@@ -302,6 +336,10 @@ class ReplyService:
             pass  # the lease ran out meanwhile
         except DatabaseUnavailable as error:  # then it will run out
             logger.warning("a turn cannot be given back: %s", error)
+
+
+async def _as_it_is(reply: Reply) -> Reply:
+    return reply
 
 
 def _require_storable(content: str) -> None:

@@ -40,7 +40,7 @@ from guanaco_server.accounts.auth import Auth, key_in
 from guanaco_server.accounts.service import Account
 from guanaco_server.chat.gateway.generation import Pieces
 from guanaco_server.chat.gateway.replies import PreviewService, ReplyEvents, ReplyService
-from guanaco_server.chat.gateway.streaming import Encoder, ReplyResponse
+from guanaco_server.chat.gateway.streaming import Encoder, Events, ReplyResponse
 from guanaco_server.http.asgi import header, read_body
 from guanaco_server.http.errors import (
     ErrorBody,
@@ -92,7 +92,7 @@ ENCODER = Encoder(pieces=_pieces, end=_end, error=_error, whole=_whole, problem=
 class Exchange:
     """One request and its reply. ``events`` begins the reply for the caller and the id in the path, ``encoder`` writes it."""
 
-    events: Callable[[Account, str], Coroutine[Any, Any, ReplyEvents]]
+    events: Callable[[Account, str], Coroutine[Any, Any, Events]]
     encoder: Encoder
 
 
@@ -112,7 +112,7 @@ OURS = ReplyDescription(
 
 @dataclass(frozen=True)
 class ReplyRoute:
-    """``POST path``, which may end with ``{id}/action``."""
+    """``POST path``, which may end with ``{id}/action``. Where it ``has_other_methods``, the app answers those."""
 
     path: str
     roles: tuple[Role, ...]
@@ -121,6 +121,7 @@ class ReplyRoute:
     exchange: Callable[[Any], Exchange]
     problem: Callable[[GuanacoError], ASGIApp] = answer
     description: ReplyDescription = OURS
+    has_other_methods: bool = False
 
     def described(self, auth: Auth) -> APIRoute:
         """What describes the route to OpenAPI. It answers nothing: the gateway is in front of it."""
@@ -214,7 +215,7 @@ class ChatGateway:
 
     async def __call__(self, asgi: Scope, receive: Receive, send: Send) -> None:
         found, name = self._find(asgi["path"]) if asgi["type"] == "http" else (None, "")
-        if found is None:
+        if found is None or (found[0].has_other_methods and asgi["method"] != "POST"):
             await self._app(asgi, receive, send)
             return
         started = time.perf_counter()

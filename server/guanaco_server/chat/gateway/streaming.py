@@ -21,7 +21,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from guanaco.chat import Reply
 from guanaco.errors import GuanacoError
-from guanaco_server.chat.gateway.generation import Pieces
 from guanaco_server.http.asgi import note_failure
 from guanaco_server.http.errors import as_guanaco_error
 from guanaco_server.http.protocol import abort_of
@@ -41,18 +40,20 @@ WATCH_AFTER_S = 0.05  # whether the client has left: a reply that is over sooner
 
 logger = logging.getLogger(__name__)
 
-Events = AsyncGenerator[Pieces | Reply, None]
+Events = AsyncGenerator[Any, None]
+"""Pieces of text, in a form that the encoder knows, and at last the whole reply, which is a model."""
 
 
 @dataclass(frozen=True)
 class Encoder:
-    """How a protocol writes a reply: ``whole`` as JSON, pieces, end and error as server-sent events; ``problem`` answers in the reply's place."""
+    """How a protocol writes a reply: ``whole`` as JSON, pieces, end and error as server-sent events; ``problem`` answers in the reply's place, and ``reply`` is the whole's model."""
 
-    pieces: Callable[[Pieces], bytes]
-    end: Callable[[Reply], bytes]
+    pieces: Callable[[Any], bytes]
+    end: Callable[[Any], bytes]
     error: Callable[[GuanacoError], bytes]
-    whole: Callable[[Reply], bytes]
+    whole: Callable[[Any], bytes]
     problem: Callable[[GuanacoError], ASGIApp]
+    reply: type[BaseModel] = Reply
 
 
 class ReplyResponse:
@@ -87,7 +88,7 @@ class ReplyResponse:
             kept = self._kept = []
 
             def whole_stream(reply: BaseModel) -> KeptAnswer | None:
-                if not isinstance(reply, Reply):
+                if not isinstance(reply, encoder.reply):
                     return None
                 return kept_answer(200, SSE_HEADERS, b"".join((*kept, encoder.end(reply))))
 
@@ -98,7 +99,7 @@ class ReplyResponse:
         if (keeper := current_keeper()) is not None:
 
             def one_object(reply: BaseModel) -> KeptAnswer | None:
-                if not isinstance(reply, Reply):
+                if not isinstance(reply, encoder.reply):
                     return None
                 return kept_answer(200, (JSON_HEADER,), encoder.whole(reply))
 
@@ -118,7 +119,7 @@ class ReplyResponse:
         try:
             async with aclosing(await events) as pieces:
                 async for piece in pieces:
-                    if isinstance(piece, Reply):
+                    if isinstance(piece, encoder.reply):
                         await self._write(encoder.end(piece), is_last=True)
                         self.is_whole = True
                         return
@@ -136,7 +137,7 @@ class ReplyResponse:
         try:
             async with aclosing(await events) as pieces:
                 async for piece in pieces:
-                    if isinstance(piece, Reply):
+                    if isinstance(piece, encoder.reply):
                         await self._json(encoder.whole(piece))
                         self.is_whole = True
         except Exception as fault:  # noqa: BLE001 - every fault has an answer

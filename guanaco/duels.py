@@ -1,0 +1,145 @@
+"""Duels: two submissions answer the same message, and the user says which reply is better."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from guanaco.chat import MAX_MESSAGE_CHARS
+from guanaco.open_enum import OpenEnum
+
+Side = Literal["a", "b"]
+
+
+class DuelOutcome(OpenEnum):
+    """The user's vote on two replies."""
+
+    A = "a"
+    B = "b"
+    TIE = "tie"
+    BOTH_BAD = "both_bad"
+
+
+class DuelResult(OpenEnum):
+    """A vote as one of the two submissions sees it."""
+
+    WON = "won"
+    LOST = "lost"
+    TIE = "tie"
+    BOTH_BAD = "both_bad"
+
+
+class BattleRequest(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    content: str = Field(min_length=1, max_length=MAX_MESSAGE_CHARS)
+    stream: bool = False
+
+
+class BattleReply(BaseModel):
+    """One of two replies. Nothing in it says which submission wrote it."""
+
+    content: str
+    finish_reason: str
+
+
+class BattleToken(BaseModel):
+    """A piece of one of two replies that are being streamed."""
+
+    side: Side
+    text: str
+
+
+class Battle(BaseModel):
+    """Two replies to one message. A stream sends ``token`` events with ``{"side", "text"}``, then this as ``done``, or ``error``.
+
+    Where only one submission could answer, ``battle_id`` is None and the side without a reply is None: it is an
+    ordinary reply then, and there is nothing to vote on.
+    """
+
+    battle_id: str | None
+    message_id: str = Field(description="The reply's message in the conversation.")
+    a: BattleReply | None
+    b: BattleReply | None
+    continues_from: Side = Field(description="The reply that the conversation goes on with.")
+    ask_for_feedback: bool = Field(
+        default=False,
+        description="The competition asks for the user's opinion after this reply (`feedback_after`).",
+    )
+
+
+class DuelVoteRequest(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    outcome: Literal["a", "b", "tie", "both_bad"]
+    continue_from: Side | None = Field(
+        default=None,
+        description="The reply to go on with. Default: the better one; where none is better, the one that stands.",
+    )
+
+
+class BattleRecord(BaseModel):
+    """A battle as it is recorded, for the app that had it. ``revision`` counts the votes that were given on it."""
+
+    battle_id: str
+    message_id: str
+    a: BattleReply
+    b: BattleReply
+    continues_from: Side
+    outcome: DuelOutcome | None = None
+    revision: int = 0
+    created_at: datetime
+    voted_at: datetime | None = None
+
+
+class DuelScore(BaseModel):
+    """Results in duels. ``low`` and ``high`` hold the chance to win a duel that has a winner, with 95 % at every look; None without one."""
+
+    won: int = 0
+    lost: int = 0
+    tie: int = 0
+    both_bad: int = 0
+    low: float | None = None
+    high: float | None = None
+
+
+class Duel(BaseModel):
+    """A voted duel as the developer of one side reads it: the other side is anonymous. Personal data is replaced by tags such as <EMAIL>."""
+
+    id: str
+    submission_id: str
+    competition: str
+    result: DuelResult
+    reply: str
+    other_reply: str
+    went_on: bool = Field(description="The user went on with this submission's reply.")
+    at: datetime
+
+
+class DuelQuery(BaseModel):
+    """A page of a submission's duels, newest first."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    cursor: str | None = Field(
+        default=None, max_length=128, description="What an earlier page gave."
+    )
+    limit: int = Field(default=50, ge=1, le=200)
+
+
+class DuelPage(BaseModel):
+    score: DuelScore
+    items: list[Duel]
+    next_cursor: str | None = Field(
+        default=None, description="Give it back as ?cursor= for older ones."
+    )
+
+
+class PairScore(BaseModel):
+    """The duels of two submissions in a competition, as the first one's results. The error of 5 % is shared by all pairs."""
+
+    first: str
+    second: str
+    score: DuelScore

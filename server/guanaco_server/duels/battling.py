@@ -1,0 +1,189 @@
+"""Answers a message by two submissions at once, so that a user can say which reply is better.
+
+    claim     the conversation's turn, as for any message (chat/gateway/replies.py)
+    generate  the reply of the conversation's submission and that of a rival, side by side; sides are drawn at random
+    record    store the battle, then the turn with the reply of the conversation's submission
+
+A rival that fails, or that there is none of, leaves an ordinary reply. If the conversation's own submission fails, so does
+the turn. The rival waits for a place, is counted and is paid for as any reply of its submission.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from guanaco.chat import Reply
+from guanaco.duels import Battle, BattleReply, BattleRequest, Side
+from guanaco.errors import BattlesOff, GuanacoError
+from guanaco_server.accounts.service import Account
+from guanaco_server.chat.gateway.generation import Generated, Pieces
+from guanaco_server.chat.gateway.replies import ClaimedTurn, ReplyService
+from guanaco_server.database.database import Database
+from guanaco_server.duels.tables import BattleRow
+from guanaco_server.routing.service import LiveSubmission, RoutingService
+from guanaco_server.runtime.clock import Clock
+
+logger = logging.getLogger(__name__)
+
+SIDES: tuple[Side, Side] = ("a", "b")
+
+
+@dataclass(frozen=True, slots=True)
+class SidePieces:
+    """Texts of one side's reply that arrived together."""
+
+    side: Side
+    texts: Pieces
+
+
+BattleEvents = AsyncGenerator[SidePieces | Battle, None]
+_Arrived = tuple[Side, Pieces | Generated | BaseException]
+
+
+class BattleService:
+    def __init__(
+        self, database: Database, clock: Clock, routing: RoutingService, replies: ReplyService
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self._routing = routing
+        self._replies = replies
+
+    async def battle(
+        self, account: Account, conversation_id: str, request: BattleRequest
+    ) -> BattleEvents:
+        """Claim the turn, and return the events of both replies.
+
+        Raises:
+            BattlesOff: The conversation's competition has no battles, or it is part of an experiment.
+        """
+        turn = await self._replies.claim(account, conversation_id, request.content)
+        history = turn.history
+        if history.variant is not None or not self._routing.has_battles(history.competition):
+            await self._replies.release(turn, keeps_question=False)
+            raise BattlesOff(history.competition)
+        return self._fight(turn)
+
+    async def _fight(self, turn: ClaimedTurn) -> BattleEvents:
+        history = turn.history
+        own = SIDES[secrets.randbelow(2)]
+        other: Side = "b" if own == "a" else "a"
+        is_recorded = False
+        arrived: asyncio.Queue[_Arrived] = asyncio.Queue(1)
+        tasks: list[asyncio.Task[None]] = []
+        try:
+            live = await self._replies.target(history)
+            rival = self._routing.rival(history.competition, live.serving.id, turn.lease.token)
+            whole: dict[Side, Generated] = {}
+            waiting = {own}
+            tasks.append(asyncio.create_task(self._run(own, turn, live, arrived)))
+            if rival is not None:
+                waiting.add(other)
+                tasks.append(asyncio.create_task(self._run(other, turn, rival, arrived)))
+            while waiting:
+                side, piece = await arrived.get()
+                if isinstance(piece, BaseException):
+                    if side == own:
+                        raise piece
+                    _note_failure(rival, piece)
+                    waiting.discard(side)
+                elif isinstance(piece, Generated):
+                    whole[side] = piece
+                    waiting.discard(side)
+                else:
+                    yield SidePieces(side, piece)
+            battle = await self._record(turn, own, live, rival, whole)
+            is_recorded = True
+            yield battle
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            if not is_recorded:
+                await self._replies.release(turn)
+
+    async def _run(
+        self, side: Side, turn: ClaimedTurn, live: LiveSubmission, arrived: asyncio.Queue[_Arrived]
+    ) -> None:
+        """Put a side's pieces into the queue, then its whole reply or what went wrong."""
+        try:
+            pieces = await self._replies.generate(turn, live)
+            async with aclosing(pieces):
+                async for piece in pieces:
+                    await arrived.put((side, piece))
+        except Exception as error:  # noqa: BLE001 - the reader of the queue raises or logs it
+            await arrived.put((side, error))
+
+    async def _record(
+        self,
+        turn: ClaimedTurn,
+        own: Side,
+        live: LiveSubmission,
+        rival: LiveSubmission | None,
+        whole: dict[Side, Generated],
+    ) -> Battle:
+        """Store the battle first: a turn that is stored has its battle then, whatever happens in between."""
+        battle_id = f"battle_{secrets.token_hex(16)}" if len(whole) == len(SIDES) else None
+
+        async def told(reply: Reply) -> Battle:
+            assert reply.message_id is not None
+            if battle_id is not None and rival is not None:
+                row = self._row(battle_id, turn, own, live, rival, whole, reply.message_id)
+                async with self._database.write() as session:
+                    session.add(row)
+            return Battle(
+                battle_id=battle_id,
+                message_id=reply.message_id,
+                a=_shown(whole.get("a")),
+                b=_shown(whole.get("b")),
+                continues_from=own,
+                ask_for_feedback=reply.ask_for_feedback,
+            )
+
+        return await self._replies.record(turn, whole[own], told)
+
+    def _row(
+        self,
+        battle_id: str,
+        turn: ClaimedTurn,
+        own: Side,
+        live: LiveSubmission,
+        rival: LiveSubmission,
+        whole: dict[Side, Generated],
+        message_id: str,
+    ) -> BattleRow:
+        a, b = (live, rival) if own == "a" else (rival, live)
+        return BattleRow(
+            id=battle_id,
+            conversation_id=turn.history.conversation_id,
+            message_id=message_id,
+            competition=turn.history.competition,
+            a_submission=a.serving.id,
+            b_submission=b.serving.id,
+            a_content=whole["a"].content,
+            b_content=whole["b"].content,
+            a_finish_reason=whole["a"].finish_reason,
+            b_finish_reason=whole["b"].finish_reason,
+            own_side=own,
+            continues_from=own,
+            created_at=self._clock.now(),
+        )
+
+
+def _shown(generated: Generated | None) -> BattleReply | None:
+    if generated is None:
+        return None
+    return BattleReply(content=generated.content, finish_reason=generated.finish_reason)
+
+
+def _note_failure(rival: LiveSubmission | None, error: BaseException) -> None:
+    name = rival.serving.id if rival is not None else "the rival"
+    if not isinstance(error, GuanacoError):
+        logger.error("the second reply of a battle, by %s, failed", name, exc_info=error)
+        return
+    logger.info("the second reply of a battle, by %s, failed: %s", name, error)

@@ -1,0 +1,62 @@
+"""Battles, and the votes on them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import BigInteger, ForeignKey, Index, Integer, String, UniqueConstraint
+from sqlalchemy.orm import Mapped, mapped_column
+
+from guanaco_server.database.tables import Table
+from guanaco_server.database.types import UtcDateTime
+
+
+class BattleRow(Table):
+    """Two replies as they were shown, and the vote that stands. It goes with its conversation, whoever deletes that.
+
+    ``message_id`` is the reply of the conversation's own submission, which is on ``own_side``. ``continues_from`` is the
+    side that the conversation goes on with. A battle whose turn could not be stored has a message that is not there.
+    """
+
+    __tablename__ = "battles"
+    __table_args__ = (
+        Index("ix_battles_a_submission_voted_at", "a_submission", "voted_at"),
+        Index("ix_battles_b_submission_voted_at", "b_submission", "voted_at"),
+        Index("ix_battles_competition_voted_at", "competition", "voted_at"),
+    )
+
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    conversation_id: Mapped[str] = mapped_column(
+        ForeignKey("conversations.id", ondelete="CASCADE"), index=True
+    )
+    message_id: Mapped[str] = mapped_column(String(64), index=True)
+    competition: Mapped[str] = mapped_column(String(64))
+    a_submission: Mapped[str] = mapped_column(String(128))
+    b_submission: Mapped[str] = mapped_column(String(128))
+    a_content: Mapped[str]
+    b_content: Mapped[str]
+    a_finish_reason: Mapped[str] = mapped_column(String(32))
+    b_finish_reason: Mapped[str] = mapped_column(String(32))
+    own_side: Mapped[str] = mapped_column(String(1))
+    continues_from: Mapped[str] = mapped_column(String(1))
+    outcome: Mapped[str | None] = mapped_column(String(16))
+    revision: Mapped[int] = mapped_column(default=0)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    voted_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+
+class DuelRow(Table):
+    """A vote on a battle, never changed: a changed mind is a row of the next ``revision``. ``given_by`` is the account."""
+
+    __tablename__ = "duels"
+    __table_args__ = (UniqueConstraint("battle_id", "revision"),)
+
+    number: Mapped[int] = mapped_column(
+        BigInteger().with_variant(Integer, "sqlite"), primary_key=True
+    )
+    battle_id: Mapped[str] = mapped_column(ForeignKey("battles.id", ondelete="CASCADE"))
+    revision: Mapped[int]
+    outcome: Mapped[str] = mapped_column(String(16))
+    continues_from: Mapped[str] = mapped_column(String(1))
+    at: Mapped[datetime] = mapped_column(UtcDateTime)
+    given_by: Mapped[str] = mapped_column(String(32))
