@@ -9,8 +9,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0050"
-down_revision = "0056"
+revision = "0058"
+down_revision = "0057"
 
 
 def upgrade() -> None:
