@@ -123,7 +123,9 @@ class DeploymentService:
         row = await self.find(submission_id)
         if row is not None:
             endpoints = tuple(row.endpoints) if row.phase is Phase.READY else ()
-            self.note_replicas(submission_id, endpoints, row.server_key, row.artifact_key)
+            self.note_replicas(
+                submission_id, endpoints, row.server_key, (row.artifact_key, row.base_key)
+            )
 
     async def learn_endpoints(self) -> None:
         """Read from the table which deployments are ready, as the leading process wrote it."""
