@@ -219,6 +219,74 @@ async def test_a_swap_that_a_killed_platform_began_is_ended_by_the_next(
     assert world.model_server.artifacts[endpoint] == KEYS[SECOND]
 
 
+async def one_new_one_hot(world: Hot, folder: Path, size: int = 64) -> str:
+    """The first submission sleeps and its server is kept; the second is new, in its deploy stage. Return the server's endpoint."""
+    await world.make_artifact(folder, KEYS[FIRST], LLAMA)
+    await world.make_artifact(folder, KEYS[SECOND], LLAMA, size)
+    endpoint = await world.serve_known(FIRST)
+    await world.deployments.put_to_sleep(FIRST, world.clock.now())
+    await world.reconciler.reconcile()
+    await world.ask(SECOND, "bob")
+    world.cluster.starts.clear()
+    return endpoint
+
+
+async def take(world: Hot) -> tuple[Deployment, str | None]:
+    """Take a server over for the second submission as its deploy stage does."""
+    takeover = world.platform.rooms.deployments.takeover
+    taken = await takeover.claim(Deployment.of(await world.row(SECOND)))
+    return taken, await takeover.swap(taken)
+
+
+async def test_a_new_submission_takes_over_a_hot_server_of_its_shape(
+    database: Database, tmp_path: Path
+) -> None:
+    world = Hot(database)
+    endpoint = await one_new_one_hot(world, tmp_path)
+    taken, found = await take(world)
+    assert found == endpoint
+    assert taken.model == f"{FIRST}#{KEYS[SECOND]}"
+    await world.deployments.mark_ready(SECOND, endpoint)
+    for _ in range(2):
+        await world.reconciler.reconcile()
+    assert world.cluster.starts == [], "no process was started"
+    assert world.deployments.replicas(SECOND) == (endpoint,)
+    assert world.model_server.artifacts[endpoint] == KEYS[SECOND]
+    assert await world.phase(FIRST) is Phase.SLEEPING
+
+
+async def test_a_new_submission_of_another_shape_takes_nothing_over(
+    database: Database, tmp_path: Path
+) -> None:
+    world = Hot(database)
+    await one_new_one_hot(world, tmp_path, size=65)
+    taken, found = await take(world)
+    assert (taken.server_key, found) == (SECOND, None)
+    assert world.model_server.swaps == []
+
+
+async def test_a_server_that_a_new_submission_cannot_swap_is_stopped(
+    database: Database, tmp_path: Path
+) -> None:
+    world = Hot(database)
+    await one_new_one_hot(world, tmp_path)
+    world.model_server.swap_fault = ModelServerFault("The artifact is damaged.")
+    taken, found = await take(world)
+    assert (taken.server_key, found) == (FIRST, None), "a new process starts under this name"
+    assert world.cluster.deployments == {}
+
+
+async def test_a_take_over_that_a_killed_platform_began_is_ended_by_its_stage(
+    database: Database, tmp_path: Path
+) -> None:
+    world = Hot(database)
+    endpoint = await one_new_one_hot(world, tmp_path)
+    assert await world.deployments.take_server(SECOND, FIRST)
+    given = await world.deployments.wish(world.deployment(SECOND))
+    assert given.server == FIRST, "the stage that is run again keeps it"
+    assert (await take(world))[1] == endpoint
+
+
 async def test_room_for_one_is_passed_on_by_a_swap(database: Database, tmp_path: Path) -> None:
     """No server is kept hot: the least used submission gives its own up."""
     world = Cold(database, servers=1, feedback_target=1)

@@ -326,6 +326,7 @@ def build_rooms(
         prompts=prompts.service,
         tokenizers=prompts.tokenizers,
         deployments=deployments.service,
+        takeover=deployments.takeover,
         costs=costs.service,
         submissions=submissions.service,
         stress=stress.service,

@@ -102,6 +102,12 @@ async def exchange(session: AsyncSession, one: str, other: str) -> None:
     await session.flush()
 
 
+async def is_shared(session: AsyncSession, row: DeploymentRow) -> bool:
+    """Whether others may join the deployment's engine, so that its name may change hands."""
+    engine = await session.get(EngineRow, row.server_key)
+    return engine is not None and engine.digest is not None
+
+
 async def leave(session: AsyncSession, row: DeploymentRow) -> None:
     """Forget the engine of a deployment that is withdrawn, or is given another one, if nobody else uses it."""
     await lock(session)

@@ -16,6 +16,7 @@ from guanaco_server.deployments.reconciler import GiveUp, Reconciler
 from guanaco_server.deployments.service import DeploymentService, HasOlderGateway
 from guanaco_server.deployments.specs import AdapterLimits, EngineOptions
 from guanaco_server.deployments.swaps import IdleServers, SwapShapes
+from guanaco_server.deployments.takeover import Takeover
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.settings import Settings
 
@@ -26,6 +27,7 @@ class DeploymentsRoom:
     versions: VersionsBeside
     overview: DeploymentOverview
     idle: IdleServers
+    takeover: Takeover
 
 
 def build_deployments(
@@ -60,11 +62,13 @@ def build_deployments(
         has_older_gateway,
         is_budgeted,
     )
+    idle = IdleServers(compute.cluster, SwapShapes(store, configs, engine))
     return DeploymentsRoom(
         service,
         VersionsBeside(database, clock, model_server, service),
         DeploymentOverview(database, model_server),
-        IdleServers(compute.cluster, SwapShapes(store, configs, engine)),
+        idle,
+        Takeover(service, idle),
     )
 
 

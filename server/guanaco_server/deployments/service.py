@@ -51,6 +51,11 @@ RENEW_S = 1_200  # a third of the shortest life that a presigned URL has
 RENEW_AGAIN_S = 60
 LONGEST_START_S = 3_600  # what took longer was no start: the platform was down meanwhile
 STARTS = "A model server is starting."
+TAKING_OVER = {  # who may take over a server, and its phase afterwards
+    Phase.WAKING: Phase.RESTARTING,
+    Phase.WAITING: Phase.STARTING,
+    Phase.STARTING: Phase.STARTING,
+}
 
 
 Artifacts = tuple[
@@ -288,12 +293,17 @@ class DeploymentService:
                 self._note_renewed(name)
 
     async def take_server(self, submission_id: str, donor_id: str) -> bool:
-        """Give the server of a deployment that sleeps to one that wakes; the reconciler has it swapped. False if either has changed meanwhile."""
+        """Give the server of a deployment that sleeps to one that wakes or is new. False if either has changed meanwhile.
+
+        The reconciler has it swapped for one that wakes, the pipeline stage for one that is new. A private one gets none.
+        """
         async with self._database.write() as session:
             await engines.lock(session)
             row = await queries.locked(session, submission_id)
             donor = await queries.locked(session, donor_id)
-            if row is None or donor is None or row.phase is not Phase.WAKING:
+            if row is None or donor is None or row.phase not in TAKING_OVER:
+                return False
+            if row.phase is not Phase.WAKING and not await engines.is_shared(session, row):
                 return False
             idle = [donor, *await queries.others_of_engine(session, donor)]
             siblings = await queries.others_of_engine(session, row)
@@ -304,7 +314,7 @@ class DeploymentService:
             for user in (row, *siblings, *idle):
                 self._engines[user.submission_id] = user.server_key
             return await queries.admit(
-                session, submission_id, Phase.WAKING, Phase.RESTARTING, self._clock.now()
+                session, submission_id, row.phase, TAKING_OVER[row.phase], self._clock.now()
             )
 
     async def holds_another(self, row: DeploymentRow, endpoints: Sequence[str]) -> bool:

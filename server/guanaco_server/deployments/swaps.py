@@ -1,9 +1,9 @@
-"""Waking by a swap: a deployment that wakes takes over a server of its shape that nobody needs.
+"""Swaps: a deployment that wakes, or is new, takes over a server of its shape that nobody needs.
 
-    exchange   the two engines change names in the database, and with them their deployments: who wakes has a server now
+    exchange   the two engines change names in the database, and with them their deployments: who asked has a server now
     relabel    the cluster notes that the server is to be what the deployment wishes
     swap       the server takes the weights (engine/control.py); the reconciler asks for it whenever a server holds
-               another artifact than its deployments wish
+               another artifact than its deployments wish, and the pipeline stage for a deployment that is new
 
 Each step may be the last before the platform ends: the next look sees a server that holds the wrong artifact, and goes on. A
 server that cannot be swapped is replaced by a new one. Until a server holds what is wished it answers nobody, because each
@@ -95,18 +95,22 @@ class IdleServers:
         """Return a deployment whose server this one may take over: the one used longest ago. None if its own still runs."""
         if not self._cluster.can_relabel or row.is_beside:
             return None
-        wanted = await self._shapes.digest(row)
+        running = set(await self._cluster.list_deployments())
+        idle = [
+            users
+            for users in idle_engines(rows)
+            if users[0].server_key != row.server_key
+            and deployment_name(users[0].server_key) in running
+        ]
+        wanted = await self._shapes.digest(row) if idle else None
         if wanted is None:
             return None
-        running = set(await self._cluster.list_deployments())
         own = deployment_name(row.server_key)
         if own in running and await self._runs(own):
             return None
-        for users in sorted(idle_engines(rows), key=_last_used):
+        for users in sorted(idle, key=_last_used):
             donor = users[0]
             name = deployment_name(donor.server_key)
-            if donor.server_key == row.server_key or name not in running:
-                continue
             if await self._shapes.digest(donor) == wanted and await self._runs(name):
                 return donor
         return None

@@ -81,8 +81,8 @@ class Admission:
             await self._take_over(await self._deployments.list_wishes())
 
     async def _take_over(self, rows: list[DeploymentRow]) -> list[DeploymentRow]:
-        """Give those that wake the servers of their shape that nobody needs, and return what is so afterwards."""
-        for row in [row for row in rows if row.phase is Phase.WAKING]:
+        """Give those that wait for room the servers of their shape that nobody needs, and return what is so afterwards."""
+        for row in [row for row in rows if row.phase in ROUSED]:
             donor = await self._idle.find_for(row, rows)
             if donor is None:
                 continue

@@ -14,6 +14,7 @@ from guanaco_server.costs.service import CostService
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.model_server import ModelServer
 from guanaco_server.deployments.service import DeploymentService
+from guanaco_server.deployments.takeover import Takeover
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.prompts.service import PromptService
 from guanaco_server.recipes.prices import PriceTable
@@ -80,6 +81,7 @@ def build_pipeline(
     prompts: PromptService,
     tokenizers: Tokenizers,
     deployments: DeploymentService,
+    takeover: Takeover,
     costs: CostService,
     submissions: SubmissionService,
     stress: StressService,
@@ -100,6 +102,7 @@ def build_pipeline(
     server_start = ServerStart(
         records,
         deployments,
+        takeover,
         ContentChecks(
             records,
             store,

@@ -24,6 +24,7 @@ from guanaco_server.deployments.deployment import Deployment
 from guanaco_server.deployments.health import DeploymentHealth, ServerState
 from guanaco_server.deployments.model_server import AdapterRefused, ModelServerFault
 from guanaco_server.deployments.service import DeploymentService
+from guanaco_server.deployments.takeover import Takeover
 from guanaco_server.submissions.pipeline.content_checks import ContentChecks
 from guanaco_server.submissions.pipeline.quantization_check import QuantizationCheck
 from guanaco_server.submissions.pipeline.records import PipelineRun, RunRecords, StageWaits
@@ -45,6 +46,7 @@ class ServerStart:
         self,
         records: RunRecords,
         deployments: DeploymentService,
+        takeover: Takeover,
         content: ContentChecks,
         quantization: QuantizationCheck,
         costs: CostService,
@@ -53,6 +55,7 @@ class ServerStart:
     ) -> None:
         self._records = records
         self._deployments = deployments
+        self._takeover = takeover
         self._content = content
         self._quantization = quantization
         self._costs = costs
@@ -190,7 +193,8 @@ class ServerStart:
     async def _serve(self, run: PipelineRun, wanted: Deployment) -> tuple[str, Deployment]:
         """Have a server run, and return its endpoint when it is healthy, with the deployment as it is served.
 
-        One that other submissions use already is not started. Raise StageWaits if there is no room for it yet.
+        One that other submissions use already is not started, nor is one where a server of its shape can be taken over.
+        Raise StageWaits if there is no room for it yet.
         """
         deployment = await self._records.wish(run, wanted)
         await self._require_room(run)
@@ -200,6 +204,15 @@ class ServerStart:
             )
             endpoint = await self._wait_joined(deployment)
             await self._load_adapter(run, deployment, endpoint)
+            return endpoint, deployment
+        deployment = await self._takeover.claim(deployment)
+        endpoint = await self._takeover.swap(deployment)
+        if endpoint is not None:
+            await self._records.log(
+                run,
+                Stage.DEPLOY,
+                "A running model server of the same shape has taken the model's weights; no process was started.",
+            )
             return endpoint, deployment
         try:
             await self._deployments.apply(deployment)
