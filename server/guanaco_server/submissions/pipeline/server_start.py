@@ -206,14 +206,14 @@ class ServerStart:
             await self._load_adapter(run, deployment, endpoint)
             return endpoint, deployment
         deployment = await self._takeover.claim(deployment)
-        endpoint = await self._takeover.swap(deployment)
-        if endpoint is not None:
+        taken = await self._takeover.swap(deployment)
+        if taken is not None:
             await self._records.log(
                 run,
                 Stage.DEPLOY,
                 "A running model server of the same shape has taken the model's weights; no process was started.",
             )
-            return endpoint, deployment
+            return taken, deployment
         try:
             await self._deployments.apply(deployment)
         except FileNotFoundError as error:
