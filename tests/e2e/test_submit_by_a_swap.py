@@ -1,0 +1,66 @@
+"""The ten-second journey: a new submission of a known shape takes over a running model server. With real vLLM; what counts is the path."""
+
+from __future__ import annotations
+
+import pytest
+
+from guanaco import Client
+from guanaco.accounts import Role
+from guanaco.bots import BOTS
+from guanaco.submissions import GenerationParams, Status
+from tests.e2e.conftest import StartPlatform
+from tests.e2e.test_served_by_vllm import REAL_ENGINE, log_of
+from tests.fixtures.hub import ControlledHub
+from tests.fixtures.named_models import make_named_repo
+from tests.fixtures.up import eventually
+
+pytestmark = pytest.mark.engine
+
+SLEEPS_AT_ONCE: dict[str, object] = {
+    "feedback_target": 1,
+    "sleep_idle_s": 1,
+    "scale_interval_s": 0.25,
+    "hot_engines": 1,
+}
+PARAMS = GenerationParams(temperature=0, stopping_words=[], max_output_tokens=8)
+TAKEN_OVER = "has taken the model's weights; no process was started"
+
+
+def deployed(client: Client, repo: str) -> str:
+    made = client.wait(client.submit(repo, params=PARAMS).id)
+    assert made.status is Status.DEPLOYED, made.failure
+    return made.id
+
+
+def rated_reply(app: Client, submission_id: str) -> str:
+    bot = next(iter(BOTS.values()))
+    opened = app.open_conversation(f"user of {submission_id}", bot, consent=True)
+    assert opened.submission_id == submission_id, "the only one that is open to new conversations"
+    reply = app.send(opened.conversation_id, "Hello!")
+    app.rate(opened.conversation_id, True, f"Of {submission_id}.")
+    return reply.content
+
+
+def test_a_new_submission_of_a_known_shape_starts_no_process(
+    start_platform: StartPlatform, hub: ControlledHub
+) -> None:
+    says = [
+        make_named_repo(hub.root / "acme" / f"named-{token}", token, then=token + 1)
+        for token in (301, 305)
+    ]
+    up = start_platform(**{**REAL_ENGINE, **SLEEPS_AT_ONCE})
+    developer, app = up.client(Role.DEVELOPER, "ada"), up.client(Role.BACKEND, "app")
+    first = deployed(developer, "acme/named-301")
+    assert says[0] in rated_reply(app, first)
+    developer.deactivate(first)
+    eventually(lambda: not up.replicas(first), "sleep of the first submission")
+    server = up.model_server().pid
+
+    second = deployed(developer, "acme/named-305")
+    assert TAKEN_OVER in log_of(developer, second)
+    assert up.model_server().pid == server
+    reply = rated_reply(app, second)
+    assert says[1] in reply
+    assert says[0] not in reply
+    (feedback,) = developer.feedback(second)
+    assert feedback.text == f"Of {second}."
