@@ -30,7 +30,8 @@ from guanaco_server.serializer.task import Adapter, Merge, Source
 from tests.fixtures.artifacts import flip_byte
 from tests.fixtures.lora_repos import CHANGED, make_lora_repo
 from tests.fixtures.serializer_jobs import IMPORTS, job_for, make_artifact, source_of
-from tests.integration.test_swapped_engines import PYTHON, machine
+from tests.fixtures.swapping import machine
+from tests.integration.test_swapped_engines import PYTHON
 
 BASE, MERGED, ONE, TWO, DAMAGED, WIDE = (f"{number:02}" * 32 for number in range(1, 7))
 TOKEN = "the server's"
@@ -114,7 +115,7 @@ async def serve(cluster: LocalCluster, name: str, artifact: str, *further: str) 
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[LocalCluster]:
-    async with machine(tmp_path) as cluster:
+    async with machine(tmp_path, PYTHON) as cluster:
         yield cluster
 
 

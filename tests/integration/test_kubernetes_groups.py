@@ -18,6 +18,7 @@ from guanaco_server.clusters.cluster import (
     Trouble,
 )
 from guanaco_server.clusters.kubernetes.cluster import KubernetesCluster
+from tests.fixtures.fake_kubernetes import statuses
 from tests.fixtures.kubernetes import FakeWorld, fake_world, scripted, seen, until
 
 pytestmark = pytest.mark.slow
@@ -55,6 +56,16 @@ def names(kubernetes: FakeWorld) -> dict[str, str]:
 def node_of(kubernetes: FakeWorld, pod: str) -> str:
     found: Any = kubernetes.server.store.get(("pods", "models", pod))
     return str(found["spec"]["nodeName"])
+
+
+async def node_of_ready(kubernetes: FakeWorld, pod: str) -> str:
+    """Return the pod's node once the pod is ready: one that never was does not show that its node is lost."""
+
+    async def is_ready() -> bool:
+        return statuses.is_ready(kubernetes.server.store.get(("pods", "models", pod)))
+
+    await until(is_ready)
+    return node_of(kubernetes, pod)
 
 
 async def test_one_group_is_one_replica_and_its_leader_the_endpoint(
@@ -108,7 +119,7 @@ async def test_a_group_of_a_lost_machine_is_served_elsewhere(
     kubernetes.kubelet.haste = 1_000  # the cluster itself evicts nothing meanwhile
     await cluster.apply_deployment(OVER_TWO)
     await served(cluster)
-    lost = node_of(kubernetes, pod)
+    lost = await node_of_ready(kubernetes, pod)
     kubernetes.kubelet.lose_node(lost)
     state = await seen(cluster, lambda state: state.phase is ReplicaPhase.EXITED)
     assert (state.trouble, state.is_settled) == (Trouble.NODE_LOST, False)
@@ -123,7 +134,7 @@ async def test_a_group_that_was_evicted_from_a_lost_machine_is_told_and_freed(
     kubernetes.kubelet.haste = 0
     await cluster.apply_deployment(OVER_TWO)
     await served(cluster)
-    lost = node_of(kubernetes, "m-tiny-0-1")
+    lost = await node_of_ready(kubernetes, "m-tiny-0-1")
     kubernetes.kubelet.lose_node(lost)
 
     async def is_leaving() -> bool:

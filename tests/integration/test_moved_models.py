@@ -60,7 +60,7 @@ async def take_over(world: Hot) -> None:
 
 def forget_the_swap(world: Hot, endpoint: str) -> None:
     """Have the gateway believe what was so before the swap, as one does that has not heard of it yet."""
-    world.deployments.note_replicas(TALKED_TO, (endpoint,), TALKED_TO, KEYS[TALKED_TO])
+    world.deployments.note_replicas(TALKED_TO, (endpoint,), TALKED_TO, (KEYS[TALKED_TO], None))
 
 
 async def while_reconciling(

@@ -130,7 +130,8 @@ def _answers(
         parts: list[TypePart] = []
         for media, content in answer.get("content", {}).items():
             said = f" as {media}" if media != "application/json" else ""
-            parts += [TypePart(", or "), *_type(content["schema"]), TypePart(said)]
+            shown = _type(content["schema"]) if "schema" in content else (TypePart("bytes"),)
+            parts += [TypePart(", or "), *shown, TypePart(said)]
         about = answer["description"]
         if about == "Successful Response":
             about = ""
