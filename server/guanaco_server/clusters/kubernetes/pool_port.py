@@ -17,14 +17,6 @@ class OrderNotTaken(Exception):
 
 
 class PoolPort:
-    def __init__(self) -> None:
-        self._client: httpx.AsyncClient | None = None
-
-    async def close(self) -> None:
-        if self._client is not None:
-            await self._client.aclose()
-            self._client = None
-
     async def give(self, endpoint: str, token: str, order: PodOrder) -> None:
         """Give the order, which may be repeated. OrderNotTaken if the pod has another one, is not there, or cannot take one now."""
         answer = await self._ask("POST", f"{endpoint}{ORDER_PATH}", token, order.to_json())
@@ -45,11 +37,10 @@ class PoolPort:
     ) -> httpx.Response:
         timeout = httpx.Timeout(within_s, connect=min(CONNECT_S, within_s))
         headers = {"Authorization": f"Bearer {token}"}
-        if self._client is None:
-            self._client = httpx.AsyncClient(trust_env=False)  # never through a proxy
-        try:
-            return await self._client.request(
-                method, url, content=body, headers=headers, timeout=timeout
-            )
+        try:  # orders are rare: a connection of their own leaves nothing open; never through a proxy
+            async with httpx.AsyncClient(trust_env=False) as client:
+                return await client.request(
+                    method, url, content=body, headers=headers, timeout=timeout
+                )
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise OrderNotTaken(f"It does not answer: {type(error).__name__}.") from error

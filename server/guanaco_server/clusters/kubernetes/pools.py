@@ -119,7 +119,6 @@ class Pools:
         if self._upkeep is not None:
             self._upkeep.cancel()
             await asyncio.wait([self._upkeep])
-        await self._port.close()
 
     async def maintain(self) -> None:
         """Apply the pools again, which restores what somebody deleted. Without them servers start as ever."""
