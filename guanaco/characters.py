@@ -19,7 +19,7 @@ Text = Annotated[str, StringConstraints(max_length=MAX_MESSAGE_CHARS)]
 
 
 class CardSpec(OpenEnum):
-    """As what a version came."""
+    """The kinds of cards that a version may come as."""
 
     FORM = "form"
     V1 = "v1"
@@ -77,15 +77,9 @@ class CharacterSummary(BaseModel):
     updated_at: datetime
 
 
-class Character(BaseModel):
-    """One version of a character. Texts are as the card has them, with their macros."""
+class CharacterTexts(BaseModel):
+    """The texts of one version, as its card has them, with their macros."""
 
-    id: str
-    version: int
-    newest: int = Field(description="The number of the newest version.")
-    owner: str = Field(description="The name of the account that it belongs to.")
-    is_public: bool
-    spec: CardSpec = Field(description="As what this version came.")
     name: str
     nickname: str | None = None
     description: str = ""
@@ -102,6 +96,17 @@ class Character(BaseModel):
     lorebook_entries: int = Field(
         default=0, description="Entries of the card's own lorebook, which is kept and not yet used."
     )
+
+
+class Character(CharacterTexts):
+    """One version of a character."""
+
+    id: str
+    version: int
+    newest: int = Field(description="The number of the newest version.")
+    owner: str = Field(description="The name of the account that it belongs to.")
+    is_public: bool
+    spec: CardSpec = Field(description="The kind of card that this version came as.")
     has_picture: bool = False
     assets: tuple[CharacterAsset, ...] = ()
     size_bytes: int

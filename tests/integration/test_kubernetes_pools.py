@@ -238,14 +238,8 @@ async def test_a_lost_node_ends_a_claimed_server_and_its_pods_are_not_claimed(
         assert [pod["spec"]["nodeName"] for pod in live(world)] != [node]
 
 
-async def test_a_container_that_starts_again_loads_its_own_model(world: FakeWorld) -> None:
-    world.kubelet.back_off_s = 0.2
-    async with pooled(world) as cluster:
-        await warm(cluster)
-        await cluster.apply_deployment(spec())
-        await served(cluster)
-        (pod,) = live(world)
-    # No platform is there to give it its order again.
+async def comes_back_with(world: FakeWorld, pod: Json, model: str) -> None:
+    """Kill the pod's process and wait until another one serves the model."""
     process = world.kubelet.processes[pod["metadata"]["uid"]]
     process.send(signal.SIGKILL)
 
@@ -254,11 +248,22 @@ async def test_a_container_that_starts_again_loads_its_own_model(world: FakeWorl
         if now is None or now is process:
             return False
         try:
-            return await model_at(f"http://{now.address}:8000") == "model-m-tiny"
+            return await model_at(f"http://{now.address}:8000") == model
         except httpx.HTTPError:
             return False
 
     await until(is_back)
+
+
+async def test_a_container_that_starts_again_loads_its_own_model(world: FakeWorld) -> None:
+    world.kubelet.back_off_s = 0.2
+    async with pooled(world) as cluster:
+        await warm(cluster)
+        await cluster.apply_deployment(spec())
+        await served(cluster)
+        (pod,) = live(world)
+    # No platform is there to give it its order again.
+    await comes_back_with(world, pod, "model-m-tiny")
 
 
 async def test_a_pod_that_has_an_order_takes_no_other_and_none_without_the_token(
@@ -461,19 +466,7 @@ async def test_a_server_that_is_swapped_keeps_its_pod_and_starts_again_as_what_i
         await cluster.apply_deployment(swapped())
         assert uids(live(world)) == uids([pod]), "it is what the spec says"
         assert replicas(world) == 0
-        process = world.kubelet.processes[pod["metadata"]["uid"]]
-        process.send(signal.SIGKILL)
-
-        async def is_back() -> bool:
-            now = world.kubelet.processes.get(pod["metadata"]["uid"])
-            if now is None or now is process:
-                return False
-            try:
-                return await model_at(f"http://{now.address}:8000") == "model-swapped"
-            except httpx.HTTPError:
-                return False
-
-        await until(is_back)
+        await comes_back_with(world, pod, "model-swapped")
 
 
 @LEAVES_CONNECTIONS

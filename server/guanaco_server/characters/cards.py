@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
-from guanaco.characters import MAX_GREETINGS, MAX_TAGS, CardSpec, CharacterForm
+from guanaco.characters import MAX_GREETINGS, MAX_TAGS, CardSpec, CharacterForm, CharacterTexts
 from guanaco.chat import MAX_MESSAGE_CHARS
 from guanaco.errors import InvalidCard
 from guanaco.errors.validation import one_sentence
@@ -35,25 +35,6 @@ PROMPT_FIELDS = (
 )
 V1_FIELDS = ("name", "description", "personality", "scenario", "first_mes", "mes_example")
 BACKFILLED = "This character is a Character Card V3, of which this is what a V2 card can say."
-
-
-class CharacterTexts(BaseModel):
-    """What a version says, read from its card. Stored beside it, so that no conversation has to read a card again."""
-
-    name: str
-    nickname: str | None = None
-    description: str = ""
-    personality: str = ""
-    scenario: str = ""
-    greetings: tuple[str, ...] = ()
-    example_messages: str = ""
-    system_prompt: str = ""
-    post_history_instructions: str = ""
-    creator: str = ""
-    creator_notes: str = ""
-    character_version: str = ""
-    tags: tuple[str, ...] = ()
-    lorebook_entries: int = 0
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ post-history instructions                 →  post_history    behind the turns,
 
 from __future__ import annotations
 
+from guanaco.characters import CharacterTexts
 from guanaco.chat import MAX_MESSAGE_CHARS, Bot
 from guanaco.errors import InvalidInput
-from guanaco_server.characters.cards import CharacterTexts
 from guanaco_server.characters.macros import Names, count_of, expand
 
 NO_GREETING = -1

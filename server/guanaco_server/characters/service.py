@@ -13,7 +13,7 @@ import re
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -33,7 +33,6 @@ from guanaco.chat import Bot
 from guanaco.errors import (
     CharacterNotFound,
     Forbidden,
-    InvalidInput,
     NewerVersionNeeded,
     NotFound,
     QuotaExceeded,
@@ -53,6 +52,7 @@ from guanaco_server.characters.containers import (
 from guanaco_server.characters.tables import CharacterFileRow, CharacterRow, CharacterVersionRow
 from guanaco_server.database.commit_order import in_commit_order
 from guanaco_server.database.database import Database
+from guanaco_server.database.paging import TimeCursor
 from guanaco_server.idempotency.keeping import keep_answer
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.settings.chat import CharacterSettings
@@ -60,7 +60,7 @@ from guanaco_server.settings.chat import CharacterSettings
 AT_ONCE = 2  # uploads that are taken apart, or put together, at the same time
 MACROS_AT_ONCE = 300  # are expanded within a millisecond; more of them in a thread
 MAX_VERSIONS = 1_000
-CURSOR = re.compile(r"([0-9]{1,17})-(chr_[0-9a-f]{32})")
+CURSORS = TimeCursor("chr")
 REFERENCE = re.compile(r"(chr_[0-9a-f]{32})(?:@([1-9][0-9]{0,8}))?")
 ERASE, CHANGE_OTHERS = "erase characters", "change another's character"
 MEDIA_TYPES: dict[CardFormat, str] = {
@@ -142,11 +142,11 @@ class CharacterService:
         """List characters, newest first."""
         whose = account.id if query.whose == "own" else None
         async with self._database.read() as session:
-            rows = await queries.page(session, whose, _decoded(query.cursor), query.limit)
+            rows = await queries.page(session, whose, CURSORS.decode(query.cursor), query.limit)
         is_full = len(rows) == query.limit
         return CharacterPage(
             items=[_summary(row) for row in rows],
-            next_cursor=_cursor(rows[-1]) if is_full else None,
+            next_cursor=CURSORS.encode(rows[-1].created_at, rows[-1].id) if is_full else None,
         )
 
     async def get(self, account: Account, character_id: str, number: int | None) -> Character:
@@ -381,22 +381,3 @@ def _summary(row: CharacterRow) -> CharacterSummary:
         created_at=row.created_at,
         updated_at=row.updated_at,
     )
-
-
-def _cursor(row: CharacterRow) -> str:
-    """The time in microseconds, and the id."""
-    return f"{round(row.created_at.timestamp() * 1_000_000)}-{row.id}"
-
-
-def _decoded(cursor: str | None) -> tuple[datetime, str] | None:
-    if cursor is None:
-        return None
-    found = CURSOR.fullmatch(cursor)
-    if found is None:
-        raise InvalidInput("The cursor is none of this server's.", hint="Use a page's next_cursor.")
-    seconds, microseconds = divmod(int(found[1]), 1_000_000)
-    try:
-        at = datetime.fromtimestamp(seconds, UTC).replace(microsecond=microseconds)
-    except (OverflowError, ValueError):
-        raise InvalidInput("The cursor is none of this server's.") from None
-    return at, found[2]

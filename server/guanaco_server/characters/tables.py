@@ -8,8 +8,7 @@ from typing import Any
 from sqlalchemy import BigInteger, ForeignKey, ForeignKeyConstraint, Index, LargeBinary, String
 from sqlalchemy.orm import Mapped, mapped_column
 
-from guanaco.characters import CardSpec
-from guanaco_server.characters.cards import CharacterTexts
+from guanaco.characters import CardSpec, CharacterTexts
 from guanaco_server.database.tables import Table
 from guanaco_server.database.types import EnumText, JsonColumn, Pydantic, UtcDateTime
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import cast
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -38,6 +37,7 @@ from guanaco_server.chat.conversations.editing import ConversationEditor
 from guanaco_server.chat.conversations.service import ConversationService
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.database import Database
+from guanaco_server.database.paging import TimeCursor
 from guanaco_server.duels import queries
 from guanaco_server.duels.scores import result_for, score_of, scores_of_pairs
 from guanaco_server.duels.tables import BattleRow, DuelRow
@@ -47,7 +47,7 @@ from guanaco_server.submissions.service import SubmissionService
 
 CHANGEABLE = timedelta(days=1)
 MAX_VOTES = 20  # on one battle: a person changes their mind once or twice
-CURSOR = re.compile(r"([0-9]{1,17})-(battle_[0-9a-f]{32})")
+CURSORS = TimeCursor("battle")
 WITHHELD = "<WITHHELD>"
 
 logger = logging.getLogger(__name__)
@@ -113,7 +113,7 @@ class DuelService:
     async def page(self, account: Account, submission_id: str, query: DuelQuery) -> DuelPage:
         """Return a submission's duels with its results; the other side has no name."""
         await self._submissions.ensure_visible(account, submission_id)
-        before = _decoded(query.cursor)
+        before = CURSORS.decode(query.cursor)
         async with self._database.read() as session:
             rows = await queries.page(session, submission_id, before, query.limit)
             votes = await queries.results_of(session, submission_id)
@@ -124,7 +124,9 @@ class DuelService:
         return DuelPage(
             score=score_of(submission_id, votes),
             items=items,
-            next_cursor=_cursor(rows[-1]) if len(rows) == query.limit else None,
+            next_cursor=CURSORS.encode(rows[-1].voted_at, rows[-1].id)
+            if len(rows) == query.limit
+            else None,
         )
 
     async def pairs(self, competition_id: str) -> list[PairScore]:
@@ -236,23 +238,3 @@ def _read(row: BattleRow) -> BattleRecord:
         created_at=row.created_at,
         voted_at=row.voted_at,
     )
-
-
-def _cursor(row: BattleRow) -> str:
-    """The time of the vote in microseconds, and the id."""
-    assert row.voted_at is not None
-    return f"{round(row.voted_at.timestamp() * 1_000_000)}-{row.id}"
-
-
-def _decoded(cursor: str | None) -> tuple[datetime, str] | None:
-    if cursor is None:
-        return None
-    found = CURSOR.fullmatch(cursor)
-    if found is None:
-        raise InvalidInput("The cursor is none of this server's.", hint="Use a page's next_cursor.")
-    seconds, microseconds = divmod(int(found[1]), 1_000_000)
-    try:
-        at = datetime.fromtimestamp(seconds, UTC).replace(microsecond=microseconds)
-    except (OverflowError, ValueError):
-        raise InvalidInput("The cursor is none of this server's.") from None
-    return at, found[2]

@@ -6,10 +6,8 @@ before the next turn, and the leaderboard measures the conversation again. While
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -29,9 +27,10 @@ from guanaco_server.chat import queries
 from guanaco_server.chat.conversations.service import read_message, read_messages
 from guanaco_server.chat.tables import ConversationRow, MessageRow, ReplyChoiceRow
 from guanaco_server.database.database import Database
+from guanaco_server.database.paging import TimeCursor
 from guanaco_server.runtime.clock import Clock
 
-CURSOR = re.compile(r"([0-9]{1,17})-(conv_[0-9a-f]{32})")
+CURSORS = TimeCursor("conv")
 
 OnChanged = Callable[[AsyncSession, Sequence[str]], Awaitable[None]]
 
@@ -61,14 +60,14 @@ class ConversationEditor:
                 account.id,
                 query.user_id,
                 query.external_id,
-                _decoded(query.cursor),
+                CURSORS.decode(query.cursor),
                 query.limit,
             )
             last = await queries.last_messages(session, [row.id for row in rows])
         is_full = len(rows) == query.limit
         return ConversationPage(
             items=[_summary(row, last.get(row.id)) for row in rows],
-            next_cursor=_cursor(rows[-1]) if is_full else None,
+            next_cursor=CURSORS.encode(rows[-1].created_at, rows[-1].id) if is_full else None,
         )
 
     async def change(
@@ -237,22 +236,3 @@ def _summary(row: ConversationRow, last: MessageRow | None) -> ConversationSumma
         metadata=row.app_metadata or {},
         last_message=read_message(last) if last else None,
     )
-
-
-def _cursor(row: ConversationRow) -> str:
-    """The time in microseconds, and the id."""
-    return f"{round(row.created_at.timestamp() * 1_000_000)}-{row.id}"
-
-
-def _decoded(cursor: str | None) -> tuple[datetime, str] | None:
-    if cursor is None:
-        return None
-    found = CURSOR.fullmatch(cursor)
-    if found is None:
-        raise InvalidInput("The cursor is none of this server's.", hint="Use a page's next_cursor.")
-    seconds, microseconds = divmod(int(found[1]), 1_000_000)
-    try:
-        at = datetime.fromtimestamp(seconds, UTC).replace(microsecond=microseconds)
-    except (OverflowError, ValueError):
-        raise InvalidInput("The cursor is none of this server's.") from None
-    return at, found[2]
