@@ -66,8 +66,11 @@ def forget_the_swap(world: Hot, endpoint: str) -> None:
 async def while_reconciling(
     world: Hot, answer: Awaitable[httpx.Response], begin_s: float = 0
 ) -> httpx.Response:
+    """Reconcile until the answer is there, beginning when the turn has met the wrong model, and after that time at the earliest."""
     asked = asyncio.ensure_future(answer)
     await asyncio.wait([asked], timeout=begin_s)
+    while not asked.done() and not world.model_server.generations:
+        await asyncio.sleep(0.01)
     while not asked.done():
         await world.reconciler.reconcile()
         await asyncio.sleep(0.01)

@@ -124,9 +124,7 @@ class DuelService:
         return DuelPage(
             score=score_of(submission_id, votes),
             items=items,
-            next_cursor=CURSORS.encode(rows[-1].voted_at, rows[-1].id)
-            if len(rows) == query.limit
-            else None,
+            next_cursor=_cursor(rows[-1]) if len(rows) == query.limit else None,
         )
 
     async def pairs(self, competition_id: str) -> list[PairScore]:
@@ -238,3 +236,9 @@ def _read(row: BattleRow) -> BattleRecord:
         created_at=row.created_at,
         voted_at=row.voted_at,
     )
+
+
+def _cursor(row: BattleRow) -> str:
+    """Return where the page after this battle goes on; one on a page has a vote."""
+    assert row.voted_at is not None
+    return CURSORS.encode(row.voted_at, row.id)
