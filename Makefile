@@ -12,7 +12,7 @@ TEST := $(BIN)/python -m pytest -q -n
 SOURCES := guanaco cli server migrations tests benchmarks scripts/document_settings.py scripts/document_metrics.py scripts/make_chart.py scripts/new-migration hatch_build.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engine both demo test test-fast check lint format audit sbom pin-images bench-admission bench-artifacts bench-assignment bench-database bench-evidence bench-export bench-faults bench-feedback bench-fraud bench-gateway bench-hostile bench-ids bench-journey bench-partitions bench-prefix bench-privacy bench-prompts bench-stress bench-swap bench-web bench-idle scale migration docs chart lock clean
+.PHONY: help setup engine both demo test test-fast check lint format audit sbom pin-images bench-admission bench-artifacts bench-assignment bench-database bench-evidence bench-export bench-faults bench-feedback bench-fraud bench-gateway bench-hostile bench-ids bench-journey bench-partitions bench-prefix bench-privacy bench-prompts bench-stress bench-swap bench-sweep bench-web bench-idle scale migration docs chart lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,7 +45,7 @@ format:  ## put the code into its format
 	@$(BIN)/ruff format --quiet $(SOURCES)
 
 bench-journey: both  ## what the README's figures come from (ARGS=--runs=1)
-	@$(BIN)/python benchmarks/journey.py $(ARGS)
+	@$(BIN)/python -m benchmarks.journey $(ARGS)
 
 bench-artifacts: both  ## the serializer's pass and the loader beside their peers (ARGS='--rounds=1 --gib=1')
 	@$(BIN)/python benchmarks/artifacts.py $(ARGS)
@@ -91,6 +91,9 @@ bench-stress: both  ## the stress check's load generator beside vLLM's own, on o
 bench-swap: both  ## swaps of weights: right, how quick, whom they disturb (ARGS='--only=times --rounds=3'; ARGS=--proof kills in the middle of 50)
 	@scripts/setup-debian postgresql
 	@$(BIN)/python -m benchmarks.swap $(ARGS)
+
+bench-sweep: both  ## 32 variants of one repo on one model server: until all are deployed and rated (ARGS=--runs=1)
+	@$(BIN)/python -m benchmarks.sweep $(ARGS)
 
 bench-assignment: setup  ## the assignment policies over synthetic seasons, and the cost of one choice (ARGS=--seasons=10)
 	@$(BIN)/python -m benchmarks.assignment $(ARGS)

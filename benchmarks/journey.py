@@ -1,8 +1,10 @@
 """How long the journey takes, and what the platform weighs: the figures of docs/benchmarks.md.
 
     make bench-journey ARGS=--runs=3
+    make bench-journey ARGS='--paths --runs=5'
 
-Each run is a whole `guanaco demo --exit` on a scratch folder. Prints a table, then one line of JSON.
+Each run is a whole `guanaco demo --exit` on a scratch folder; with --paths it is one platform, and a submission for each way to a
+model server (journey_paths.py). Prints a table, then one line of JSON.
 """
 
 from __future__ import annotations
@@ -24,7 +26,10 @@ from typing import Any
 import httpx
 import psutil
 
+from benchmarks.journey_paths import bench_paths
+
 ROOT = Path(__file__).parents[1]
+ENGINE = ROOT / ".venv-engine" / "bin" / "python"
 GUANACO = Path(sys.executable).with_name("guanaco")
 HEAVY = {"torch", "sqlalchemy", "fastapi", "dbos", "vllm"}
 START_TIMEOUT_S = 60
@@ -35,7 +40,17 @@ MIB = 1024**2
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=3)
-    runs = [journey(number) for number in range(1, parser.parse_args().runs + 1)]
+    parser.add_argument(
+        "--paths", action="store_true", help="by the way that a submission takes to a model server"
+    )
+    parser.add_argument("--engine-python", type=Path, default=ENGINE)
+    options = parser.parse_args()
+    if options.paths:
+        with tempfile.TemporaryDirectory(prefix="guanaco-journey-") as folder:
+            paths = bench_paths(Path(folder), options.engine_python, options.runs)
+        print(json.dumps({"paths": paths, "runs": options.runs, "cores": os.cpu_count()}))
+        return
+    runs = [journey(number) for number in range(1, options.runs + 1)]
     figures = {
         "stages_s": {
             name: median(run["stages_s"][name] for run in runs) for name in runs[0]["stages_s"]
