@@ -13,6 +13,7 @@ import json
 import os
 import tempfile
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from benchmarks.swap.stage import PARAMS, SETTINGS
 from guanaco import Client
 from guanaco.accounts import Role
 from guanaco.bots import BOTS
+from guanaco.competitions import OPEN, AssignmentKind, AssignmentRule, CompetitionRequest
 from guanaco.submissions import Status, SubmissionRequest
 from guanaco.sweeps import Sweep, SweepRequest
 from guanaco_server.demo.hub_server import LocalHub
@@ -31,6 +33,11 @@ from tests.fixtures.up import Up
 
 ROOT = Path(__file__).parents[1]
 MIB = 1024**2
+RULES = CompetitionRequest(
+    name="Open",
+    starts_at=datetime(2026, 1, 1, tzinfo=UTC),
+    assignment=AssignmentRule(kind=AssignmentKind.UNIFORM),
+)
 WITHIN_S = 600.0
 USERS_PER_VARIANT = 40  # far more than it takes until each variant has met one
 UNLIKE_A_DEMO = ("stress_", "max_model_servers", "preempt_quiet_s")
@@ -75,6 +82,8 @@ def _run(folder: Path, settings: dict[str, object], repo: str, count: int) -> di
 
 def _sweep(up: Up, repo: str, count: int) -> dict[str, float]:
     client, app = up.client(Role.DEVELOPER, "ada"), up.client(Role.BACKEND, "app")
+    # the default rule would send users to the newest variant alone, until it has its ratings
+    up.client().put_competition(OPEN, RULES)
     began = time.perf_counter()
     sweep = client.submit_sweep(_request(repo, count))
     first_s, alone_mib, starts = 0.0, 0.0, set[int]()
