@@ -230,9 +230,11 @@ class Deployed(World):
 @pytest.fixture
 async def world(database: Database, cluster: KubernetesCluster) -> AsyncIterator[Deployed]:
     world = Deployed(database, cluster)
-    await world.deploy()
-    yield world
-    await world.server.close()
+    try:
+        await world.deploy()
+        yield world
+    finally:
+        await world.server.close()
 
 
 async def test_scaling_gives_every_gateway_an_address_for_each_ready_pod(

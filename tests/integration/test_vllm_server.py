@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from guanaco.submissions import GenerationParams
+from guanaco_server.deployments import upstream
 from guanaco_server.deployments.model_server import (
     Chunk,
     Generation,
@@ -19,6 +20,7 @@ from guanaco_server.deployments.model_server import (
 )
 from guanaco_server.deployments.vllm_protocol import StreamReader
 from guanaco_server.deployments.vllm_server import VllmServer
+from guanaco_server.formats.control import ADAPTERS_HEADER, ARTIFACT_HEADER
 from guanaco_server.runtime.waiting import happens
 from tests.fixtures.vllm_socket import ENDPOINT, NAN_REFUSED, Answer, serving
 from tests.fixtures.world import eventually
@@ -262,6 +264,46 @@ async def test_closing_the_iterator_closes_the_connection() -> None:
         await reply.aclose()
         assert await happens(30, closed)
         await vllm.close()
+
+
+async def test_closing_closes_also_a_connection_whose_answer_does_not_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The reply is whole, but its answer's last chunk does not come."""
+    monkeypatch.setattr(upstream, "LEFTOVER_S", 3_600)
+    closed = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        said = events(piece("Hello", "stop"), USAGE)
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        writer.write(b"%x\r\n%b\r\n" % (len(said), said))
+        with contextlib.suppress(ConnectionError):
+            await reader.read()
+        writer.close()
+        closed.set()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
+        host, port = listening.sockets[0].getsockname()
+        vllm = VllmServer()
+        replies = vllm.generate(f"http://{host}:{port}", generation())
+        assert [chunk.text async for chunk in replies] == ["Hello"]
+        await vllm.close()
+        assert await happens(30, closed)
+
+
+async def test_a_health_page_says_what_is_held_and_may_not_be_endless() -> None:
+    held = "a" * 64
+
+    def health(_: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, headers={ARTIFACT_HEADER: held, ADAPTERS_HEADER: "one,two"})
+
+    async with serving(health) as (vllm, endpoint):
+        assert await vllm.is_healthy(endpoint)
+        assert await vllm.held_artifact(endpoint) == held
+        assert await vllm.held_adapters(endpoint) == frozenset({"one", "two"})
+    held *= 2_000
+    async with serving(health) as (vllm, endpoint):
+        assert not await vllm.is_healthy(endpoint)
 
 
 @pytest.mark.parametrize("is_apart", [False, True])

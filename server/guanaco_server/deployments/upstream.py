@@ -1,4 +1,4 @@
-"""The gateway's own HTTP/1.1 client: POST to a model server over kept connections, the answer read as it comes.
+"""The platform's own HTTP/1.1 client of model servers: over kept connections, the answer read as it comes.
 
 Written on asyncio's transports, for a general client costs more per token than everything else that the gateway
 does (docs/benchmarks.md). What it keeps to: one request at a time on a connection; a kept connection that the
@@ -20,6 +20,8 @@ import httptools
 
 from guanaco_server.formats.control import ARTIFACT_HEADER
 
+OUR_HEADERS = b"x-guanaco-"  # the only ones of an answer that are kept
+MAX_HEADER_BYTES = 65_536  # of ours, in one answer
 READ_AHEAD_BYTES = 65_536
 LEFTOVER_S = 5.0  # an answer that was read as far as it matters may take so long to end
 KEPT_CONNECTIONS = 256  # idle ones, of one server
@@ -56,6 +58,8 @@ class Upstream:
     def __init__(self, connect_timeout_s: float) -> None:
         self._connect_timeout_s = connect_timeout_s
         self._idle: defaultdict[Origin, list[_Connection]] = defaultdict(list)
+        self._connections: set[_Connection] = set()
+        self._is_closed = False
         self._tls: ssl.SSLContext | None = None
 
     async def post(
@@ -70,25 +74,51 @@ class Upstream:
             b"POST %b HTTP/1.1\r\nHost: %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%b\r\n"
             % ((origin.path + path).encode(), origin.header, len(body), trace)
         ) + body
+        return await self._send(origin, request)
+
+    async def get(self, endpoint: str, path: str) -> UpstreamResponse:
+        """Ask for a page. As `post`."""
+        origin = Origin.of(endpoint)
+        where = (origin.path + path).encode(), origin.header
+        return await self._send(origin, b"GET %b HTTP/1.1\r\nHost: %b\r\n\r\n" % where)
+
+    async def order(self, endpoint: str, path: str, body: bytes, token: str) -> UpstreamResponse:
+        """Post with a token, over a connection of its own: an order is never sent twice by itself."""
+        origin = Origin.of(endpoint)
+        request = (
+            b"POST %b HTTP/1.1\r\nHost: %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\nAuthorization: Bearer %b\r\n\r\n"
+            % ((origin.path + path).encode(), origin.header, len(body), token.encode())
+        ) + body
+        return await (await self._connect(origin)).send(request).started()
+
+    async def close(self) -> None:
+        """Close every connection, also those on which an answer is coming."""
+        self._is_closed = True
+        self._idle.clear()
+        for connection in tuple(self._connections):
+            connection.abort()
+        await asyncio.sleep(0)  # in which the sockets are closed
+
+    def note(self, connection: _Connection, *, is_open: bool) -> None:
+        """Note that the connection was opened or lost."""
+        if is_open:
+            self._connections.add(connection)
+        else:
+            self._connections.discard(connection)
+
+    async def _send(self, origin: Origin, request: bytes) -> UpstreamResponse:
         while (kept := self._take(origin)) is not None:
             answer = kept.send(request)
             try:
                 return await answer.started()
             except _StaleConnectionError:
                 continue
-        answer = (await self._connect(origin)).send(request)
-        return await answer.started()
-
-    async def close(self) -> None:
-        for connections in self._idle.values():
-            for connection in connections:
-                connection.close()
-        self._idle.clear()
+        return await (await self._connect(origin)).send(request).started()
 
     def keep(self, connection: _Connection) -> None:
         """Keep the connection for the next request, if there is room."""
         kept = self._idle[connection.origin]
-        if len(kept) < KEPT_CONNECTIONS:
+        if len(kept) < KEPT_CONNECTIONS and not self._is_closed:
             kept.append(connection)
         else:
             connection.close()
@@ -125,10 +155,11 @@ class Upstream:
 class UpstreamResponse:
     """A response whose body is read as it comes; ``close`` it in any case."""
 
-    __slots__ = ("_buffer", "_buffered", "_connection", "_error", "_is_ended", "_is_left", "_waiter", "status")  # fmt: skip
+    __slots__ = ("_buffer", "_buffered", "_connection", "_error", "_is_ended", "_is_left", "_waiter", "headers", "status")  # fmt: skip
 
     def __init__(self, connection: _Connection) -> None:
         self.status = 0
+        self.headers: dict[str, str] = {}  # those that begin with OUR_HEADERS, in lower case
         self._connection: _Connection | None = connection
         self._buffer: list[bytes] = []
         self._buffered = 0
@@ -176,7 +207,7 @@ class UpstreamResponse:
         """Close the response. If it has not ended, the server stops generating."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            connection.abort(self)
+            connection.drop(self)
 
     def leave(self) -> None:
         """Ignore the rest of the response. Its connection is kept if the rest is short and comes soon."""
@@ -184,7 +215,7 @@ class UpstreamResponse:
         if connection is not None:
             self._is_left = True
             self._buffer.clear()
-            asyncio.get_running_loop().call_later(LEFTOVER_S, connection.abort, self)
+            asyncio.get_running_loop().call_later(LEFTOVER_S, connection.drop, self)
 
     def begin(self, status: int) -> None:
         self.status = status
@@ -221,7 +252,7 @@ class _StaleConnectionError(UpstreamError):
 
 
 class _Connection(asyncio.Protocol):
-    __slots__ = ("_answer", "_body", "_has_answered", "_is_complete", "_is_kept", "_is_paused", "_is_used", "_parser", "_transport", "_upstream", "on_body", "origin")  # fmt: skip
+    __slots__ = ("_answer", "_body", "_has_answered", "_header_bytes", "_is_complete", "_is_kept", "_is_paused", "_is_used", "_parser", "_transport", "_upstream", "on_body", "origin")  # fmt: skip
 
     def __init__(self, upstream: Upstream, origin: Origin) -> None:
         self.origin = origin
@@ -233,6 +264,7 @@ class _Connection(asyncio.Protocol):
         self._answer: UpstreamResponse | None = None
         self._is_used = self._has_answered = self._is_paused = False
         self._is_complete = self._is_kept = False
+        self._header_bytes = 0
 
     @property
     def is_open(self) -> bool:
@@ -241,6 +273,7 @@ class _Connection(asyncio.Protocol):
     def send(self, request: bytes) -> UpstreamResponse:
         self._answer = UpstreamResponse(self)
         self._has_answered = False
+        self._header_bytes = 0
         self._transport.write(request)
         return self._answer
 
@@ -249,11 +282,14 @@ class _Connection(asyncio.Protocol):
             self._is_paused = False
             self._transport.resume_reading()
 
-    def abort(self, answer: UpstreamResponse) -> None:
+    def drop(self, answer: UpstreamResponse) -> None:
         """Close the connection if this response has not ended meanwhile."""
         if self._answer is answer:
             self._answer = None
             self._transport.abort()
+
+    def abort(self) -> None:
+        self._transport.abort()
 
     def close(self) -> None:
         self._transport.close()
@@ -262,6 +298,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
+        self._upstream.note(self, is_open=True)
 
     def data_received(self, data: bytes) -> None:
         self._has_answered = True
@@ -278,12 +315,21 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         del self._parser  # which holds this connection: a cycle
+        self._upstream.note(self, is_open=False)
         if self._is_used and not self._has_answered:
             self._fail(_StaleConnectionError("it closed the connection"))
         else:
             self._fail(UpstreamError("it closed the connection"))
 
     # What the parser calls
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._answer is None or not name.lower().startswith(OUR_HEADERS):
+            return
+        self._header_bytes += len(name) + len(value)
+        if self._header_bytes > MAX_HEADER_BYTES:
+            raise UpstreamError("its headers are too long")
+        self._answer.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
         if self._is_complete:

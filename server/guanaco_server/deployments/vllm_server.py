@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -41,9 +41,6 @@ from guanaco_server.formats.control import (
     SWAP_PATH,
 )
 
-if TYPE_CHECKING:
-    import httpx
-
 COMPLETIONS = "/v1/completions"
 CONNECT_TIMEOUT_S = 5.0
 HEALTH_TIMEOUT_S = 3.0  # vLLM answers in milliseconds unless it hangs
@@ -55,28 +52,27 @@ MAX_PAGE_BYTES = 2 * 1024**2  # health, and metrics: 100 KB
 
 
 class VllmServer:
-    """A client of vLLM. Requests to the model go through our own HTTP client, health and metrics through httpx. Callers set the deadlines of replies."""
+    """A client of vLLM. Callers set the deadlines of replies."""
 
     def __init__(self, answer_timeout_s: float = 120.0) -> None:
         """``answer_timeout_s`` is the longest that an answer which is no stream may take."""
         self._answer_timeout_s = answer_timeout_s
-        self._pages: asyncio.Task[httpx.AsyncClient] | None = None
         self._upstream = Upstream(CONNECT_TIMEOUT_S)
 
     async def is_healthy(self, endpoint: str) -> bool:
         try:
-            status, _, _ = await self._get(f"{endpoint}/health")
+            status, _, _ = await self._get(endpoint, "/health")
         except ModelServerFault:
             return False
         return status == HTTPStatus.OK
 
     async def held_artifact(self, endpoint: str) -> str | None:
-        _, _, headers = await self._get(f"{endpoint}/health")
-        return headers.get(ARTIFACT_HEADER)
+        _, _, headers = await self._get(endpoint, "/health")
+        return headers.get(ARTIFACT_HEADER.lower())
 
     async def held_adapters(self, endpoint: str) -> frozenset[str] | None:
-        _, _, headers = await self._get(f"{endpoint}/health")
-        held = headers.get(ADAPTERS_HEADER)
+        _, _, headers = await self._get(endpoint, "/health")
+        held = headers.get(ADAPTERS_HEADER.lower())
         return None if held is None else frozenset(filter(None, held.split(",")))
 
     async def load_adapter(self, endpoint: str, order: SwapOrder) -> None:
@@ -86,43 +82,24 @@ class VllmServer:
         await self._order_adapter(endpoint, order, is_to_forget=True)
 
     async def _order_adapter(self, endpoint: str, order: SwapOrder, *, is_to_forget: bool) -> None:
-        pages = await self._client()
-        import httpx
-
         given = {"artifact": order.artifact_uri, "urls": dict(order.urls), "forget": is_to_forget}
-        try:
-            answer = await pages.post(
-                f"{endpoint}{ADAPTERS_PATH}",
-                json=given,
-                headers={"Authorization": f"Bearer {order.token}"},
-                timeout=ADAPTER_TIMEOUT_S,
-            )
-        except httpx.HTTPError as error:
-            raise _unreachable(error) from None
-        if answer.status_code == HTTPStatus.CONFLICT:
-            raise AdapterRefused(str(refusal(answer.status_code, answer.content)))
-        if answer.status_code != HTTPStatus.OK:
-            raise refusal(answer.status_code, answer.content)
+        status, said = await self._order(
+            endpoint, ADAPTERS_PATH, order.token, given, ADAPTER_TIMEOUT_S
+        )
+        if status == HTTPStatus.CONFLICT:
+            raise AdapterRefused(str(refusal(status, said)))
+        if status != HTTPStatus.OK:
+            raise refusal(status, said)
 
     async def swap(self, endpoint: str, order: SwapOrder) -> None:
-        pages = await self._client()
-        import httpx
-
-        given = {"artifact": order.artifact_uri, "urls": dict(order.urls)}
-        try:
-            answer = await pages.post(
-                f"{endpoint}{SWAP_PATH}",
-                json={**given, "drain_s": order.drain_s},
-                headers={"Authorization": f"Bearer {order.token}"},
-                timeout=order.drain_s + SWAP_TIMEOUT_S,
-            )
-        except httpx.HTTPError as error:
-            raise _unreachable(error) from None
-        fault = refusal(answer.status_code, answer.content)
-        if answer.status_code == HTTPStatus.SERVICE_UNAVAILABLE:
-            raise ServerBusy(str(fault))
-        if answer.status_code != HTTPStatus.OK:
-            raise fault
+        given = {"artifact": order.artifact_uri, "urls": dict(order.urls), "drain_s": order.drain_s}
+        status, said = await self._order(
+            endpoint, SWAP_PATH, order.token, given, order.drain_s + SWAP_TIMEOUT_S
+        )
+        if status == HTTPStatus.SERVICE_UNAVAILABLE:
+            raise ServerBusy(str(refusal(status, said)))
+        if status != HTTPStatus.OK:
+            raise refusal(status, said)
 
     async def generate(self, endpoint: str, generation: Generation) -> AsyncGenerator[Chunk, None]:
         if generation.candidate_count > 1:
@@ -175,15 +152,13 @@ class VllmServer:
         return read_prompt_logprobs(answer)
 
     async def load(self, endpoint: str) -> ServerLoad:
-        status, body, _ = await self._get(f"{endpoint}/metrics")
+        status, body, _ = await self._get(endpoint, "/metrics")
         if status != HTTPStatus.OK:
             raise refusal(status, body)
         return read_load(body.decode(errors="replace"))
 
     async def close(self) -> None:
         await self._upstream.close()
-        if self._pages is not None:
-            await (await self._pages).aclose()
 
     async def _ask(
         self, endpoint: str, path: str, body: dict[str, Any], model: str, traceparent: str = ""
@@ -203,44 +178,28 @@ class VllmServer:
             raise refusal(answer.status, said)
         return said
 
-    async def _client(self) -> httpx.AsyncClient:
-        if self._pages is None:
-            self._pages = asyncio.create_task(asyncio.to_thread(_make_pages))
-        return await asyncio.shield(self._pages)
+    async def _order(
+        self, endpoint: str, path: str, token: str, given: dict[str, Any], within_s: float
+    ) -> tuple[int, bytes]:
+        """Status and body of the answer to an order, which must come within that time."""
+        body = msgspec.json.encode(given)
+        with _translated():
+            async with asyncio.timeout(within_s):
+                answer = await self._upstream.order(endpoint, path, body, token)
+                try:
+                    return answer.status, await answer.read_all(MAX_PAGE_BYTES)
+                finally:
+                    answer.close()
 
-    async def _get(self, url: str) -> tuple[int, bytes, Mapping[str, str]]:
-        """Status, body and headers, which must come whole within ``HEALTH_TIMEOUT_S``."""
-        pages = await self._client()
-        import httpx
-
-        body = bytearray()
-        try:
-            with _translated():
-                async with (
-                    asyncio.timeout(HEALTH_TIMEOUT_S),
-                    pages.stream("GET", url) as answer,
-                ):
-                    async for piece in answer.aiter_raw():
-                        body += piece
-                        if len(body) > MAX_PAGE_BYTES:
-                            raise UpstreamError("its answer is too long")
-        except httpx.TimeoutException:
-            raise ModelServerFault(SILENT) from None
-        except httpx.HTTPError as error:
-            raise _unreachable(error) from None
-        return answer.status_code, bytes(body), answer.headers
-
-
-def _make_pages() -> httpx.AsyncClient:
-    """Make a client, in a thread: the imports and the certificates take 0.2 s."""
-    import httpx  # 6 MB with what it imports, and nothing needs it before there is a model server
-
-    return httpx.AsyncClient(
-        timeout=HEALTH_TIMEOUT_S,
-        limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
-        headers={"Accept-Encoding": "identity"},
-        trust_env=False,  # model servers are ours: never through a proxy
-    )
+    async def _get(self, endpoint: str, path: str) -> tuple[int, bytes, Mapping[str, str]]:
+        """Status, body and our own headers (in lower case), which must come whole within ``HEALTH_TIMEOUT_S``."""
+        with _translated():
+            async with asyncio.timeout(HEALTH_TIMEOUT_S):
+                answer = await self._upstream.get(endpoint, path)
+                try:
+                    return answer.status, await answer.read_all(MAX_PAGE_BYTES), answer.headers
+                finally:
+                    answer.close()
 
 
 @contextmanager
