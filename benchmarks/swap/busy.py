@@ -72,13 +72,15 @@ def bench_busy(folder: Path, python: Path, turns: int) -> dict[str, Any]:
         busy, beside, *_ = models  # of two shapes
         swapped = [model for model in models if model.shape == beside.shape]
         submission_id = publish(client, busy.repo)
+        talks = []
         for model in swapped:
             model.submission_id = publish(client, model.repo)
+            talks.append(open_with(client, model.submission_id, "user-of-swaps"))
             client.deactivate(model.submission_id)
         parts: dict[str, Callable[[Chat], None]] = {
             "alone": lambda chat: _last(chat, turns),
             "check": lambda _: _publish_and_end(client, busy.repo),
-            "swap": lambda chat: _swap(up, client, [m.submission_id for m in swapped], chat, turns),
+            "swap": lambda chat: _swap(client, talks, chat, turns),
             "stress": lambda _: _publish_and_end(client, _another(models, busy, swapped)),
         }
         found: dict[str, Any] = {}
@@ -108,9 +110,8 @@ def _another(models: list[NamedModel], busy: NamedModel, swapped: list[NamedMode
     return next(model.repo for model in models if model is not busy and model not in swapped)
 
 
-def _swap(up: Up, client: Client, submissions: list[str], chat: Chat, turns: int) -> None:
+def _swap(client: Client, talks: list[str], chat: Chat, turns: int) -> None:
     """Talk to the two in turn, each of which takes the other's server."""
-    talks = [open_with(client, name, "user-of-swaps") for name in submissions]
     while len(chat.turns_s) < turns:
         for talk_id in talks:
             client.send(talk_id, "Hello")
