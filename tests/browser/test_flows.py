@@ -101,7 +101,7 @@ async def test_a_beta_user_chats_and_rates_and_learns_no_models_name(site: Site)
     await page.get_by_role("button", name="I liked it").click()
     await expect(page.get_by_text("Thank you.")).to_be_visible()
     await page.get_by_role("button", name="I did not like it").click()
-    await expect(page.locator("button[aria-pressed]")).to_have_attribute("value", "down")
+    await expect(page.locator(".rating button[aria-pressed]")).to_have_attribute("value", "down")
     assert await page.locator(".said").all_inner_texts() == [
         "Welcome aboard the Thistle, sailor! Quick: did you see any geese on the dock?",
         "Where are we flying?",
@@ -145,6 +145,44 @@ async def test_a_reply_survives_a_reload_in_its_middle(site: Site) -> None:
     await expect(page.locator(".said").last).to_have_text("North, sailor.")
     await page.reload()
     await expect(page.locator(".message")).to_have_count(3)
+    assert visit.complaints == []
+
+
+async def test_a_reply_is_stopped_swiped_judged_and_its_question_edited(site: Site) -> None:
+    site.world.model_server.scripts = [
+        Script(pieces=("North,", " sailor."), go_on=asyncio.Event()),
+        Script(pieces=("South.",)),
+        Script(pieces=("West.",)),
+    ]
+    visit = await site.visit()
+    page = await visit.agree_and_talk()
+    last = page.locator(".bot[data-reply] .said").last
+    await page.get_by_label("Your message").fill("Where to?")
+    await page.keyboard.press("Enter")
+    await expect(last).to_have_text("North,")
+    await page.get_by_role("button", name="Stop").click()
+    await expect(page.get_by_role("button", name="Send")).to_be_visible()
+    await expect(last).to_have_text("North,")
+    await page.get_by_role("button", name="Another reply").click()
+    await expect(last).to_have_text("South.")
+    await expect(page.get_by_text("2 of 2")).to_be_visible()
+    await page.get_by_role("button", name="The reply before").click()
+    await expect(last).to_have_text("North,")
+    await expect(page.get_by_role("button", name="The next reply")).to_be_focused()
+    good = page.get_by_role("button", name="A good reply")
+    await good.click()
+    await expect(good).to_have_attribute("aria-pressed", "true")
+    await page.reload()
+    await expect(good).to_have_attribute("aria-pressed", "true")
+    await good.click()
+    await expect(good).to_have_attribute("aria-pressed", "false")
+    await page.get_by_text("Edit").click()
+    await page.get_by_label("In other words").fill("Whither?")
+    await page.get_by_role("button", name="Say it anew").click()
+    await expect(last).to_have_text("West.")
+    await expect(page.locator(".user .said")).to_have_text(["Whither?"])
+    await page.reload()
+    await expect(page.locator(".message .said")).to_have_count(3)
     assert visit.complaints == []
 
 

@@ -142,11 +142,12 @@ class Visit:
         return page
 
     async def say(self, text: str) -> None:
-        """Send a message by keyboard and wait for the end of the reply."""
+        """Send a message by keyboard and wait until the reply has ended and has its buttons."""
         replies = await self.page.locator(".bot[data-reply]:not(.writing)").count()
         await self.page.get_by_label("Your message").fill(text)
         await self.page.keyboard.press("Enter")
-        await self.page.locator(".bot[data-reply]:not(.writing)").nth(replies).wait_for()
+        reply = self.page.locator(".bot[data-reply]:not(.writing)").nth(replies)
+        await reply.locator(".tools").wait_for()
 
     def _note(self, kind: str, text: str) -> None:
         if kind in ("error", "warning"):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
+from functools import partial
 
 import httpx
 import pytest
@@ -10,10 +13,14 @@ import pytest
 from guanaco.accounts import Role
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.memory_server import Script
+from guanaco_server.web import ongoing
+from guanaco_server.web.beta_chat import Visitor
 from guanaco_server.web.guards import CHAT_COOKIE
+from guanaco_server.web.ongoing import OngoingReplies
 from guanaco_server.web.pages.chat import CONSENTS, CONSENTS_A_DAY, DAY_S, WITHIN_S
 from tests.fixtures.web import WebWorld
 from tests.fixtures.web_client import HERE, agreed, browser, chatting, send, token
+from tests.fixtures.world import eventually
 
 
 @pytest.fixture
@@ -123,7 +130,8 @@ async def test_a_chat_is_its_visitors_alone(world: WebWorld) -> None:
     other = await agreed(world)
     assert (await other.get(path)).status_code == 404
     fields = {"content": "Let me in", "form_token": await token(other, "/chat")}
-    for action in ("messages", "regenerate", "rating"):
+    fields |= {"judged": "up msg_1", "message": "msg_1"}
+    for action in ("messages", "regenerate", "rating", "edit", "stop", "choice", "judgement"):
         answer = await other.post(f"{path}/{action}", data={**fields, "thumb": "up"})
         assert answer.status_code == 404
     assert (await browser(world).get(path)).headers["location"] == "/chat"
@@ -140,3 +148,117 @@ async def test_withdrawing_erases_and_shuts_the_door(world: WebWorld) -> None:
     client.cookies.set(CHAT_COOKIE, cookie, path="/chat")
     assert "I agree" in (await client.get("/chat")).text
     assert (await client.get(path)).headers["location"] == "/chat"
+
+
+async def test_a_stopped_reply_keeps_what_was_written(world: WebWorld) -> None:
+    await world.publish(await world.account(Role.DEVELOPER, "ada"))
+    world.model_server.scripts = [Script(("Ahoy,", " there"), go_on=asyncio.Event()), Script()]
+    client, path = await chatting(world)
+    begun = await _begin(client, path)
+    await eventually(partial(_has_written, world, path, "Ahoy,"))
+    await _stop(client, path)
+    assert "Ahoy," in (await begun).text
+    assert world.model_server.cancelled == 1, "the model server writes no more"
+    (_, reply) = (await world.web.chat.read(*await _visitor(world, client, path))).messages
+    assert reply.content == "Ahoy,"
+    answer = await send(client, f"{path}/messages", {"content": "Go on"}, path)
+    assert answer.status_code == 303
+    assert "Ahoy," in world.model_server.generations[-1].prompt, "the model goes on from it"
+
+
+async def test_a_reply_that_another_process_writes_is_stopped_too(
+    world: WebWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ongoing, "LOOK_S", 0.01)
+    await world.publish(await world.account(Role.DEVELOPER, "ada"))
+    world.model_server.scripts = [Script(("Ahoy,", " there"), go_on=asyncio.Event())]
+    client, path = await chatting(world)
+    begun = await _begin(client, path)
+    await eventually(partial(_has_written, world, path, "Ahoy,"))
+    monkeypatch.setattr(OngoingReplies, "of", lambda *_: None)
+    stop, here = OngoingReplies.stop, []
+
+    def elsewhere(self: OngoingReplies, conversation_id: str, after: str) -> bool:
+        """The first call is that of a process that does not write the reply."""
+        here.append(conversation_id)
+        return len(here) > 1 and stop(self, conversation_id, after)
+
+    monkeypatch.setattr(OngoingReplies, "stop", elsewhere)
+    await _stop(client, path)
+    assert "Ahoy," in (await begun).text
+    (_, reply) = (await world.web.chat.read(*await _visitor(world, client, path))).messages
+    assert reply.content == "Ahoy,"
+
+
+async def test_a_reply_that_has_not_begun_is_not_written_and_can_be_asked_for_again(
+    world: WebWorld,
+) -> None:
+    await world.publish(await world.account(Role.DEVELOPER, "ada"))
+    world.model_server.silent = {"http://model"}
+    world.deployments.note_replicas("acme-tiny_v1", ("http://model",))
+    client, path = await chatting(world)
+    begun = await _begin(client, path)
+    await eventually(partial(_is_asked, world))
+    await _stop(client, path)
+    await begun
+    (asked,) = (await world.web.chat.read(*await _visitor(world, client, path))).messages
+    assert asked.content == "Hello"
+    world.model_server.silent = set()
+    assert (await send(client, f"{path}/regenerate", {}, path)).status_code == 303
+    assert "Hello from memory." in (await client.get(path)).text
+
+
+async def test_replies_are_swiped_judged_and_answered_anew(world: WebWorld) -> None:
+    await world.publish(await world.account(Role.DEVELOPER, "ada"))
+    world.model_server.scripts = [Script((text,)) for text in ("One.", "Two.", "Three.")]
+    client, path = await chatting(world)
+    await send(client, f"{path}/messages", {"content": "Count"}, path)
+    await send(client, f"{path}/regenerate", {}, path)
+    page = (await client.get(path)).text
+    assert "2 of 2" in page
+    (first,) = re.findall(r'value="(msg_\w+)" aria-label="The reply before"', page)
+    assert (await send(client, f"{path}/choice", {"message": first}, path)).status_code == 303
+    page = (await client.get(path)).text
+    assert "1 of 2" in page
+    assert "One." in page
+    assert "Two." not in page
+    judged = {"judged": f"up {first}"}
+    assert (await send(client, f"{path}/judgement", judged, path)).status_code == 303
+    assert f'value="none {first}"' in (await client.get(path)).text, "it can be taken back"
+    assert (await send(client, f"{path}/judgement", {"judged": "x"}, path)).status_code == 422
+    (asked,) = re.findall(r'name="message" value="(msg_\w+)"><label', page)
+    edit = {"message": asked, "content": "Count on"}
+    assert (await send(client, f"{path}/edit", edit, path)).status_code == 303
+    page = (await client.get(path)).text
+    assert "Three." in page
+    assert "One." not in page
+    assert " of 2" not in page
+    stale = await send(client, f"{path}/edit", edit, path)
+    assert stale.status_code == 409
+    assert "no longer your last message" in stale.text
+
+
+async def _begin(client: httpx.AsyncClient, path: str) -> asyncio.Task[httpx.Response]:
+    """Send a message; the answer comes when the reply has ended."""
+    fields = {"content": "Hello", "form_token": await token(client, path)}
+    stream = {"Accept": "text/event-stream"}
+    return asyncio.create_task(client.post(f"{path}/messages", data=fields, headers=stream))
+
+
+async def _stop(client: httpx.AsyncClient, path: str) -> None:
+    assert (await send(client, f"{path}/stop", {"after": ""}, path)).status_code == 303
+
+
+async def _has_written(world: WebWorld, path: str, text: str) -> bool:
+    reply = world.web.ongoing.of(path.rpartition("/")[2])
+    return reply is not None and reply.text == text
+
+
+async def _is_asked(world: WebWorld) -> bool:
+    return bool(world.model_server.generations)
+
+
+async def _visitor(world: WebWorld, client: httpx.AsyncClient, path: str) -> tuple[Visitor, str]:
+    visitor = await world.web.chat.visitor(client.cookies[CHAT_COOKIE])
+    assert visitor is not None
+    return visitor, path.rpartition("/")[2]

@@ -294,6 +294,7 @@ def build_rooms(
         costs=costs.service,
         alerts=alerts.service,
         conversations=chat.conversations,
+        editor=chat.editor,
         replies=chat.replies,
         feedback=feedback.service,
         erasures=feedback.erasures,

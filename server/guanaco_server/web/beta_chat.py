@@ -36,8 +36,10 @@ from guanaco.errors import (
 )
 from guanaco.feedback import ErasureRequest, FeedbackRequest
 from guanaco_server.accounts.service import Account, AccountService
+from guanaco_server.chat.conversations.editing import ConversationEditor
 from guanaco_server.chat.conversations.service import ConversationService
 from guanaco_server.chat.gateway.replies import ReplyEvents, ReplyService
+from guanaco_server.chat.gateway.stopping import Stop
 from guanaco_server.database.database import Database
 from guanaco_server.feedback.erasure import ErasedUser, ErasureService
 from guanaco_server.feedback.service import FeedbackService
@@ -84,9 +86,25 @@ class Chat:
     messages: Sequence[Message]
     thumbs_up: bool | None
 
+    swipes: Sequence[Message] = ()  # all replies to the last message, of which one is shown
+
     @property
     def has_reply(self) -> bool:
         return bool(self.messages) and self.messages[-1].sender == "bot"
+
+    @property
+    def last_said(self) -> Message | None:
+        """The user's last message."""
+        said = (message for message in reversed(self.messages) if message.sender == "user")
+        return next(said, None)
+
+    def beside(self, message: Message) -> tuple[int, str | None, str | None]:
+        """The place of the reply that is shown among the swipes, from 1, and the replies before and after it."""
+        ids = [swipe.id for swipe in self.swipes]
+        place = ids.index(message.id)
+        before = ids[place - 1] if place else None
+        after = ids[place + 1] if place + 1 < len(ids) else None
+        return place + 1, before, after
 
 
 class BetaChat:
@@ -96,6 +114,7 @@ class BetaChat:
         clock: Clock,
         accounts: AccountService,
         conversations: ConversationService,
+        editor: ConversationEditor,
         replies: ReplyService,
         feedback: FeedbackService,
         bots: Mapping[str, Bot],
@@ -106,6 +125,7 @@ class BetaChat:
         self._clock = clock
         self._accounts = accounts
         self._conversations = conversations
+        self._editor = editor
         self._replies = replies
         self._feedback = feedback
         self._erasures = erasures
@@ -167,21 +187,72 @@ class BetaChat:
         with _blind():
             found = await self._conversations.read(await self._account(), conversation_id)
         shown = [message for message in found.messages if not message.is_deleted]
-        return Chat(conversation_id, found.bot, shown, row.thumbs_up)
+        return Chat(conversation_id, found.bot, shown, row.thumbs_up, _swipes(found.messages))
 
     async def send(
-        self, visitor: Visitor, conversation_id: str, request: MessageRequest
+        self, visitor: Visitor, conversation_id: str, request: MessageRequest, after: str = ""
+    ) -> OngoingReply:
+        """``after`` is the last reply that the page has, by which it may stop this one."""
+        await self._require_own(visitor, conversation_id)
+        stop = Stop()
+        with _blind():
+            account = await self._account()
+            events = await self._replies.send(account, conversation_id, request, stop=stop)
+        return self._ongoing.begin(conversation_id, _blinded(events), stop, after)
+
+    async def regenerate(
+        self, visitor: Visitor, conversation_id: str, after: str = ""
     ) -> OngoingReply:
         await self._require_own(visitor, conversation_id)
+        stop = Stop()
         with _blind():
-            events = await self._replies.send(await self._account(), conversation_id, request)
-        return self._ongoing.begin(conversation_id, _blinded(events))
+            account = await self._account()
+            events = await self._replies.regenerate(account, conversation_id, stop)
+        return self._ongoing.begin(conversation_id, _blinded(events), stop, after)
 
-    async def regenerate(self, visitor: Visitor, conversation_id: str) -> OngoingReply:
+    async def edit(
+        self,
+        visitor: Visitor,
+        conversation_id: str,
+        message_id: str,
+        request: MessageRequest,
+        after: str = "",
+    ) -> OngoingReply:
+        """Say the user's last message in other words. It goes with its replies, which answered the words before."""
+        last = (await self.read(visitor, conversation_id)).last_said
+        if last is None or last.id != message_id:
+            raise Conflict("That is no longer your last message.", hint="Load the page again.")
+        with _blind():
+            await self._editor.delete_message(
+                await self._account(), conversation_id, message_id, with_following=True
+            )
+        return await self.send(visitor, conversation_id, request, after)
+
+    async def stop(self, visitor: Visitor, conversation_id: str, after: str) -> None:
+        """Stop the reply that comes after that one, whichever process writes it. What is written of it stays."""
+        await self._require_own(visitor, conversation_id)
+        if self._ongoing.stop(conversation_id, after):
+            return
+        async with self._database.write() as session:
+            row = await queries.chat_of(session, visitor.id, conversation_id)
+            if row is not None:
+                row.stop_after = after
+
+    async def choose(self, visitor: Visitor, conversation_id: str, message_id: str) -> None:
+        """Go on with another one of the replies to the last message."""
         await self._require_own(visitor, conversation_id)
         with _blind():
-            events = await self._replies.regenerate(await self._account(), conversation_id)
-        return self._ongoing.begin(conversation_id, _blinded(events))
+            await self._editor.choose(await self._account(), conversation_id, message_id)
+
+    async def judge(
+        self, visitor: Visitor, conversation_id: str, message_id: str, thumbs_up: bool | None
+    ) -> None:
+        """Note what the user thinks of one reply; None takes it back."""
+        await self._require_own(visitor, conversation_id)
+        with _blind():
+            await self._editor.rate_message(
+                await self._account(), conversation_id, message_id, thumbs_up
+            )
 
     async def follow(self, visitor: Visitor, conversation_id: str, after: str) -> FollowedEvents:
         """Follow the reply that comes after the message ``after``: while it is written, or once it is recorded."""
@@ -249,6 +320,16 @@ class BetaChat:
         if row is None:
             raise ConversationNotFound(conversation_id)
         return row
+
+
+def _swipes(messages: Sequence[Message]) -> list[Message]:
+    """The replies after the last message that is none."""
+    replies: list[Message] = []
+    for message in reversed(messages):
+        if message.sender != "bot" or message.is_imported:
+            break
+        replies.insert(0, message)
+    return replies
 
 
 async def _blinded(events: ReplyEvents) -> ReplyEvents:

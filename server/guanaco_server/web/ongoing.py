@@ -5,21 +5,34 @@
 
 A page that is closed or loses its connection leaves the task alone: the reply is recorded, and is there when the page
 comes back. A process that stops cancels its tasks; such a turn is left unanswered, and can be answered anew.
+
+A user stops a reply in the process that writes it, or leaves an order in the database, for which that process looks every
+second while it writes. What was written until then is the reply; where nothing was, the message stays unanswered.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy.exc import SQLAlchemyError
 
 from guanaco.chat import Reply
 from guanaco.errors import GuanacoError, Unavailable
 from guanaco_server.chat.gateway.replies import ReplyEvents
+from guanaco_server.chat.gateway.stopping import Stop
+from guanaco_server.database.database import Database
 from guanaco_server.http.errors import internal_fault
+from guanaco_server.web import queries
 
 HEARTBEAT_S = 10.0
+LOOK_S = 1.0  # for orders to stop that came to another process
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -31,16 +44,25 @@ class Said:
     asks_for_rating: bool = False
 
 
+NOTHING = Said("", "")  # how a reply ends that was stopped before it began
 FollowedEvents = AsyncGenerator[str | Said | None, None]
 
 
 class OngoingReply:
-    """One reply: the text until now, and how it ended."""
+    """One reply: the text until now, and how it ended. ``after`` is the reply before it, as the page knows it."""
 
-    def __init__(self) -> None:
+    def __init__(self, after: str, stop: Stop) -> None:
+        self.after = after
+        self._stop = stop
+        self._task: asyncio.Task[None] | None = None
         self._text = ""
         self._end: Said | GuanacoError | None = None
         self._changed = asyncio.Event()
+
+    @property
+    def text(self) -> str:
+        """What is written until now."""
+        return self._text
 
     def add(self, text: str) -> None:
         self._text += text
@@ -50,6 +72,18 @@ class OngoingReply:
         if self._end is None:
             self._end = how
             self._tell()
+
+    def write(self, task: asyncio.Task[None]) -> None:
+        """Note who writes it."""
+        self._task = task
+
+    def stop(self) -> None:
+        """Keep what is written, or write nothing at all."""
+        if self._text:
+            self._stop.give()
+        elif self._task is not None:
+            self.end(NOTHING)
+            self._task.cancel()
 
     async def follow(self) -> FollowedEvents:
         """Yield the text from its beginning as it grows, None while nothing comes for a while, then what was Said.
@@ -83,17 +117,30 @@ class OngoingReply:
 class OngoingReplies:
     """The replies that this process is writing for the chat page, by conversation."""
 
-    def __init__(self) -> None:
+    def __init__(self, database: Database) -> None:
+        self._database = database
         self._replies: dict[str, OngoingReply] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._looking: asyncio.Task[None] | None = None
 
-    def begin(self, conversation_id: str, events: ReplyEvents) -> OngoingReply:
+    def begin(
+        self, conversation_id: str, events: ReplyEvents, stop: Stop, after: str
+    ) -> OngoingReply:
         """Read the events in a task of their own. A conversation has one turn at a time, so nothing is replaced."""
-        reply = self._replies[conversation_id] = OngoingReply()
-        task = asyncio.create_task(self._read(conversation_id, reply, events))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        reply = self._replies[conversation_id] = OngoingReply(after, stop)
+        task = self._start(self._read(conversation_id, reply, events))
+        reply.write(task)
+        if self._looking is None or self._looking.done():
+            self._looking = self._start(self._look())
         return reply
+
+    def stop(self, conversation_id: str, after: str) -> bool:
+        """Stop the reply that comes after that one. False where this process does not write it."""
+        reply = self._replies.get(conversation_id)
+        if reply is None or reply.after != after:
+            return False
+        reply.stop()
+        return True
 
     def of(self, conversation_id: str) -> OngoingReply | None:
         return self._replies.get(conversation_id)
@@ -103,6 +150,26 @@ class OngoingReplies:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _look(self) -> None:
+        """Follow the orders to stop that came to other processes, as long as there is something to stop."""
+        await asyncio.sleep(LOOK_S)
+        while self._replies:
+            try:
+                async with self._database.read() as session:
+                    orders = await queries.stop_orders(session, list(self._replies))
+            except (SQLAlchemyError, OSError) as error:
+                logger.warning("orders to stop a reply cannot be read, trying again: %s", error)
+                orders = {}
+            for conversation_id, after in orders.items():
+                self.stop(conversation_id, after)
+            await asyncio.sleep(LOOK_S)
 
     async def _read(self, conversation_id: str, reply: OngoingReply, events: ReplyEvents) -> None:
         async with self._kept(conversation_id, reply), aclosing(events):

@@ -12,6 +12,7 @@ from guanaco.chat import Bot
 from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import AccountService
 from guanaco_server.alerts.service import AlertService
+from guanaco_server.chat.conversations.editing import ConversationEditor
 from guanaco_server.chat.conversations.service import ConversationService
 from guanaco_server.chat.gateway.replies import ReplyService
 from guanaco_server.competitions.service import CompetitionService
@@ -111,6 +112,7 @@ def build_web(
     costs: CostService,
     alerts: AlertService,
     conversations: ConversationService,
+    editor: ConversationEditor,
     replies: ReplyService,
     feedback: FeedbackService,
     erasures: ErasureService,
@@ -118,9 +120,18 @@ def build_web(
 ) -> WebRoom:
     assets = Assets()
     sessions = SessionService(database, clock, accounts, options.session_lifetime)
-    ongoing = OngoingReplies()
+    ongoing = OngoingReplies(database)
     chat = BetaChat(
-        database, clock, accounts, conversations, replies, feedback, options.bots, erasures, ongoing
+        database,
+        clock,
+        accounts,
+        conversations,
+        editor,
+        replies,
+        feedback,
+        options.bots,
+        erasures,
+        ongoing,
     )
     erasures.on_erase(chat.forget_user)
     return WebRoom(

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from dataclasses import dataclass, replace
 
 from guanaco.chat import Bot, Timings, Usage
@@ -32,6 +32,7 @@ from guanaco_server.chat.gateway.best_of import BestOf, Scene
 from guanaco_server.chat.gateway.deadline import Deadline
 from guanaco_server.chat.gateway.failure_log import FailureLog
 from guanaco_server.chat.gateway.places import TurnPlace, TurnPlaces
+from guanaco_server.chat.gateway.stopping import STOPPED, Stop
 from guanaco_server.chat.gateway.turn_queue import Asker
 from guanaco_server.deployments.model_server import (
     Chunk,
@@ -128,10 +129,11 @@ class ReplyGenerator:
         asked_at: float | None = None,
         seed: int | None = None,
         begun: str = "",
+        stop: Stop | None = None,
     ) -> GeneratedPieces:
         """The reply's text, what comes together together, then the whole. Closing it cancels the generation upstream.
 
-        With ``begun``, the reply so far, only what is added, which may be nothing. Replies of one ``key`` prefer one replica. ``asked_at``, on the performance counter, is when the user's wait began.
+        With ``begun``, the reply so far, only what is added, which may be nothing. Replies of one ``key`` prefer one replica. ``asked_at``, on the performance counter, is when the user's wait began. ``stop`` ends a reply that has begun: the whole is then what was written.
         """
         began = asyncio.get_running_loop().time()
         limit_s = self._deadlines.first_token_s
@@ -152,7 +154,7 @@ class ReplyGenerator:
             cache_salt=cache_salt_of(live.serving.developer),
         )
         scene = Scene(bot, user_name, turns, prompt, begun)
-        return self.complete(live, generation, key, asker, scene, began, asked_at)
+        return self.complete(live, generation, key, asker, scene, began, asked_at, stop)
 
     async def prompt(
         self,
@@ -184,6 +186,7 @@ class ReplyGenerator:
         scene: Scene | None = None,
         began: float | None = None,
         asked_at: float | None = None,
+        stop: Stop | None = None,
     ) -> GeneratedPieces:
         """The same for a prompt that is ready; with a ``scene``, the best of several candidates. It is counted however it ends.
 
@@ -197,11 +200,14 @@ class ReplyGenerator:
                 for is_last in (False,) * (SAMPLES - 1) + (True,):
                     text = ReplyText(goes_on)
                     chunks = self._chunks(live, generation, key, scene, began)
-                    async with aclosing(chunks):
-                        async for chunk in chunks:
-                            if texts := text.take(chunk):
-                                measured.note_text()
-                                yield texts
+                    with stop or nullcontext():
+                        async with aclosing(chunks):
+                            async for chunk in chunks:
+                                if texts := text.take(chunk):
+                                    measured.note_text()
+                                    yield texts
+                    if stop is not None and stop.is_heeded:
+                        text.finish_reason = STOPPED
                     place.note_tokens(
                         text.prompt_tokens - text.cached_tokens, text.completion_tokens
                     )

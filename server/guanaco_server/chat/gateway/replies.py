@@ -43,6 +43,7 @@ from guanaco_server.chat.gateway.generation import (
     Pieces,
     ReplyGenerator,
 )
+from guanaco_server.chat.gateway.stopping import Stop
 from guanaco_server.chat.gateway.turn_log import (
     Continuation,
     EndedTurn,
@@ -105,14 +106,17 @@ class ReplyService:
         request: MessageRequest,
         changes: ParamChanges | None = None,
         seed: int | None = None,
+        stop: Stop | None = None,
     ) -> ReplyEvents:
-        """The turn is the caller's when this returns; the events are the reply to the message, with ``changes`` for this reply alone."""
+        """The turn is the caller's when this returns; the events are the reply to the message, with ``changes`` for this reply alone. ``stop`` ends a reply that has begun, which is recorded as far as it was written."""
         turn = await self.claim(account, conversation_id, request.content)
-        return self._reply(turn, changes, seed)
+        return self._reply(turn, changes, seed, stop)
 
-    async def regenerate(self, account: Account, conversation_id: str) -> ReplyEvents:
+    async def regenerate(
+        self, account: Account, conversation_id: str, stop: Stop | None = None
+    ) -> ReplyEvents:
         """Answer the last user message anew; the old reply stays until the new one is stored, then marked deleted."""
-        return self._reply(await self.claim(account, conversation_id, None))
+        return self._reply(await self.claim(account, conversation_id, None), stop=stop)
 
     async def continue_reply(self, account: Account, conversation_id: str) -> ReplyEvents:
         """Have the last reply go on where it ended; what is added is stored with it, in the same turn."""
@@ -188,13 +192,17 @@ class ReplyService:
             return await self._reader.read(conversation_id)
 
     async def _reply(
-        self, turn: ClaimedTurn, changes: ParamChanges | None = None, seed: int | None = None
+        self,
+        turn: ClaimedTurn,
+        changes: ParamChanges | None = None,
+        seed: int | None = None,
+        stop: Stop | None = None,
     ) -> ReplyEvents:
         history = turn.history
         is_recorded = False
         try:
             live = await self.target(history, changes)
-            pieces = await self.generate(turn, live, seed)
+            pieces = await self.generate(turn, live, seed, stop)
             async with aclosing(pieces):
                 async for piece in pieces:
                     if isinstance(piece, Generated):
@@ -211,7 +219,11 @@ class ReplyService:
                 await self.release(turn)
 
     async def generate(
-        self, turn: ClaimedTurn, live: LiveSubmission, seed: int | None = None
+        self,
+        turn: ClaimedTurn,
+        live: LiveSubmission,
+        seed: int | None = None,
+        stop: Stop | None = None,
     ) -> GeneratedPieces:
         """Begin the turn's reply by a submission: the conversation's own, or another one beside it."""
         history = turn.history
@@ -227,6 +239,7 @@ class ReplyService:
             turn.asked_at,
             seed,
             turn.begun,
+            stop,
         )
 
     async def target(self, history: History, changes: ParamChanges | None = None) -> LiveSubmission:

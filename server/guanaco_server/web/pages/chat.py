@@ -24,6 +24,8 @@ from guanaco_server.web.throttle import Throttle, network_of
 
 CONSENTS, WITHIN_S = 60, 600.0  # of one network, which a whole office may share
 CONSENTS_A_DAY, DAY_S = 150, 86_400.0  # each is a user with a vote
+MAX_ID_CHARS = 64
+THUMBS = {"up": True, "down": False, "none": None}
 
 
 def add_routes(routes: Routes, web: WebRoom) -> None:
@@ -91,17 +93,47 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
 
     @routes.post("/chat/{conversation_id}/messages")
     async def send(request: Request, conversation_id: str, guest: Guest = guest_of) -> Response:
-        visitor = guest.require_visitor()
+        visitor, after = guest.require_visitor(), guest.fields.get("after", "")
         message = _message(guest.fields.get("content", ""))
-        reply = await web.chat.send(visitor, conversation_id, message)
+        reply = await web.chat.send(visitor, conversation_id, message, after)
         return await _answer(request, conversation_id, reply.follow())
 
     @routes.post("/chat/{conversation_id}/regenerate")
     async def regenerate(
         request: Request, conversation_id: str, guest: Guest = guest_of
     ) -> Response:
-        reply = await web.chat.regenerate(guest.require_visitor(), conversation_id)
+        visitor, after = guest.require_visitor(), guest.fields.get("after", "")
+        reply = await web.chat.regenerate(visitor, conversation_id, after)
         return await _answer(request, conversation_id, reply.follow())
+
+    @routes.post("/chat/{conversation_id}/edit")
+    async def edit(request: Request, conversation_id: str, guest: Guest = guest_of) -> Response:
+        visitor, after = guest.require_visitor(), guest.fields.get("after", "")
+        message = _message(guest.fields.get("content", ""))
+        edited = guest.fields.get("message", "")
+        reply = await web.chat.edit(visitor, conversation_id, edited, message, after)
+        return await _answer(request, conversation_id, reply.follow())
+
+    @routes.post("/chat/{conversation_id}/stop")
+    async def stop(conversation_id: str, guest: Guest = guest_of) -> Response:
+        after = guest.fields.get("after", "")[:MAX_ID_CHARS]
+        await web.chat.stop(guest.require_visitor(), conversation_id, after)
+        return see_other(f"/chat/{conversation_id}#last")
+
+    @routes.post("/chat/{conversation_id}/choice")
+    async def choose(conversation_id: str, guest: Guest = guest_of) -> Response:
+        chosen = guest.fields.get("message", "")
+        await web.chat.choose(guest.require_visitor(), conversation_id, chosen)
+        return see_other(f"/chat/{conversation_id}#last")
+
+    @routes.post("/chat/{conversation_id}/judgement")
+    async def judge(conversation_id: str, guest: Guest = guest_of) -> Response:
+        visitor = guest.require_visitor()
+        thumb, _, message_id = guest.fields.get("judged", "").partition(" ")
+        if thumb not in THUMBS:
+            raise InvalidInput("Choose thumbs up or thumbs down.")
+        await web.chat.judge(visitor, conversation_id, message_id, THUMBS[thumb])
+        return see_other(f"/chat/{conversation_id}#{message_id}")
 
     @routes.get("/chat/{conversation_id}/reply")
     async def follow(conversation_id: str, after: str = "", guest: Guest = guest_of) -> Response:

@@ -7,11 +7,13 @@
 "use strict";
 
 const byId = (id) => document.getElementById(id);
-const ACTIONS = { compose: say, regenerate: sayAgain };
+const ACTIONS = { compose: say, regenerate: sayAgain, choice: choose, judgement: judge };
 const SILENCE_MS = 25_000; // the server sends something every 10 s
 const TRIES = 3;
 const NEAR_PX = 120;
 let isBusy = false;
+let awaited = ""; // the reply before the one that is being written
+let turns = 0;
 let follows = true; // whether the newest text is kept in sight
 
 const storage = (() => {
@@ -27,10 +29,10 @@ class Failed extends Error {} // the server said that the reply failed; the mess
 class Broken extends Error {} // the connection ended; the reply goes on
 
 document.addEventListener("submit", (event) => {
-  const action = ACTIONS[event.target.id];
+  const action = event.target.matches(".rewrite") ? sayOtherwise : ACTIONS[event.target.id];
   if (!action) return;
   event.preventDefault();
-  if (!isBusy) action(event.target);
+  if (!isBusy) action(event.target, event.submitter);
 });
 
 document.addEventListener("keydown", (event) => {
@@ -47,6 +49,7 @@ document.addEventListener("scroll", () => {
 
 document.addEventListener("click", (event) => {
   if (event.target.id === "newest") toNewest();
+  if (event.target.id === "stop") stop(event.target);
 });
 
 document.addEventListener("DOMContentLoaded", () => {
@@ -66,7 +69,7 @@ function say(compose) {
   content.value = "";
   follows = true;
   note({ text, after });
-  reply({ action: compose.action, fields: { content: text }, after }, () => {
+  reply({ action: compose.action, fields: { content: text, after }, after }, () => {
     if (!repeated) asked.remove();
     content.value ||= text;
   });
@@ -79,7 +82,75 @@ function sayAgain(form) {
   old?.remove();
   follows = true;
   note({ text: null, after });
-  reply({ action: form.action, fields: {}, after }, () => {}, () => old && byId("messages").append(old));
+  reply({ action: form.action, fields: { after }, after }, () => {}, () => old && byId("messages").append(old));
+}
+
+// The user's last message in other words: it goes, with the replies to it.
+function sayOtherwise(form) {
+  const text = form.elements.content.value.trim();
+  if (!text) return;
+  const asked = form.closest("li");
+  const gone = [...byId("messages").children].slice([...byId("messages").children].indexOf(asked));
+  for (const item of gone) item.remove();
+  const after = lastReply();
+  add("user", "You", text);
+  follows = true;
+  note({ text, after });
+  const fields = { content: text, message: form.elements.message.value, after };
+  reply({ action: form.action, fields, after }, () => {
+    byId("messages").lastElementChild.remove();
+    byId("messages").append(...gone);
+  });
+}
+
+// Goes on with the reply before or after the one that is shown.
+async function choose(form, button) {
+  const label = button.getAttribute("aria-label");
+  if (!(await post(form, { message: button.value }))) return;
+  const buttons = [...byId("messages").lastElementChild.querySelectorAll(".tools button:not([disabled])")];
+  (buttons.find((one) => one.getAttribute("aria-label") === label) ?? buttons[0])?.focus();
+}
+
+async function judge(form, button) {
+  const label = button.getAttribute("aria-label");
+  const id = button.closest("li").id;
+  if (await post(form, { judged: button.value })) byId(id)?.querySelector(`[aria-label="${label}"]`)?.focus();
+}
+
+// Sends a form and shows the page that answers it. False where it was refused.
+async function post(form, fields) {
+  setBusy(true);
+  let why = "";
+  try {
+    const body = new URLSearchParams({ ...fields, form_token: form.elements.form_token.value });
+    const answer = await fetch(form.action, { method: "POST", body, headers: { Accept: "text/html, application/json;q=0.9" } });
+    if (answer.ok) showRecorded(await answer.text());
+    else why = `That did not work (status ${answer.status}). Load the page again.`;
+  } catch {
+    why = "The connection broke. Try again.";
+  }
+  setBusy(false);
+  complain(why);
+  return !why;
+}
+
+// What was written until now stays.
+async function stop(button) {
+  button.disabled = true;
+  const token = byId("compose").elements.form_token.value;
+  const body = new URLSearchParams({ after: awaited, form_token: token });
+  try {
+    await fetch(`${location.pathname}/stop`, { method: "POST", body, redirect: "manual" });
+  } catch {
+    button.disabled = false; // the reply goes on, and can be stopped again
+  }
+}
+
+function complain(why) {
+  const problem = byId("problem");
+  problem.textContent = why;
+  problem.hidden = !why;
+  if (why) problem.scrollIntoView({ block: "nearest" });
 }
 
 function resume() {
@@ -95,30 +166,39 @@ function resume() {
 }
 
 async function reply(order, giveBack, restore = () => {}) {
-  const [messages, problem] = [byId("messages"), byId("problem")];
+  const messages = byId("messages");
+  awaited = order.after;
+  turns += 1;
   setBusy(true);
-  problem.hidden = true;
+  byId("stop").disabled = false;
+  offerStop(true);
+  complain("");
   const bubble = add("bot", messages.dataset.bot, "");
   bubble.dataset.reply = "";
   bubble.classList.add("writing");
   try {
     await carry(order, bubble);
-    byId("rating").hidden = false;
-    byId("spoken").textContent = `${messages.dataset.bot}: ${bubble.querySelector(".said").textContent}`;
+    if (bubble.dataset.id) {
+      byId("rating").hidden = false;
+      byId("spoken").textContent = `${messages.dataset.bot}: ${bubble.querySelector(".said").textContent}`;
+    } else {
+      bubble.remove(); // it was stopped before it began
+      restore();
+    }
+    bubble.classList.remove("writing");
   } catch (error) {
     bubble.remove();
     restore();
     if (error instanceof Refused) giveBack();
     else await readAgain(giveBack);
-    problem.textContent = error.message;
-    problem.hidden = false;
-    problem.scrollIntoView({ block: "nearest" });
+    complain(error.message);
   }
   note(null);
-  bubble.classList.remove("writing");
+  offerStop(false);
   offerAnother(Boolean(messages.lastElementChild?.matches(".bot")));
   setBusy(false);
   byId("content").focus({ preventScroll: true });
+  completeMessages(turns);
 }
 
 // Shows what is recorded; a message that never arrived is given back.
@@ -135,6 +215,38 @@ async function readAgain(giveBack) {
   } catch {
     // without a connection what is shown stays
   }
+}
+
+// Gives what is shown the ids and buttons that the server's page has for it, unless the talk has gone on meanwhile.
+async function completeMessages(turn) {
+  try {
+    const answer = await fetch(location.pathname);
+    const text = await answer.text();
+    if (answer.ok && turn === turns && !isBusy) showRecorded(text);
+  } catch {
+    // without a connection they are missing until the page is loaded again
+  }
+}
+
+function showRecorded(text) {
+  const recorded = new DOMParser().parseFromString(text, "text/html").getElementById("messages");
+  if (!recorded) return;
+  const [shown, fresh] = [[...byId("messages").children], [...recorded.children]];
+  fresh.forEach((item, place) => {
+    const old = shown[place];
+    if (!old || (old.dataset.id && old.dataset.id !== item.dataset.id)) {
+      for (const said of item.querySelectorAll(".said")) if (item.matches(".bot")) showMarkdown(said, said.textContent);
+      if (old) old.replaceWith(item);
+      else byId("messages").append(item);
+      return;
+    }
+    if (!item.dataset.id) return;
+    old.id = old.dataset.id = item.dataset.id;
+    for (const tools of old.querySelectorAll(".tools, .edit")) tools.remove();
+    old.append(...item.querySelectorAll(".tools, .edit"));
+  });
+  for (const old of shown.slice(fresh.length)) old.remove();
+  if (follows) toNewest();
 }
 
 // Asks for the reply; where the connection breaks, follows the reply that goes on without it.
@@ -263,6 +375,11 @@ function offerAnother(hasReply) {
     if (follows) toNewest();
   }
   form.querySelector("button").textContent = hasReply ? "Another reply" : "Answer me again";
+}
+
+function offerStop(now) {
+  byId("stop").hidden = !now;
+  byId("send").hidden = now;
 }
 
 function setBusy(now) {
