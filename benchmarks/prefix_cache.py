@@ -46,7 +46,9 @@ from guanaco_server.engine.serve import BLOCK_TOKENS  # noqa: E402
 from guanaco_server.routing.replicas import rendezvous  # noqa: E402
 from tests.fixtures.serializer_jobs import IMPORTS, KEY, REPO, job_for, make_artifact  # noqa: E402
 
-ENGINE_PYTHON = ROOT / ".venv-engine" / "bin" / "python"
+ENGINE_PYTHON = Path(
+    os.environ.get("GUANACO_ENGINE_PYTHON", ROOT / ".venv-engine" / "bin" / "python")
+)
 NAME = "m-tiny"
 MODEL = "tiny_v1"
 REPLICAS = 2

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from guanaco.chat import MAX_MESSAGE_CHARS
 from guanaco.forms import OneLine
+from guanaco.lore import Lorebook
 from guanaco.open_enum import OpenEnum
 
 MAX_GREETINGS = 100
@@ -16,6 +17,10 @@ MAX_TAGS = 100
 CardFormat = Literal["json", "png", "charx"]
 
 Text = Annotated[str, StringConstraints(max_length=MAX_MESSAGE_CHARS)]
+
+
+def _is_none(value: object) -> bool:
+    return value is None
 
 
 class CardSpec(OpenEnum):
@@ -53,6 +58,7 @@ class CharacterForm(BaseModel):
     tags: tuple[Annotated[str, StringConstraints(max_length=200)], ...] = Field(
         default=(), max_length=MAX_TAGS
     )
+    lorebook: Lorebook | None = None
 
 
 class CharacterAsset(BaseModel):
@@ -94,7 +100,12 @@ class CharacterTexts(BaseModel):
     character_version: str = ""
     tags: tuple[str, ...] = ()
     lorebook_entries: int = Field(
-        default=0, description="Entries of the card's own lorebook, which is kept and not yet used."
+        default=0, description="Entries of the card's own lorebook, those that are off included."
+    )
+    lorebook: Lorebook | None = Field(
+        default=None,
+        description="The entries that conversations use. Versions from before lorebooks have none.",
+        exclude_if=_is_none,
     )
 
 

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_vali
 
 from guanaco.competitions import OPEN
 from guanaco.forms import OneLine, Slug
+from guanaco.lore import Lorebook
 from guanaco.open_enum import OpenEnum
 
 MAX_MESSAGE_CHARS = 16_384
@@ -49,6 +50,11 @@ class Bot(BaseModel):
         max_length=MAX_MESSAGE_CHARS,
         description="Instructions that stand behind the turns, before the reply; never cut.",
         exclude_if=_is_empty,
+    )
+    lorebook: Lorebook | None = Field(
+        default=None,
+        description="Facts that are told when the conversation comes to speak of them.",
+        exclude_if=_is_none,
     )
 
 
@@ -248,6 +254,11 @@ class Message(BaseModel):
     edited_at: datetime | None = None
     thumbs_up: bool | None = Field(default=None, description="What the user thought of a reply.")
     timings: Timings | None = Field(default=None, description="Of a reply.")
+    lore: tuple[int, ...] = Field(
+        default=(),
+        description="Of a user's message: the places in the bot's lorebook, from 0, of the entries that were told with it.",
+        exclude_if=_is_empty,
+    )
 
 
 class Conversation(BaseModel):

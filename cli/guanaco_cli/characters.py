@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from pydantic import ValidationError
 
 from guanaco.errors import InvalidInput
+from guanaco.errors.validation import one_sentence
+from guanaco.lore import Lorebook
 from guanaco_cli import words
 from guanaco_cli.connection import connect
 from guanaco_cli.console import BOLD, DIM, console
@@ -68,7 +71,8 @@ def push(
     count = len(pushed.greetings)
     console.say(f"{pushed.name}, with {count} greeting{'' if count == 1 else 's'}.")
     if pushed.lorebook_entries:
-        console.say(f"Its {pushed.lorebook_entries} lorebook entries are kept, and not used yet.")
+        used = len(pushed.lorebook.entries) if pushed.lorebook is not None else 0
+        console.say(f"Of its {pushed.lorebook_entries} lorebook entries {used} are in use.")
 
 
 @app.command("list", epilog="Example: guanaco characters list --public")
@@ -149,6 +153,50 @@ def export(
     except OSError as error:
         raise InvalidInput(f"{file} cannot be written: {error.strerror}.") from None
     console.say(f"Wrote {file}.")
+
+
+@app.command(epilog="Example: guanaco characters lorebook chr_… islands.json")
+def lorebook(
+    character_id: CharacterId,
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[FILE]",
+            help="A lorebook in our form, in JSON. [default: print the character's]",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
+    is_removed: Annotated[
+        bool, typer.Option("--remove", help="A new version without a lorebook.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print a character's lorebook as JSON, or store a new version with another one."""
+    if is_removed and file is not None:
+        raise InvalidInput("Name a file, or --remove.")
+    named, version = parse_character(character_id)
+    with connect() as client:
+        if file is None and not is_removed:
+            console.json(client.character(named, version=version).lorebook or Lorebook())
+            return
+        book = None if file is None else _read_book(file)
+        changed = client.set_lorebook(named, book, version=version)
+    if as_json:
+        console.json(changed)
+        return
+    console.line(f"{changed.id}@{changed.version}")
+    count = len(changed.lorebook.entries) if changed.lorebook is not None else 0
+    console.say(f"{changed.name}, with {count} lorebook entr{'y' if count == 1 else 'ies'}.")
+
+
+def _read_book(file: Path) -> Lorebook:
+    try:
+        return Lorebook.model_validate_json(file.read_bytes())
+    except OSError as error:
+        raise InvalidInput(f"{file} cannot be read: {error.strerror}.") from None
+    except ValidationError as error:
+        raise InvalidInput(f"{file} is no lorebook: {one_sentence(error)}") from None
 
 
 @app.command(epilog="Example: guanaco characters publish chr_…")

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from guanaco.calls.wire import API, Call, delete, get, keyed, patch, segment
+from guanaco.calls.wire import API, Call, delete, get, keyed, patch, segment, to_json
 from guanaco.characters import (
     CardFormat,
     Character,
@@ -17,6 +17,7 @@ from guanaco.characters import (
 )
 from guanaco.chat import Bot
 from guanaco.contract import reader
+from guanaco.lore import Lorebook
 
 UPLOAD_TIMEOUT_S = 120.0
 KINDS = {b"\x89PNG": "image/png", b"PK\x03\x04": "application/zip"}
@@ -68,6 +69,25 @@ def character(character_id: str, *, version: int | None = None) -> Call[Characte
 def change_character(character_id: str, *, is_public: bool) -> Call[Character]:
     """Make an own character public or private."""
     return patch(_of(character_id), Character, CharacterChanges(is_public=is_public))
+
+
+def set_lorebook(
+    character_id: str, book: Lorebook | None, *, version: int | None = None
+) -> Call[Character]:
+    """Store a new version of an own character with another lorebook, or with None without one.
+
+    Args:
+        character_id: The character.
+        book: What takes the place of its lorebook.
+        version: Of which version the rest is taken. The newest where none is named.
+    """
+    return Call(
+        method="DELETE" if book is None else "PUT",
+        path=f"{API}{_of(character_id, 'lorebook')}",
+        params=_versioned(version),
+        json=None if book is None else to_json(book),
+        parse=reader(Character).from_json,
+    )
 
 
 def character_card(

@@ -56,7 +56,7 @@ def test_push_sends_the_file_as_it_is(server: Any, tmp_path: Path, capsys: Any) 
     assert second.url.path == f"/api/v1/characters/{ID}/versions"
     captured = capsys.readouterr()
     assert captured.out.startswith(f"{ID}@2\n")
-    assert "3 lorebook entries are kept" in captured.err
+    assert "Of its 3 lorebook entries 0 are in use." in captured.err
     assert run(["characters", "push", str(file), "--id", ID, "--public"]) == 2
     assert run(["characters", "push", str(tmp_path / "none.png")]) == 2
 
@@ -131,3 +131,38 @@ def test_a_talk_begins_with_the_characters_bot(server: Any) -> None:
     assert run(["chat", "org-model_v1", "--character", f"{ID}@2", "-m", "Hello", "--json"]) == 0
     assert script.requests[0].url.path == f"/api/v1/characters/{ID}/bot"
     assert json.loads(script.requests[1].content)["bot"]["post_history"] == "Short."
+
+
+def test_a_lorebook_is_printed_replaced_and_removed(
+    server: Any, tmp_path: Path, capsys: Any
+) -> None:
+    book = {"entries": [{"keys": ["goose"], "content": HOSTILE}]}
+    file = tmp_path / "book.json"
+    file.write_text(json.dumps(book))
+    answers = [httpx.Response(200, json=CHARACTER | {"lorebook": book})]
+    answers += [httpx.Response(201, json=CHARACTER | {"lorebook": book}) for _ in range(2)]
+    script = server(*answers)
+    assert run(["characters", "lorebook", f"{ID}@1"]) == 0
+    printed = capsys.readouterr().out
+    assert json.loads(printed)["entries"][0]["content"] == HOSTILE
+    assert is_safe(printed)
+    assert run(["characters", "lorebook", ID, str(file)]) == 0
+    assert run(["characters", "lorebook", ID, "--remove", "--json"]) == 0
+    _, replaced, removed = script.requests
+    path = f"/api/v1/characters/{ID}/lorebook"
+    assert (replaced.method, replaced.url.path) == ("PUT", path)
+    assert json.loads(replaced.content)["entries"][0]["keys"] == ["goose"]
+    assert (removed.method, removed.url.path) == ("DELETE", path)
+    assert "with 1 lorebook entry." in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_lorebook_is_refused_before_anything_is_sent(
+    server: Any, tmp_path: Path, capsys: Any
+) -> None:
+    file = tmp_path / "book.json"
+    script = server()
+    for content in ("[]", "{", '{"entries": [{}]}', '{"entrys": []}'):
+        file.write_text(content)
+        assert run(["characters", "lorebook", ID, str(file)]) == 2
+        assert "is no lorebook" in capsys.readouterr().err
+    assert script.requests == []

@@ -18,6 +18,7 @@ from guanaco.characters import (
 )
 from guanaco.chat import MAX_GREETING, Bot
 from guanaco.forms import AccountName, OneLine
+from guanaco.lore import Lorebook
 from guanaco_server.accounts.auth import Auth
 from guanaco_server.accounts.service import Account
 from guanaco_server.characters.casting import NO_GREETING
@@ -100,6 +101,20 @@ def router(characters: CharacterService, auth: Auth) -> Routes:
     ) -> Character:
         """Store a new version. New conversations begin with it; those that have begun keep theirs."""
         return await characters.add_version(account, character_id, await request.body())
+
+    @routes.put("/{character_id}/lorebook", status_code=201)
+    async def replace_lorebook(
+        character_id: str, book: Lorebook, version: Number = None, account: Account = owner
+    ) -> Character:
+        """Store a new version with this lorebook in the place of the named version's."""
+        return await characters.change_book(account, character_id, version, book)
+
+    @routes.delete("/{character_id}/lorebook", status_code=201)
+    async def remove_lorebook(
+        character_id: str, version: Number = None, account: Account = owner
+    ) -> Character:
+        """Store a new version without a lorebook."""
+        return await characters.change_book(account, character_id, version, None)
 
     @routes.get(
         "/{character_id}/card",

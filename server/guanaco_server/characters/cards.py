@@ -16,6 +16,8 @@ from guanaco.chat import MAX_MESSAGE_CHARS
 from guanaco.errors import InvalidCard
 from guanaco.errors.validation import one_sentence
 from guanaco.forms import DECEPTIVE
+from guanaco.lore import Lorebook
+from guanaco_server.characters.books import as_card_book, read_book
 from guanaco_server.characters.macros import MAX_DEPTH, depth_of
 
 MAX_CARD_BYTES = (
@@ -99,6 +101,17 @@ def as_v3(card: Card) -> bytes:
     return _dumped({**upgraded, "data": {**defaults, **data}})
 
 
+def with_book(spec: CardSpec, text: str, book: Lorebook | None) -> bytes:
+    """The card's JSON with another lorebook, or none. A V1 card becomes a V3 one, since it can hold none."""
+    value = from_json(text)
+    if spec is CardSpec.V1:
+        value = from_json(as_v3(Card(spec, text, CharacterTexts(name="V1"), value=value)))
+    data = {name: each for name, each in value["data"].items() if name != "character_book"}
+    if book is not None:
+        data["character_book"] = as_card_book(book)
+    return _dumped({**value, "data": data})
+
+
 def as_v2(card: Card) -> bytes:
     """What a V2 reader can know of a V3 card, with a note for people that it is one."""
     data = dict(card.value["data"])
@@ -153,6 +166,8 @@ def _read_form(value: dict[str, Any]) -> Card:
     }
     if form.nickname is not None:
         data["nickname"] = form.nickname
+    if form.lorebook is not None:
+        data["character_book"] = as_card_book(form.lorebook)
     made = {"spec": "chara_card_v3", "spec_version": "3.0", "data": data}
     card = _read_nested(CardSpec.V3, made, _dumped(made).decode())
     return Card(CardSpec.FORM, card.json, card.texts, value=made)
@@ -185,6 +200,7 @@ def _texts(data: dict[str, Any], at: str, *, has_nickname: bool = True) -> Chara
         character_version=_text(data, "character_version", at),
         tags=tuple(_list(data, "tags", at, MAX_TAGS, MAX_TAG_CHARS)),
         lorebook_entries=_lorebook_entries(data),
+        lorebook=read_book(data),
     )
 
 

@@ -4,6 +4,7 @@ system prompt, description, personality   →  memory          never cut
 scenario, example messages                →  prompt          cut last
 the chosen greeting                       →  first_message
 post-history instructions                 →  post_history    behind the turns, never cut
+lorebook                                  →  lorebook        told when it is spoken of
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from __future__ import annotations
 from guanaco.characters import CharacterTexts
 from guanaco.chat import MAX_MESSAGE_CHARS, Bot
 from guanaco.errors import InvalidInput
+from guanaco.lore import MAX_ENTRY_CHARS, Lorebook
 from guanaco_server.characters.macros import Names, count_of, expand
+from guanaco_server.lore.activation import require_usable
 
 NO_GREETING = -1
 LONGEST_USER = "W" * 64
@@ -44,7 +47,30 @@ def cast(texts: CharacterTexts, *, user_name: str, seed: str, greeting: int = 0)
             "post-history instructions",
             said("post_history_instructions", texts.post_history_instructions),
         ),
+        lorebook=_book(texts, names, seed),
     )
+
+
+def _book(texts: CharacterTexts, names: Names, seed: str) -> Lorebook | None:
+    """The lorebook with names put in; each entry has its own chance."""
+    book = texts.lorebook
+    if book is None or not book.entries:
+        return None
+    contents = [
+        expand(one.content, names, seed, f"lorebook {place}").strip()
+        for place, one in enumerate(book.entries)
+    ]
+    if (longest := max(map(len, contents))) > MAX_ENTRY_CHARS:
+        raise InvalidInput(
+            f"An entry of the lorebook has {longest:,} characters with the names put in; {MAX_ENTRY_CHARS:,} are allowed."
+        )
+    entries = [
+        one.model_copy(update={"content": content})
+        for one, content in zip(book.entries, contents, strict=True)
+    ]
+    cast_book = book.model_copy(update={"entries": tuple(entries)})
+    require_usable(cast_book)
+    return cast_book
 
 
 def require_castable(texts: CharacterTexts) -> None:
@@ -67,6 +93,7 @@ def macros_of(texts: CharacterTexts) -> int:
                 texts.scenario,
                 texts.example_messages,
                 texts.post_history_instructions,
+                *(one.content for one in (texts.lorebook.entries if texts.lorebook else ())),
             ),
         )
     )

@@ -37,10 +37,11 @@ from guanaco.errors import (
     NotFound,
     QuotaExceeded,
 )
+from guanaco.lore import Lorebook
 from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import Account, AccountService
 from guanaco_server.characters import pictures, queries
-from guanaco_server.characters.cards import stored_card
+from guanaco_server.characters.cards import read_card, stored_card, with_book
 from guanaco_server.characters.casting import cast, macros_of, require_castable
 from guanaco_server.characters.containers import (
     CardFile,
@@ -137,6 +138,27 @@ class CharacterService:
                 )
             await self._require_room(session, row.account_id, len(upload), is_new=False)
             return await self._add_version(session, row, read, len(upload), self._clock.now())
+
+    async def change_book(
+        self, account: Account, character_id: str, number: int | None, book: Lorebook | None
+    ) -> Character:
+        """Store a new version that is the named one with another lorebook, or none."""
+        async with self._database.read() as session:
+            row, version = await self._visible(session, account, character_id, number)
+            text = await queries.card(session, row.id, version.number)
+            contents = await self._contents(session, version)
+        if version.spec.is_unknown:
+            raise NewerVersionNeeded(f"the card of {row.id}@{version.number}")
+
+        def write() -> bytes:
+            card = with_book(version.spec, text, book)
+            if not contents:
+                return card
+            files = tuple(CardFile(one["path"], contents[one["sha256"]]) for one in version.files)
+            upload = UploadedCard(read_card(card), files, contents.get(version.picture or ""))
+            return write_charx(upload) if version.files else write_png(upload)
+
+        return await self.add_version(account, row.id, await self._in_thread(write))
 
     async def page(self, account: Account, query: CharacterQuery) -> CharacterPage:
         """List characters, newest first."""

@@ -62,6 +62,8 @@ class ConversationRow(Table):
 
 
 class MessageRow(Table):
+    """``lore`` are the places in the bot's lorebook of the entries that were told with a user's message."""
+
     __tablename__ = "messages"
     __table_args__ = (UniqueConstraint("conversation_id", "position"),)
 
@@ -82,6 +84,7 @@ class MessageRow(Table):
     ttft_ms: Mapped[float | None]
     total_ms: Mapped[float | None]
     reward_score: Mapped[float | None]
+    lore: Mapped[list[int] | None] = mapped_column(JsonColumn)
 
 
 class ReplyChoiceRow(Table):

@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol
 
 from guanaco.chat import Bot, Sender
 from guanaco.prompts import PromptFormatter, PromptRole, fill, parse_template
+from guanaco_server.lore.activation import constants, text_of
 from guanaco_server.prompts.counting import CountedText, TokenCounter
 from guanaco_server.prompts.truncation import Frame
 
@@ -106,8 +107,11 @@ def _joined(parts: Sequence[Part]) -> str:
 
 
 class Utterance(NamedTuple):
+    """``lore`` are the places in the bot's lorebook of the entries that were told with it."""
+
     sender: Sender
     content: str
+    lore: tuple[int, ...] = ()
 
 
 class Spoken(Protocol):
@@ -128,11 +132,13 @@ def formatter_layout(formatter: PromptFormatter, bot: Bot, user_name: str) -> La
 
     def turn_text(turn: Spoken) -> str:
         says = bot_says if turn.sender is Sender.BOT else user_says
-        return turn.content.join(says)
+        said = turn.content.join(says)
+        lore = lore_of(bot, turn)
+        return f"{_aside(formatter, lore)}{said}" if lore else said
 
     return Layout(
         before=(
-            Part(fill(formatter.memory_template, memory=bot.memory, **names)),
+            Part(fill(formatter.memory_template, memory=persona(bot), **names)),
             Part(fill(formatter.prompt_template, prompt=bot.prompt, **names), priority=1),
         ),
         after=(*_reminder(formatter, bot), Part(fill(formatter.response_template, **names))),
@@ -142,16 +148,36 @@ def formatter_layout(formatter: PromptFormatter, bot: Bot, user_name: str) -> La
     )
 
 
+def persona(bot: Bot) -> str:
+    """The persona, with the entries of the lorebook that are always told."""
+    always = constants(bot.lorebook)
+    return "\n".join(text for text in (bot.memory, always) if text) if always else bot.memory
+
+
+def lore_of(bot: Bot, turn: Spoken) -> str:
+    """The entries that were told with a turn."""
+    places = getattr(turn, "lore", ())
+    return text_of(bot.lorebook, places) if places else ""
+
+
+def content_with_lore(bot: Bot, turn: Spoken) -> str:
+    """The message behind the entries that were told with it, for prompts that have no other place for them."""
+    lore = lore_of(bot, turn)
+    return f"[{lore}]\n\n{turn.content}" if lore else turn.content
+
+
 def _reminder(formatter: PromptFormatter, bot: Bot) -> tuple[Part, ...]:
-    """The instructions behind the turns: as the persona is written where that template names nobody, else a line."""
-    if not bot.post_history:
-        return ()
+    return (Part(_aside(formatter, bot.post_history)),) if bot.post_history else ()
+
+
+def _aside(formatter: PromptFormatter, text: str) -> str:
+    """A text between the turns that nobody says: as the persona is written where that template names nobody, else a line."""
     names_nobody = {field for _, field in parse_template(formatter.memory_template)} <= {
         "memory",
         None,
     }
     template = formatter.memory_template if names_nobody else REMINDER_LINE
-    return (Part(fill(template, memory=bot.post_history)),)
+    return fill(template, memory=text)
 
 
 def layout_like(

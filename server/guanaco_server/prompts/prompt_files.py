@@ -8,7 +8,7 @@ from guanaco.chat import Bot, Sender
 from guanaco.errors import PromptFailed
 from guanaco.prompts import PromptFile, PromptPart
 from guanaco_server.prompts.counting import Generations
-from guanaco_server.prompts.layouts import Layout, Part, Spoken
+from guanaco_server.prompts.layouts import Layout, Part, Spoken, content_with_lore, persona
 from guanaco_server.prompts.template_process import Job, TemplateFault, TemplateProcess
 
 KEPT_CHARS = 8_000_000
@@ -36,12 +36,12 @@ class PromptFileRenderer:
             )
         names = _names(bot, user_name)
         part = file.turn_part
-        self._render(part, [_of_turn(names, turn) for turn in turns[-BATCH:]])
+        self._render(part, [_of_turn(bot, names, turn) for turn in turns[-BATCH:]])
         return layout
 
     def _new_layout(self, file: PromptFile, bot: Bot, user_name: str) -> Layout:
         names = _names(bot, user_name)
-        given = names | {"memory": bot.memory, "prompt": bot.prompt}
+        given = names | {"memory": persona(bot), "prompt": bot.prompt}
         place = file.parts.index(file.turn_part)
         parts = [
             Part(self._render(part, [given])[0], part.truncation_priority, part.role or "system")
@@ -53,7 +53,7 @@ class PromptFileRenderer:
             before=tuple(parts[:place]),
             after=(*_reminder(bot), *parts[place + 1 :]),
             turn_priority=file.turn_part.truncation_priority,
-            turn_text=lambda turn: self._render(file.turn_part, [_of_turn(names, turn)])[0],
+            turn_text=lambda turn: self._render(file.turn_part, [_of_turn(bot, names, turn)])[0],
         )
 
     def _render(self, part: PromptPart, givens: list[dict[str, str]]) -> list[str]:
@@ -80,10 +80,10 @@ def _names(bot: Bot, user_name: str) -> dict[str, str]:
     return {"bot_name": bot.name, "user_name": user_name}
 
 
-def _of_turn(names: dict[str, str], turn: Spoken) -> dict[str, str]:
+def _of_turn(bot: Bot, names: dict[str, str], turn: Spoken) -> dict[str, str]:
     is_bot = turn.sender is Sender.BOT
     return names | {
         "name": names["bot_name" if is_bot else "user_name"],
-        "message": turn.content,
+        "message": content_with_lore(bot, turn),
         "sender": turn.sender.value,
     }

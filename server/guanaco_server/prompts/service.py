@@ -29,7 +29,9 @@ from guanaco_server.prompts.layouts import (
     Part,
     Spoken,
     Utterance,
+    content_with_lore,
     layout_like,
+    persona,
 )
 from guanaco_server.prompts.prompt_files import PromptFileRenderer
 from guanaco_server.prompts.rendering import render, render_uncounted
@@ -265,10 +267,10 @@ def chat_layout(bot: Bot) -> Layout:
     Instructions behind the turns are the user's: a system message there would be moved to the beginning.
     """
     return Layout(
-        before=(Part(bot.memory), Part(bot.prompt, priority=1)),
+        before=(Part(persona(bot)), Part(bot.prompt, priority=1)),
         after=(Part(bot.post_history, role="user"),) if bot.post_history else (),
         turn_priority=2,
-        turn_text=lambda turn: turn.content,
+        turn_text=lambda turn: content_with_lore(bot, turn),
     )
 
 

@@ -10,6 +10,7 @@ from guanaco.chat import Bot
 from guanaco.errors import MissingFile
 from guanaco.prompts import Prompt
 from guanaco.trials import sample_turns
+from guanaco_server.prompts.lore import require_usable_book, with_lore
 from guanaco_server.prompts.room import build_prompts
 from guanaco_server.prompts.sample import SAMPLE
 from guanaco_server.prompts.service import is_by_chat_template
@@ -47,6 +48,7 @@ class _Folder:
 async def _render(
     prompt: Prompt, bot: Bot, turn_count: int, max_input_tokens: int, folder: _Folder
 ) -> str:
+    require_usable_book(bot)
     service = build_prompts(folder).service
     try:
         return await service.render(
@@ -55,7 +57,7 @@ async def _render(
             max_input_tokens=max_input_tokens,
             bot=bot,
             user_name="You",
-            turns=sample_turns(turn_count),
+            turns=with_lore(bot, sample_turns(turn_count)),
         )
     except FileNotFoundError as error:
         raise MissingFile(f"The folder has no {Path(str(error.filename)).name}.") from None

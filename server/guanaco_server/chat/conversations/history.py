@@ -24,7 +24,8 @@ from guanaco_server.chat.tables import ConversationRow, MessageRow
 from guanaco_server.database.database import Database
 from guanaco_server.database.direct import lost_connection, text_array
 from guanaco_server.database.group_commit import GroupCommit
-from guanaco_server.prompts.layouts import Utterance
+from guanaco_server.prompts import lore
+from guanaco_server.prompts.layouts import Utterance, lore_of
 from guanaco_server.prompts.transcript import Transcript
 
 TURN_CHARS = 150  # a turn's objects, in characters of text
@@ -58,7 +59,7 @@ class History:
     def __post_init__(self) -> None:
         self.bot = bot = _shared(self.bot)
         texts = (bot.name, bot.memory, bot.prompt, bot.first_message, bot.post_history)
-        self.size = HISTORY_CHARS + sum(map(len, texts)) + sum(map(_size, self.turns))
+        self.size = HISTORY_CHARS + sum(map(len, texts)) + sum(map(self._size, self.turns))
 
     @property
     def has_asked(self) -> bool:
@@ -76,14 +77,17 @@ class History:
         can_go_on = bool(self.tail) and self.has_asked and not self.is_last_imported
         return self.turns[-1].content if can_go_on else None
 
-    def asked(self, content: str) -> None:
-        self._add(Utterance(Sender.USER, content))
+    def asked(self, content: str) -> Utterance:
+        """Add the user's message, with the entries of the lorebook that are told with it."""
+        turn = lore.asked(self.bot, self.turns, content)
+        self._add(turn)
         self.tail.clear()
+        return turn
 
     def replied(self, message_id: str, content: str) -> None:
         """Replace what came after the last user message with the new reply."""
         for turn in self.turns[len(self.turns) - len(self.tail) :]:
-            self.size -= _size(turn)
+            self.size -= self._size(turn)
         del self.turns[len(self.turns) - len(self.tail) :]
         self._add(Utterance(Sender.BOT, content))
         self.tail[:] = [message_id]
@@ -91,12 +95,16 @@ class History:
 
     def continued(self, content: str) -> None:
         """Replace the last reply's text with the longer one."""
-        self.size -= _size(self.turns.pop())
+        self.size -= self._size(self.turns.pop())
         self._add(Utterance(Sender.BOT, content))
 
     def _add(self, turn: Utterance) -> None:
         self.turns.append(turn)
-        self.size += _size(turn)
+        self.size += self._size(turn)
+
+    def _size(self, turn: Utterance) -> int:
+        """Its text is there twice, the second time as it stands in the prompt, with what is told there."""
+        return 2 * len(turn.content) + len(lore_of(self.bot, turn)) + TURN_CHARS
 
 
 class HistoryCache:
@@ -132,17 +140,12 @@ def _shared(bot: Bot) -> Bot:
     return bot
 
 
-def _size(turn: Utterance) -> int:
-    """Its text is there twice, the second time as it stands in the prompt."""
-    return 2 * len(turn.content) + TURN_CHARS
-
-
 AT_ONCE = 16  # histories of 20 messages hold the event loop for 2 ms
 
 READ = """
 SELECT c.id, c.account_id, c.submission_id, c.user_id, c.user_name, c.bot, c.message_count, c.competition,
 c.experiment, c.variant, extract(epoch FROM c.created_at), (
-    SELECT json_agg(json_build_array(m.position, m.id, m.sender, m.content, m.is_imported))
+    SELECT json_agg(json_build_array(m.position, m.id, m.sender, m.content, m.is_imported, m.lore))
     FROM messages m WHERE m.conversation_id = c.id AND NOT m.is_deleted
 )
 FROM conversations c WHERE c.id = ANY($1::text[])
@@ -169,6 +172,7 @@ READ_ONE = select(
                 MessageRow.sender,
                 MessageRow.content,
                 MessageRow.is_imported,
+                func.json(type_coerce(MessageRow.lore, Text)),
             )
         )
     )
@@ -177,7 +181,7 @@ READ_ONE = select(
     .scalar_subquery(),
 ).where(ConversationRow.id == bindparam("conversation_id"))
 
-MESSAGES = msgspec.json.Decoder(list[tuple[int, str, str, str, bool | int]])
+MESSAGES = msgspec.json.Decoder(list[tuple[int, str, str, str, bool | int, tuple[int, ...] | None]])
 SENDERS = {sender.value: sender for sender in Sender}
 BOTS = reader(Bot)
 
@@ -261,7 +265,10 @@ def _history(row: Sequence[Any]) -> History:
         competition=competition,
         variant=(experiment, variant) if experiment and variant else None,
         began_at=float(began_at),
-        turns=[Utterance(SENDERS[sender], content) for _, _, sender, content, _ in messages],
+        turns=[
+            Utterance(SENDERS[sender], content, told or ())
+            for _, _, sender, content, _, told in messages
+        ],
         tail=[message[1] for message in messages[asked[-1] + 1 if asked else 0 :]],
         is_last_imported=bool(messages and messages[-1][4]),
     )

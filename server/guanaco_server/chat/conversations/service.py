@@ -52,6 +52,7 @@ from guanaco_server.experiments.variants import apply_variant
 from guanaco_server.idempotency.keeping import keep_answer
 from guanaco_server.partitions.ids import new_conversation_id
 from guanaco_server.partitions.service import Periods
+from guanaco_server.prompts.lore import require_usable_book
 from guanaco_server.prompts.service import PromptService
 from guanaco_server.routing.service import Assigned, RoutingService
 from guanaco_server.routing.snapshot import chances_of, replay
@@ -172,6 +173,7 @@ class ConversationService:
         """The bot that is sent, as it is; or the named character's, with the version that it is made of."""
         if request.character is None:
             assert request.bot is not None  # the request has one of the two
+            require_usable_book(request.bot)
             return request.bot, None
         cast = await self._characters.bot(
             account,
@@ -448,6 +450,7 @@ def read_message(row: MessageRow, is_regenerated: bool = False) -> Message:
         edited_at=row.edited_at,
         thumbs_up=row.thumbs_up,
         timings=Timings(ttft_ms=row.ttft_ms, total_ms=row.total_ms) if has_timings else None,
+        lore=tuple(row.lore or ()),
     )
 
 

@@ -46,6 +46,7 @@ from guanaco_server.deployments.model_server import (
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.observability.tracing import span
 from guanaco_server.prompts.layouts import Spoken
+from guanaco_server.prompts.lore import without_newest_lore
 from guanaco_server.prompts.service import PromptService
 from guanaco_server.prompts.transcript import Transcript
 from guanaco_server.routing.replicas import Ask, ReplicaChooser
@@ -164,6 +165,23 @@ class ReplyGenerator:
         turns: Sequence[Spoken],
         transcript: Transcript | None = None,
         begun: str = "",
+    ) -> str:
+        """Render the prompt; where the newest message has no room for its entries of the lorebook, without these."""
+        try:
+            return await self._rendered(live, bot, user_name, turns, transcript, begun)
+        except MessageTooLong:
+            if (bare := without_newest_lore(turns)) is None:
+                raise
+        return await self._rendered(live, bot, user_name, bare, None, begun)
+
+    async def _rendered(
+        self,
+        live: LiveSubmission,
+        bot: Bot,
+        user_name: str,
+        turns: Sequence[Spoken],
+        transcript: Transcript | None,
+        begun: str,
     ) -> str:
         return await self._prompts.render(
             formatter=live.serving.formatter,

@@ -58,6 +58,7 @@ from guanaco_server.experiments.running import RunningExperiments
 from guanaco_server.experiments.variants import apply_variant
 from guanaco_server.idempotency.keeping import answer_to, current_keeper
 from guanaco_server.observability.tracing import span
+from guanaco_server.prompts.lore import require_usable_book, with_lore
 from guanaco_server.routing.service import LiveSubmission, RoutingService
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions.service import SubmissionService
@@ -174,8 +175,8 @@ class ReplyService:
         last = history.turns[-1] if history.turns else None
         if last is not None and last.sender is Sender.USER and last.content == content:
             return None
-        history.asked(content)
-        return NewMessage(f"msg_{secrets.token_hex(16)}", content, self._clock.now())
+        told = history.asked(content).lore
+        return NewMessage(f"msg_{secrets.token_hex(16)}", content, self._clock.now(), lore=told)
 
     async def _own_history(self, account: Account, conversation_id: str) -> History:
         """Return the history: from memory if it is there, otherwise from the database."""
@@ -384,6 +385,7 @@ class PreviewService:
         self, account: Account, submission_id: str, request: PreviewRequest
     ) -> ReplyEvents:
         submission = await self._submissions.require_visible(account, submission_id)
+        require_usable_book(request.bot)
         if submission.kind is SubmissionKind.REWARD:
             raise InvalidInput(f"{submission_id} is a reward model, which writes no replies.")
         return self._reply(Asker(account.id, ""), submission_id, request)
@@ -393,8 +395,9 @@ class PreviewService:
     ) -> ReplyEvents:
         live = await self._routing.target(submission_id)
         key = f"{request.bot.name} {request.turns[:1]}"  # the same talk, turn by turn
+        turns = with_lore(request.bot, request.turns)
         pieces = await self._generator.generate(
-            live, request.bot, request.user_name, request.turns, key, asker
+            live, request.bot, request.user_name, turns, key, asker
         )
         async with aclosing(pieces):
             async for piece in pieces:

@@ -21,7 +21,7 @@ import secrets
 import sqlite3
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -50,9 +50,12 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class NewMessage:
+    """``lore`` are the places in the bot's lorebook of the entries that are told with a user's message."""
+
     id: str
     content: str
     at: datetime
+    lore: tuple[int, ...] = field(default=(), kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)

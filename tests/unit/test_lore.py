@@ -1,0 +1,128 @@
+"""Which entries of a lorebook are told, and which keys are refused."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from guanaco.chat import Bot, Sender
+from guanaco.errors import InvalidInput
+from guanaco.lore import Lorebook, LoreEntry
+from guanaco_server.lore.activation import EPOCH_MESSAGES, require_usable, triggered
+from guanaco_server.lore.patterns import MAX_WORK, compiled
+from guanaco_server.prompts import lore
+from guanaco_server.prompts.layouts import Utterance
+
+
+def entry(content: str, *keys: str, **more: object) -> LoreEntry:
+    return LoreEntry.model_validate({"content": content, "keys": keys, **more})
+
+
+def told(said: str, *entries: LoreEntry, **more: object) -> list[str]:
+    book = Lorebook.model_validate({"entries": entries, **more})
+    return [book.entries[place].content for place in triggered(book, [said], ())]
+
+
+@pytest.mark.parametrize(
+    ("key", "said", "is_told"),
+    [
+        ("goose", "A Goose!", True),
+        ("goose", "The mongoose ran.", False),
+        ("goose", "mongoose, then a goose", True),
+        ("sky ship", "the sky ship sails", True),
+        ("龍", "这是龍的家", True),
+        ("c++", "I write c++ daily", True),
+        (" ", "a b", False),
+    ],
+)
+def test_a_key_is_found_as_whole_words(key: str, said: str, is_told: bool) -> None:
+    assert told(said, entry("Fact.", key)) == (["Fact."] if is_told else [])
+
+
+def test_case_matters_where_the_entry_says_so() -> None:
+    assert told("a goose", entry("Fact.", "Goose", is_case_sensitive=True)) == []
+    assert told("a Goose", entry("Fact.", "Goose", is_case_sensitive=True)) == ["Fact."]
+
+
+def test_secondary_keys_must_be_said_too() -> None:
+    one = entry("Fact.", "goose", secondary_keys=("dock",))
+    assert told("a goose", one) == []
+    assert told("a goose on the dock", one) == ["Fact."]
+
+
+def test_regular_expressions_are_searched() -> None:
+    one = entry("Fact.", "/drag(on|ons)\\b.*lair/i", is_regex=True)
+    assert told("Dragons have a lair", one) == ["Fact."]
+    assert told("dragonfly lair", one) == []
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["(a+)+b", "(a|a)*b", "a.*b.*c", r"(x)\1", "(?=a)b", "a{1000000}", "[", "(((a{40}){40}){40})"],
+)
+def test_a_key_that_could_take_long_is_refused_in_a_sentence(key: str) -> None:
+    with pytest.raises(InvalidInput, match=r"cannot be used: .*\.$"):
+        require_usable(Lorebook(entries=(entry("Fact.", key, is_regex=True),)))
+
+
+@pytest.mark.parametrize(
+    ("key", "work"),
+    [("fox", 3), ("fo?x", 5), ("(fox|dog)s", 9), ("a{2,}b", 100), ("dragon.*lair", 261)],
+)
+def test_an_expressions_steps_are_reckoned(key: str, work: int) -> None:
+    assert compiled(key, False).work == work <= MAX_WORK
+
+
+def test_repetition_without_an_end_reaches_fifty_times() -> None:
+    pattern = compiled("a.*b", False).compiled
+    assert pattern.search("a" + "x" * 50 + "b")
+    assert not pattern.search("a" + "x" * 51 + "b")
+
+
+def test_many_expressions_of_one_book_are_refused_together() -> None:
+    one = entry("Fact.", *(f"goose{n}.*dock{n}" for n in range(20)), is_regex=True)
+    require_usable(Lorebook(entries=(one,)))
+    with pytest.raises(InvalidInput, match="together could take too long"):
+        require_usable(Lorebook(entries=(one, one, one)))
+
+
+def test_the_budget_keeps_what_has_priority_and_order_places_it() -> None:
+    entries = (
+        entry("a" * 40, "goose", order=3, priority=1),
+        entry("b" * 40, "goose", order=1, priority=2),
+        entry("c" * 40, "goose", order=2),
+    )
+    assert told("goose", *entries, token_budget=20) == ["b" * 40, "a" * 40]
+    assert told("goose", *entries, token_budget=10) == ["b" * 40]
+    assert told("goose", *entries, token_budget=9) == []
+
+
+def test_recursion_ends_where_the_book_says() -> None:
+    chain = [entry(f"Then word{n + 1}.", f"word{n}") for n in range(9)]
+    assert len(told("word0", *chain)) == 1
+    assert len(told("word0", *chain, recursion=3)) == 4
+
+
+def test_depth_is_the_number_of_the_newest_messages() -> None:
+    book = Lorebook(
+        entries=(entry("Far.", "goose", scan_depth=3), entry("Near.", "goose")), scan_depth=1
+    )
+    assert triggered(book, ["goose", "one", "two"], ()) == (0,)
+    assert triggered(book, ["goose", "one", "two", "three"], ()) == ()
+
+
+def test_an_entry_is_told_once_an_epoch() -> None:
+    bot = Bot(name="Ada", lorebook=Lorebook(entries=(entry("Fact.", "goose"),)))
+    turns: list[Utterance] = []
+    for _ in range(2 * EPOCH_MESSAGES):
+        turns += [lore.asked(bot, turns, "goose"), Utterance(Sender.BOT, "Honk.")]
+    places = [place for place, turn in enumerate(turns) if turn.lore]
+    assert places[0] == 0
+    assert {b - a for a, b in itertools.pairwise(places)} == {EPOCH_MESSAGES + 2}
+
+
+def test_what_is_in_force_takes_of_the_budget() -> None:
+    book = Lorebook(entries=(entry("a" * 40, "goose"), entry("b" * 40, "dock")), token_budget=15)
+    assert triggered(book, ["dock"], ()) == (1,)
+    assert triggered(book, ["dock"], {0}) == ()
