@@ -50,6 +50,28 @@ async def test_its_form_is_stored_and_its_limits_are_the_settings(database: Data
             assert value == int(number.replace(",", "")) * factor
 
 
+async def test_its_lorebook_tells_what_the_page_says(database: Database) -> None:
+    world = World(database)
+    await world.publish(await world.account(Role.DEVELOPER, "ada"))
+    http = await world.http(Role.BACKEND)
+    book = json.loads(PAGE.split("```json\n")[2].split("```")[0])
+    pushed = (await http.post("/characters", json={"name": "Marlowe"})).json()
+    put = await http.put(f"/characters/{pushed['id']}/lorebook", json=book)
+    assert put.status_code == 201, put.text
+    body = {"user_id": "u", "consent": True, "character": pushed["id"]}
+    talk = (await http.post("/conversations", json=body)).json()["conversation_id"]
+    for content in ("I saw a goose.", "Where are the islands?"):
+        await http.post(f"/conversations/{talk}/messages", json={"content": content})
+    prompt = world.model_server.generations[-1].prompt
+    contents = [one["content"].replace("{{char}}", "Marlowe") for one in book["entries"]]
+    assert prompt.startswith(f"Marlowe's Persona: {contents[3]}\n")
+    told = prompt.index(f"{contents[0]}\n{contents[1]}\n")
+    assert told < prompt.index("I saw a goose.") < prompt.index(contents[2])
+    assert prompt.index(contents[2]) < prompt.index("Where are the islands?")
+    messages = (await http.get(f"/conversations/{talk}")).json()["messages"]
+    assert [one.get("lore") for one in messages] == [[0, 1], None, [2], None]
+
+
 def test_its_macros_become_what_the_table_says() -> None:
     chosen = {"one of them": {"fog", "rain", "snow"}, "a number": {str(n) for n in range(1, 13)}}
     checked = 0

@@ -179,6 +179,7 @@ async def test_a_book_is_edited_as_a_new_version_and_the_rest_stays(
     book = {
         "entries": [{"keys": ["goose"], "content": "Geese bite.", "scan_depth": 2}],
         "scan_depth": 3,
+        "recursion": 1,
     }
     changed = await http.put(f"/characters/{made['id']}/lorebook", json=book)
     assert changed.status_code == 201, changed.text
@@ -190,6 +191,7 @@ async def test_a_book_is_edited_as_a_new_version_and_the_rest_stays(
     )
     assert [one["content"] for one in now["lorebook"]["entries"]] == ["Geese bite."]
     assert now["lorebook"]["entries"][0]["scan_depth"] == 2
+    assert now["lorebook"]["recursion"] == 1
     assert len(now["assets"]) == len(made["assets"])
     none = await http.delete(f"/characters/{made['id']}/lorebook")
     assert "lorebook" not in none.json()

@@ -13,10 +13,18 @@ from pydantic import ValidationError
 
 from guanaco.errors import InvalidCard, InvalidInput
 from guanaco.errors.validation import one_sentence
-from guanaco.lore import MAX_ENTRIES, MAX_LORE_TOKENS, MAX_SCAN_DEPTH, Lorebook, LoreEntry
+from guanaco.lore import (
+    MAX_ENTRIES,
+    MAX_LORE_TOKENS,
+    MAX_RECURSION,
+    MAX_SCAN_DEPTH,
+    Lorebook,
+    LoreEntry,
+)
 from guanaco_server.lore.activation import require_usable
 
 RECURSION = 3  # for a card's `recursive_scanning`, which names no limit
+OWN = "guanaco"  # the extension in which a card keeps what only our form can say
 DECORATOR = re.compile(r"\s*@@@*([A-Za-z_]+)[ \t]*([^\n]*)(?:\n|$)")
 
 
@@ -39,7 +47,7 @@ def read_book(data: dict[str, Any]) -> Lorebook | None:
         entries=tuple(one for one in told if one is not None),
         scan_depth=min(_number(book, "scan_depth", 4, "lorebook"), MAX_SCAN_DEPTH),
         token_budget=min(_number(book, "token_budget", 512, "lorebook"), MAX_LORE_TOKENS),
-        recursion=RECURSION if book.get("recursive_scanning") is True else 0,
+        recursion=_recursion(book),
     )
     try:
         require_usable(read)
@@ -48,13 +56,23 @@ def read_book(data: dict[str, Any]) -> Lorebook | None:
     return read
 
 
+def _recursion(book: dict[str, Any]) -> int:
+    """How often to look again: as our own form said it, where that made the card."""
+    if book.get("recursive_scanning") is not True:
+        return 0
+    extensions = book.get("extensions")
+    own = extensions.get(OWN) if isinstance(extensions, dict) else None
+    said = own.get("recursion") if isinstance(own, dict) else None
+    return said if isinstance(said, int) and 0 < said <= MAX_RECURSION else RECURSION
+
+
 def as_card_book(book: Lorebook) -> dict[str, Any]:
     """The book as a V3 card writes it."""
     return {
         "scan_depth": book.scan_depth,
         "token_budget": book.token_budget,
         "recursive_scanning": book.recursion > 0,
-        "extensions": {},
+        "extensions": {OWN: {"recursion": book.recursion}},
         "entries": [_as_card_entry(one) for one in book.entries],
     }
 
