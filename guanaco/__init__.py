@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from guanaco.feedback import Erasure, Feedback, FeedbackPage, FeedbackRecorded
     from guanaco.formatters import load_formatter
     from guanaco.leaderboard import Leaderboard, LeaderboardRow, SubmissionMetrics
+    from guanaco.lore import Lorebook, LoreEntry
     from guanaco.profile import Profile
     from guanaco.prompts import (
         PRESETS,
@@ -83,6 +84,7 @@ _ROOMS = {
     "feedback": ("Erasure", "Feedback", "FeedbackPage", "FeedbackRecorded"),
     "formatters": ("load_formatter",),
     "leaderboard": ("Leaderboard", "LeaderboardRow", "SubmissionMetrics"),
+    "lore": ("LoreEntry", "Lorebook"),
     "profile": ("Profile",),
     "prompts": (
         "PRESETS",
@@ -138,6 +140,8 @@ __all__ = [  # held to _ROOMS by a test
     "Identity",
     "Leaderboard",
     "LeaderboardRow",
+    "LoreEntry",
+    "Lorebook",
     "Message",
     "Profile",
     "PromptFile",
