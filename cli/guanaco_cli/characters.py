@@ -172,7 +172,7 @@ def lorebook(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print a character's lorebook as JSON, or store a new version with another one."""
+    """Print the lorebook, or store a new version with another one."""
     if is_removed and file is not None:
         raise InvalidInput("Name a file, or --remove.")
     named, version = parse_character(character_id)

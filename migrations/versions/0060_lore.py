@@ -10,7 +10,7 @@ from alembic import op
 from sqlalchemy.dialects import postgresql
 
 revision = "0060"
-down_revision = "0058"
+down_revision = "0059"
 
 
 def upgrade() -> None:
