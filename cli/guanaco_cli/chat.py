@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from guanaco.errors import InvalidInput
-from guanaco_cli import options
+from guanaco_cli import options, prompt_tests
 from guanaco_cli.completion import complete_submissions
 from guanaco_cli.connection import connect
 from guanaco_cli.console import BOLD, DIM, console
@@ -125,6 +125,12 @@ prompt_app = typer.Typer(help="Prompts: render one, and test it.", no_args_is_he
 @prompt_app.callback()
 def root() -> None:
     """Prompts: render one, and test it."""
+
+
+prompt_app.command(
+    "test",
+    epilog="Example: guanaco prompt test cases.yaml my-prompt.yaml --submission acme-tiny_v1",
+)(prompt_tests.hold)
 
 
 @prompt_app.command(
