@@ -51,7 +51,7 @@ class PromptCases(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    cases: tuple[PromptCase, ...] = Field(min_length=1, max_length=MAX_CASES)
+    cases: list[PromptCase] = Field(min_length=1, max_length=MAX_CASES)
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> Self:

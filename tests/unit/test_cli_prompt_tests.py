@@ -76,4 +76,8 @@ def test_a_wrong_file_is_one_sentence(server: Any, cases: Any, capsys: Any) -> N
     for file in (cases({}), cases({"golden": ""}, {"golden": ""}, name="twice"), cases(), "none"):
         assert run(["prompt", "test", file, "chatml"]) == 2
         assert capsys.readouterr().err.count("error: ") == 1
+    assert run(["prompt", "test", cases({"goldn": ""}), "chatml"]) == 2
+    assert capsys.readouterr().err.endswith(
+        "cases.0.expect.goldn: Extra inputs are not permitted.\n"
+    )
     assert run(["prompt", "test", cases({"golden": ""})]) == 2
