@@ -18,9 +18,9 @@ from guanaco_server.lore.patterns import Pattern, compiled
 EPOCH_MESSAGES = 20  # ten turns
 MAX_BOOK_CHARS = 131_072  # keys and contents; stored with each conversation, as personas are
 MAX_BOOK_KEYS = 1_000
-MAX_BOOK_WORK = 10_000  # of regular expressions, for each character that they read
+MAX_BOOK_WORK = 7_000  # of regular expressions, for each character that they read: 30 ms of the event loop at most
 SCANNED_CHARS = 8_192  # the newest; plain keys take a microsecond each there
-PATTERN_CHARS = 2_048  # the newest, of which expressions read
+PATTERN_CHARS = 1_024  # the newest, of which expressions read
 BYTES_PER_TOKEN = 4
 UNSPACED_FROM = "\u2e80"  # Chinese, Japanese and the like write no space between words
 
