@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from pydantic import ValidationError
 
 from guanaco.errors import InvalidInput
 from guanaco.errors.validation import one_sentence
-from guanaco.lore import Lorebook
 from guanaco_cli import words
 from guanaco_cli.connection import connect
 from guanaco_cli.console import BOLD, DIM, console
@@ -20,6 +18,7 @@ from guanaco_cli.untrusted import escape_json
 
 if TYPE_CHECKING:
     from guanaco.characters import Character
+    from guanaco.lore import Lorebook
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -178,6 +177,8 @@ def lorebook(
     named, version = parse_character(character_id)
     with connect() as client:
         if file is None and not is_removed:
+            from guanaco.lore import Lorebook
+
             console.json(client.character(named, version=version).lorebook or Lorebook())
             return
         book = None if file is None else _read_book(file)
@@ -191,6 +192,10 @@ def lorebook(
 
 
 def _read_book(file: Path) -> Lorebook:
+    from pydantic import ValidationError
+
+    from guanaco.lore import Lorebook
+
     try:
         return Lorebook.model_validate_json(file.read_bytes())
     except OSError as error:

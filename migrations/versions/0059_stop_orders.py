@@ -10,4 +10,4 @@ down_revision = "0058"
 
 
 def upgrade() -> None:
-    op.add_column("web_chats", sa.Column("stop_after", sa.String(length=64)))
+    op.add_column("web_chats", sa.Column("stopped_turn", sa.String(length=64)))

@@ -22,6 +22,8 @@ from tests.fixtures.web import WebWorld
 from tests.fixtures.web_client import HERE, agreed, browser, chatting, send, token
 from tests.fixtures.world import eventually
 
+TURN = "5a" * 16  # how a page names its turn
+
 
 @pytest.fixture
 def world(database: Database) -> WebWorld:
@@ -178,16 +180,25 @@ async def test_a_reply_that_another_process_writes_is_stopped_too(
     monkeypatch.setattr(OngoingReplies, "of", lambda *_: None)
     stop, here = OngoingReplies.stop, []
 
-    def elsewhere(self: OngoingReplies, conversation_id: str, after: str) -> bool:
+    def elsewhere(self: OngoingReplies, conversation_id: str, turn: str) -> bool:
         """The first call is that of a process that does not write the reply."""
         here.append(conversation_id)
-        return len(here) > 1 and stop(self, conversation_id, after)
+        return len(here) > 1 and stop(self, conversation_id, turn)
 
     monkeypatch.setattr(OngoingReplies, "stop", elsewhere)
     await _stop(client, path)
     assert "Ahoy," in (await begun).text
-    (_, reply) = (await world.web.chat.read(*await _visitor(world, client, path))).messages
+    whose = await _visitor(world, client, path)
+    (_, reply) = (await world.web.chat.read(*whose)).messages
     assert reply.content == "Ahoy,"
+    go_on = asyncio.Event()
+    world.model_server.scripts = [Script(("Ahoy,", " there"), go_on=go_on)]
+    monkeypatch.undo()
+    monkeypatch.setattr(ongoing, "LOOK_S", 0.01)
+    again = await world.web.chat.regenerate(*whose)
+    await eventually(partial(_has_written, world, path, "Ahoy,"))
+    go_on.set()
+    assert [piece async for piece in again.follow()][-1].text == "Ahoy, there", "the order is over"
 
 
 async def test_a_reply_that_has_not_begun_is_not_written_and_can_be_asked_for_again(
@@ -240,13 +251,13 @@ async def test_replies_are_swiped_judged_and_answered_anew(world: WebWorld) -> N
 
 async def _begin(client: httpx.AsyncClient, path: str) -> asyncio.Task[httpx.Response]:
     """Send a message; the answer comes when the reply has ended."""
-    fields = {"content": "Hello", "form_token": await token(client, path)}
+    fields = {"content": "Hello", "turn": TURN, "form_token": await token(client, path)}
     stream = {"Accept": "text/event-stream"}
     return asyncio.create_task(client.post(f"{path}/messages", data=fields, headers=stream))
 
 
 async def _stop(client: httpx.AsyncClient, path: str) -> None:
-    assert (await send(client, f"{path}/stop", {"after": ""}, path)).status_code == 303
+    assert (await send(client, f"{path}/stop", {"turn": TURN}, path)).status_code == 303
 
 
 async def _has_written(world: WebWorld, path: str, text: str) -> bool:

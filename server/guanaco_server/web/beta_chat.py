@@ -190,25 +190,25 @@ class BetaChat:
         return Chat(conversation_id, found.bot, shown, row.thumbs_up, _swipes(found.messages))
 
     async def send(
-        self, visitor: Visitor, conversation_id: str, request: MessageRequest, after: str = ""
+        self, visitor: Visitor, conversation_id: str, request: MessageRequest, turn: str = ""
     ) -> OngoingReply:
-        """``after`` is the last reply that the page has, by which it may stop this one."""
+        """``turn`` is the page's own name of the turn, by which it may stop the reply."""
         await self._require_own(visitor, conversation_id)
         stop = Stop()
         with _blind():
             account = await self._account()
             events = await self._replies.send(account, conversation_id, request, stop=stop)
-        return self._ongoing.begin(conversation_id, _blinded(events), stop, after)
+        return self._ongoing.begin(conversation_id, _blinded(events), stop, turn)
 
     async def regenerate(
-        self, visitor: Visitor, conversation_id: str, after: str = ""
+        self, visitor: Visitor, conversation_id: str, turn: str = ""
     ) -> OngoingReply:
         await self._require_own(visitor, conversation_id)
         stop = Stop()
         with _blind():
             account = await self._account()
             events = await self._replies.regenerate(account, conversation_id, stop)
-        return self._ongoing.begin(conversation_id, _blinded(events), stop, after)
+        return self._ongoing.begin(conversation_id, _blinded(events), stop, turn)
 
     async def edit(
         self,
@@ -216,7 +216,7 @@ class BetaChat:
         conversation_id: str,
         message_id: str,
         request: MessageRequest,
-        after: str = "",
+        turn: str = "",
     ) -> OngoingReply:
         """Say the user's last message in other words. It goes with its replies, which answered the words before."""
         last = (await self.read(visitor, conversation_id)).last_said
@@ -226,17 +226,17 @@ class BetaChat:
             await self._editor.delete_message(
                 await self._account(), conversation_id, message_id, with_following=True
             )
-        return await self.send(visitor, conversation_id, request, after)
+        return await self.send(visitor, conversation_id, request, turn)
 
-    async def stop(self, visitor: Visitor, conversation_id: str, after: str) -> None:
-        """Stop the reply that comes after that one, whichever process writes it. What is written of it stays."""
+    async def stop(self, visitor: Visitor, conversation_id: str, turn: str) -> None:
+        """Stop the reply of this turn, whichever process writes it. What is written of it stays."""
         await self._require_own(visitor, conversation_id)
-        if self._ongoing.stop(conversation_id, after):
+        if not turn or self._ongoing.stop(conversation_id, turn):
             return
         async with self._database.write() as session:
             row = await queries.chat_of(session, visitor.id, conversation_id)
             if row is not None:
-                row.stop_after = after
+                row.stopped_turn = turn
 
     async def choose(self, visitor: Visitor, conversation_id: str, message_id: str) -> None:
         """Go on with another one of the replies to the last message."""

@@ -49,10 +49,10 @@ FollowedEvents = AsyncGenerator[str | Said | None, None]
 
 
 class OngoingReply:
-    """One reply: the text until now, and how it ended. ``after`` is the reply before it, as the page knows it."""
+    """One reply: the text until now, and how it ended. ``turn`` is the page's name of it; without one it is never stopped."""
 
-    def __init__(self, after: str, stop: Stop) -> None:
-        self.after = after
+    def __init__(self, turn: str, stop: Stop) -> None:
+        self.turn = turn
         self._stop = stop
         self._task: asyncio.Task[None] | None = None
         self._text = ""
@@ -124,20 +124,20 @@ class OngoingReplies:
         self._looking: asyncio.Task[None] | None = None
 
     def begin(
-        self, conversation_id: str, events: ReplyEvents, stop: Stop, after: str
+        self, conversation_id: str, events: ReplyEvents, stop: Stop, turn: str
     ) -> OngoingReply:
         """Read the events in a task of their own. A conversation has one turn at a time, so nothing is replaced."""
-        reply = self._replies[conversation_id] = OngoingReply(after, stop)
+        reply = self._replies[conversation_id] = OngoingReply(turn, stop)
         task = self._start(self._read(conversation_id, reply, events))
         reply.write(task)
         if self._looking is None or self._looking.done():
             self._looking = self._start(self._look())
         return reply
 
-    def stop(self, conversation_id: str, after: str) -> bool:
-        """Stop the reply that comes after that one. False where this process does not write it."""
+    def stop(self, conversation_id: str, turn: str) -> bool:
+        """Stop the reply of this turn. False where this process does not write it."""
         reply = self._replies.get(conversation_id)
-        if reply is None or reply.after != after:
+        if reply is None or not turn or reply.turn != turn:
             return False
         reply.stop()
         return True
@@ -167,8 +167,8 @@ class OngoingReplies:
             except (SQLAlchemyError, OSError) as error:
                 logger.warning("orders to stop a reply cannot be read, trying again: %s", error)
                 orders = {}
-            for conversation_id, after in orders.items():
-                self.stop(conversation_id, after)
+            for conversation_id, turn in orders.items():
+                self.stop(conversation_id, turn)
             await asyncio.sleep(LOOK_S)
 
     async def _read(self, conversation_id: str, reply: OngoingReply, events: ReplyEvents) -> None:

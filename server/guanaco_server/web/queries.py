@@ -37,14 +37,14 @@ async def chat_of(
 
 
 async def stop_orders(session: AsyncSession, conversation_ids: Sequence[str]) -> dict[str, str]:
-    """Return after which reply each of these conversations is to be stopped, where it is."""
+    """Return the turn that is to be stopped in each of these conversations where one is."""
     chat = VisitorChatRow
     found = await session.execute(
-        select(chat.conversation_id, chat.stop_after).where(
-            chat.conversation_id.in_(conversation_ids), chat.stop_after.is_not(None)
+        select(chat.conversation_id, chat.stopped_turn).where(
+            chat.conversation_id.in_(conversation_ids), chat.stopped_turn.is_not(None)
         )
     )
-    return {conversation_id: after for conversation_id, after in found if after is not None}
+    return {conversation_id: turn for conversation_id, turn in found if turn is not None}
 
 
 async def chats_of(session: AsyncSession, visitor_id: str, limit: int) -> Sequence[VisitorChatRow]:

@@ -32,7 +32,7 @@ class VisitorRow(Table):
 
 
 class VisitorChatRow(Table):
-    """A visitor's conversation, and how they rated it on the chat page. ``stop_after`` orders the reply after that one to be stopped; "" is the first."""
+    """A visitor's conversation, and how they rated it on the chat page. ``stopped_turn`` is the turn, as the page named it, whose reply was last ordered to stop."""
 
     __tablename__ = "web_chats"
     __table_args__ = (Index("ix_web_chats_visitor_id_created_at", "visitor_id", "created_at"),)
@@ -41,5 +41,5 @@ class VisitorChatRow(Table):
     visitor_id: Mapped[str] = mapped_column(ForeignKey("web_visitors.id"))
     bot_name: Mapped[str] = mapped_column(String(64))
     thumbs_up: Mapped[bool | None]
-    stop_after: Mapped[str | None] = mapped_column(String(64))
+    stopped_turn: Mapped[str | None] = mapped_column(String(64))
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)

@@ -24,7 +24,7 @@ from guanaco_server.web.throttle import Throttle, network_of
 
 CONSENTS, WITHIN_S = 60, 600.0  # of one network, which a whole office may share
 CONSENTS_A_DAY, DAY_S = 150, 86_400.0  # each is a user with a vote
-MAX_ID_CHARS = 64
+MAX_TURN_CHARS = 64
 THUMBS = {"up": True, "down": False, "none": None}
 
 
@@ -93,31 +93,30 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
 
     @routes.post("/chat/{conversation_id}/messages")
     async def send(request: Request, conversation_id: str, guest: Guest = guest_of) -> Response:
-        visitor, after = guest.require_visitor(), guest.fields.get("after", "")
+        visitor, turn = guest.require_visitor(), _turn(guest)
         message = _message(guest.fields.get("content", ""))
-        reply = await web.chat.send(visitor, conversation_id, message, after)
+        reply = await web.chat.send(visitor, conversation_id, message, turn)
         return await _answer(request, conversation_id, reply.follow())
 
     @routes.post("/chat/{conversation_id}/regenerate")
     async def regenerate(
         request: Request, conversation_id: str, guest: Guest = guest_of
     ) -> Response:
-        visitor, after = guest.require_visitor(), guest.fields.get("after", "")
-        reply = await web.chat.regenerate(visitor, conversation_id, after)
+        visitor, turn = guest.require_visitor(), _turn(guest)
+        reply = await web.chat.regenerate(visitor, conversation_id, turn)
         return await _answer(request, conversation_id, reply.follow())
 
     @routes.post("/chat/{conversation_id}/edit")
     async def edit(request: Request, conversation_id: str, guest: Guest = guest_of) -> Response:
-        visitor, after = guest.require_visitor(), guest.fields.get("after", "")
+        visitor, turn = guest.require_visitor(), _turn(guest)
         message = _message(guest.fields.get("content", ""))
         edited = guest.fields.get("message", "")
-        reply = await web.chat.edit(visitor, conversation_id, edited, message, after)
+        reply = await web.chat.edit(visitor, conversation_id, edited, message, turn)
         return await _answer(request, conversation_id, reply.follow())
 
     @routes.post("/chat/{conversation_id}/stop")
     async def stop(conversation_id: str, guest: Guest = guest_of) -> Response:
-        after = guest.fields.get("after", "")[:MAX_ID_CHARS]
-        await web.chat.stop(guest.require_visitor(), conversation_id, after)
+        await web.chat.stop(guest.require_visitor(), conversation_id, _turn(guest))
         return see_other(f"/chat/{conversation_id}#last")
 
     @routes.post("/chat/{conversation_id}/choice")
@@ -183,7 +182,14 @@ async def _encoded(events: FollowedEvents) -> AsyncIterator[bytes]:
         await events.aclose()
 
 
+def _turn(guest: Guest) -> str:
+    """How a page with scripts names its turn."""
+    return guest.fields.get("turn", "")[:MAX_TURN_CHARS]
+
+
 def _message(content: str) -> MessageRequest:
+    if "\x00" in content:
+        raise InvalidInput("The message holds a character that cannot be stored.")
     try:
         return MessageRequest(content=content.strip())
     except ValidationError:

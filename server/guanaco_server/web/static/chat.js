@@ -12,7 +12,7 @@ const SILENCE_MS = 25_000; // the server sends something every 10 s
 const TRIES = 3;
 const NEAR_PX = 120;
 let isBusy = false;
-let awaited = ""; // the reply before the one that is being written
+let awaited = ""; // the name of the turn whose reply is being written
 let turns = 0;
 let follows = true; // whether the newest text is kept in sight
 
@@ -68,8 +68,9 @@ function say(compose) {
   const asked = repeated ? last : add("user", "You", text);
   content.value = "";
   follows = true;
-  note({ text, after });
-  reply({ action: compose.action, fields: { content: text, after }, after }, () => {
+  const turn = newTurn();
+  note({ text, after, turn });
+  reply({ action: compose.action, fields: { content: text, turn }, after, turn }, () => {
     if (!repeated) asked.remove();
     content.value ||= text;
   });
@@ -81,8 +82,9 @@ function sayAgain(form) {
   const old = last?.matches(".bot[data-reply]") ? last : null;
   old?.remove();
   follows = true;
-  note({ text: null, after });
-  reply({ action: form.action, fields: { after }, after }, () => {}, () => old && byId("messages").append(old));
+  const turn = newTurn();
+  note({ text: null, after, turn });
+  reply({ action: form.action, fields: { turn }, after, turn }, () => {}, () => old && byId("messages").append(old));
 }
 
 // The user's last message in other words: it goes, with the replies to it.
@@ -95,11 +97,13 @@ function sayOtherwise(form) {
   const after = lastReply();
   add("user", "You", text);
   follows = true;
-  note({ text, after });
-  const fields = { content: text, message: form.elements.message.value, after };
-  reply({ action: form.action, fields, after }, () => {
+  const turn = newTurn();
+  note({ text, after, turn });
+  const fields = { content: text, message: form.elements.message.value, turn };
+  reply({ action: form.action, fields, after, turn }, () => {
     byId("messages").lastElementChild.remove();
     byId("messages").append(...gone);
+    byId("content").value ||= text;
   });
 }
 
@@ -138,7 +142,7 @@ async function post(form, fields) {
 async function stop(button) {
   button.disabled = true;
   const token = byId("compose").elements.form_token.value;
-  const body = new URLSearchParams({ after: awaited, form_token: token });
+  const body = new URLSearchParams({ turn: awaited, form_token: token });
   try {
     await fetch(`${location.pathname}/stop`, { method: "POST", body, redirect: "manual" });
   } catch {
@@ -162,12 +166,12 @@ function resume() {
   }
   const old = noted.text === null && last?.matches(".bot[data-reply]") ? last : null;
   old?.remove();
-  reply({ after: noted.after }, () => {}, () => old && byId("messages").append(old));
+  reply({ after: noted.after, turn: noted.turn ?? "" }, () => {}, () => old && byId("messages").append(old));
 }
 
 async function reply(order, giveBack, restore = () => {}) {
   const messages = byId("messages");
-  awaited = order.after;
+  awaited = order.turn;
   turns += 1;
   setBusy(true);
   byId("stop").disabled = false;
@@ -375,6 +379,10 @@ function offerAnother(hasReply) {
     if (follows) toNewest();
   }
   form.querySelector("button").textContent = hasReply ? "Another reply" : "Answer me again";
+}
+
+function newTurn() {
+  return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
 function offerStop(now) {
