@@ -87,6 +87,13 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(20_000, 20, 50)
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show why each test failed that passed when it was run again, which only CI does; it is a fault all the same."""
+    for report in terminalreporter.getreports("rerun"):
+        terminalreporter.write_sep("_", f"failed first: {report.nodeid} ({report.when})")
+        terminalreporter.write_line(report.longreprtext)
+
+
 @pytest.hookimpl(optionalhook=True)  # pytest-xdist's
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> StoriesApart:
     return StoriesApart(config, log)

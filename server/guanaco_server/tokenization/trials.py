@@ -5,7 +5,8 @@
     all characters  every character that Unicode has assigned, once
 
 The limit is MAX_WORK times what a plain byte-level tokenizer takes for the same text in the same process, so it is the same
-on every machine. What is cheaper than LEAST_S is never too much.
+on every machine. What is cheaper than LEAST_S is never too much. A text that takes somewhat more is tried again, for a
+process that the machine held up for a moment takes long once.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from guanaco_server.tokenization.declared import Refused
 LENGTH = 16_000  # characters: as long as a message may be
 MAX_WORK = 100  # a plain one takes 6 ms for a run of letters; Llama 3's kind 8, WordPiece 15
 LEAST_S = 0.05
+FAR_MORE = 4  # times what is allowed: not tried again
+TRIES = 3
 MAX_TOKENS = 64  # for each byte of a text
 BLOCK = 4_096
 RUNS = "aZ0 \n\t.-_'\u00e9\u65e5\u3042\u0627\U0001f999\u0301\u200d\ufdfa\u0130\x00"
@@ -35,14 +38,23 @@ def try_texts(tokenizer: Tokenizer, named: Iterable[str] = ()) -> None:
     plain = Tokenizer(models.BPE(_alphabet(), []))
     plain.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     for name, text in _texts("".join(sorted(named))[:MAX_NAMED]):
-        allowed_s = max(LEAST_S, MAX_WORK * _seconds(plain, text)[0])
-        seconds, tokens = _seconds(tokenizer, text)
-        if seconds > allowed_s:
+        share, tokens = _try_text(tokenizer, plain, text)
+        for _ in range(TRIES - 1):
+            if 1 < share < FAR_MORE:
+                share, tokens = _try_text(tokenizer, plain, text)
+        if share > 1:
             raise Refused(
                 f"The tokenizer takes over {MAX_WORK} times as much work as a plain one for {name}."
             )
         if tokens > MAX_TOKENS * len(text.encode()) + MAX_TOKENS:
             raise Refused(f"The tokenizer makes {tokens:,} tokens of {name}.")
+
+
+def _try_text(tokenizer: Tokenizer, plain: Tokenizer, text: str) -> tuple[float, int]:
+    """Return the share of the allowed work that the text takes, and its number of tokens."""
+    allowed_s = max(LEAST_S, MAX_WORK * _seconds(plain, text)[0])
+    seconds, tokens = _seconds(tokenizer, text)
+    return seconds / allowed_s, tokens
 
 
 def _texts(named: str) -> Iterator[tuple[str, str]]:
