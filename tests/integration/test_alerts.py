@@ -141,6 +141,11 @@ def gpus_missing(metrics: Metrics, minute: int) -> None:
     metrics.note_gpus_held({"L4": 1}, {"L4": 0.8})
 
 
+def pool_empty(metrics: Metrics, minute: int) -> None:
+    healthy(metrics, minute)
+    metrics.note_pools({"h100": 0, "l4": 2})
+
+
 def just_started(metrics: Metrics, minute: int) -> None:
     healthy(metrics, minute)
     ids(metrics, oldest=0, days=None)
@@ -171,6 +176,7 @@ ALERT_LABELS = {
     "GuanacoSubmissionFails": {"submission": BAD},
     "GuanacoKvCacheFull": {"submission": BAD},
     "GuanacoGpusMissing": {"gpu_type": "H100"},
+    "GuanacoPoolEmpty": {"pool": "h100"},
     "GuanacoVacuumLate": {"kind": "transaction"},
 }
 
@@ -192,6 +198,7 @@ STORIES: dict[Story | None, str | None] = {
     submission_fails: "GuanacoSubmissionFails",
     cache_full: "GuanacoKvCacheFull",
     gpus_missing: "GuanacoGpusMissing",
+    pool_empty: "GuanacoPoolEmpty",
     just_started: None,
     fast_and_well_vacuumed: None,
     vacuum_late: "GuanacoVacuumLate",

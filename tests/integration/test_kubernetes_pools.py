@@ -83,6 +83,18 @@ async def test_a_server_claims_a_waiting_pod_and_the_pool_makes_another(
     assert uids(live(world)) == before, "applying again changes nothing"
 
 
+async def test_a_pool_whose_pods_are_all_claimed_counts_as_empty(
+    cluster: KubernetesCluster, world: FakeWorld
+) -> None:
+    (pool,) = await cluster.waiting_in_pools()
+    assert await cluster.waiting_in_pools() == {pool: 1}
+    with world.kubelet.paused():  # the pool makes no other one meanwhile
+        await cluster.apply_deployment(spec())
+        assert await cluster.waiting_in_pools() == {pool: 0}
+    await warm(cluster)
+    assert await cluster.waiting_in_pools() == {pool: 1}
+
+
 async def test_a_claimed_pod_counts_as_starting_until_its_model_answers(
     cluster: KubernetesCluster, world: FakeWorld
 ) -> None:

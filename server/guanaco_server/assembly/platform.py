@@ -224,7 +224,10 @@ def fleet_readers(rooms: Rooms) -> FleetReaders:
         }
 
     return FleetReaders(
-        servers=servers, gpus_wanted=overview.gpus_wanted, spending=rooms.costs.service.fleet
+        servers=servers,
+        gpus_wanted=overview.gpus_wanted,
+        pools=rooms.deployments.service.waiting_in_pools,
+        spending=rooms.costs.service.fleet,
     )
 
 

@@ -140,6 +140,10 @@ class Cluster(Protocol):
         """Prepare for a model server that will be wanted in some seconds, as far as that needs no knowledge of its model."""
         ...
 
+    async def waiting_in_pools(self) -> dict[str, int]:
+        """Count the prepared servers that wait to be claimed, by pool. Empty where the cluster has no pools."""
+        ...
+
     async def apply_deployment(self, spec: DeploymentSpec) -> None:
         """Make its replicas run. One that runs with the same spec is left alone; another one, or one that exited, is replaced.
 

@@ -72,6 +72,15 @@ class Federation:
     async def expect_server(self) -> None:
         """Nothing: no region is chosen yet."""
 
+    async def waiting_in_pools(self) -> dict[str, int]:
+        """Count them by region and pool. A region that is down is left out."""
+        found = await self._everywhere(lambda _, cluster: cluster.waiting_in_pools())
+        return {
+            f"{region}/{pool}": count
+            for region, pools in found.items()
+            for pool, count in pools.items()
+        }
+
     async def apply_deployment(self, spec: DeploymentSpec) -> None:
         """Apply it in each region where it should be; OSError if none of them takes it."""
         self._replicas[spec.name] = spec.replicas

@@ -46,6 +46,7 @@ class MemoryCluster:
         self.starts: list[str] = []
         self.renewed: list[str] = []
         self.expected = 0
+        self.pools: dict[str, int] = {}
         self.ready: dict[str, set[str]] = {}
         self.full_queues: set[str] = set()
         self.dies_with: dict[
@@ -88,6 +89,9 @@ class MemoryCluster:
 
     async def expect_server(self) -> None:
         self.expected += 1
+
+    async def waiting_in_pools(self) -> dict[str, int]:
+        return dict(self.pools)
 
     async def apply_deployment(self, spec: DeploymentSpec) -> None:
         current = self.deployments.get(spec.name)

@@ -47,6 +47,9 @@ class RedactedCluster:
     async def expect_server(self) -> None:
         await self._cluster.expect_server()
 
+    async def waiting_in_pools(self) -> dict[str, int]:
+        return await self._cluster.waiting_in_pools()
+
     async def apply_deployment(self, spec: DeploymentSpec) -> None:
         await self._cluster.apply_deployment(spec)
 

@@ -177,6 +177,10 @@ class DeploymentService:
         """Have the cluster prepare for a server that will be wished for in some seconds."""
         await self._cluster.expect_server()
 
+    async def waiting_in_pools(self) -> dict[str, int]:
+        """Count the prepared servers that wait in the cluster's pools."""
+        return await self._cluster.waiting_in_pools()
+
     async def wish_within(self, session: AsyncSession, deployment: Deployment) -> Deployment:
         """Do as ``wish`` within the caller's transaction. The caller then notes that there are no replicas."""
         now = self._clock.now()

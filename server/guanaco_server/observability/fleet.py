@@ -33,10 +33,11 @@ class FleetSpending:
 
 @dataclass(frozen=True)
 class FleetReaders:
-    """The source of each figure. ``gpus_wanted`` is by type."""
+    """The source of each figure. ``gpus_wanted`` is by type, ``pools`` says how many servers wait in each."""
 
     servers: Callable[[], Awaitable[Mapping[str, ServerStatistics]]]
     gpus_wanted: Callable[[], Awaitable[Mapping[str, int]]]
+    pools: Callable[[], Awaitable[Mapping[str, int]]]
     spending: Callable[[], Awaitable[FleetSpending]]
 
 
@@ -75,7 +76,9 @@ class FleetCensus:
         servers, wanted = await self._readers.servers(), await self._readers.gpus_wanted()
         self._metrics.submissions.note_servers(servers)
         self._metrics.note_gpus_wanted(wanted)
-        self._has_work = bool(servers or wanted)
+        pools = await self._readers.pools()
+        self._metrics.note_pools(pools)
+        self._has_work = bool(servers or wanted or pools)
         if self._rounds % SPENDING_EVERY == 0 or not self._has_work:
             self._note(await self._readers.spending())
         self._rounds += 1
@@ -84,6 +87,7 @@ class FleetCensus:
         self._rounds = 0
         self._metrics.submissions.note_servers({})
         self._metrics.note_gpus_wanted({})
+        self._metrics.note_pools({})
         self._note(NOTHING)
 
     def _note(self, found: FleetSpending) -> None:

@@ -137,6 +137,11 @@ class Metrics:
             "GPUs that model servers should have, by type; those that sleep want none.",
             ("gpu_type",),
         )
+        self._pool_waiting = self._gauge(
+            "guanaco_pool_waiting",
+            "Pods of a Kubernetes pool that are ready to be claimed by a model server.",
+            ("pool",),
+        )
         self._gpus_held = self._gauge(
             "guanaco_gpus_held",
             "GPUs of model servers that have become ready, by type: these cost.",
@@ -218,6 +223,9 @@ class Metrics:
 
     def note_gpus_wanted(self, by_type: Mapping[str, int]) -> None:
         _set_all(self._gpus_wanted, by_type)
+
+    def note_pools(self, waiting: Mapping[str, int]) -> None:
+        _set_all(self._pool_waiting, waiting)
 
     def note_gpus_held(self, by_type: Mapping[str, int], per_hour: Mapping[str, float]) -> None:
         _set_all(self._gpus_held, by_type)

@@ -121,6 +121,9 @@ class KubernetesCluster:
         """Keep the pools, whose pods can be any model's."""
         self._pools.expect()
 
+    async def waiting_in_pools(self) -> dict[str, int]:
+        return self._pools.count_waiting()
+
     async def apply_deployment(self, spec: DeploymentSpec) -> None:
         """Apply the Deployment and what it owns. Applying again renews the secrets and restores what somebody deleted; the pods stay."""
         async with self._locks[spec.name]:

@@ -128,6 +128,15 @@ class Pools:
             except (ClusterRefused, ClusterUnreachable, UnexpectedStatus) as error:
                 logger.warning("the pool %s cannot be kept: %s", pool.name, error)
 
+    def count_waiting(self) -> dict[str, int]:
+        """Count the pods of each pool that could be claimed now."""
+        counts = {pool.name: 0 for pool in self._options.pools if pool.size}
+        for pod in self._informers.waiting_pods():
+            name = pod["metadata"]["labels"].get(POOL)
+            if name in counts and self._can_be_claimed(pod):
+                counts[name] += 1
+        return counts
+
     async def settle(self, spec: DeploymentSpec, owner: Json, pods: Sequence[Json]) -> int:
         """Claim pods for replicas that have none, see that each claimed one has its order, and return how many there are."""
         present = spec_hash(spec, self._options)
@@ -253,13 +262,14 @@ class Pools:
         found = [
             pod
             for pod in self._informers.waiting_pods()
-            if (name := pod["metadata"]["labels"].get(POOL)) in places
-            and pod["metadata"]["labels"].get(SPEC) == self._specs.get(name)
-            and is_ready(pod)
-            and not is_leaving(pod)
-            and not is_on_lost_node(pod)
+            if pod["metadata"]["labels"].get(POOL) in places and self._can_be_claimed(pod)
         ]
         return sorted(found, key=lambda pod: _age_order(pod, places))
+
+    def _can_be_claimed(self, pod: Json) -> bool:
+        labels = pod["metadata"]["labels"]
+        is_current = labels.get(SPEC) == self._specs.get(labels[POOL])
+        return is_current and is_ready(pod) and not is_leaving(pod) and not is_on_lost_node(pod)
 
     async def _nearest(self, spec: DeploymentSpec, pods: list[Json]) -> list[Json]:
         """Put those first whose nodes have the artifact. Where each pod has a cache of its own, or all share one, none is nearer."""

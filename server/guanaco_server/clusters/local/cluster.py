@@ -119,6 +119,10 @@ class LocalCluster:
     async def expect_server(self) -> None:
         self._nursery.expect(self._marker(NURSERY))
 
+    async def waiting_in_pools(self) -> dict[str, int]:
+        """Return nothing: one process with vLLM imported is forked for every server."""
+        return {}
+
     async def apply_deployment(self, spec: DeploymentSpec) -> None:
         if spec.resources.nodes > 1:
             raise ClusterRefused(
