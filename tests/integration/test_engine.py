@@ -206,6 +206,18 @@ async def test_vllm_scores_candidates_by_a_reward_models_artifact(
 
         await eventually(is_idle)
         await vllm.close()
+        (engine,) = (one for one in server.leader.group() if one.pid != process.pid)
+        process.kill()
+
+        async def has_ended() -> bool:
+            return not server.is_running()
+
+        await eventually(has_ended)
+        assert engine.is_running(), "it outlives the API server's kill"
+        with pytest.raises(
+            ConnectionRefusedError
+        ):  # and keeps no port open on which nobody answers
+            await asyncio.open_connection("127.0.0.1", port)
 
 
 async def healthy(cluster: LocalCluster) -> str:

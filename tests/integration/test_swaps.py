@@ -5,12 +5,14 @@ The cluster and the model servers are in memory here; test_swapped_engines.py do
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from guanaco.errors import StoreUnreachable
 from guanaco.submissions import Status
 from guanaco_server.artifacts.stores.memory import MemoryStore
 from guanaco_server.database.database import Database
@@ -23,6 +25,7 @@ from guanaco_server.formats.shape import shape_of, swap_refusal
 from guanaco_server.submissions.tables import SubmissionRow
 from tests.fixtures.artifacts import random_tensors, write_artifact
 from tests.fixtures.scaled import QUIET_S, Scaled
+from tests.fixtures.world import eventually
 
 FIRST, SECOND = "acme-tiny_v1", "acme-tiny_v2"
 KEYS = {FIRST: "c" * 64, SECOND: "d" * 64}
@@ -54,6 +57,9 @@ class Hot(Scaled):
         """Serve a submission by a server that knows which artifact it holds, and return its endpoint."""
         await self.serve(submission_id)
         return await self.leave(submission_id)
+
+    async def has_swap_begun(self) -> bool:
+        return bool(self.model_server.swaps)
 
     async def leave(self, submission_id: str) -> str:
         """Give the submission no new conversations, so that nobody wants it awake, and return its server's endpoint."""
@@ -193,6 +199,53 @@ async def test_a_swap_that_fails_is_replaced_by_a_new_process(
     assert await world.phase(SECOND) is Phase.READY
     row = await world.row(SECOND)
     assert row.restarts == 0, "it is no crash"
+
+
+async def test_a_server_that_dies_silently_in_a_swap_is_replaced(
+    database: Database, tmp_path: Path
+) -> None:
+    """Its connection stays open, as that to a node that was lost."""
+    world = Hot(database)
+    world.model_server.silent.add(await one_asleep_one_hot(world, tmp_path))
+    waking = asyncio.create_task(wake(world, SECOND))
+    await eventually(world.has_swap_begun)
+    world.cluster.die(deployment_name(FIRST))
+    await waking
+    assert world.cluster.starts == [deployment_name(FIRST)]
+    assert await world.phase(SECOND) is Phase.READY
+
+
+async def test_a_server_that_hangs_in_a_swap_is_replaced(
+    database: Database, tmp_path: Path
+) -> None:
+    world = Hot(database)
+    endpoint = await one_asleep_one_hot(world, tmp_path)
+    world.model_server.silent.add(endpoint)
+    waking = asyncio.create_task(wake(world, SECOND))
+    await eventually(world.has_swap_begun)
+    world.model_server.unhealthy.add(endpoint)
+    await waking
+    assert world.cluster.starts == [deployment_name(FIRST)]
+    assert await world.phase(SECOND) is Phase.READY
+
+
+async def test_a_store_that_is_away_does_not_stop_the_reconciler(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = Hot(database)
+    await one_asleep_one_hot(world, tmp_path)
+
+    async def find(key: str) -> None:
+        raise StoreUnreachable("The artifact store did not answer.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.store, "find", find)
+        await world.deployments.wake(SECOND)
+        await world.reconciler.reconcile()
+        assert world.deployments.replicas(SECOND) == ()
+    await world.reconciler.reconcile()
+    await world.reconciler.reconcile()
+    assert await world.phase(SECOND) is Phase.READY, "by a process of its own"
 
 
 async def test_a_server_with_open_replies_is_waited_for(database: Database, tmp_path: Path) -> None:

@@ -7,12 +7,13 @@ and a deployment has those replicas for endpoints that hold its adapter.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.database.database import Database
 from guanaco_server.deployments import queries
 from guanaco_server.deployments.deployment import Deployment
+from guanaco_server.deployments.health import DeploymentHealth, await_order
 from guanaco_server.deployments.model_server import ModelServer, ModelServerFault, SwapOrder
 from guanaco_server.deployments.specs import is_remote
 from guanaco_server.deployments.tables import DeploymentRow, EngineRow
@@ -21,7 +22,15 @@ logger = logging.getLogger(__name__)
 
 
 class AdapterPlaces:
-    def __init__(self, database: Database, store: ArtifactStore, model_server: ModelServer) -> None:
+    def __init__(
+        self,
+        database: Database,
+        store: ArtifactStore,
+        model_server: ModelServer,
+        check: Callable[[str], Awaitable[DeploymentHealth]],
+    ) -> None:
+        """``check`` looks at the servers of an engine."""
+        self._check = check
         self._database = database
         self._store = store
         self._model_server = model_server
@@ -36,7 +45,8 @@ class AdapterPlaces:
         if deployment.is_adapter:
             token = await self._token(deployment.server_key)
             order = await self._order(deployment.artifact_key, token)
-            await self._model_server.load_adapter(endpoint, order)
+            loading = self._model_server.load_adapter(endpoint, order)
+            await await_order(loading, lambda: self._check(deployment.server_key))
 
     async def ready(self, row: DeploymentRow, endpoints: Sequence[str]) -> tuple[str, ...]:
         """Return those of the servers that hold what the deployment serves. Those that lack its adapter are given it first."""

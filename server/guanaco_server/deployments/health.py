@@ -11,12 +11,13 @@ A replica beside others that answer is judged alone. Where none answers, the dep
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
 from guanaco_server.clusters.cluster import Cluster, ReplicaPhase, ReplicaState, Trouble
-from guanaco_server.deployments.model_server import ModelServer
+from guanaco_server.deployments.model_server import ModelServer, ModelServerFault
 from guanaco_server.deployments.tables import DeploymentRow, Phase
 from guanaco_server.runtime.clock import Clock
 
@@ -76,6 +77,29 @@ async def _answers(model_server: ModelServer, one: ReplicaState) -> bool:
 
 
 HANGS_AFTER = 5  # failed health checks in a row, each with a timeout of its own
+LOOK_S = 0.5
+
+
+async def await_order(
+    order: Awaitable[None], check: Callable[[], Awaitable[DeploymentHealth]]
+) -> None:
+    """Wait for a server to carry out an order, which may take minutes. ModelServerFault as soon as the server has ended or hangs.
+
+    The order's connection does not tell: of a node that was lost, or a process whose port another one holds open, nothing comes.
+    """
+    task = asyncio.ensure_future(order)
+    failed_looks = 0
+    try:
+        while not (await asyncio.wait({task}, timeout=LOOK_S))[0]:
+            seen = await check()
+            failed_looks = 0 if seen.state is ServerState.HEALTHY else failed_looks + 1
+            has_ended = seen.state in (ServerState.EXITED, ServerState.MISSING)
+            if not task.done() and (has_ended or failed_looks >= HANGS_AFTER):
+                raise ModelServerFault("The model server ended before it had answered an order.")
+        return task.result()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 @dataclass

@@ -74,6 +74,8 @@ class MemoryModelServer:
 
     async def swap(self, endpoint: str, order: SwapOrder) -> None:
         self.swaps.append((endpoint, order))
+        if endpoint in self.silent:
+            await asyncio.Event().wait()
         if self.swap_fault is not None:
             raise self.swap_fault
         self.artifacts[endpoint] = _key_of(order)

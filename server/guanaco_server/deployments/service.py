@@ -27,7 +27,7 @@ from guanaco_server.database.database import Database
 from guanaco_server.deployments import engines, queries
 from guanaco_server.deployments.adapters import AdapterPlaces
 from guanaco_server.deployments.deployment import PUBLISHED, Deployment
-from guanaco_server.deployments.health import DeploymentHealth, look
+from guanaco_server.deployments.health import DeploymentHealth, await_order, look
 from guanaco_server.deployments.model_server import (
     ModelServer,
     ModelServerFault,
@@ -87,7 +87,7 @@ class DeploymentService:
         self._has_older_gateway = has_older_gateway
         self._first_phase = Phase.WAITING if is_budgeted else Phase.STARTING
         self.meter = CostMeter(engine.recipes.fleet.prices)
-        self.adapters = AdapterPlaces(database, store, model_server)
+        self.adapters = AdapterPlaces(database, store, model_server, self.look)
         self.recipes = RecipeChooser(store, configs, engine.recipes)
         self._replicas: dict[str, tuple[str, ...]] = {}
         self._engines: dict[str, str] = {}
@@ -344,7 +344,8 @@ class DeploymentService:
             await self._cluster.relabel(spec)
             uri = self._store.uri(deployment.held_key)
             urls = json.loads(spec.secrets.get(URLS_VARIABLE, "{}"))
-            await self._model_server.swap(endpoint, SwapOrder(uri, token, urls))
+            order = self._model_server.swap(endpoint, SwapOrder(uri, token, urls))
+            await await_order(order, lambda: self.look(row.server_key))
 
     async def renew_secrets(self, row: DeploymentRow) -> None:
         """Give fresh URLs to servers that the cluster moves by itself, when the last ones are older than RENEW_S."""

@@ -18,7 +18,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from guanaco.errors import CorruptConfig
+from guanaco.errors import CorruptConfig, StoreUnreachable
 from guanaco_server.artifacts.checking.configs import ArtifactConfigs
 from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.clusters.cluster import Cluster, ReplicaPhase
@@ -53,7 +53,11 @@ class SwapShapes:
         if known not in self._shapes:
             if len(self._shapes) >= KEPT_SHAPES:
                 self._shapes.clear()
-            self._shapes[known] = await self._read(*known)
+            try:
+                self._shapes[known] = await self._read(*known)
+            except StoreUnreachable as error:  # asked again at the next look
+                logger.warning("the shape of %s is not known: %s", row.artifact_key[:16], error)
+                return None
         shape = self._shapes[known]
         if shape is None or row.wanted_replicas != 1 or (row.recipe and row.recipe.gpu_count > 1):
             return None

@@ -344,6 +344,8 @@ async def _run_forked(args: Namespace) -> None:
     from vllm.v1.engine.async_llm import AsyncLLM
 
     address, listener = setup_server(args, reuse_port=False)
+    # An engine that outlives this process would keep the port open, and who connects would wait for ever.
+    os.register_at_fork(after_in_child=listener.close)
     context = UsageContext.OPENAI_API_SERVER
     config = AsyncEngineArgs.from_cli_args(args).create_engine_config(usage_context=context)
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
