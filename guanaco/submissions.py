@@ -223,6 +223,10 @@ class RedeployRequest(BaseModel):
         allow_inf_nan=False,
         description="After so many seconds without being worse, the new version takes over.",
     )
+    promote: bool = Field(
+        default=False,
+        description="Merge the LoRA adapter, which is served on its base's model server, into its base from now on.",
+    )
 
 
 class Rollout(BaseModel):
@@ -283,6 +287,10 @@ class Submission(BaseModel):
     reward_formatter: Prompt | None = None
     base_repo: str | None = Field(description="For a LoRA adapter: the repo of the model under it.")
     base_commit: str | None = Field(description="The commit that the base model is pinned to.")
+    is_promoted: bool = Field(
+        default=False,
+        description="For a LoRA adapter: whether it is merged because its developer promoted it.",
+    )
     architecture: str | None
     parameter_count: int | None
     weight_bytes: int | None
@@ -410,6 +418,16 @@ class ReusedLoad(BaseModel):
     )
 
 
+class Divergence(BaseModel):
+    """How far the log-probabilities of a fixed text's tokens differ between an adapter merged into its base and added to it."""
+
+    tokens: int
+    mean: float = Field(description="The mean of the absolute differences.")
+    largest: float
+    merged_perplexity: float
+    unmerged_perplexity: float
+
+
 class StressReport(BaseModel):
     """The figures of a load of requests that arrived as a Poisson process, whether or not earlier ones were answered."""
 
@@ -453,6 +471,10 @@ class StressReport(BaseModel):
     )
     beside: StressBeside | None = Field(
         default=None, description="None where the model server was not shared."
+    )
+    divergence: Divergence | None = Field(
+        default=None,
+        description="Of a promoted adapter, beside the version that is served unmerged; None for all else.",
     )
     reused: ReusedLoad | None = Field(
         default=None, description="None where the load was sent for this submission."

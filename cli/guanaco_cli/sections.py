@@ -10,7 +10,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Start": ("login", "whoami", "logout", "doctor", "demo"),
     "Submissions": (
         *("check", "plan", "submit", "sweep", "submissions", "status", "logs", "cancel"),
-        *("redeploy", "rollback", "deactivate", "reactivate", "teardown", "delete"),
+        *("redeploy", "promote", "rollback", "deactivate", "reactivate", "teardown", "delete"),
         *("alias", "tag", "card", "prompt", "quota"),
     ),
     "Feedback and figures": (

@@ -71,6 +71,12 @@ def _print_sharing(report: StressReport) -> None:
             f"The load is that of {whose} on the same model server, {words.moment(report.reused.at)};"
             f" {report.reused.own_requests} requests of its own kept to every limit."
         )
+    if report.divergence is not None:
+        found = report.divergence
+        console.line(
+            f"Merged and unmerged, the log-probabilities of {found.tokens} tokens differ by {found.mean:.2g} on average,"
+            f" {found.largest:.2g} at most; perplexity {found.merged_perplexity:.4g} merged, {found.unmerged_perplexity:.4g} unmerged."
+        )
     if report.beside is not None:
         console.line(
             f"{report.beside.submissions} other submissions shared the model server;"

@@ -206,22 +206,24 @@ def reactivate(submission_id: SubmissionId, as_json: AsJson = False) -> None:
         _print_status(client.reactivate(submission_id), as_json)
 
 
+Canary = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SHARE",
+        help="Give the new version this share of new conversations first, like 5%; it is stopped when it is worse.",
+    ),
+]
+CanaryMinutes = Annotated[
+    float,
+    typer.Option(min=0.1, max=43_200, help="How long a canary that is not worse keeps its share."),
+]
+
+
 @app.command(epilog="Example: guanaco redeploy org-model_v1 --canary 5% --canary-minutes 120")
 def redeploy(
     submission_id: SubmissionId,
-    canary: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SHARE",
-            help="Give the new version this share of new conversations first, like 5%; it is stopped when it is worse.",
-        ),
-    ] = None,
-    canary_minutes: Annotated[
-        float,
-        typer.Option(
-            min=0.1, max=43_200, help="How long a canary that is not worse keeps its share."
-        ),
-    ] = 60,
+    canary: Canary = None,
+    canary_minutes: CanaryMinutes = 60,
     hub_token: HubToken = False,
     wait: Wait = True,
     verbose: Verbose = False,
@@ -231,6 +233,35 @@ def redeploy(
     share = None if canary is None else _share(canary)
     with connect() as client:
         submission = client.redeploy(
+            submission_id,
+            canary=share,
+            canary_s=canary_minutes * 60,
+            hub_token=read_hub_token(hub_token),
+        )
+        if wait:
+            since = submission.updated_at
+            submission = watch(client, submission.id, is_verbose=verbose, since=since)
+    conclude(submission, as_json=as_json)
+
+
+@app.command(epilog="Example: guanaco promote org-adapter_v1 --canary 5%")
+def promote(
+    submission_id: SubmissionId,
+    canary: Canary = None,
+    canary_minutes: CanaryMinutes = 60,
+    hub_token: HubToken = False,
+    wait: Wait = True,
+    verbose: Verbose = False,
+    as_json: AsJson = False,
+) -> None:
+    """Merge a LoRA adapter into its base, and serve it by itself.
+
+    It is served on its base's model server until the merged version has passed its checks. `guanaco stress` says how
+    far the two are apart, `guanaco rollback` brings the unmerged version back.
+    """
+    share = None if canary is None else _share(canary)
+    with connect() as client:
+        submission = client.promote(
             submission_id,
             canary=share,
             canary_s=canary_minutes * 60,

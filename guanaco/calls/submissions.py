@@ -236,6 +236,23 @@ def redeploy(
     return replace(call, headers=hub_token_header(hub_token))
 
 
+def promote(
+    submission_id: str,
+    *,
+    canary: float | None = None,
+    canary_s: float = 3_600,
+    hub_token: str | None = None,
+) -> Call[Submission]:
+    """Redeploy a LoRA adapter that is served on its base's model server, merged into its base.
+
+    As for ``redeploy``, the version that serves goes on until the merged one takes its place; ``rollback`` brings it back.
+    InvalidInput for what is no adapter, or is merged already.
+    """
+    request = RedeployRequest(canary=canary, canary_s=canary_s, promote=True)
+    call = post(of_submission(submission_id, "redeploy"), Submission, request)
+    return replace(call, headers=hub_token_header(hub_token))
+
+
 def rollback(submission_id: str) -> Call[Submission]:
     """End the redeploy that is under way; or else bring back the version that the last one replaced."""
     return _change(submission_id, "rollback")

@@ -362,6 +362,11 @@ class SubmissionService:
         rolling = await self.rollouts.begin(account, submission_id, hub_token, request)
         if rolling is not None:
             return rolling
+        if request.promote:
+            raise InvalidInput(
+                f"{submission_id} is not served, so there is nothing to promote.",
+                hint="Redeploy it, and promote it when it does well.",
+            )
         if request.canary is not None:
             raise InvalidInput(
                 f"{submission_id} is not served, so a canary has nothing to be compared with.",

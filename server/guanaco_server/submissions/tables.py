@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, ForeignKey, Index, String, Text, UniqueConstraint
+from sqlalchemy import BigInteger, ForeignKey, Index, String, Text, UniqueConstraint, false
 from sqlalchemy.orm import Mapped, mapped_column
 
 from guanaco.contract import unknown_members
@@ -60,6 +60,7 @@ class SubmissionRow(Table):
     recipe_override: Mapped[RecipeOverride | None] = mapped_column(Pydantic(RecipeOverride))
     base_repo: Mapped[str | None] = mapped_column(String(193))
     base_commit: Mapped[str | None] = mapped_column(String(64))
+    is_promoted: Mapped[bool] = mapped_column(default=False, server_default=false())
     architecture: Mapped[str | None] = mapped_column(String(128))
     parameter_count: Mapped[int | None] = mapped_column(BigInteger)
     weight_bytes: Mapped[int | None] = mapped_column(BigInteger)

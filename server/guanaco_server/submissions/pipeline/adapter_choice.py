@@ -42,6 +42,8 @@ def why_merged(policy: AdapterPolicy, submission: Submission, model: CheckedMode
     """Return in a sentence why the adapter is merged; None if it is served as it is, on its base's model server."""
     adapter = model.adapter
     assert adapter is not None, "only adapters are merged"
+    if submission.is_promoted:
+        return "It was promoted."
     if policy.serving == "merged":
         return "This platform merges adapters into their bases."
     if not policy.can_add:

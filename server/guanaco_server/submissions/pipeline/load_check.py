@@ -26,6 +26,7 @@ from guanaco_server.stress.service import SCORED_AT_ONCE, StressService
 from guanaco_server.stress.sharing import KnownLoad, SharedEngine
 from guanaco_server.submissions import queries
 from guanaco_server.submissions.pipeline.content_checks import TakePlace
+from guanaco_server.submissions.pipeline.merge_check import MergeCheck
 from guanaco_server.submissions.pipeline.records import PipelineRun, RunRecords
 from guanaco_server.submissions.pipeline.server_start import ServerStart
 from guanaco_server.submissions.tables import SubmissionRow
@@ -48,7 +49,9 @@ class LoadCheck:
         prompts: PromptService,
         stress: StressService,
         take_place: TakePlace,
+        merge: MergeCheck,
     ) -> None:
+        self._merge = merge
         self._database = database
         self._clock = clock
         self._records = records
@@ -74,7 +77,8 @@ class LoadCheck:
                 "The model server went away during the stress check, which says nothing of the model.",
                 hint="Nothing is to be done: the check is made again when the server is back.",
             )
-        return report
+        divergence = await self._merge.measure(run, endpoint)
+        return report.model_copy(update={"divergence": divergence})
 
     async def _checked(
         self,

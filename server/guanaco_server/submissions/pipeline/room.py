@@ -25,7 +25,9 @@ from guanaco_server.submissions.events import StatusChanges
 from guanaco_server.submissions.hub_tokens import HubTokens
 from guanaco_server.submissions.pipeline.adapter_choice import AdapterPolicy
 from guanaco_server.submissions.pipeline.content_checks import ContentChecks, TakePlace
+from guanaco_server.submissions.pipeline.fixed_text import FixedText
 from guanaco_server.submissions.pipeline.load_check import LoadCheck
+from guanaco_server.submissions.pipeline.merge_check import MergeCheck
 from guanaco_server.submissions.pipeline.quantization_check import QuantizationCheck
 from guanaco_server.submissions.pipeline.records import RunRecords
 from guanaco_server.submissions.pipeline.repo_checks import RepoChecks
@@ -92,10 +94,11 @@ def build_pipeline(
     settings: Settings,
 ) -> PipelineRoom:
     records = RunRecords(database, clock, changes, deployments, hub_tokens, rollouts)
+    text = FixedText(tokenizers)
     quantization = QuantizationCheck(
         records,
         configs,
-        tokenizers,
+        text,
         model_server,
         settings.quantization_max_perplexity_ratio,
     )
@@ -130,7 +133,15 @@ def build_pipeline(
         deployments=deployments,
         server_start=server_start,
         load_check=LoadCheck(
-            database, clock, records, deployments, server_start, prompts, stress, take_place
+            database,
+            clock,
+            records,
+            deployments,
+            server_start,
+            prompts,
+            stress,
+            take_place,
+            MergeCheck(records, deployments, model_server, text),
         ),
         adapters=AdapterPolicy(
             settings.lora_serving, settings.lora_max_rank, deployments.can_add_adapters

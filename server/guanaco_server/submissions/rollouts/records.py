@@ -62,6 +62,12 @@ class RolloutRecords:
         await self._say(session, rollout, f"{what}, beside the version that serves.")
         return rollout
 
+    async def served_version(
+        self, session: AsyncSession, submission_id: str
+    ) -> ServedVersion | None:
+        """Return how the submission is served now; None if it is not."""
+        return await self._versions.served_within(session, submission_id)
+
     async def shift(self, session: AsyncSession, rollout: RolloutRow) -> None:
         """Give the new version the conversations that begin from now on."""
         rollout.phase, rollout.shifting_at = RolloutPhase.SHIFTING, self._clock.now()

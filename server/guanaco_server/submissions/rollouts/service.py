@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pydantic import SecretStr
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.errors import InvalidInput, NothingToRollBack, RedeployInProgress
 from guanaco.submissions import RedeployRequest, RolloutPhase, Status, Submission, SubmissionKind
@@ -19,6 +20,7 @@ from guanaco_server.submissions.quotas import QuotaService
 from guanaco_server.submissions.reading import read_whole
 from guanaco_server.submissions.rollouts import queries
 from guanaco_server.submissions.rollouts.records import AT_ONCE, RolloutRecords
+from guanaco_server.submissions.tables import SubmissionRow
 from guanaco_server.submissions.visibility import note_others, visible_row
 
 MAY_END = (RolloutPhase.PREPARING, RolloutPhase.SHIFTING)  # the version before still serves
@@ -54,7 +56,8 @@ class RolloutService:
     ) -> Submission | None:
         """Begin to redeploy a submission beside the version that serves; None if none does.
 
-        Raises RedeployInProgress while the last one is under way, InvalidInput for a canary of a reward model.
+        Raises RedeployInProgress while the last one is under way, InvalidInput for a canary of a reward model or where
+        there is nothing to promote.
         """
         async with self._database.write() as session:
             row = await visible_row(session, account, submission_id, is_locked=True)
@@ -72,12 +75,30 @@ class RolloutService:
                     f"{submission_id} is a reward model, which has no conversations to share.",
                     hint="Redeploy it without a canary.",
                 )
+            if request.promote:
+                await self._promote(session, row)
             await self.records.begin(session, submission_id, row.run, request)
-            await note_others(self._audit, session, account, row, "redeploy submission")
+            verb = "promote" if request.promote else "redeploy"
+            await note_others(self._audit, session, account, row, f"{verb} submission")
             begun = await read_whole(self._deployments, session, row)
             await keep_answer(session, begun)
         self._changes.announce(submission_id, Status.QUEUED)
         return begun
+
+    async def _promote(self, session: AsyncSession, row: SubmissionRow) -> None:
+        """Have the adapter merged from this run on. InvalidInput where there is nothing to merge."""
+        if row.base_repo is None:
+            raise InvalidInput(
+                f"{row.id} is no LoRA adapter, so there is nothing to merge.",
+                hint="`guanaco redeploy` runs its pipeline again.",
+            )
+        served = await self.records.served_version(session, row.id)
+        if served is None or served.base_key is None:
+            raise InvalidInput(
+                f"{row.id} is merged into its base already.",
+                hint="`guanaco stress ID` shows how it answers.",
+            )
+        row.is_promoted = True
 
     async def cancel(self, account: Account, submission_id: str) -> Submission | None:
         """Cancel the redeploy of a submission that is served, while the version before has not given way; None if there is none."""

@@ -1,0 +1,142 @@
+"""An adapter that does well is promoted: merged into its base, beside the version that serves it unmerged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import pytest
+
+from guanaco.accounts import Role
+from guanaco.errors import InvalidInput
+from guanaco.submissions import Outcome, RedeployRequest, Stage
+from guanaco_server.database.database import Database
+from guanaco_server.deployments.specs import deployment_name
+from guanaco_server.formats.manifest import AdapterPart, Manifest
+from guanaco_server.submissions.pipeline.runner import Step
+from tests.fixtures.pipeline import ID, RUN, tiny_files
+from tests.fixtures.pipeline import KEY as ADAPTER
+from tests.fixtures.rolling import KEY as BESIDE
+from tests.fixtures.rolling import NEXT, RollingWorld
+
+BASE, MERGED = "b" * 64, "e" * 64
+PROMOTE = RedeployRequest(promote=True)
+
+
+class PromotingWorld(RollingWorld):
+    """A submission of a LoRA adapter, whose artifact names its base's; the load of its stress check is short."""
+
+    changes = {
+        **RollingWorld.changes,
+        "stress_requests": 2,
+        "stress_duration_s": 0.05,
+        "stress_rate": 200,
+    }
+
+    async def make_artifacts(self, folder: Path) -> None:
+        """Store the adapter, and the same merged into its base."""
+        files = {path.name: path.read_bytes() for path in folder.glob("*.json")}
+        await self.store_artifact(MERGED, files)
+        await self.store_artifact(BASE, files)
+        manifest = await self.store.find(ADAPTER)
+        assert isinstance(manifest, Manifest)
+        part = AdapterPart(base_key=BASE, scales={})
+        await self.store.delete(ADAPTER)
+        self.store.stage(ADAPTER, manifest.model_copy(update={"adapter": part}), files)
+        await self.store.publish(ADAPTER)
+
+    async def merge(self) -> None:
+        """Do the stages of the second run up to its deployment; what serializing found is the merged artifact."""
+        for stage in (Stage.RESOLVE, Stage.CHECK, Stage.SERIALIZE):
+            assert await self.journal.begin_stage(NEXT, stage) is None
+            facts = {"artifact_key": MERGED} if stage is Stage.SERIALIZE else {}
+            await self.journal.end_stage(NEXT, stage, facts)
+        assert await self.runner.run(NEXT, Stage.DEPLOY) is Outcome.DONE
+
+
+@pytest.fixture
+async def world(database: Database, tmp_path: Path) -> PromotingWorld:
+    """An adapter that is published, and served on its base's model server."""
+    world = PromotingWorld(database)
+    folder = tiny_files(tmp_path / "repo")
+    await world.serialized(folder, base_repo="acme/base", base_commit="c" * 40)
+    await world.make_artifacts(folder)
+    assert await world.bring_up(RUN) is Step.DONE
+    row = await world.deployments.find(ID)
+    assert row is not None
+    assert (row.artifact_key, row.base_key) == (ADAPTER, BASE)
+    world.clock.advance(60)
+    await world.routing.refresh()
+    return world
+
+
+async def test_a_promoted_adapter_is_merged_beside_the_version_that_serves(
+    world: PromotingWorld,
+) -> None:
+    promoted = await world.submissions.redeploy(world.developer, ID, request=PROMOTE)
+    assert promoted.is_promoted
+    await world.merge()
+    old, new = await world.deployments.find(ID), await world.deployments.find(BESIDE)
+    assert old is not None
+    assert new is not None
+    assert (old.artifact_key, old.base_key) == (ADAPTER, BASE)
+    assert (new.artifact_key, new.base_key) == (MERGED, None)
+
+    world.model_server.scores = [(-1.0, -2.0, -3.0), (-1.0, -2.1, -2.8)]
+    assert await world.runner.run(NEXT, Stage.STRESS) is Outcome.DONE
+    unmerged_at, merged_at = [endpoint for endpoint, _ in world.model_server.scored[-2:]]
+    assert deployment_name(BESIDE) in merged_at
+    assert deployment_name(BESIDE) not in unmerged_at
+    http = await world.http(Role.ADMIN)
+    found = (await http.get(f"/submissions/{ID}/stress")).json()["divergence"]
+    assert found["tokens"] == 3
+    assert (found["mean"], found["largest"]) == pytest.approx((0.1, 0.2))
+    assert await world.runner.run_next(NEXT) is Step.DONE
+    await world.take_over()
+    served = await world.deployments.find(ID)
+    assert served is not None
+    assert (served.artifact_key, served.base_key) == (MERGED, None)
+
+
+async def test_a_promotion_is_rolled_back_to_the_adapter(world: PromotingWorld) -> None:
+    await world.submissions.redeploy(world.developer, ID, request=PROMOTE)
+    await world.merge()
+    assert await world.runner.run(NEXT, Stage.STRESS) is Outcome.DONE
+    assert await world.runner.run_next(NEXT) is Step.DONE
+    back = await world.submissions.rollouts.rollback(world.developer, ID)
+    assert back.rollout is not None
+    await world.drain()
+    served = await world.deployments.find(ID)
+    assert served is not None
+    assert (served.artifact_key, served.base_key) == (ADAPTER, BASE)
+
+
+async def test_a_version_that_sleeps_is_not_compared(world: PromotingWorld) -> None:
+    await world.submissions.redeploy(world.developer, ID, request=PROMOTE)
+    await world.merge()
+    world.deployments.note_replicas(ID, ())
+    assert await world.runner.run(NEXT, Stage.STRESS) is Outcome.DONE
+    assert any("was not compared" in line for line in await world.log())
+
+
+async def test_only_an_adapter_that_is_served_unmerged_is_promoted(
+    world: PromotingWorld, tmp_path: Path
+) -> None:
+    await world.submissions.redeploy(world.developer, ID, request=PROMOTE)
+    await world.merge()
+    assert await world.runner.run(NEXT, Stage.STRESS) is Outcome.DONE
+    assert await world.runner.run_next(NEXT) is Step.DONE
+    await world.take_over()
+    await world.drain()
+    with pytest.raises(InvalidInput, match="merged into its base already"):
+        await world.submissions.redeploy(world.developer, ID, request=PROMOTE)
+    whole = await world.publish(world.developer, "acme-whole_v1")
+    with pytest.raises(InvalidInput, match="is no LoRA adapter"):
+        await world.submissions.redeploy(world.developer, whole, request=PROMOTE)
+    await world.submissions.teardown(world.developer, whole)
+    http = await world.http(Role.DEVELOPER, "ada")
+    answer: httpx.Response = await http.post(
+        f"/submissions/{whole}/redeploy", json={"promote": True}
+    )
+    assert answer.status_code == 422, answer.text
+    assert "is not served, so there is nothing to promote" in answer.json()["detail"]
